@@ -9,7 +9,7 @@ change by heartbeats as Kafka's clients send them: every 3 s in the classic prot
 under KIP-848. Then the ordinary way: dynamic workers beside the same base join each when it is
 ready, started at once as a Deployment does it and in turn as a StatefulSet does it, and are ended
 together. A change is settled with the last record that it brings: of joins since the first
-subscribe, of a leave since the first member closed. Cost: about 20 s a run.
+subscribe, of a leave since the first member closed. Cost: 10 to 15 s a run.
 
 Goals, each over all runs: joins through the gate cost 1 rebalance with range, at most 2 with
 cooperative-sticky and with consumer (assignments); their subscribes are at most 100 ms apart;
@@ -25,13 +25,13 @@ from fleet.bench.figures import spread
 from fleet.bench.gate_figures import BASE, GateOptions, GateResult, GateRun, Round, Took
 from fleet.bench.ground import Ground
 from fleet.bench.spent import Spent
+from fleet.config.spec import CONSUMER_HEARTBEAT, ClassicWorker
 from fleet.model.counted import Counted
 from fleet.slots import Phase
 from fleet.testbed.settling import await_settled
 
 _NUDGES: Final = "FLEET_NUDGES"
 """What `fleet.worker.member.nudging` asks its environment for."""
-_HEARTBEAT: Final = 5.0
 _GOLDEN: Final = 0.618
 """Parts of 1 that follow one another by it are spread evenly, however many there are."""
 _WARM_SECONDS: Final = 300.0
@@ -96,6 +96,7 @@ def _gates(ground: Ground, protocol: str, wish: GateOptions, *, patient: bool) -
     def warm() -> bool:
         return len(pool.warm(revision)) == most
 
+    heartbeat = _heartbeat(ground, group)
     ground.say(f"warming {most} workers")
     ground.wait(warm, _WARM_SECONDS, f"{most} warm workers")
     ground.steady(group)
@@ -105,7 +106,7 @@ def _gates(ground: Ground, protocol: str, wish: GateOptions, *, patient: bool) -
     how = ", by heartbeats" if patient else ""
     for number in range(times):
         for k in wish.joins:
-            runs.append(_one_gate(ground, group, k, len(runs)))
+            runs.append(_one_gate(ground, group, k, _parts(heartbeat, len(runs))))
             ground.say(f"{protocol}{how}, run {number + 1} of {times}: {runs[-1].sentence()}")
             ground.wait(warm, _JOIN_SECONDS, f"{most} warm workers")
     cpu = {name: seconds / max(1, len(runs)) for name, seconds in spent.seconds().items()}
@@ -117,22 +118,27 @@ def _gates(ground: Ground, protocol: str, wish: GateOptions, *, patient: bool) -
     return Gates(runs=tuple(runs), cpu=cpu, batch=batch, lost=lost, twice=twice)
 
 
-def _one_gate(ground: Ground, group: str, k: int, number: int) -> GateRun:
-    _wait_a_part(ground, number)
+def _one_gate(ground: Ground, group: str, k: int, waits: tuple[float, float]) -> GateRun:
+    ground.clock.sleep(waits[0])
     began = ground.clock.now()
     with ground.measured(group) as joining:
         ground.apply(group, wanted=BASE + k)
-    _wait_a_part(ground, number + 1)
+    ground.clock.sleep(waits[1])
     with ground.measured(group) as leaving:
         ground.apply(group, wanted=BASE)
     return _run_of(ground, group, k, began, (*joining, *leaving))
 
 
-def _wait_a_part(ground: Ground, number: int) -> None:
+def _heartbeat(ground: Ground, group: str) -> float:
+    worker = ground.fleet.group(group).worker
+    return worker.heartbeat_interval if isinstance(worker, ClassicWorker) else CONSUMER_HEARTBEAT
+
+
+def _parts(heartbeat: float, number: int) -> tuple[float, float]:
     """Changes come at any moment of a heartbeat: one always as long after another as the settling
     takes may find every heartbeat just due.
     """
-    ground.clock.sleep(_HEARTBEAT * (number * _GOLDEN % 1.0))
+    return heartbeat * (number * _GOLDEN % 1.0), heartbeat * ((number + 1) * _GOLDEN % 1.0)
 
 
 def _run_of(

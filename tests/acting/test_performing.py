@@ -254,6 +254,31 @@ def test_a_group_is_settled_before_it_is_counted(scene):
     assert [r.ours for r in done.receipts] == [2]
 
 
+def test_a_group_of_kip_848_is_settled_soon_after_it_is_stable(scene):
+    """What comes while it is not counts, however long that is; then no heartbeat is awaited."""
+    here = scene(worker={"protocol": "consumer"})
+    here.running(1)
+    joined: list[float] = []
+    stable = []
+
+    def reconciling():
+        here.crowd.turn()
+        now = here.clock.now()
+        if not joined and [w for w in here.crowd.people.values() if w.slot and w.slot.number == 1]:
+            joined.append(now)
+            here.crowd.state = GroupState.REBALANCING
+        if joined and not stable and now - joined[0] >= 11.0:
+            stable.append(now)
+            here.crowd.generation()
+            here.crowd.state = GroupState.STABLE
+
+    here.clock.turn = reconciling
+    two = Price(rebalances_min=1, rebalances_max=2)
+    done = here.perform(step_of(OPEN, (1,), "old", price=two), revision="old")
+    assert [r.ours for r in done.receipts] == [2]
+    assert 2.0 <= here.clock.now() - stable[0] <= 4.0
+
+
 def test_a_group_that_never_settles_fails_the_change(scene):
     """It says for what it waited."""
     here = scene()

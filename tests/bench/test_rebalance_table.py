@@ -23,6 +23,7 @@ from fleet.bench.rebalance_table import (
 from fleet.commands.bench.bench_table import PROTOCOLS
 from fleet.errors import ConfigError
 from fleet.sim.scenarios.group_sizes import SIZED_PROTOCOLS, SizedChange, sized_changes
+from fleet.sim.scenarios.library import FLEET_NUDGE
 from fleet.sim.scenarios.play import play
 
 KEY = CellKey("join", "range", "dynamic", "one", 10)
@@ -122,7 +123,7 @@ def test_every_way_is_a_story_of_its_own() -> None:
     (leave,) = fleet.happenings
     assert (leave.at, leave.do, leave.member, leave.together) == (60_007, "batched-leave", 18, 2)
     assert (fleet.static, fleet.heartbeat_interval, fleet.session_timeout) == (True, 500, 180_000)
-    assert SizedChange("join", "consumer", "static", "fleet").scenario(20).nudge == 260
+    assert SizedChange("join", "consumer", "static", "fleet").scenario(20).nudge == FLEET_NUDGE
     for change, members in (("join", 3), ("restart", 1)):
         (happening,) = SizedChange(change, "range", "dynamic", "tenth").scenario(3).happenings
         assert (happening.member, happening.together) == (members, 2)

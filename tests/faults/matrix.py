@@ -31,8 +31,8 @@ DRAIN = 20.0
 SLOTS = 2
 PARTITIONS = 4
 RATE = 20
-QUIET, QUIET_CONSUMER = 5.0, 11.0
-"""Seconds without a change until a group is settled; KIP-848: two of its heartbeats [25]."""
+QUIET = 5.0
+"""Seconds without a change until a group is settled [25]."""
 JOB = '''"""Slow where it is told to be; its sink may be full. Journal first."""
 import os, time, uuid
 from pathlib import Path
@@ -151,10 +151,10 @@ class Target(WeatherShop):
         return group.state == "Stable" and len(has) == len(set(has)) == self.partitions
 
     def settle(self) -> None:
-        """Until nothing changes for two heartbeats."""
+        """Until nothing changes for a while [25]."""
         clock = SystemClock()
         since = clock.monotonic()
-        while clock.monotonic() - since < (QUIET_CONSUMER if self.is_consumer else QUIET):
+        while clock.monotonic() - since < QUIET:
             clock.sleep(1.0)
             if not self.owned():
                 self.until(self.owned, "every partition to have one owner")

@@ -115,6 +115,7 @@ MUTANTS = faults(
             "perform-counts-before-it-is-settled": """[-    if step.kind is not StepKind.WARM:
         settle(work)
 -]""",
+            "perform-settled-two-heartbeats-of-kip-848-later": "else [-0-]{+8+}.0)",
             "perform-settled-at-once": "return calm[- and work.clock.monotonic() - since_when >= quiet-]",
             "perform-preparing-is-settled": "calm = state [-in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}-]{+is not GroupState.UNKNOWN+}",
             "perform-fails-where-a-broker-is-away": """        except Unreachable:[-  # a broker that is away: look again, within the limit

@@ -11,9 +11,8 @@ from tests.support.kafka_tools import rebalances
 from tests.support.manager_process import spawn_manager, watch_and_kill
 from tests.support.workshop import Workshop, kill
 
-SETTLED = {"consumer": 11.0}
-"""Protocol → seconds without a new assignment until a group is settled: two heartbeats [25]."""
-SETTLED_CLASSIC = 5.0
+SETTLED = 5.0
+"""Seconds without a new assignment until a group is settled [25]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,6 @@ class Cells:
 
     def _settle(self) -> None:
         """Until every partition has an owner and nothing more is assigned for a while [25]."""
-        quiet = SETTLED.get(self.kind, SETTLED_CLASSIC)
         clock = SystemClock()
         with self.shop.fleet() as fleet:
 
@@ -158,7 +156,7 @@ class Cells:
 
             since = clock.monotonic()
             deadline = since + 90
-            while clock.monotonic() - since < quiet:
+            while clock.monotonic() - since < SETTLED:
                 assert clock.monotonic() < deadline, "the group does not settle"
                 if not owned():
                     since = clock.monotonic()

@@ -6,7 +6,8 @@ failovers and the end of the assignment interval, for clients that behave as KIP
 are told apart by what can still matter (epochs count from the group's). Cost: requests arrive at
 once and once, and disturbances are bounded, as in the public TLA+ model
 (Vanlightly/kafka-tlaplus, consumer_group_protocol_kip_848_v2), whose six invariants these are;
-that model has neither static members nor the assignment interval.
+that model has neither static members nor the assignment interval. A seventh is ours: a stable group
+is settled.
 """
 
 from collections.abc import Hashable, Iterator
@@ -209,7 +210,7 @@ def broken(world: World) -> str | None:
     if group is None:
         return None
     partitions = set(range(next(iter(world.to.shard.image.partitions.values()))))
-    checks = (_types, _legal_target, _double, _owner_epochs, _stable, _member_epochs)
+    checks = (_types, _legal_target, _double, _owner_epochs, _stable, _member_epochs, _settled)
     return next((each.__doc__ for each in checks if not each(world, group, partitions)), None)
 
 
@@ -261,6 +262,23 @@ def _member_epochs(world: World, group: EpochGroup, partitions: set[int]) -> boo
             if any(member.owned & _numbers(each) for each in others):
                 return False
     return True
+
+
+def _settled(world: World, group: EpochGroup, partitions: set[int]) -> bool:
+    """Settled: no heartbeat of its members and no end of the interval moves a stable group [25]."""
+    if group.state is not ConsumerGroupState.STABLE:
+        return True
+    later = _later(world)
+    after = [
+        group_of(beat(each, number))
+        for each in (world, later)
+        for number, member in enumerate(world.members)
+        if member.joined and member.id in group.members
+    ]
+    return all(
+        each is not None and each.epoch == group.epoch and each.state is group.state
+        for each in after
+    )
 
 
 def converges(world: World) -> bool:

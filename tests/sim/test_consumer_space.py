@@ -1,4 +1,4 @@
-"""The six invariants of the public TLA+ model of KIP-848 hold in every state of a small group.
+"""Seven invariants hold in every state of a small group: the six of KIP-848's TLA+ model and ours.
 
 Three clients and three partitions, dynamic and static, both assignors, the assignment interval, and
 one disturbance: by default the first states, breadth first; in the long form (FLEET_LONG) all.
@@ -8,6 +8,7 @@ from collections import deque
 
 import pytest
 
+from fleet.sim.coordinator.topic_image import TopicFacts
 from tests.sim import consumer_space as space
 from tests.support.sampling import LONG
 
@@ -51,7 +52,8 @@ def test_every_state(case, assignor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "name"), [(0, "NoDoubleClientAssignment"), (1, "ValidStableGroupState")]
+    ("number", "name"),
+    [(0, "NoDoubleClientAssignment"), (1, "ValidStableGroupState"), (2, "Settled")],
 )
 def test_invariants_see_faults(number, name) -> None:
     """Of states made by hand."""
@@ -63,6 +65,8 @@ def test_invariants_see_faults(number, name) -> None:
         world = space.beat(world, 1)
         thief = space.replace(world.members[1], joined=True, owned=frozenset({0}))
         world = world.having(1, thief)
+    elif number == 2:  # racks that the group has not heard of yet
+        world.to.set_topics([TopicFacts(bytes(15) + b"\1", "t", 2, (("a",), ("b",)))])
     else:
         group = space.group_of(world)
         assert group is not None

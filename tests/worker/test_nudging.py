@@ -43,7 +43,7 @@ class Turns:
 
 
 def test_it_ends_once_nothing_moves():
-    """Nothing before the change begins; then every 0.3 s, until all has kept still for a while."""
+    """Nothing before the change begins; then every `PAUSE`, until all keeps still."""
     turns = Turns()
     assert turns.over(5.0) == 0
     turns.nudging.begin("a change", turns.clock.monotonic() + 2.0)

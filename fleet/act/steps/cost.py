@@ -2,8 +2,8 @@
 
 Problem: rebalances that a step causes are recorded after it has done its work, and its actor may
 die in between. Choice: where the coordinator's records stand is written to the change before
-anything moves; the receipt is read once the group is settled [25]. Cost: about heartbeat + 2 s
-of waiting per step.
+anything moves; the receipt is read once the group is settled [25]. Cost: 2 s of waiting per step,
+with the classic protocol a heartbeat more.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Final
 
 from fleet.act.steps.step_memory import StepStart
 from fleet.act.steps.work import StepWork, member_ids
-from fleet.config.spec import CONSUMER_HEARTBEAT, ClassicWorker
+from fleet.config.spec import ClassicWorker
 from fleet.decide.receipts import judge
 from fleet.errors import Unreachable
 from fleet.model import GroupState, Receipt, Step, StepKind
@@ -20,6 +20,8 @@ from fleet.text import plural
 
 SETTLE_POLL: Final = 0.5
 """Seconds between two looks at what the coordinator recorded."""
+_QUIET: Final = 2.0
+"""Seconds; also for the first commits of partitions that moved, which end their pauses."""
 
 
 def begin(work: StepWork, step: Step) -> None:
@@ -34,10 +36,11 @@ def begin(work: StepWork, step: Step) -> None:
 
 
 def settle(work: StepWork) -> None:
-    """Wait for Stable (or Empty) with no new generation for heartbeat + 2 s [25].
+    """Wait for Stable (or Empty) with no new generation for 2 s, classic a heartbeat more [25].
 
-    A KIP-848 group is Stable when its group epoch, its assignment epoch and every member's
-    epoch are one; two heartbeat intervals, since each member hears and answers in its own.
+    A KIP-848 group is Stable once its group epoch, its assignment epoch and every member's epoch
+    are one, and no heartbeat of a member that is there changes that. A cooperative member of a
+    classic group joins once more after its group was Stable, when it has heard what it gave up.
     """
     what = f"group {work.spec.group} to settle"
     work.wait(settled_from_here(work), settle_limit(work), what, poll=SETTLE_POLL)
@@ -50,9 +53,7 @@ def settle_limit(work: StepWork) -> float:
 
 def _quiet(work: StepWork) -> float:
     worker = work.spec.worker
-    if isinstance(worker, ClassicWorker):
-        return worker.heartbeat_interval + 2.0
-    return 2 * CONSUMER_HEARTBEAT
+    return _QUIET + (worker.heartbeat_interval if isinstance(worker, ClassicWorker) else 0.0)
 
 
 def settled_from_here(work: StepWork) -> Callable[[], bool]:

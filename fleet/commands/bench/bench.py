@@ -265,7 +265,7 @@ def gate(
     leave of k costs 1 (cooperative-sticky: at most 2); no record lost, none processed twice; both
     are settled within 1.5 s and pause no partition for longer than 0.8 s + the median batch, at
     p95. Beside it the same with members that wait for their heartbeats, and k dynamic workers that
-    join as each is ready: started at once, and in turn. About 20 s a gate.
+    join as each is ready: started at once, and in turn. 10 to 15 s a gate.
     """
     from fleet.bench.gate_bench import run
     from fleet.bench.gate_figures import BASE, GateOptions

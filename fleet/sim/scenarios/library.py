@@ -16,7 +16,7 @@ SETTLED: Final = 60_000
 """When stories begin: long after the start."""
 FLEET_HEARTBEAT: Final = 500
 """worker.heartbeat_interval"""
-FLEET_NUDGE: Final = 260
+FLEET_NUDGE: Final = 130
 HANDOVER: Final = 50
 """From a draining worker's close to its standby's join; docs/benchmarks.md has it measured."""
 FLEET_SESSION: Final = 180_000

@@ -4,10 +4,10 @@ Problem: a member hears of an assignment with its next heartbeat, 5 s as Kafka s
 change waits for the slowest of its members. Choice: librdkafka sends a heartbeat at once when its
 consumer subscribes, and the coordinator raises no epoch for the names that it has already [41]:
 while slots show that the group changes, the member subscribes again to the very same topics every
-0.26 s, until nobody joins any more and its own epoch and partitions have kept still. It ends in any
+0.13 s, until nobody joins any more and its own epoch and partitions have kept still. It ends in any
 case after `MOST` times or `LONGEST` seconds, and never begins where the slot is not ours any more.
 In the classic protocol a subscribe is a new join: nothing is done there. Cost: a heartbeat each;
-nine or ten a member and change where that takes a second.
+about twenty a member and change where that takes a second.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,12 +19,12 @@ from fleet.errors import ConfigError
 from fleet.worker.events import Events
 
 VARIABLE: Final = "FLEET_NUDGES"
-PAUSE: Final = 0.26
-"""Four are a little more than the second that Kafka leaves between two assignments as it comes
+PAUSE: Final = 0.13
+"""Eight are a little more than the second that Kafka leaves between two assignments as it comes
 (KIP-1263): who begins together with the first of them hears of the second when it is due."""
-STILL: Final = 5
+STILL: Final = 10
 """Times in a row that nothing of ours moved: longer than that second."""
-MOST: Final = 45
+MOST: Final = 90
 LONGEST: Final = 12.0
 
 
