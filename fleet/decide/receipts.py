@@ -129,6 +129,14 @@ def _sentences(
             f"{plural(counted.aborted, 'round')} never completed, before generation "
             f"{', '.join(before)}."
         )
+    longest = counted.longest_pause_s or 0.0
+    paused = {tp: pause for tp, pause in counted.unended.items() if pause > longest}
+    if paused:
+        so_far = max(paused.values())
+        said.append(
+            f"{plural(len(paused), 'partition')} ({_names(map(str, paused))}) that moved had no "
+            f"commit yet when the records were read: paused for {so_far:.1f} s so far."
+        )
     if counted.undecoded:
         said.append(f"{plural(counted.undecoded, 'record')} of the group could not be decoded.")
     return said

@@ -25,6 +25,8 @@ class Counted:
     """Longest pause per partition that was handed over, seconds [27]."""
     every_pause: tuple[float, ...] = ()
     """The pause of each hand-over of a partition, in order of the log, seconds [27]."""
+    unended: Mapping[TopicPartition, float] = field(default_factory=dict)
+    """Read until it was handed over and not committed again by the last record: pause so far, s."""
     from_generation: int | None = None
     """The generation before the stretch; None where there was none or it cannot be known."""
     to_generation: int | None = None

@@ -159,6 +159,23 @@ def test_commits_before_the_stretch_give_the_usual_gap():
     assert count(records, before=before).pauses == {t(1): pytest.approx(1.5)}
 
 
+def test_a_pause_that_has_not_ended_is_told_so_far():
+    """To the last record; not of a partition that nothing came to before it was handed over."""
+    records = [
+        *steady(0, start=80, end=90, first=1),
+        *steady(1, start=100, end=110, first=1),
+        *steady(2, start=100, end=110, first=1),
+        generation(5, at=111, a="a2:2,3", b="b1:0,1"),
+        commit(2, 12, 112.0),
+        commit(1, 11, 115.0),  # read again, nothing new
+    ]
+    found = count(records, before=BEFORE)
+    assert found.unended == {t(1): pytest.approx(4.0)}
+    assert found.pauses == {t(2): pytest.approx(1.0)}
+    ended = count([*records, commit(1, 12, 116.0)], before=BEFORE)
+    assert (ended.unended, ended.longest_pause_s) == ({}, pytest.approx(5.0))
+
+
 def test_a_cooperative_pause_starts_at_the_commit_in_the_revocation():
     """The old owner may commit after the withholding generation, until the next one."""
     records = [

@@ -1,5 +1,7 @@
 """A receipt holds only our own rebalances against the plan, and names the others' causes."""
 
+from typing import Any
+
 import pytest
 
 from fleet.decide.receipts import judge
@@ -17,10 +19,11 @@ def plan(low: int, high: int) -> Plan:
     return plan_of(step_of(StepKind.OPEN, (2, 3), price=price), group="g", wanted=4)
 
 
-def receipt(*generations: Rebalance, low: int = 1, high: int = 1, **more: object) -> Receipt:
+def receipt(*generations: Rebalance, low: int = 1, high: int = 1, **more: Any) -> Receipt:
     counted = Counted(
         group="g", generations=generations, replacements=0, pauses={TopicPartition("t", 0): 0.4},
-        from_generation=4, to_generation=9, undecoded=int(str(more.get("undecoded", 0))),
+        from_generation=4, to_generation=9, undecoded=more.get("undecoded", 0),
+        unended={TopicPartition("t", n): s for n, s in enumerate(more.get("unended", ()), start=1)},
     )  # fmt: skip
     return judge(
         plan=plan(low, high), step_index=0, counted=counted, our_instances=OURS,
@@ -34,6 +37,17 @@ def test_as_planned_is_equal():
     assert (found.verdict, found.ours, found.others, found.moved) == (Verdict.EQUAL, 1, 0, 1)
     assert (found.from_generation, found.to_generation, found.seconds) == (4, 9, 5.5)
     assert (found.longest_pause_s, found.sentences) == (0.4, ("Join spread 0.03 s.",))
+
+
+def test_a_longest_pause_that_has_not_ended_is_told():
+    """Of partitions that stand still for longer already than the longest that is known, 0.4 s."""
+    joined = gen(5, joined={"g-2", "g-3"})
+    assert receipt(joined, unended=[0.3]).sentences == ("Join spread 0.03 s.",)
+    (said, _) = receipt(joined, unended=[0.3, 2.44, 1.0]).sentences
+    assert said == (
+        "2 partitions (t-2, t-3) that moved had no commit yet when the records were read: "
+        "paused for 2.4 s so far."
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,11 @@ MUTANTS = faults(
 
         return Fleet+}.open(path)""",
         },
+        ("fleet/log/replay/counting.py", ("tests/counting/test_count.py",)): {
+            "pauses-of-idle-partitions-last": "if start is None or at - start[0] > _SILENT_GAPS{+ * 60+} * start[1]:",
+            "pauses-end-with-what-is-read-again": "if [-not advances-]{+False+}:",
+            "pauses-so-far-with-the-usual-gap": "tp: at - start[0][- - start[1]-]",
+        },
         ("fleet/log/readers/tail.py", _MEMORY): {
             "exporter-loads-librdkafka": "from fleet.log.readers.[-offsets_topic-]{+group_log+} import TOPIC, Unreadable",
         },

@@ -11,7 +11,9 @@ Cost: the state before has to be read first (`GroupLog.last_state`).
 
 A pause [27] runs from the last commit of a partition before its hand-over to the first one
 after, by record time, less the median gap between up to 20 commits before; only commits that
-advance the offset count. Where fewer than two came before, nothing can be said.
+advance the offset count. Where fewer than two came before, nothing can be said. A pause without a
+commit after it has no end yet: so far it lasts to the last record that was read. It is told only
+where the partition was read until its hand-over, since one without input has no commits either.
 """
 
 from collections import deque
@@ -28,6 +30,8 @@ from fleet.model.rebalances import Rebalance
 from fleet.model.sessions import AskSession, never_asked
 
 _GAPS = 20
+_SILENT_GAPS = 5
+"""Usual gaps without a commit: nothing came to a partition before its hand-over."""
 _PLACE = -1
 """Which partition of the log it is makes no difference here."""
 
@@ -69,6 +73,7 @@ class _Stretch:
         self._replay.ask_session(session)
         self._replay.name_topics(names)
         self._pauses = _Pauses()
+        self._latest = 0
         self.begin()
 
     def begin(self) -> None:
@@ -81,6 +86,7 @@ class _Stretch:
 
     def feed(self, record: Record) -> None:
         """The next one of the log."""
+        self._latest = max(self._latest, record.timestamp_ms)
         if isinstance(record, OffsetCommit):
             self._replay.feed(_PLACE, record)
             self._pauses.commit(record)
@@ -100,7 +106,7 @@ class _Stretch:
             self._take(begun, record)
         if self._found:
             self._moved[max(self._found)].update(self._replay.moved)
-        self._pauses.passed_on((*passed_on, *self._replay.moved))
+        self._pauses.passed_on((*passed_on, *self._replay.moved), record.timestamp_ms / 1000)
 
     def _take(self, row: Rebalance, record: Record) -> None:
         """One that this record began, or that is known from where it began."""
@@ -119,6 +125,7 @@ class _Stretch:
             replacements=self._replacements,
             pauses=dict(self._pauses.longest),
             every_pause=tuple(self._pauses.every),
+            unended=self._pauses.unended(self._latest / 1000),
             from_generation=self._first,
             to_generation=self._replay.number,
             owners={tp: m.identity for m in self._replay.members() for tp in m.owned},
@@ -147,6 +154,7 @@ class _Pauses:
 
     def begin(self) -> None:
         self._waiting: dict[TopicPartition, tuple[float, float] | None] = {}
+        self._idle: set[TopicPartition] = set()
         self.longest: dict[TopicPartition, float] = {}
         self.every: list[float] = []
 
@@ -164,13 +172,25 @@ class _Pauses:
             self.every.append(pause)
         known.times.append(at)
 
-    def passed_on(self, partitions: Iterable[TopicPartition]) -> None:
+    def passed_on(self, partitions: Iterable[TopicPartition], at: float) -> None:
         for tp in partitions:
             if tp in self._waiting:
                 continue  # passed on before its owner committed anything: one pause
             known = self._commits.get(tp)
             gap = known.usual_gap() if known else None
-            self._waiting[tp] = None if known is None or gap is None else (known.times[-1], gap)
+            start = None if known is None or gap is None else (known.times[-1], gap)
+            self._waiting[tp] = start
+            if start is None or at - start[0] > _SILENT_GAPS * start[1]:
+                self._idle.add(tp)
+            else:
+                self._idle.discard(tp)
+
+    def unended(self, at: float) -> dict[TopicPartition, float]:
+        return {
+            tp: at - start[0] - start[1]
+            for tp, start in self._waiting.items()
+            if start is not None and tp not in self._idle and at > start[0] + start[1]
+        }
 
     def forget(self, tp: TopicPartition) -> None:
         self._commits.pop(tp, None)
