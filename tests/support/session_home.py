@@ -4,10 +4,12 @@ Problem: xdist's workers are processes of their own, and each would start its ow
 cluster. Choice: the process that begins the session chooses the folder and tells it in its
 environment, which xdist's workers inherit; whoever needs the server first starts it there (its own
 start is safe between processes), and the process that chose the folder ends it. A developer who
-sets the variable to a home where the server runs has it used and left as it is.
+sets the variable to a home where the server runs has it used and left as it is. The folders of
+sessions that were killed, whose servers ended with them, are removed by the next one.
 """
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -24,10 +26,17 @@ class SessionHome:
         """Choose the folder in the process that began the session; None where it is chosen."""
         if self.variable in os.environ:
             return None
+        self._sweep()
         chosen = Path(tempfile.gettempdir()) / f"{self._name}-{os.getpid()}"
         os.environ[self.variable] = str(chosen)
         os.environ[self._owner] = str(os.getpid())
         return chosen
+
+    def _sweep(self) -> None:
+        for left in Path(tempfile.gettempdir()).glob(f"{self._name}-*"):
+            pid = left.name.removeprefix(f"{self._name}-")
+            if pid.isdigit() and not Path("/proc", pid).exists():
+                shutil.rmtree(left, ignore_errors=True)
 
     @property
     def path(self) -> Path:

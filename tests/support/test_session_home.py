@@ -1,6 +1,10 @@
 """Who chooses a session's folder, and who ends what is in it."""
 
 import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +26,25 @@ def test_whoever_begins_chooses_and_ends() -> None:
     assert HOME.path == HOME.own() == chosen
     assert HOME.chosen()
     assert HOME.begin() is None  # and never again
+
+
+def test_what_a_killed_session_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a living session's, and nothing that merely has a name like it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, living, other = (
+        tmp_path / f"fleet-of-homes-{each}" for each in (ended.pid, os.getppid(), "notes")
+    )
+    for each in (left, living, other):
+        each.mkdir()
+        (each / "log").touch()
+    HOME.begin()
+    assert not left.exists()
+    assert living.exists()
+    assert other.exists()
 
 
 def test_a_process_that_inherits_it_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
