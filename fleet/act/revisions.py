@@ -1,7 +1,7 @@
 """The name of what fleet.yaml wants, and what its workers start from.
 
 Problem: workers outlive the manager that started them, and the next manager may be of another
-release, which knows more settings and so makes another name of the same wish; a roll for a name
+release, which knows more settings and so makes another name of the same settings; a roll for a name
 alone would be work for nothing. Choice: where workers hold slots under a revision whose published
 settings mean the same, that is the revision. What is no part of a revision (address, login, time,
 lease, module path, how many slots there may be) is kept current in the published settings, key by

@@ -166,7 +166,7 @@ class RuntimeKind(Protocol):
         """Other people's Deployments of that place."""
         ...
 
-    def manifests(self, spec: FleetSpec, wish: ManifestOptions) -> Manifests:
+    def manifests(self, spec: FleetSpec, options: ManifestOptions) -> Manifests:
         """A fleet.yaml as objects. Raises ConfigError where this runtime has none."""
         ...
 

@@ -64,7 +64,7 @@ class FailoverResult(Judged):
     """Both ways on one protocol."""
 
     protocol: str
-    wish: FailoverOptions
+    options: FailoverOptions
     seen: Kills
     lease: Kills
     lost: int
@@ -76,7 +76,7 @@ class FailoverResult(Judged):
         return (
             Goal(
                 what="processed again at p95, seconds",
-                limit=self.wish.max_seconds,
+                limit=self.options.max_seconds,
                 measured=p95,
             ),
             Goal(what="records lost", limit=0, measured=self.lost),
@@ -86,7 +86,7 @@ class FailoverResult(Judged):
         """See Judged; with the goals an element of `protocols`."""
         return {
             "protocol": self.protocol,
-            "slots": self.wish.slots,
+            "slots": self.options.slots,
             "seen": self.seen.as_json(),
             "lease": self.lease.as_json(),
             "lease_to_seen": self._times(),
@@ -111,7 +111,7 @@ class FailoverResult(Judged):
         times = self._times()
         shown = "-" if times is None else f"{times:g}"
         return [
-            f"{self.wish.slots} slots, one standby; lost {self.lost}, twice {self.twice}",
+            f"{self.options.slots} slots, one standby; lost {self.lost}, twice {self.twice}",
             f"the lease to the supervisor, times at p50: {shown}",
         ]
 
@@ -143,23 +143,23 @@ def processed_again(
 # --- the run --------------------------------------------------------------------------------
 
 
-def run(ground: Ground, protocol: str, wish: FailoverOptions) -> FailoverResult:
+def run(ground: Ground, protocol: str, options: FailoverOptions) -> FailoverResult:
     """Both ways on one protocol. Raises FleetError where a group does not come back."""
     group = f"failover-{protocol}"
-    replicas = {"min": 0, "max": wish.slots, "standby": 1}
-    ground.declare(group, protocol=protocol, slots=wish.slots, replicas=replicas)
+    replicas = {"min": 0, "max": options.slots, "standby": 1}
+    ground.declare(group, protocol=protocol, slots=options.slots, replicas=replicas)
     ground.start_group(group)
     ground.apply(group)
     ground.steady(group)
-    seen = _kills(ground, group, wish.kills, wish.slots, stopped=False)
-    lease = _kills(ground, group, wish.lease_kills, wish.slots, stopped=True)
-    ground.wait(lambda: _well(ground, group, wish.slots), _LONGEST, f"{group} to be whole")
+    seen = _kills(ground, group, options.kills, options.slots, stopped=False)
+    lease = _kills(ground, group, options.lease_kills, options.slots, stopped=True)
+    ground.wait(lambda: _well(ground, group, options.slots), _LONGEST, f"{group} to be whole")
     await_settled(ground.fleet, group, clock=ground.clock)
     ground.apply(group, wanted=0)
     ground.dismiss(group)
     lost, twice = ground.account(group)
     return FailoverResult(
-        protocol=protocol, wish=wish, seen=seen, lease=lease, lost=lost, twice=twice
+        protocol=protocol, options=options, seen=seen, lease=lease, lost=lost, twice=twice
     )
 
 

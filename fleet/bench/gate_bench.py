@@ -25,27 +25,27 @@ from fleet.bench.figures import spread
 from fleet.bench.gate_figures import BASE, GateOptions, GateResult, GateRun, Round, Took
 from fleet.bench.ground import Ground
 from fleet.bench.spent import Spent
-from fleet.config.spec import CONSUMER_HEARTBEAT, ClassicWorker
 from fleet.model.counted import Counted
 from fleet.slots import Phase
 from fleet.testbed.settling import await_settled
 
 _NUDGES: Final = "FLEET_NUDGES"
 """What `fleet.worker.member.nudging` asks its environment for."""
+_CONSUMER_HEARTBEAT: Final = 5.0
 _GOLDEN: Final = 0.618
 """Parts of 1 that follow one another by it are spread evenly, however many there are."""
 _WARM_SECONDS: Final = 300.0
 _JOIN_SECONDS: Final = 180.0
 
 
-def run(ground: Ground, protocol: str, wish: GateOptions) -> GateResult:
+def run(ground: Ground, protocol: str, options: GateOptions) -> GateResult:
     """All ways on one protocol. Raises FleetError where a change does not end well."""
-    ours = _gates(ground, protocol, wish, patient=False)
-    patient = _gates(ground, protocol, wish, patient=True)
-    at_once, in_turn = _ordinary(ground, protocol, wish)
+    ours = _gates(ground, protocol, options, patient=False)
+    patient = _gates(ground, protocol, options, patient=True)
+    at_once, in_turn = _ordinary(ground, protocol, options)
     return GateResult(
         protocol=protocol,
-        wish=wish,
+        options=options,
         runs=ours.runs,
         patient=patient.runs,
         cpu=ours.cpu,
@@ -82,14 +82,14 @@ def _waiting(protocol: str) -> dict[str, Any]:
     return {"heartbeat_interval": "3s"}
 
 
-def _gates(ground: Ground, protocol: str, wish: GateOptions, *, patient: bool) -> Gates:
+def _gates(ground: Ground, protocol: str, options: GateOptions, *, patient: bool) -> Gates:
     group = f"gate-{protocol}" + ("-patient" if patient else "")
     worker = _light(ground, group, **(_waiting(protocol) if patient else {}))
     ground.declare(group, protocol=protocol, slots=BASE, worker=worker)
     ground.start_group(group)
     revision = ground.apply(group).plan.revision
-    most = 0 if wish.fresh else max(wish.joins)
-    ground.runtime.keeping = not wish.fresh
+    most = 0 if options.fresh else max(options.joins)
+    ground.runtime.keeping = not options.fresh
     ground.runtime.start(group, revision, most)
     pool = ground.pool(group)
 
@@ -101,11 +101,11 @@ def _gates(ground: Ground, protocol: str, wish: GateOptions, *, patient: bool) -
     ground.wait(warm, _WARM_SECONDS, f"{most} warm workers")
     ground.steady(group)
     runs: list[GateRun] = []
-    times = wish.patient_runs if patient else wish.runs
+    times = options.patient_runs if patient else options.runs
     spent = Spent({"broker": ground.broker_pids, "workers": lambda: ground.worker_pids(group)})
     how = ", by heartbeats" if patient else ""
     for number in range(times):
-        for k in wish.joins:
+        for k in options.joins:
             runs.append(_one_gate(ground, group, k, _parts(heartbeat, len(runs))))
             ground.say(f"{protocol}{how}, run {number + 1} of {times}: {runs[-1].sentence()}")
             ground.wait(warm, _JOIN_SECONDS, f"{most} warm workers")
@@ -130,8 +130,9 @@ def _one_gate(ground: Ground, group: str, k: int, waits: tuple[float, float]) ->
 
 
 def _heartbeat(ground: Ground, group: str) -> float:
+    """Seconds; a KIP-848 group's worker has none of its own."""
     worker = ground.fleet.group(group).worker
-    return worker.heartbeat_interval if isinstance(worker, ClassicWorker) else CONSUMER_HEARTBEAT
+    return float(getattr(worker, "heartbeat_interval", _CONSUMER_HEARTBEAT))
 
 
 def _parts(heartbeat: float, number: int) -> tuple[float, float]:
@@ -175,7 +176,7 @@ def _rounds(counted: Counted) -> tuple[Round, ...]:
 
 
 def _ordinary(
-    ground: Ground, protocol: str, wish: GateOptions
+    ground: Ground, protocol: str, options: GateOptions
 ) -> tuple[tuple[GateRun, ...], tuple[GateRun, ...]]:
     """Dynamic workers beside the same base; (started at once, started in turn)."""
     group = f"gate-{protocol}-ordinary"
@@ -185,8 +186,8 @@ def _ordinary(
     revision = ground.apply(group).plan.revision
     ground.steady(group)
     found: dict[bool, list[GateRun]] = {False: [], True: []}
-    for _ in range(wish.ordinary_runs):
-        for k in wish.joins:
+    for _ in range(options.ordinary_runs):
+        for k in options.joins:
             for in_turn in (False, True):
                 one = _as_they_come(ground, group, revision, k, in_turn=in_turn)
                 found[in_turn].append(one)

@@ -106,7 +106,7 @@ class GateResult(Judged):
     """Both ways on one protocol."""
 
     protocol: str
-    wish: GateOptions
+    options: GateOptions
     runs: tuple[GateRun, ...]
     patient: tuple[GateRun, ...]
     """The same gates with members that wait for their heartbeats."""
@@ -124,17 +124,19 @@ class GateResult(Judged):
 
     def goals(self) -> tuple[Goal, ...]:
         """What is held against the figures."""
-        most = self.wish.max_rebalances
+        most = self.options.max_rebalances
         joins = MOST_JOINS[self.protocol] if most is None else most
         spreads = [run.spread for run in self.runs]
         known = [each for each in spreads if each is not None]
         widest = max(known) if known and len(known) == len(spreads) else None
         least = min((run.joining for run in self.runs), default=None)
-        missing = len(self.wish.joins) * self.wish.runs - len(self.runs)
-        pause = MOST_PAUSE + self.batch if self.wish.max_pause is None else self.wish.max_pause
+        missing = len(self.options.joins) * self.options.runs - len(self.runs)
+        pause = (
+            MOST_PAUSE + self.batch if self.options.max_pause is None else self.options.max_pause
+        )
         settled, paused = _worst(self.runs, "settled"), _worst(self.runs, "pause")
         return (
-            Goal(what="settled at p95, seconds", limit=self.wish.max_settled, measured=settled),
+            Goal(what="settled at p95, seconds", limit=self.options.max_settled, measured=settled),
             Goal(what="longest pause at p95, seconds", limit=pause, measured=paused),
             Goal(what="rebalances per gate", limit=joins, measured=_most(self.runs, "joining")),
             Goal(what="gates without any rebalance", limit=0, measured=float(least == 0)),
@@ -143,7 +145,7 @@ class GateResult(Judged):
                 limit=MOST_LEAVES[self.protocol],
                 measured=_most(self.runs, "leaving"),
             ),
-            Goal(what="spread of joins, seconds", limit=self.wish.max_spread, measured=widest),
+            Goal(what="spread of joins, seconds", limit=self.options.max_spread, measured=widest),
             Goal(what="records lost", limit=0, measured=self.lost),
             Goal(what="records processed twice", limit=0, measured=self.twice),
             Goal(what="runs missing", limit=0, measured=missing),
@@ -154,8 +156,8 @@ class GateResult(Judged):
         return {
             "protocol": self.protocol,
             "base": BASE,
-            "fresh": self.wish.fresh,
-            "joins": [self._one(k) for k in self.wish.joins],
+            "fresh": self.options.fresh,
+            "joins": [self._one(k) for k in self.options.joins],
             "batch_seconds": round(self.batch, 3),
             "cpu_seconds_per_gate": {
                 "gate": _rounded(self.cpu),
@@ -190,7 +192,7 @@ class GateResult(Judged):
             "ordinary, at once": self.at_once,
             "in turn": self.in_turn,
         }
-        for k in self.wish.joins:
+        for k in self.options.joins:
             for way, runs in ways.items():
                 mine = of(k, runs)
                 joins, leaves = [run.join for run in mine], [run.leave for run in mine]

@@ -57,7 +57,7 @@ class HistoryOptions:
 class HistoryResult:
     """Records per second: of the decoder on one core by mix, of two bare consumers by way."""
 
-    wish: HistoryOptions
+    options: HistoryOptions
     decoder: dict[str, float] = field(default_factory=dict)
     bare: dict[str, float] = field(default_factory=dict)
     bare_cpu: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class HistoryResult:
 
 
 def run(
-    wish: HistoryOptions,
+    options: HistoryOptions,
     *,
     home: Path,
     clock: Clock,
@@ -106,7 +106,7 @@ def run(
 
     FleetError where something does not come up.
     """
-    result = HistoryResult(wish=wish)
+    result = HistoryResult(options=options)
     say("the decoder alone")
     result.decoder = decoder()
     home.mkdir(parents=True)
@@ -121,18 +121,18 @@ def run(
         def pids() -> list[int]:
             return [node.pid for node in broker.status().nodes if node.pid is not None]
 
-        partitions = write(bootstrap, wish.commits, groups=wish.groups, clock=clock, say=say)
-        for way, options in ways(bootstrap).items():
+        partitions = write(bootstrap, options.commits, groups=options.groups, clock=clock, say=say)
+        for way, client in ways(bootstrap).items():
             say(f"two bare consumers, {way}")
             spent = Spent({"broker": pids})
-            result.bare[way], consumers = bare(options, partitions, wish.commits)
+            result.bare[way], consumers = bare(client, partitions, options.commits)
             result.bare_cpu[way] = {"consumers": consumers, **spent.seconds()}
         result.recorded = record(
             home,
             bootstrap,
-            written=wish.commits,
-            groups=wish.groups,
-            every=wish.every,
+            written=options.commits,
+            groups=options.groups,
+            every=options.every,
             clock=clock,
             say=say,
             broker=pids,

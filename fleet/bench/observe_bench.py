@@ -137,7 +137,7 @@ class Size:
 class ObserveResult:
     """What the run found."""
 
-    wish: ObserveOptions
+    options: ObserveOptions
     sizes: list[Size] = field(default_factory=list)
 
     def goals(self) -> tuple[Goal, ...]:
@@ -147,32 +147,32 @@ class ObserveResult:
     @property
     def met(self) -> bool:
         """Every goal is met."""
-        return len(self.sizes) == len(self.wish.groups) and all_met(self.goals())
+        return len(self.sizes) == len(self.options.groups) and all_met(self.goals())
 
 
 def run(
-    wish: ObserveOptions, *, home: Path, clock: Clock, say: Say, ending: Callable[[], None]
+    options: ObserveOptions, *, home: Path, clock: Clock, say: Say, ending: Callable[[], None]
 ) -> ObserveResult:
     """Measure in a home of its own; `ending` is called before all of it is ended and deleted."""
-    result = ObserveResult(wish=wish)
+    result = ObserveResult(options=options)
     broker, stack = Broker(home), ExitStack()
     try:
         stack.enter_context(owned(home))
         bootstrap = broker.start(say=say).bootstrap_servers
         config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0}
         admin = AdminClient(config)
-        _topics(config, admin, wish)
-        with _members(config, wish):
+        _topics(config, admin, options)
+        with _members(config, options):
             made = 0
-            for groups in wish.groups:
-                say(f"{groups:,} groups with {wish.partitions} partitions each")
-                _commit(admin, wish, range(made, groups))
+            for groups in options.groups:
+                say(f"{groups:,} groups with {options.partitions} partitions each")
+                _commit(admin, options, range(made, groups))
                 made = groups
                 size = Size(groups=groups)
                 result.sizes.append(size)
                 _ordinary(config, admin, size, clock)
                 say(f"{groups:,} groups: the exporter")
-                _ours(home, bootstrap, wish, size, clock)
+                _ours(home, bootstrap, options, size, clock)
                 _refreshes(home, bootstrap, size, clock)
     finally:
         ending()
@@ -195,26 +195,26 @@ def topic_of(number: int) -> str:
     return f"topic-{number % _TOPICS}"
 
 
-def _topics(config: Mapping[str, Any], admin: AdminClient, wish: ObserveOptions) -> None:
+def _topics(config: Mapping[str, Any], admin: AdminClient, options: ObserveOptions) -> None:
     names = [topic_of(number) for number in range(_TOPICS)]
-    for future in admin.create_topics([NewTopic(n, wish.partitions, 1) for n in names]).values():
+    for future in admin.create_topics([NewTopic(n, options.partitions, 1) for n in names]).values():
         future.result(60)
     producer = Producer(dict(config))
     for name in names:
-        for number in range(_RECORDS * wish.partitions):
-            producer.produce(name, b"x", partition=number % wish.partitions)
+        for number in range(_RECORDS * options.partitions):
+            producer.produce(name, b"x", partition=number % options.partitions)
         producer.poll(0)
     if producer.flush(60):
         raise FleetError("the benchmark's records could not be written within 60 s")
 
 
-def _commit(admin: AdminClient, wish: ObserveOptions, numbers: range) -> None:
+def _commit(admin: AdminClient, options: ObserveOptions, numbers: range) -> None:
     """Half of the records, in every partition of every group that has no member."""
-    wanted = [number for number in numbers if number >= wish.members]
+    wanted = [number for number in numbers if number >= options.members]
     for first in range(0, len(wanted), _IN_FLIGHT):
         left = wanted[first : first + _IN_FLIGHT]
         for attempt in range(50):
-            left = _altered(admin, wish, left)
+            left = _altered(admin, options, left)
             if not left:
                 break
             time.sleep(0.1 * (attempt + 1))  # the first coordinator ever is being made
@@ -222,12 +222,12 @@ def _commit(admin: AdminClient, wish: ObserveOptions, numbers: range) -> None:
             raise FleetError(f"offsets of {len(left)} groups could not be committed")
 
 
-def _altered(admin: AdminClient, wish: ObserveOptions, numbers: list[int]) -> list[int]:
+def _altered(admin: AdminClient, options: ObserveOptions, numbers: list[int]) -> list[int]:
     """Those that have to be tried again."""
     half = _RECORDS // 2
     futures = {}
     for number in numbers:
-        tps = [KafkaPartition(topic_of(number), p, half) for p in range(wish.partitions)]
+        tps = [KafkaPartition(topic_of(number), p, half) for p in range(options.partitions)]
         asked = ConsumerGroupTopicPartitions(name_of(number), tps)
         futures[number] = admin.alter_consumer_group_offsets([asked])[name_of(number)]
     failed = []
@@ -242,7 +242,7 @@ def _altered(admin: AdminClient, wish: ObserveOptions, numbers: list[int]) -> li
 
 
 @contextmanager
-def _members(config: Mapping[str, Any], wish: ObserveOptions) -> Iterator[None]:
+def _members(config: Mapping[str, Any], options: ObserveOptions) -> Iterator[None]:
     """Groups with one member each, which own every partition and commit half of each again and
     again, so that the log goes on growing and the lag stays what it is.
     """
@@ -269,7 +269,9 @@ def _members(config: Mapping[str, Any], wish: ObserveOptions) -> Iterator[None]:
             ending.wait(1.0)
         client.close()
 
-    threads = [threading.Thread(target=live, args=(n,), daemon=True) for n in range(wish.members)]
+    threads = [
+        threading.Thread(target=live, args=(n,), daemon=True) for n in range(options.members)
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -305,7 +307,7 @@ def _ordinary(config: Mapping[str, Any], admin: AdminClient, size: Size, clock: 
 # --- ours -----------------------------------------------------------------------------------
 
 
-def _ours(home: Path, bootstrap: str, wish: ObserveOptions, size: Size, clock: Clock) -> None:
+def _ours(home: Path, bootstrap: str, options: ObserveOptions, size: Size, clock: Clock) -> None:
     with _exporter(home, bootstrap, every="1s") as (process, url):
         began = clock.monotonic()
         looks: dict[float, float] = {}
@@ -313,7 +315,7 @@ def _ours(home: Path, bootstrap: str, wish: ObserveOptions, size: Size, clock: C
         text = _awaited(process, url, lambda text: _by_log(text, size.groups), clock)
         size.caught_up = clock.monotonic() - began
         first = _looks(text)
-        until = clock.monotonic() + wish.seconds
+        until = clock.monotonic() + options.seconds
         while clock.monotonic() < until:
             text, took = _scraped(url, clock)
             scrapes.append(took)
@@ -326,7 +328,7 @@ def _ours(home: Path, bootstrap: str, wish: ObserveOptions, size: Size, clock: C
         size.megabytes = peak(process.pid) or None  # unknown where this system does not tell
         told = re.findall(r"^fleet_group_lag_records\{.*\} (\S+)$", text, re.MULTILINE)
         lag = sum(map(float, told))
-        size.right = lag == size.groups * wish.partitions * (_RECORDS - _RECORDS // 2)
+        size.right = lag == size.groups * options.partitions * (_RECORDS - _RECORDS // 2)
 
 
 def _refreshes(home: Path, bootstrap: str, size: Size, clock: Clock) -> None:

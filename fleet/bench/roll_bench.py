@@ -84,7 +84,7 @@ class RollResult(Judged):
     """Both ways on one protocol."""
 
     protocol: str
-    wish: RollOptions
+    options: RollOptions
     batch: Spread | None
     ours: Side
     ordinary: Side
@@ -92,9 +92,9 @@ class RollResult(Judged):
     def goals(self) -> tuple[Goal, ...]:
         """What is held against the figures."""
         batch = self.batch.p50 if self.batch else 0.0
-        limit = MOST_PAUSE + batch if self.wish.max_pause is None else self.wish.max_pause
+        limit = MOST_PAUSE + batch if self.options.max_pause is None else self.options.max_pause
         pause = None if self.ours.pauses is None else self.ours.pauses.p95
-        short = max(0, self.wish.handovers - self.ours.handovers)
+        short = max(0, self.options.handovers - self.ours.handovers)
         return (
             Goal(what="rebalances of all rolls", limit=0, measured=self.ours.rebalances),
             Goal(what="pause of a partition at p95, seconds", limit=limit, measured=pause),
@@ -119,7 +119,7 @@ class RollResult(Judged):
         """See Judged; with the goals an element of `protocols`."""
         return {
             "protocol": self.protocol,
-            "slots": self.wish.slots,
+            "slots": self.options.slots,
             "batch_seconds": None if self.batch is None else self.batch.as_json(),
             "fleet": self.ours.as_json(),
             "ordinary": self.ordinary.as_json(),
@@ -143,7 +143,7 @@ class RollResult(Judged):
         )
         usual = f"{self.ordinary.per_roll:.1f} rebalances in an ordinary roll"
         return [
-            f"{self.wish.slots} slots; median batch {batch}; {usual}",
+            f"{self.options.slots} slots; median batch {batch}; {usual}",
             f"ordinary way to fleet, times (- = fleet's figure is 0): {times}",
         ]
 
@@ -176,28 +176,28 @@ def side_of(
 # --- the run --------------------------------------------------------------------------------
 
 
-def run(ground: Ground, protocol: str, wish: RollOptions) -> RollResult:
+def run(ground: Ground, protocol: str, options: RollOptions) -> RollResult:
     """Both ways on one protocol. Raises FleetError where a change does not end well."""
-    ours, batch = _managed(ground, protocol, wish)
+    ours, batch = _managed(ground, protocol, options)
     return RollResult(
         protocol=protocol,
-        wish=wish,
+        options=options,
         batch=batch,
         ours=ours,
-        ordinary=_ordinary(ground, protocol, wish),
+        ordinary=_ordinary(ground, protocol, options),
     )
 
 
-def _managed(ground: Ground, protocol: str, wish: RollOptions) -> tuple[Side, Spread | None]:
+def _managed(ground: Ground, protocol: str, options: RollOptions) -> tuple[Side, Spread | None]:
     group = f"roll-{protocol}"
-    replicas = {"min": 0, "max": wish.slots, "standby": 1}
-    ground.declare(group, protocol=protocol, slots=wish.slots, replicas=replicas)
+    replicas = {"min": 0, "max": options.slots, "standby": 1}
+    ground.declare(group, protocol=protocol, slots=options.slots, replicas=replicas)
     ground.start_group(group)
     ground.apply(group)
     ground.steady(group)
     stretches: list[Counted] = []
     handovers, seconds = 0, 0.0
-    while handovers < wish.handovers:
+    while handovers < options.handovers:
         ground.new_code()
         began = ground.clock.monotonic()
         with ground.measured(group) as found:
@@ -206,7 +206,7 @@ def _managed(ground: Ground, protocol: str, wish: RollOptions) -> tuple[Side, Sp
         stretches += found
         done = found[0].replacements
         handovers += done
-        ground.say(f"{protocol}: {handovers} of {wish.handovers} handovers")
+        ground.say(f"{protocol}: {handovers} of {options.handovers} handovers")
         if not done:
             break  # the verdict says so; another roll would do no better
     batches = spread(ground.batch_seconds(group))
@@ -216,17 +216,17 @@ def _managed(ground: Ground, protocol: str, wish: RollOptions) -> tuple[Side, Sp
     return side_of(stretches, handovers=handovers, account=account, seconds=seconds), batches
 
 
-def _ordinary(ground: Ground, protocol: str, wish: RollOptions) -> Side:
+def _ordinary(ground: Ground, protocol: str, options: RollOptions) -> Side:
     group = f"roll-{protocol}-ordinary"
     worker = {"membership": "dynamic"}
-    ground.declare(group, protocol=protocol, slots=wish.slots, worker=worker)
+    ground.declare(group, protocol=protocol, slots=options.slots, worker=worker)
     ground.start_group(group)
     ground.apply(group)
     ground.steady(group)
     restarts = OneByOne(fleet=ground.fleet, group=group, clock=ground.clock, say=ground.say)
     stretches: list[Counted] = []
     handovers, seconds = 0, 0.0
-    for _ in range(wish.ordinary_rolls):
+    for _ in range(options.ordinary_rolls):
         began = ground.clock.monotonic()
         with ground.measured(group) as found:
             handovers += restarts.run()

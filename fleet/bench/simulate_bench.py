@@ -57,7 +57,7 @@ class Rolled(NamedTuple):
 class SimulateResult(Judged):
     """Events per CPU second by model; rolls; MB that the process took at most."""
 
-    wish: SimulateOptions
+    options: SimulateOptions
     rates: Mapping[str, float]
     rolls: Sequence[Rolled]
     memory: float
@@ -65,13 +65,15 @@ class SimulateResult(Judged):
     def goals(self) -> tuple[Goal, ...]:
         """What is held against the figures."""
         rates = (
-            Goal(what=f"events/s, {name}", limit=self.wish.min_rate, measured=rate, at_least=True)
+            Goal(
+                what=f"events/s, {name}", limit=self.options.min_rate, measured=rate, at_least=True
+            )
             for name, rate in self.rates.items()
         )
         rolls = (
             Goal(
                 what=f"CPU seconds of a roll, {each.name}",
-                limit=self.wish.max_seconds,
+                limit=self.options.max_seconds,
                 measured=each.cpu_seconds if each.settled is not None else None,
             )
             for each in self.rolls
@@ -83,8 +85,8 @@ class SimulateResult(Judged):
         return {
             "met": self.met,
             "events_per_second": {name: round(rate) for name, rate in self.rates.items()},
-            "members": self.wish.members,
-            "partitions": self.wish.partitions,
+            "members": self.options.members,
+            "partitions": self.options.partitions,
             "rolls": [
                 {
                     "roll": each.name,
@@ -115,14 +117,15 @@ class SimulateResult(Judged):
 
     def remarks(self) -> list[str]:
         """What the table has no column for."""
+        options = self.options
         return [
-            f"rolls of {self.wish.members:,} members with {self.wish.partitions:,} partitions",
+            f"rolls of {options.members:,} members with {options.partitions:,} partitions",
             f"memory of the process at most: {self.memory:.0f} MB",
         ]
 
 
 def run(
-    wish: SimulateOptions,
+    options: SimulateOptions,
     loads: Mapping[str, Callable[[], TimedLoad]],
     stories: Mapping[str, Callable[[], tuple[int, float | None]]],
     say: Callable[[str], None],
@@ -131,7 +134,7 @@ def run(
     rates = {}
     for name, load in loads.items():
         say(f"events of {name} groups")
-        rates[name] = max(_rate(load, wish.events) for _ in range(_TRIES))
+        rates[name] = max(_rate(load, options.events) for _ in range(_TRIES))
     found = []
     for name, story in stories.items():
         say(f"a roll: {name}")
@@ -139,7 +142,7 @@ def run(
         rebalances, settled = story()
         found.append(Rolled(name, time.process_time() - began, rebalances, settled))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return SimulateResult(wish=wish, rates=rates, rolls=found, memory=peak)
+    return SimulateResult(options=options, rates=rates, rolls=found, memory=peak)
 
 
 def _rate(load: Callable[[], TimedLoad], events: int) -> float:

@@ -45,7 +45,7 @@ class StartOptions:
 class StartResult(Judged):
     """CPU and seconds to a warm standby, MB of it and of a worker with a slot; the parts."""
 
-    wish: StartOptions
+    options: StartOptions
     cpu: Spread | None
     seconds: Spread | None
     standby: Spread | None
@@ -57,12 +57,12 @@ class StartResult(Judged):
         return (
             Goal(
                 what="CPU seconds of a start, p50",
-                limit=self.wish.max_cpu,
+                limit=self.options.max_cpu,
                 measured=None if self.cpu is None else self.cpu.p50,
             ),
             Goal(
                 what="PSS of a standby, MB, p50",
-                limit=self.wish.max_memory,
+                limit=self.options.max_memory,
                 measured=None if self.standby is None else self.standby.p50,
             ),
         )
@@ -121,14 +121,14 @@ def _rounded(part: Part) -> dict[str, Any]:
 # --- the run --------------------------------------------------------------------------------
 
 
-def run(ground: Ground, wish: StartOptions) -> StartResult:
+def run(ground: Ground, options: StartOptions) -> StartResult:
     """All of it. Raises FleetError where a worker does not become warm."""
     replicas = {"min": 0, "max": 1, "standby": 0}
     ground.declare(GROUP, protocol="range", slots=1, replicas=replicas)
     ground.start_group(GROUP)
     ground.apply(GROUP)
     ground.steady(GROUP)
-    found = [_start(ground, number) for number in range(wish.starts)]
+    found = [_start(ground, number) for number in range(options.starts)]
     (holder,) = ground.worker_pids(GROUP)
     worker = pss_of(holder)
     ground.say("the parts of a start")
@@ -136,7 +136,7 @@ def run(ground: Ground, wish: StartOptions) -> StartResult:
     ground.apply(GROUP, wanted=0)
     ground.dismiss(GROUP)
     return StartResult(
-        wish=wish,
+        options=options,
         cpu=spread(each[0] for each in found),
         seconds=spread(each[1] for each in found),
         standby=spread(each[2] for each in found),

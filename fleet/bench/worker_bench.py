@@ -74,7 +74,7 @@ class WorkerOptions:
 class WorkerResult(Judged):
     """Of the backlog records per second and CPU, of the stream the ages of its batches."""
 
-    wish: WorkerOptions
+    options: WorkerOptions
     rate: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
     """Microseconds a record, of all processes and the broker."""
@@ -88,7 +88,7 @@ class WorkerResult(Judged):
             Goal(what="age p50, seconds", limit=GOAL_AGE, measured=ours.p50 if ours else None),
             Goal(what="age p95, seconds", limit=GOAL_AGE_P95, measured=ours.p95 if ours else None),
         )
-        if self.wish.alone:
+        if self.options.alone:
             return age
         times = _part(self.rate)
         part = _part({name: each.p50 for name, each in self.age.items()})
@@ -135,7 +135,7 @@ def _part(figures: Mapping[str, float]) -> float | None:
 
 
 def run(
-    wish: WorkerOptions,
+    options: WorkerOptions,
     *,
     parent: Path,
     cache: Path,
@@ -147,16 +147,16 @@ def run(
 
     FleetError where something does not come up.
     """
-    result = WorkerResult(wish=wish)
+    result = WorkerResult(options=options)
     need("pyspark", "pyarrow")
-    python = None if wish.alone else structured.environment(cache, say)
+    python = None if options.alone else structured.environment(cache, say)
     with Ground(
         parent=parent, partitions=PARTITIONS, rate=0, clock=clock, say=say, ending=ending
     ) as ground:
         backlog = _Backlog(ground)
-        _ours(ground, backlog, wish, result)
+        _ours(ground, backlog, options, result)
         if python is not None:
-            _theirs(ground, wish=wish, cache=cache, python=python, result=result)
+            _theirs(ground, options=options, cache=cache, python=python, result=result)
     return result
 
 
@@ -191,7 +191,7 @@ class _Backlog:
 # --- Fleet ---------------------------------------------------------------------------------
 
 
-def _ours(ground: Ground, backlog: _Backlog, wish: WorkerOptions, result: WorkerResult) -> None:
+def _ours(ground: Ground, backlog: _Backlog, options: WorkerOptions, result: WorkerResult) -> None:
     """One real worker process on a shared Spark server, held by its gate meanwhile."""
     journal = ground.home / "batches"
     environment = {**ground.environment(GROUP), streaming.JOURNAL: str(journal)}
@@ -231,15 +231,15 @@ def _ours(ground: Ground, backlog: _Backlog, wish: WorkerOptions, result: Worker
         )
         return _last(ground, "committed") - assigned
 
-    ground.say(f"warming the worker with {wish.warm_up} records")
-    work_off(wish.warm_up)
-    ground.say(f"the worker: a backlog of {wish.backlog}")
-    result.rate[OURS] = wish.backlog / work_off(wish.backlog)
-    result.cpu[OURS] = _told(ground, spent[-1], wish.backlog)
-    ground.say(f"the worker: {RATE} records/s for {wish.seconds:g} s")
+    ground.say(f"warming the worker with {options.warm_up} records")
+    work_off(options.warm_up)
+    ground.say(f"the worker: a backlog of {options.backlog}")
+    result.rate[OURS] = options.backlog / work_off(options.backlog)
+    result.cpu[OURS] = _told(ground, spent[-1], options.backlog)
+    ground.say(f"the worker: {RATE} records/s for {options.seconds:g} s")
     before = len(batches(journal))
     with ground.streaming(RATE):
-        ground.clock.sleep(wish.seconds)
+        ground.clock.sleep(options.seconds)
     result.age[OURS] = age_of(batches(journal)[before:])
     ground.dismiss(GROUP)
 
@@ -280,10 +280,10 @@ def _last(ground: Ground, event: str) -> float:
 
 
 def _theirs(
-    ground: Ground, *, wish: WorkerOptions, cache: Path, python: Path, result: WorkerResult
+    ground: Ground, *, options: WorkerOptions, cache: Path, python: Path, result: WorkerResult
 ) -> None:
     """Each variant in a JVM of its own: none shall be warmer than the one the worker has."""
-    at = {str(n): wish.warm_up // PARTITIONS for n in range(PARTITIONS)}
+    at = {str(n): options.warm_up // PARTITIONS for n in range(PARTITIONS)}
     bound = {"maxOffsetsPerTrigger": str(PER_TRIGGER)}
     warm = {"startingOffsets": "earliest", **bound}
     start = {"startingOffsets": json.dumps({TOPIC: at}), **bound}
@@ -291,15 +291,20 @@ def _theirs(
         home = ground.home / "structured" / str(number)
         home.mkdir(parents=True)
         queries = structured.Queries(home=home, bootstrap=ground.fleet.bootstrap, topic=TOPIC)
-        queries.add("warm-up", warm, settings, records=wish.warm_up)
-        queries.add("backlog", start, settings, records=wish.backlog)
-        queries.add("stream", {"startingOffsets": "latest"}, settings, seconds=wish.seconds)
+        queries.add("warm-up", warm, settings, records=options.warm_up)
+        queries.add("backlog", start, settings, records=options.backlog)
+        queries.add("stream", {"startingOffsets": "latest"}, settings, seconds=options.seconds)
         with structured.running(python, queries, cache=cache) as lines:
-            _variant(ground, name, lines, wish=wish, result=result)
+            _variant(ground, name, lines, options=options, result=result)
 
 
 def _variant(
-    ground: Ground, name: str, lines: Iterable[Line], *, wish: WorkerOptions, result: WorkerResult
+    ground: Ground,
+    name: str,
+    lines: Iterable[Line],
+    *,
+    options: WorkerOptions,
+    result: WorkerResult,
 ) -> None:
     """What one variant tells of its queries; its stream is written while that one runs."""
     meter = None
@@ -312,7 +317,7 @@ def _variant(
                 family = partial(_family, [line["pid"]])
                 meter = Spent({"broker": ground.broker_pids, "Spark": family})
             elif line["end"] == "backlog":
-                result.rate[name] = rate_of(line["batches"], wish.backlog)
+                result.rate[name] = rate_of(line["batches"], options.backlog)
                 assert meter is not None
                 result.cpu[name] = _told(ground, meter.seconds(), read_of(line["batches"]))
             elif line["end"] == "stream":

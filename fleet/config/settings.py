@@ -86,7 +86,7 @@ def revision_of(group: GroupSpec, code_digest: str) -> str:
 def same_worker(kept: WorkerSettings, group: GroupSpec, code_digest: str) -> bool:
     """Whether published settings make the same worker, whatever the name that was made of them.
 
-    Another release may know more keys and hash the same wish to another name: what it adds has a
+    Another release may know more keys and hash the same ones to another name: what it adds has a
     default, which is what workers of the kept settings live by.
     """
     if kept.group.worker is None or group.worker is None:

@@ -172,9 +172,9 @@ class Replicas(Strict):
 
 class _ScalingBase(Strict):
     up_after: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 0.0
-    """The wish to grow must hold this long."""
+    """How long growth must be called for before it is done."""
     down_after: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 300.0
-    """The wish to shrink must hold this long, at every look."""
+    """How long shrinking must be called for, at every look, before it is done."""
     max_step: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Most slots opened or left in one plan; None = no bound."""
 

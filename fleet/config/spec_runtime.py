@@ -68,7 +68,7 @@ class KubernetesRuntimeSpec(Strict):
     tolerations: tuple[dict[str, Any], ...] = ()
     """As Kubernetes writes them."""
     spread: bool = True
-    """Workers of a fleet over nodes and zones as evenly as can be (a wish, no condition)."""
+    """Workers of a fleet over nodes and zones as evenly as can be (preferred, not required)."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Of the pods, beside ours."""
     annotations: dict[str, str] = Field(default_factory=dict)

@@ -31,7 +31,7 @@ MAX_REMEMBERED = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingMemory:
-    """What was asked for since the wish to grow or shrink began; empty where there is none."""
+    """What was asked for since it was first more, or less, than there is; empty where it is not."""
 
     current: int | None = None
     """Slots at the last look: another number begins anew."""

@@ -56,9 +56,9 @@ def keep_backlog(
     rate(now)
     while not until() and clock.monotonic() < deadline:
         seen = fleet.snapshot([group]).groups.get(group)
-        wish = surge if seen is None or (seen.lag or 0) < KEPT else steady
-        if wish != now:
-            now = wish
+        wanted = surge if seen is None or (seen.lag or 0) < KEPT else steady
+        if wanted != now:
+            now = wanted
             rate(now)
         clock.sleep(_LOOK_SECONDS / 2)
     rate(steady)

@@ -103,17 +103,19 @@ class Task:
         """What is outside of transactions is read to the log's end; what is in them comes after
         its neighbours, of which gaps and leaders were told.
         """
-        wish = read_options(self._options)
+        parsed = read_options(self._options)
         if transactions is None:
-            return wish
+            return parsed
         if transactions:
-            return wish._replace(epochs=None, gaps=None)
-        return wish._replace(isolation="read_uncommitted")
+            return parsed._replace(epochs=None, gaps=None)
+        return parsed._replace(isolation="read_uncommitted")
 
-    def _files(self, ranges: Sequence[OffsetRange], wish: ReadOptions) -> Iterator[dict[str, Any]]:
+    def _files(
+        self, ranges: Sequence[OffsetRange], parsed: ReadOptions
+    ) -> Iterator[dict[str, Any]]:
         interval = self._digest["interval"]
         decode = partial(decoded_last, interval=interval) if interval else columns
-        read = read_share(wish, ranges, decode)
+        read = read_share(parsed, ranges, decode)
         held, count = [], 0
         for rows in Rollup(DIGEST, **self._digest).run(read):
             held.append(rows)
@@ -168,8 +170,8 @@ def rolled_up(
     As many tasks as the option `tasks` says, else as this machine has cores; `batch` is what Task
     takes.
     """
-    wish = read_options(options)
-    dealt = shares(ranges, wish.tasks or os.cpu_count() or 1)
+    parsed = read_options(options)
+    dealt = shares(ranges, parsed.tasks or os.cpu_count() or 1)
     task = Task(dealt, options=options, **batch)
     numbers = spark.range(0, len(dealt), 1, len(dealt))
     with by_value(_SENT):

@@ -110,41 +110,41 @@ class ConsumerOffsets(DataSource):
 class OffsetsReader(DataSourceReader):
     """From `startingOffsets` to `endingOffsets`, each found once."""
 
-    def __init__(self, wish: ReadOptions) -> None:
-        self._wish = wish
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
         """As many shares as tasks are wanted, fewer where little is there."""
-        wish, reach = self._wish, _reach(self._wish)
-        start, end = _starts(wish.starting, reach), _ends(wish.ending, reach)
-        _within(wish.topic, start, reach)
-        return _shares(wish, {number: (start.get(number, 0), end[number]) for number in end})
+        options, reach = self._options, _reach(self._options)
+        start, end = _starts(options.starting, reach), _ends(options.ending, reach)
+        _within(options.topic, start, reach)
+        return _shares(options, {number: (start.get(number, 0), end[number]) for number in end})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On a task."""
-        return _read(self._wish, partition)
+        return _read(self._options, partition)
 
 
 class OffsetsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets by partition, as Spark keeps them in its checkpoint: {"0": 120, …}."""
 
-    def __init__(self, wish: ReadOptions) -> None:
-        self._wish = wish
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - PySpark's name
         """Where a query without a checkpoint begins."""
-        return _keyed(_starts(self._wish.starting, _reach(self._wish)))
+        return _keyed(_starts(self._options.starting, _reach(self._options)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
         """`maxOffsetsPerTrigger`."""
-        most = self._wish.most
+        most = self._options.most
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Where a batch ends: everything, or an equal part of what each partition has."""
-        reach = _reach(self._wish)
-        _within(self._wish.topic, {int(p): at for p, at in start.items()}, reach)
+        reach = _reach(self._options)
+        _within(self._options.topic, {int(p): at for p, at in start.items()}, reach)
         end = self._target or _keyed({number: each.end for number, each in reach.items()})
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return _limited(start, end, most)
@@ -159,14 +159,14 @@ class OffsetsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """A partition that the start does not name is new, and read from its beginning."""
-        return _shares(self._wish, {int(p): (start.get(p, 0), end[p]) for p in end})
+        return _shares(self._options, {int(p): (start.get(p, 0), end[p]) for p in end})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On a task."""
-        return _read(self._wish, partition)
+        return _read(self._options, partition)
 
     def _ends(self) -> dict[str, int]:
-        return _keyed({number: each.end for number, each in _reach(self._wish).items()})
+        return _keyed({number: each.end for number, each in _reach(self._options).items()})
 
 
 def _keyed(offsets: Mapping[int, int]) -> dict[str, int]:
@@ -182,13 +182,15 @@ def _limited(start: Mapping[str, int], end: Mapping[str, int], most: int | None)
     return {p: start.get(p, 0) + -(-behind[p] * most // total) for p in end}
 
 
-def _reach(wish: ReadOptions) -> dict[int, Bounds]:
-    return bounds(_options(wish), wish.topic, isolation=wish.isolation, timeout=wish.read_timeout)
+def _reach(options: ReadOptions) -> dict[int, Bounds]:
+    return bounds(
+        _options(options), options.topic, isolation=options.isolation, timeout=options.read_timeout
+    )
 
 
-def _options(wish: ReadOptions) -> dict[str, str]:
+def _options(options: ReadOptions) -> dict[str, str]:
     try:
-        return resolved(wish.login, os.environ)
+        return resolved(options.login, os.environ)
     except ValueError as error:
         raise RangeUnread(str(error)) from None
 
@@ -221,30 +223,32 @@ def _at(offset: int, reach: Bounds | None) -> int:
     return {EARLIEST: first, LATEST: end}.get(offset, offset)
 
 
-def _shares(wish: ReadOptions, spans: Mapping[int, tuple[int, int]]) -> list[InputPartition]:
-    ranges = [OffsetRange(wish.topic, p, start, end) for p, (start, end) in sorted(spans.items())]
-    return [Share(each) for each in shares(ranges, wish.tasks or os.cpu_count() or 1)]
+def _shares(options: ReadOptions, spans: Mapping[int, tuple[int, int]]) -> list[InputPartition]:
+    ranges = [
+        OffsetRange(options.topic, p, start, end) for p, (start, end) in sorted(spans.items())
+    ]
+    return [Share(each) for each in shares(ranges, options.tasks or os.cpu_count() or 1)]
 
 
-def _read(wish: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, Share):  # else Spark's own, where there is no share at all
-        yield from read_share(wish, [OffsetRange(*each) for each in partition.ranges])
+        yield from read_share(options, [OffsetRange(*each) for each in partition.ranges])
 
 
 def read_share(
-    wish: ReadOptions, ranges: Sequence[OffsetRange], decode: Decode = columns
+    options: ReadOptions, ranges: Sequence[OffsetRange], decode: Decode = columns
 ) -> Iterator[pa.RecordBatch]:
     """The records of the ranges, as a task reads them; rows of COLUMNS, or what `decode` makes."""
     pieces = read_ranges(
-        reading(_options(wish), isolation=wish.isolation),
+        reading(_options(options), isolation=options.isolation),
         ranges,
-        read_timeout=wish.read_timeout,
-        make=partial(_piece, epochs=None if wish.epochs is None else dict(wish.epochs)),
+        read_timeout=options.read_timeout,
+        make=partial(_piece, epochs=None if options.epochs is None else dict(options.epochs)),
         gone=lambda lost, count: OffsetsPiece(led=(_gone(lost, count),)),
-        since={(wish.topic, number): at for number, at in (wish.gaps or {}).items()},
+        since={(options.topic, number): at for number, at in (options.gaps or {}).items()},
     )
     for held in _gathered(pieces):
-        yield _decoded(held, groups=wish.groups, pattern=wish.pattern, decode=decode)
+        yield _decoded(held, groups=options.groups, pattern=options.pattern, decode=decode)
 
 
 class OffsetsPiece(NamedTuple):

@@ -46,7 +46,7 @@ class ProducerOptions:
 
     @classmethod
     def read(cls, path: Path) -> "ProducerOptions":
-        """Read it; FleetError where it is missing or no wish."""
+        """Read it; FleetError where it is missing or damaged."""
         state = read_state(path, schema=SCHEMA)
         try:
             if state is None:
@@ -147,11 +147,11 @@ class OrderProducer:
     def run(
         self,
         *,
-        wish: Callable[[], ProducerOptions],
+        read_options: Callable[[], ProducerOptions],
         report: Callable[[bool], None],
         ended: Callable[[], bool],
     ) -> None:
-        """Produce until `ended` or the wish says stop; then flush and report for the last time.
+        """Produce until `ended` or the options say stop; then flush and report a last time.
 
         Raises Unreachable where records could not be acknowledged in the end.
         """
@@ -161,10 +161,10 @@ class OrderProducer:
             now = self.clock.monotonic()
             if now - looked >= _REPORT_SECONDS:
                 looked = now
-                asked = wish()
-                if asked.stop:
+                options = read_options()
+                if options.stop:
                     break
-                pace.rate = asked.rate
+                pace.rate = options.rate
                 report(False)
             self.send(pace.due(now))
             self.clock.sleep(_TICK_SECONDS)
@@ -201,7 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         stream.run(
-            wish=lambda: ProducerOptions.read(options.control),
+            read_options=lambda: ProducerOptions.read(options.control),
             report=report,
             ended=lambda: stop.is_set() or os.getppid() != options.starter,
         )

@@ -57,12 +57,12 @@ def _readable() -> bool:
 
 def main() -> None:
     """Each interval in turn, on one broker."""
-    wish = argparse.ArgumentParser(description=__doc__)
-    wish.add_argument("intervals", nargs="*", type=float, default=[3.0, 1.0, 0.5, 0.3])
-    wish.add_argument("--members", type=int, default=200)
-    wish.add_argument("--seconds", type=float, default=30.0)
-    wish.add_argument("--as-members", nargs=4, default=None, help=argparse.SUPPRESS)
-    told = wish.parse_args()
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("intervals", nargs="*", type=float, default=[3.0, 1.0, 0.5, 0.3])
+    options.add_argument("--members", type=int, default=200)
+    options.add_argument("--seconds", type=float, default=30.0)
+    options.add_argument("--as-members", nargs=4, default=None, help=argparse.SUPPRESS)
+    told = options.parse_args()
     if told.as_members:
         bootstrap, group, count, interval = told.as_members
         members(bootstrap, group, int(count), float(interval))

@@ -4,7 +4,7 @@ import json
 
 from fleet.bench.failover_bench import FailoverOptions, FailoverResult, Kills, processed_again
 from fleet.bench.figures import spread
-from fleet.commands.bench.bench import answer
+from fleet.commands.bench.measuring import answer
 from fleet.model import TopicPartition
 from fleet.testbed.journal import JournalEntry, Run
 from tests.support.json_contract import documented, shape
@@ -45,7 +45,7 @@ def test_json_has_the_documented_shape():
     """Every key that is printed stands in docs/json.md with its kind, and no other."""
     kills = Kills(kills=2, seconds=spread([0.9, 1.4]), rebalances=2)
     found = FailoverResult(
-        protocol="consumer", wish=FailoverOptions(), seen=kills, lease=kills, lost=0, twice=90
+        protocol="consumer", options=FailoverOptions(), seen=kills, lease=kills, lost=0, twice=90
     )
     assert found.met
     told = json.loads(json.dumps(answer("failover", [found], None)))

@@ -27,7 +27,7 @@ def test_synthetic_commits_are_read_without_a_problem():
 
 def test_the_answer_is_the_documented_one():
     """docs/json.md; a slow decoder misses its goal, and so does one that was not measured."""
-    wish = HistoryOptions(commits=10)
+    options = HistoryOptions(commits=10)
     bare = dict.fromkeys(ways("b:1"), 9.0)
     document = documented("fleet bench history -o json")
     names = list(document["decoder_records_per_second"])
@@ -36,7 +36,7 @@ def test_the_answer_is_the_documented_one():
         commits=10, seconds=5e-5, rows=2, missing=0, memory=memory, cpu={**memory, "broker": 1.0}
     )
     result = HistoryResult(
-        wish=wish,
+        options=options,
         decoder=dict.fromkeys(names, 3e6),
         bare=bare,
         bare_cpu={way: {"consumers": 1.0, "broker": 1.0} for way in bare},
@@ -54,7 +54,7 @@ def test_the_answer_is_the_documented_one():
         {"recorded": None},
     ):
         assert not replace(result, **changed).met, changed
-    assert not HistoryResult(wish=wish).met
+    assert not HistoryResult(options=options).met
 
 
 @pytest.mark.long

@@ -34,7 +34,7 @@ def size(groups: int, **found) -> Size:
 
 def test_json_is_the_documented_one():
     """docs/json.md has its keys."""
-    answer = as_json(ObserveResult(wish=ObserveOptions(groups=(1000,)), sizes=[size(1000)]))
+    answer = as_json(ObserveResult(options=ObserveOptions(groups=(1000,)), sizes=[size(1000)]))
     found = {"schema_version": SCHEMA_VERSION, "bench": "observe", **answer}
     assert shape(json.loads(json.dumps(found))) == shape(documented("fleet bench observe -o json"))
 
@@ -43,11 +43,11 @@ def test_goals_grow_with_the_groups_and_wrong_figures_miss():
     """Five times the groups may take five times as long; memory does not grow."""
     assert [goal.limit for goal in size(5000).goals()] == [2.5, 1.0, 400.0]
     assert [goal.limit for goal in size(100).goals()] == [0.5, 0.2, 400.0]
-    wish = ObserveOptions(groups=(1000,))
-    assert ObserveResult(wish=wish, sizes=[size(1000)]).met
-    assert not ObserveResult(wish=wish, sizes=[size(1000, right=False)]).met
-    assert not ObserveResult(wish=wish, sizes=[size(1000, megabytes=401.0)]).met
-    assert not ObserveResult(wish=wish, sizes=[]).met
+    options = ObserveOptions(groups=(1000,))
+    assert ObserveResult(options=options, sizes=[size(1000)]).met
+    assert not ObserveResult(options=options, sizes=[size(1000, right=False)]).met
+    assert not ObserveResult(options=options, sizes=[size(1000, megabytes=401.0)]).met
+    assert not ObserveResult(options=options, sizes=[]).met
 
 
 def test_values_are_found_in_metrics():

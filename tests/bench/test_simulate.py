@@ -12,7 +12,7 @@ from tests.support.json_contract import documented, shape
 def result(rate: float = 120_000, seconds: float = 2.0, settled: float | None = 96.3):
     """Of one model and one roll."""
     return SimulateResult(
-        wish=SimulateOptions(),
+        options=SimulateOptions(),
         rates={"classic": rate, "KIP-848": rate},
         rolls=[Rolled("range, ordinary", seconds, 8, settled)],
         memory=200.0,

@@ -19,7 +19,7 @@ PARTS = [
 def result(*, cpu=(0.7, 0.8, 0.9), standby=(88.0, 90.0)):
     """Some starts."""
     return StartResult(
-        wish=StartOptions(),
+        options=StartOptions(),
         cpu=spread(cpu),
         seconds=spread([1.0, 2.0]),
         standby=spread(standby),

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.bench import gate_figures, roll_bench
 from fleet.bench.figures import spread
-from fleet.commands.bench.bench import answer
+from fleet.commands.bench.measuring import answer
 from fleet.model.counted import Counted
 from tests.support.json_contract import documented, shape
 from tests.support.rebalances import rebalance
@@ -29,7 +29,7 @@ def rolled(**changes):
     )
     return roll_bench.RollResult(
         protocol="range",
-        wish=roll_bench.RollOptions(handovers=4, slots=2, ordinary_rolls=1),
+        options=roll_bench.RollOptions(handovers=4, slots=2, ordinary_rolls=1),
         batch=spread([0.1, 0.2, 0.3]),
         ours=replace(ours, **changes),
         ordinary=ordinary,
@@ -74,7 +74,7 @@ def test_what_a_roll_may_not_cost(changes, goal):
 def test_the_goal_for_the_pause_may_be_given():
     """`--max-pause` replaces 0.5 s + one batch."""
     result = rolled()
-    strict = replace(result, wish=replace(result.wish, max_pause=0.0))
+    strict = replace(result, options=replace(result.options, max_pause=0.0))
     assert missed(strict) == ["pause of a partition at p95, seconds"]
 
 
@@ -96,7 +96,7 @@ def gated(*runs, protocol="range", lost=0):
     """A result of these runs, two of each k asked for."""
     return gate_figures.GateResult(
         protocol=protocol,
-        wish=gate_figures.GateOptions(joins=(2, 5), runs=2),
+        options=gate_figures.GateOptions(joins=(2, 5), runs=2),
         runs=runs,
         patient=(one(2, settled=4.0), one(5, pause=3.0)),
         cpu={"broker": 0.5, "workers": 1.5},

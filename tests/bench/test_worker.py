@@ -28,12 +28,12 @@ def line(done, *, records=100, took=0.1, age=0.3):
     return {"records": records, "began": done - took, "done": done, "oldest": done - age}
 
 
-def result(*, ours=300.0, theirs=150.0, tuned=200.0, age=0.15, late=0.4, their_age=2.0, **wish):
+def result(*, ours=300.0, theirs=150.0, tuned=200.0, age=0.15, late=0.4, their_age=2.0, **options):
     """Both sides' figures; `late` is our p95."""
     names = {"fleet": ours, **dict.fromkeys(VARIANTS, tuned), THEIRS: theirs}
     ages = {"fleet": spread([age, late]), **dict.fromkeys(VARIANTS, spread([their_age]))}
     cpu = dict.fromkeys(names, 5.0)
-    return WorkerResult(wish=WorkerOptions(**wish), rate=names, cpu=cpu, age=ages)
+    return WorkerResult(options=WorkerOptions(**options), rate=names, cpu=cpu, age=ages)
 
 
 def missed(found):
@@ -63,7 +63,9 @@ def test_goals(figures, goals):
 
 def test_what_was_not_measured_is_missed():
     """A run that found nothing of the other side has not shown the ratio."""
-    found = WorkerResult(wish=WorkerOptions(), rate={"fleet": 300.0}, age={"fleet": spread([0.1])})
+    found = WorkerResult(
+        options=WorkerOptions(), rate={"fleet": 300.0}, age={"fleet": spread([0.1])}
+    )
     assert len(missed(found)) == 3
     assert not found.met
 

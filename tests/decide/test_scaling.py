@@ -106,7 +106,7 @@ def test_a_missing_topic_holds() -> None:
 
 
 def test_growth_waits_only_where_told() -> None:
-    """up_after 0 grows at once; else the wish must hold."""
+    """up_after 0 grows at once; else the need must last."""
     assert look(500, current=1).wanted == 5
     scaling = {"policy": "lag", "records_per_worker": 100, "up_after": "30s"}
     first = look(500, current=1, scaling=scaling)
@@ -235,7 +235,7 @@ def test_scaling_holds_its_promises(  # noqa: PLR0917 - given by name
 
 
 def test_the_memory_is_bounded() -> None:
-    """However slowly the wish falls, what is remembered stays small."""
+    """However slowly the need falls, what is remembered stays small."""
     memory = ScalingMemory()
     fleet = spec(
         scaling={"policy": "lag", "records_per_worker": 1, "down_after": "1d"},

@@ -9,17 +9,17 @@ SERVERS = {"bootstrap.servers": "localhost:9092"}
 
 def test_defaults():
     """Everything, from the beginning, committed records only."""
-    wish = read_options(SERVERS)
-    assert wish.login == {"bootstrap.servers": {"value": "localhost:9092"}}
-    assert (wish.starting, wish.ending) == (EARLIEST, LATEST)
-    assert (wish.groups, wish.pattern, wish.tasks, wish.most) == (None, None, None, None)
-    assert (wish.topic, wish.isolation) == ("__consumer_offsets", "read_committed")
+    read = read_options(SERVERS)
+    assert read.login == {"bootstrap.servers": {"value": "localhost:9092"}}
+    assert (read.starting, read.ending) == (EARLIEST, LATEST)
+    assert (read.groups, read.pattern, read.tasks, read.most) == (None, None, None, None)
+    assert (read.topic, read.isolation) == ("__consumer_offsets", "read_committed")
 
 
 def test_names_are_read_in_any_case_as_spark_sends_them():
     """Spark lowers the case of options on some ways."""
-    wish = read_options({**SERVERS, "startingoffsets": "LATEST", "MAXOFFSETSPERTRIGGER": "7"})
-    assert (wish.starting, wish.most) == (LATEST, 7)
+    read = read_options({**SERVERS, "startingoffsets": "LATEST", "MAXOFFSETSPERTRIGGER": "7"})
+    assert (read.starting, read.most) == (LATEST, 7)
 
 
 def test_offsets_in_json():
@@ -33,14 +33,14 @@ def test_offsets_in_json():
 
 def test_client_options_and_references():
     """kafka.… is what is no secret; a secret is a place where it is found."""
-    wish = read_options(
+    read = read_options(
         {
             "kafka.bootstrap.servers": "b:1",
             "kafka.security.protocol": "SASL_SSL",
             "login": '{"sasl.password": {"env": "PASSWORD"}}',
         }
     )
-    assert wish.login == {
+    assert read.login == {
         "bootstrap.servers": {"value": "b:1"},
         "security.protocol": {"value": "SASL_SSL"},
         "sasl.password": {"env": "PASSWORD"},

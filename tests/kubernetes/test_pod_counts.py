@@ -62,7 +62,7 @@ def test_an_empty_deployment_just_starts() -> None:
     [t for t in itertools.product(range(1, 6), range(6), (1, 2, 3)) if t[1] + t[2] <= 5],
 )
 def test_more_of_the_new_template(old: int, new: int, count: int) -> None:
-    """In mid-roll of five: at least as many as asked, never one more than fills the wish."""
+    """In mid-roll of five: at least as many as asked, never one more than is wanted."""
     surge = max(1, old + new - 5)
     ahead, fields = pod_counts.grow(shape(old, new, replicas=5, surge=surge), count)
     assert ahead == {}
@@ -74,7 +74,7 @@ def test_more_of_the_new_template(old: int, new: int, count: int) -> None:
 
 @pytest.mark.parametrize(("old", "new"), [*itertools.product(range(1, 6), range(1, 7))])
 def test_what_goes_is_not_replaced(old: int, new: int) -> None:
-    """Of both templates, whatever the wish; else one too many of the new one may come."""
+    """Of both templates, whatever is wanted; else one too many of the new one may come."""
     seen = set()
     for replicas, of_new, of_old in itertools.product(
         range(max(old, new), old + new + 1), range(new), range(old + 1)
@@ -134,7 +134,7 @@ def test_more_than_there_are_comes_in_steps() -> None:
 
 
 def test_a_third_template_deletes_nobody() -> None:
-    """More pods than the wish, of two templates: the wish grows first, and moves nobody."""
+    """More pods than are wanted, of two templates: replicas grow first, and moves nobody."""
     ahead, fields = pod_counts.ahead_of(shape(5, 3, replicas=5, surge=3), 2)
     assert ahead["replicas"] == fields["replicas"] == 8
     assert controller(5, 3, ahead) == (5, 3)

@@ -103,8 +103,8 @@ def ground(kube_api: KubeApi) -> Iterator[Ground]:
     """All that is rendered, applied, but for what would start pods."""
     name, elsewhere = kube_api.namespace(), kube_api.namespace()
     with kube_api.api(name) as api:
-        wish = ManifestOptions(text="", parts=frozenset({"workers", "manager", "exporter"}))
-        for each in manifests(spec(name), wish).objects:
+        options = ManifestOptions(text="", parts=frozenset({"workers", "manager", "exporter"}))
+        for each in manifests(spec(name), options).objects:
             if each["kind"] not in {"Deployment", "PersistentVolumeClaim"}:
                 api.apply(each)
         api.apply(lease(name, ORDERS.change))
@@ -117,8 +117,8 @@ def launching(kube_api: KubeApi) -> Iterator[Ground]:
     name = kube_api.namespace()
     text = (OVERLAY / "launcher.yaml").read_text().replace("fleets", name)
     with kube_api.api(name) as api:
-        wish = ManifestOptions(text="", parts=frozenset({"manager"}))
-        made = [*manifests(spec(name), wish).objects, *yaml.safe_load_all(text)]
+        options = ManifestOptions(text="", parts=frozenset({"manager"}))
+        made = [*manifests(spec(name), options).objects, *yaml.safe_load_all(text)]
         for each in made:
             if each["kind"] in {"ServiceAccount", "Role", "RoleBinding"}:
                 api.apply(each)
@@ -209,7 +209,7 @@ def test_an_exporter_looks_and_changes_nothing(ground: Ground) -> None:
 def test_a_manager_may_manage_in_its_own_namespace_alone(
     ground: Ground, what: str, verbs: tuple[str, ...]
 ) -> None:
-    """The same wish in another namespace is refused, each."""
+    """The same request in another namespace is refused, each."""
     refused = [verb for verb in verbs if not ground.may(MANAGER, verb, what)]
     assert not refused
     beyond = [verb for verb in ALL if ground.may(MANAGER, verb, what, where=ground.elsewhere)]
@@ -332,10 +332,10 @@ def test_a_workers_token_takes_its_own_slot_and_no_other(ground: Ground) -> None
 
 def test_a_managers_token_gives_workers_their_role_and_nobody_more(ground: Ground) -> None:
     """Applying a fleet's Role again is its work; a Role with what it has not is an escalation."""
-    wish = ManifestOptions(text="", parts=frozenset({"workers"}))
+    options = ManifestOptions(text="", parts=frozenset({"workers"}))
     role = next(
         each
-        for each in manifests(spec(ground.api.namespace), wish).objects
+        for each in manifests(spec(ground.api.namespace), options).objects
         if each["kind"] == "Role"
     )
     with ground.as_(MANAGER) as manager:

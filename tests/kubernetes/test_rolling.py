@@ -150,7 +150,7 @@ def test_the_next_manager_goes_on(ground: Ground) -> None:
 
 
 def test_an_aborted_roll_that_nobody_runs_goes_back(ground: Ground) -> None:
-    """No slot is held by the new template: the old one is the wish again."""
+    """No slot is held by the new template: the old one is wanted again."""
     ground.start("one", 3)
     ground.ready()
     ground.start("two", 2)

@@ -135,7 +135,7 @@ def test_one_evicted_meanwhile_is_somebody_elses_affair(yard: Yard) -> None:
 
 
 def test_in_mid_roll_its_own_set_shrinks(yard: Yard) -> None:
-    """The Deployment keeps its wish: it would spread a smaller one over both."""
+    """The Deployment keeps its replicas: it would spread a smaller one over both."""
     yard.deploy(held=True, a=2, b=2)
     yard.rolling.mark(["a1"])
     assert yard.rolling.settle() == ()
@@ -231,7 +231,7 @@ def test_a_paused_deployment_is_told_at_once(yard: Yard) -> None:
 
 @pytest.mark.parametrize("let_go", [True, False])
 def test_what_a_roll_went_back_to_is_not_given_up_in_turn(yard: Yard, let_go: bool) -> None:
-    """Somebody writes between the way back and its end: the old template is the wish all the same,
+    """Somebody writes between the way back and its end: the old template is wanted all the same,
     with all of its pods.
     """
     yard.deploy(held=True, a=3, b=2)

@@ -67,7 +67,7 @@ MUTANTS = faults(
 
 
 def hold""",
-            "shapes-wish-below-what-there-is": """    replicas = [-max(shape.replicas, shape.total)-]{+shape.replicas+}
+            "shapes-replicas-below-what-there-is": """    replicas = [-max(shape.replicas, shape.total)-]{+shape.replicas+}
     ahead = _aside""",
             "shapes-shrinking-is-replaced": "        fields = held(replicas, left - replicas{+ + 1+})",
             "shapes-grows-while-it-shrinks": "if not current and have [->=-]{+<+} rest:\n        return True",

@@ -194,14 +194,14 @@ def test_settings_that_mean_something_else_are_refused(first: str) -> None:
 def revisions(tmp_path: Path) -> Iterator[Revisions]:
     """Of a local home, whose settings can be written as another release would."""
     runtime = LocalRuntime(tmp_path, cluster="main", clock=SystemClock())
-    spec = wish(tmp_path)
+    spec = settings_of(tmp_path)
     yield Revisions(
         cluster=spec.cluster, bootstrap="kafka:9092", runtime=runtime, clock=SystemClock()
     )
     runtime.close()
 
 
-def wish(home: Path, **worker: Any) -> WorkerSettings:
+def settings_of(home: Path, **worker: Any) -> WorkerSettings:
     """One fleet with code of its own."""
     (home / "jobs.py").write_text("def process(df, context): ...\n")
     value = json.loads((FIRST / "settings.json").read_text())
@@ -214,7 +214,7 @@ def test_the_same_wish_keeps_the_name_of_another_release(
     revisions: Revisions, tmp_path: Path
 ) -> None:
     """Settings without today's newest keys hash otherwise; they are not rolled for that."""
-    group = wish(tmp_path).group
+    group = settings_of(tmp_path).group
     assert group.worker is not None
     named = revisions.wanted(group)
     revisions.publish(group, named)
@@ -254,7 +254,7 @@ def test_the_same_wish_keeps_the_name_of_another_release(
 
 def test_how_the_cluster_is_reached_is_kept_current(revisions: Revisions, tmp_path: Path) -> None:
     """Address and login together: neither is part of a revision, and neither works alone."""
-    group = wish(tmp_path).group
+    group = settings_of(tmp_path).group
     named = revisions.wanted(group)
     revisions.publish(group, named)
     first = json.loads(revisions.runtime.published("orders", named) or "")
@@ -294,9 +294,9 @@ def test_workers_of_settings_that_cannot_be_read_can_be_rolled_back(
     revisions: Revisions, tmp_path: Path, become: Any
 ) -> None:
     """A manager that was gone back to plans the way back; it starts no worker of theirs."""
-    runtime, spec = revisions.runtime, wish(tmp_path).group
+    runtime, spec = revisions.runtime, settings_of(tmp_path).group
     store, newer = runtime.store, "0123456789"
-    made = json.loads(wish(tmp_path).model_dump_json())
+    made = json.loads(settings_of(tmp_path).model_dump_json())
     runtime.publish("orders", newer, json.dumps(become({**made, "revision": newer})))
     assert store.write_gate(Gate(group="orders", open=frozenset({0})))
     (free,) = store.slots("orders")
@@ -328,7 +328,7 @@ def test_a_revision_of_the_same_name_that_cannot_be_read_is_published_anew(
     revisions: Revisions, tmp_path: Path
 ) -> None:
     """What names no revision (how it scales) may be a newer release's; its workers are the same."""
-    spec = wish(tmp_path).group
+    spec = settings_of(tmp_path).group
     named = revisions.wanted(spec)
     revisions.publish(spec, named)
     text = revisions.runtime.published("orders", named)

@@ -77,10 +77,10 @@ def test_kafkas_own_tools_make_users(guarded, unique, tmp_path):
     """By the file of the super user, as the manual says; the new user gets in."""
     login = ("--bootstrap-server", guarded.bootstrap, "--command-config")
     login += (str(guarded.broker.secrets.admin_properties),)
-    wish = tmp_path / "wish.properties"
-    wish.write_text("SCRAM-SHA-512=password=made-by-kafkas-tool\n")
+    entry = tmp_path / "entry.properties"
+    entry.write_text("SCRAM-SHA-512=password=made-by-kafkas-tool\n")
     who = ("--alter", "--entity-type", "users", "--entity-name", f"ann-{unique}")
-    done = guarded.broker.tool(CONFIGS, *login, *who, "--add-config-file", str(wish))
+    done = guarded.broker.tool(CONFIGS, *login, *who, "--add-config-file", str(entry))
     assert done.returncode == 0, done.stdout + done.stderr
     client = {
         **guarded.config,

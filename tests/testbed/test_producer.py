@@ -74,7 +74,7 @@ def test_a_stall_leaves_no_debt():
 
 
 def test_the_rate_changes_while_it_runs():
-    """A new wish counts from the next tick."""
+    """What is asked anew counts from the next tick."""
     pace = Pace(rate=100.0)
     pace.due(0.0)
     assert pace.due(1.0) == 100
@@ -106,7 +106,7 @@ def test_a_clean_stop_reports_all_that_was_acknowledged():
     stream = OrderProducer(sender=Log(), topic="orders", partitions=3, clock=clock)
     reports: list[tuple[bool, int]] = []
     stream.run(
-        wish=lambda: ProducerOptions(rate=60.0, stop=clock.now() - began > 10),
+        read_options=lambda: ProducerOptions(rate=60.0, stop=clock.now() - began > 10),
         report=lambda stopped: reports.append((stopped, sum(stream.acknowledged))),
         ended=lambda: False,
     )
@@ -120,14 +120,14 @@ def test_refused_records_are_a_failure():
     stream = OrderProducer(sender=Log(refuse=True), topic="orders", partitions=3, clock=clock)
     with pytest.raises(Unreachable, match=r"were refused \(refused\)"):
         stream.run(
-            wish=lambda: ProducerOptions(rate=60.0, stop=clock.now() > 1_000_005),
+            read_options=lambda: ProducerOptions(rate=60.0, stop=clock.now() > 1_000_005),
             report=lambda _stopped: None,
             ended=lambda: False,
         )
 
 
 def test_the_control_file(tmp_path: Path):
-    """A wish that is written is read; a missing or damaged one is named."""
+    """What is asked is read; a missing or damaged one is named."""
     path = tmp_path / "control.json"
     ProducerOptions(rate=5.0, stop=True).write(path)
     assert ProducerOptions.read(path) == ProducerOptions(rate=5.0, stop=True)

@@ -352,9 +352,9 @@ class LocalKind:
         del runtime, environ, clock
         return ()
 
-    def manifests(self, spec: FleetSpec, wish: ManifestOptions) -> Manifests:
+    def manifests(self, spec: FleetSpec, options: ManifestOptions) -> Manifests:
         """None: workers are processes here."""
-        del wish
+        del options
         raise _nothing_to_render(spec)
 
     def try_out(

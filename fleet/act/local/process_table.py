@@ -1,9 +1,9 @@
 """Which worker processes this home wants, and what became of them: one row each.
 
 Problem: whoever asks for workers (a plan, a command) ends long before they do, and the
-supervisor that keeps them alive may be killed at any moment. Choice: the wish is a row in the
+supervisor that keeps them alive may be killed at any moment. Choice: what is wanted is a row in the
 home's SQLite file, written before anything is started; the supervisor makes it true and
-writes down who the process is. Cost: a wish is fulfilled within one look of the supervisor
+writes down who the process is. Cost: it is done within one look of the supervisor
 (0.2 s), not at once.
 """
 

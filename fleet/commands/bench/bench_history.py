@@ -42,13 +42,13 @@ def history(*, commits: int, every_commit: bool, output: str) -> None:
     from fleet.system.home import fleet_home
 
     clock = SystemClock()
-    wish = HistoryOptions(commits=commits, every=every_commit)
+    options = HistoryOptions(commits=commits, every=every_commit)
     home = homes(fleet_home()) / f"history-{int(clock.now())}"
     with (
         Progress("bench history") as say,
         interruptible(lambda: say("everything is being ended; one moment")) as ending,
     ):
-        result = run(wish, home=home, clock=clock, say=say, ending=ending.start)
+        result = run(options, home=home, clock=clock, say=say, ending=ending.start)
     _print(result, output)
     click.get_current_context().exit(0 if result.met else 1)
 
@@ -72,7 +72,7 @@ def _print(result: "HistoryResult", output: str) -> None:
     for sentence in result.recorded.sentences() if result.recorded is not None else ():
         console.print(f"  {sentence}", markup=False, soft_wrap=True)
     for name, spent in result.bare_cpu.items():
-        text = f"  CPU of two bare consumers, {name}: {told(spent, result.wish.commits)}"
+        text = f"  CPU of two bare consumers, {name}: {told(spent, result.options.commits)}"
         console.print(text, markup=False, soft_wrap=True)
     for goal, measured, met in result.goals():
         found = "not measured" if measured is None else f"{measured:,.4g}"
@@ -84,7 +84,7 @@ def _print(result: "HistoryResult", output: str) -> None:
 def _as_json(result: "HistoryResult") -> dict[str, Any]:
     return {
         "met": result.met,
-        "commits": result.wish.commits,
+        "commits": result.options.commits,
         "decoder_records_per_second": {n: round(rate) for n, rate in result.decoder.items()},
         "bare_records_per_second": {n: round(rate) for n, rate in result.bare.items()},
         "bare_cpu_seconds": {

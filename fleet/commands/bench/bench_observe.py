@@ -55,12 +55,14 @@ def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output:
 
     clock = SystemClock()
     home = homes(fleet_home()) / f"observe-{int(clock.now())}"
-    wish = ObserveOptions(groups=tuple(sorted(set(groups))), partitions=partitions, seconds=seconds)
+    options = ObserveOptions(
+        groups=tuple(sorted(set(groups))), partitions=partitions, seconds=seconds
+    )
     with (
         Progress("bench observe") as say,
         interruptible(lambda: say("everything is being ended; one moment")) as ending,
     ):
-        result = run(wish, home=home, clock=clock, say=say, ending=ending.start)
+        result = run(options, home=home, clock=clock, say=say, ending=ending.start)
     _print(result, output)
     click.get_current_context().exit(0 if result.met else 1)
 
@@ -110,8 +112,8 @@ def as_json(result: "ObserveResult") -> dict[str, Any]:
     """The rest of the JSON answer (docs/json.md)."""
     return {
         "met": result.met,
-        "partitions": result.wish.partitions,
-        "groups_with_members": result.wish.members,
+        "partitions": result.options.partitions,
+        "groups_with_members": result.options.members,
         "sizes": [size.as_json() for size in result.sizes],
         "goals": [goal.as_json() for goal in result.goals()],
     }

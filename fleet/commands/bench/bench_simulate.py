@@ -55,13 +55,13 @@ def simulate(*, events: int, members: int, partitions: int, output: str) -> None
     from fleet.sim.scenarios.coordinator_load import ClassicLoad, EpochLoad
     from fleet.sim.scenarios.large_rolls import rolls
 
-    wish = SimulateOptions(events=events, members=members, partitions=partitions)
+    options = SimulateOptions(events=events, members=members, partitions=partitions)
     loads: dict[str, Callable[[], TimedLoad]] = {"classic": ClassicLoad, "KIP-848": EpochLoad}
     stories = {
         name: partial(_played, scenario) for name, scenario in rolls(members, partitions).items()
     }
     with Progress("bench simulate") as say:
-        result = run(wish, loads, stories, say)
+        result = run(options, loads, stories, say)
     _print(result, output)
     click.get_current_context().exit(0 if result.met else 1)
 

@@ -52,7 +52,7 @@ def start(*, starts: int, max_cpu: float, max_memory: float, output: str) -> Non
     from fleet.demo.interrupts import interruptible
     from fleet.system.home import fleet_home
 
-    wish = StartOptions(starts=starts, max_cpu=max_cpu, max_memory=max_memory)
+    options = StartOptions(starts=starts, max_cpu=max_cpu, max_memory=max_memory)
     with (
         Progress("bench start") as say,
         interruptible(lambda: say("everything is being ended; one moment")) as ending,
@@ -65,7 +65,7 @@ def start(*, starts: int, max_cpu: float, max_memory: float, output: str) -> Non
             ending=ending.start,
         ) as ground,
     ):
-        result = run(ground, wish)
+        result = run(ground, options)
     _print(result, output)
     click.get_current_context().exit(0 if result.met else 1)
 

@@ -47,13 +47,13 @@ def worker(*, alone: bool, backlog: int, seconds: float, output: str) -> None:
     from fleet.system.home import cache_home, fleet_home
 
     clock = SystemClock()
-    wish = WorkerOptions(backlog=backlog, seconds=seconds, alone=alone)
+    options = WorkerOptions(backlog=backlog, seconds=seconds, alone=alone)
     with (
         Progress("bench worker") as say,
         interruptible(lambda: say("everything is being ended; one moment")) as ending,
     ):
         result = run(
-            wish,
+            options,
             parent=fleet_home(),
             cache=cache_home(),
             clock=clock,

@@ -85,22 +85,22 @@ def simulate(
         scenario, told = _of_group(invocation, group, scale)
     else:
         scenario, told = _of_file(scenario or "deploy", members)
-    wish, runs = told(random.Random(seed)), []
+    options, runs = told(random.Random(seed)), []
     with Progress(f"{scenario}: {plural(seeds, 'seed')}") as progress:
         for number in range(seed, seed + seeds):
             rng = random.Random(number)
             runs.append(_figures(play(told(rng), rng)))
             if len(runs) % 100 == 0:
                 progress(f"{len(runs)} of {plural(seeds, 'seed')}")
-    answer = _answer(scenario, wish, seed, runs)
+    answer = _answer(scenario, options, seed, runs)
     if output == "json":
         print_json(answer)
         return
-    kind = "static" if wish.static else "dynamic"
+    kind = "static" if options.static else "dynamic"
     console = stdout()
     console.print(
-        f"{scenario}: {plural(wish.members, f'{kind} member')} by {wish.protocol}, "
-        f"{plural(wish.partitions, 'partition')}, {plural(seeds, 'seed')} from {seed}",
+        f"{scenario}: {plural(options.members, f'{kind} member')} by {options.protocol}, "
+        f"{plural(options.partitions, 'partition')}, {plural(seeds, 'seed')} from {seed}",
         markup=False,
     )
     rows = table("FIGURE", "P50", "P95", right=("P50", "P95"))
@@ -163,8 +163,8 @@ def _scenario(name: str, members: int | None) -> "Scenario":
         )
     from fleet.config.spec_scenario import load_scenario
 
-    wish = _played(load_scenario(path))
-    return wish if members is None else wish._replace(members=members)
+    options = _played(load_scenario(path))
+    return options if members is None else options._replace(members=members)
 
 
 def _played(spec: "ScenarioSpec") -> "Scenario":
@@ -219,7 +219,7 @@ def _quantile(values: Any, percent: int) -> float:
 
 
 def _answer(
-    name: str, wish: "Scenario", seed: int, runs: list[dict[str, float | None]]
+    name: str, options: "Scenario", seed: int, runs: list[dict[str, float | None]]
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for key in runs[0]:
@@ -231,10 +231,10 @@ def _answer(
     return {
         "schema_version": SCHEMA_VERSION,
         "scenario": name,
-        "members": wish.members,
-        "static": wish.static,
-        "protocol": wish.protocol,
-        "partitions": wish.partitions,
+        "members": options.members,
+        "static": options.static,
+        "protocol": options.protocol,
+        "partitions": options.partitions,
         "seed": seed,
         "seeds": len(runs),
         "unsettled": sum(each["settled_seconds"] is None for each in runs),

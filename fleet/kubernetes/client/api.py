@@ -165,7 +165,7 @@ class Api(Closing):
         """Whether this login may do that here (SelfSubjectAccessReview)."""
         prefix, plural = _PLACES[kind]
         group = prefix.split("/")[2] if prefix.startswith("/apis/") else ""
-        wish = {
+        attributes = {
             "namespace": self.namespace,
             "verb": verb,
             "group": group,
@@ -178,7 +178,7 @@ class Api(Closing):
             body={
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": wish},
+                "spec": {"resourceAttributes": attributes},
             },
         )
         return bool(made and made.get("status", {}).get("allowed"))

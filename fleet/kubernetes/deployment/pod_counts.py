@@ -1,7 +1,7 @@
 """How many pods of which template a Deployment has, and how to have more or fewer of one.
 
-Problem: a Deployment knows one wish (replicas of one template) and gets there as it likes: it
-deletes pods that still hold slots as soon as new ones look well. Choice: while pods of several
+Problem: a Deployment is asked for one state (replicas of one template) and gets there as it likes:
+it deletes pods that still hold slots as soon as new ones look well. Choice: while pods of several
 templates are there and a manager acts, the Deployment is held: `minReadySeconds` so high that no
 new pod ever counts as available, so that the controller may add pods of the current template (up
 to replicas + maxSurge) and may delete none. What shall go is taken by scaling its own ReplicaSet:
@@ -248,7 +248,7 @@ def before_shrinking(shape: PodCounts, current: int, others: int) -> tuple[Objec
     """Fields of a held Deployment to write first (empty: none), and then, after which so many pods
     of the current template and of others may go and are not replaced (`may_shrink`).
 
-    `replicas` stays what it is, if it can: where the Deployment is let go, it is the wish.
+    `replicas` stays what it is, if it can: where the Deployment is let go, it is what is wanted.
     """
     have, rest = _both(shape)
     left = shape.total - current - others

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 class Rendering:
     """The part of `fleet.act.runtime.RuntimeKind` that knows manifests."""
 
-    def manifests(self, spec: FleetSpec, wish: "ManifestOptions") -> "Manifests":
+    def manifests(self, spec: FleetSpec, options: "ManifestOptions") -> "Manifests":
         """See `fleet.kubernetes.manifests.rendering.manifests`."""
         from fleet.kubernetes.manifests.rendering import manifests  # noqa: PLC0415
 
-        return manifests(spec, wish)
+        return manifests(spec, options)
 
     def try_out(
         self, spec: FleetSpec, made: "Manifests", *, environ: Mapping[str, str], clock: Clock

@@ -210,7 +210,7 @@ def _volumes(names: ObjectNames, revision: str, runtime: KubernetesRuntimeSpec) 
 
 
 def _spread(names: ObjectNames) -> list[Object]:
-    """Each revision's workers over nodes and zones; a wish: an uneven fleet beats a smaller one."""
+    """Each revision's workers over nodes and zones, if it can be: uneven beats smaller."""
     return [
         {
             "maxSkew": 1,

@@ -38,23 +38,23 @@ _BESIDE: Final[Mapping[str, Callable[[FleetSpec, str], list[Object]]]] = {
 }
 
 
-def manifests(spec: FleetSpec, wish: ManifestOptions) -> Manifests:
-    """The objects of a wish in the order in which they are applied.
+def manifests(spec: FleetSpec, options: ManifestOptions) -> Manifests:
+    """The objects of a options in the order in which they are applied.
 
     Raises ConfigError where workers cannot be rendered, naming the group and what to write.
     """
     objects: list[Object] = []
-    if "workers" in wish.parts:
+    if "workers" in options.parts:
         objects += [*namespace(spec), *spark_objects(spec)]
-        for fleet in _chosen(spec, wish.groups):
+        for fleet in _chosen(spec, options.groups):
             objects += of_fleet(spec, fleet)
-    if {"exporter", "manager"} & wish.parts:
-        objects.append(config(spec, wish.text))
-    image = wish.image or kubernetes(spec).image or _IMAGE
+    if {"exporter", "manager"} & options.parts:
+        objects.append(config(spec, options.text))
+    image = options.image or kubernetes(spec).image or _IMAGE
     for part in _BESIDE:
-        if part in wish.parts:
+        if part in options.parts:
             objects += _BESIDE[part](spec, image)
-    return Manifests(objects=tuple(objects), secrets=_secrets(spec, wish.parts))
+    return Manifests(objects=tuple(objects), secrets=_secrets(spec, options.parts))
 
 
 def settings_of(spec: FleetSpec, fleet: GroupSpec) -> tuple[WorkerSettings, bytes | None]:
