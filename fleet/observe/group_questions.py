@@ -18,16 +18,16 @@ from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.failures import DENIED, NO_ANSWER, code_named
 from fleet.model import TopicPartition
 from fleet.observe.poll import LEAST, Poll
-from fleet.observe.seen import DEAD, DescribedGroup, ListedGroup, is_dead, state_of, type_of
-from fleet.observe.ways import (
+from fleet.observe.questions import (
     ALLOWED,
     DESCRIBING,
     NOT_FOUND,
     OFFSETS,
     OFFSETS_ONE_BY_ONE,
     SHARE_OFFSETS,
-    Way,
+    Question,
 )
+from fleet.observe.seen import DEAD, DescribedGroup, ListedGroup, is_dead, state_of, type_of
 
 _MOVING: Final = frozenset({14, 15, 16})
 """The coordinator loads, is not there yet, or is another one."""
@@ -44,7 +44,7 @@ class Failed(NamedTuple):
     text: str
 
 
-_Asked = tuple[Way, str]
+_Asked = tuple[Question, str]
 """What is asked about which group."""
 
 
@@ -90,8 +90,8 @@ class GroupQuestions:
         Groups that do not exist are Dead; what cannot be read is left out and told by `look`.
         """
         asked = [
-            *((way, g) for g in groups for way in self._describing(g)),
-            *((way, g) for g in groups if (way := self._committing(g)) is not None),
+            *((question, g) for g in groups for question in self._describing(g)),
+            *((question, g) for g in groups if (question := self._committing(g)) is not None),
         ]
         found, failed = self._asked(asked, look)
         described, undescribed = self._best(groups, found, failed)
@@ -103,14 +103,16 @@ class GroupQuestions:
             )
         committed = {
             group: offsets
-            for (way, group), offsets in found.items()
-            if way not in _DESCRIBING and not is_dead(described.get(group))
+            for (question, group), offsets in found.items()
+            if question not in _DESCRIBING and not is_dead(described.get(group))
         }
         look.tell(
             {
                 group: why.text
-                for (way, group), why in failed.items()
-                if way not in _DESCRIBING and group not in undescribed and why.code != NOT_FOUND
+                for (question, group), why in failed.items()
+                if question not in _DESCRIBING
+                and group not in undescribed
+                and why.code != NOT_FOUND
             },
             "group(s) have unreadable offsets",
         )
@@ -137,14 +139,14 @@ class GroupQuestions:
 
     # --- which question -------------------------------------------------------------------
 
-    def _describing(self, group: str) -> list[Way]:
+    def _describing(self, group: str) -> list[Question]:
         """The request for its type; all that the brokers know where that is not known."""
         known = self._types.get(group)
         if known is not None:
             return [DESCRIBING.get(known, DESCRIBING["classic"])]
         return [w for w in DESCRIBING.values() if self._net.knows(w.request, w.version)]
 
-    def _committing(self, group: str) -> Way | None:
+    def _committing(self, group: str) -> Question | None:
         if self._types.get(group) == "share":
             there = self._net.knows(SHARE_OFFSETS.request, SHARE_OFFSETS.version)
             return SHARE_OFFSETS if there else None
@@ -161,10 +163,10 @@ class GroupQuestions:
         described: dict[str, DescribedGroup] = {}
         undescribed: dict[str, str] = {}
         for group in groups:
-            ways = [(way, group) for way in _DESCRIBING]
-            answers = [found[each] for each in ways if each in found]
+            questions = [(question, group) for question in _DESCRIBING]
+            answers = [found[each] for each in questions if each in found]
             alive = [each for each in answers if not is_dead(each)]
-            reasons = [failed[each] for each in ways if each in failed]
+            reasons = [failed[each] for each in questions if each in failed]
             others = [each for each in reasons if each.code != NOT_FOUND]
             if alive:
                 described[group] = alive[0]
@@ -201,33 +203,33 @@ class GroupQuestions:
         """Ask once; answers are added to `found`."""
         failed: dict[_Asked, Failed] = {}
         unplaced = self._find([group for _, group in asked], look)
-        parts: dict[tuple[int, Way], list[str]] = {}
-        for way, group in asked:
+        parts: dict[tuple[int, Question], list[str]] = {}
+        for question, group in asked:
             if group in unplaced:
-                failed[way, group] = unplaced[group]
+                failed[question, group] = unplaced[group]
             else:
-                parts.setdefault((self._coordinators[group], way), []).append(group)
+                parts.setdefault((self._coordinators[group], question), []).append(group)
         portions = [
-            (broker, way, groups[first : first + way.most])
-            for (broker, way), groups in parts.items()
-            for first in range(0, len(groups), way.most)
+            (broker, question, groups[first : first + question.most])
+            for (broker, question), groups in parts.items()
+            for first in range(0, len(groups), question.most)
         ]
         answers = self._net.ask_each(
-            [(broker, way.make(groups)) for broker, way, groups in portions],
+            [(broker, question.make(groups)) for broker, question, groups in portions],
             look.part(len({broker for broker, _, _ in portions})),
         )
-        for (_, way, groups), answer in zip(portions, answers, strict=True):
+        for (_, question, groups), answer in zip(portions, answers, strict=True):
             if isinstance(answer, NoAnswer):
-                failed |= {(way, g): Failed(NO_ANSWER, str(answer)) for g in groups}
+                failed |= {(question, g): Failed(NO_ANSWER, str(answer)) for g in groups}
                 self._forget(groups)
                 continue
-            for group, error, value in way.take(answer, groups):
+            for group, error, value in question.take(answer, groups):
                 if error:
-                    failed[way, group] = Failed(error, code_named(error))
+                    failed[question, group] = Failed(error, code_named(error))
                     if error in _MOVING:
                         self._forget([group])
                 else:
-                    found[way, group] = value
+                    found[question, group] = value
         return failed
 
     def _forget(self, groups: Iterable[str]) -> None:

@@ -131,7 +131,7 @@ class TopicQuestions:
 
     def allowed(self, topics: Collection[str], look: Poll) -> dict[Asked, frozenset[str]]:
         """What this login may do to each; see Observer.allowed. Raises NoAnswer."""
-        from fleet.observe.ways import operations_of  # noqa: PLC0415 - loads kafka-python
+        from fleet.observe.questions import operations_of  # noqa: PLC0415 - loads kafka-python
 
         found: dict[Asked, frozenset[str]] = {}
         for name, topic in self._named(topics, look, operations=True).items():
