@@ -120,6 +120,8 @@ def print_receipts(console: Console, change: Change) -> None:
     for receipt in change.receipts:
         if expected := expectation(receipt.price):
             console.print(f"  step {receipt.step + 1} was expected to cost {expected}")
+        if receipt.settled_s is not None:
+            console.print(f"  step {receipt.step + 1} settled after {receipt.settled_s:.1f} s")
         for sentence in receipt.sentences:
             console.print(f"  step {receipt.step + 1}: {_plain(sentence)}")
 
@@ -306,6 +308,7 @@ def receipt_answer(receipt: Receipt) -> dict[str, Any]:
         "aborted": None if unverified else receipt.aborted,
         "moved": None if unverified else receipt.moved,
         "longest_pause_seconds": receipt.longest_pause_s,
+        "settled_seconds": receipt.settled_s,
         "from_generation": receipt.from_generation,
         "to_generation": receipt.to_generation,
         "started_at": receipt.started_at,

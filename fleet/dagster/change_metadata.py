@@ -136,6 +136,7 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
             r.aborted,
             r.moved,
             "none" if r.longest_pause_s is None else seconds(r.longest_pause_s, 2),
+            "?" if r.settled_s is None else seconds(r.settled_s, 1),
             seconds(r.seconds, 1),
             r.verdict.value,
             expectation(r.price) or "?",
@@ -145,7 +146,7 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
     ]
     head = (
         *("step", "kind", "expected", "recorded", "others", "aborted", "moved", "longest pause"),
-        *("took", "verdict", "price", "notes"),
+        *("settled after", "took", "verdict", "price", "notes"),
     )
     return markdown(head, rows)
 

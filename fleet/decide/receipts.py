@@ -45,12 +45,14 @@ def judge(
     our_instances: frozenset[str],
     started_at: float,
     ended_at: float,
+    moved_at: float | None = None,
     extra: tuple[str, ...] = (),
 ) -> Receipt:
     """The receipt of one step [26]; unverified where `counted` is None (records unreadable).
 
     `our_instances` are the instance ids (or, of dynamic members, the member ids) that the
-    step may touch; `extra` are sentences of whoever performed it.
+    step may touch; `moved_at` is when the first of them joined, or was asked to be removed;
+    `extra` are sentences of whoever performed it.
     """
     step = plan.steps[step_index]
     price = step.price
@@ -82,6 +84,7 @@ def judge(
         started_at=started_at,
         seconds=max(0.0, ended_at - started_at),
         verdict=verdict,
+        settled_s=max(0.0, ours[-1].ended_at - moved_at) if ours and moved_at else None,
         sentences=(*sentences, *extra),
     )
 

@@ -247,5 +247,7 @@ class Receipt:
     started_at: float
     seconds: float
     verdict: Verdict
+    settled_s: float | None = None
+    """From the first member's move to the last record of ours; None where either is not known."""
     sentences: tuple[str, ...] = ()
     """Named causes of others' rebalances, unclean drains, join spread, and so on."""

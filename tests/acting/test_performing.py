@@ -105,6 +105,9 @@ def test_members_leave_together(scene):
     assert {holders[1], holders[2]} <= set(here.crowd.removed)
     assert holders[0] not in here.crowd.removed
     assert here.slots()[0].phase is Phase.ACTIVE
+    settled = done.receipts[0].settled_s
+    assert settled is not None
+    assert settled <= 0.1, "since the request, not since they were asked to drain"
 
 
 def test_no_leave_is_sent_before_all_are_closed(scene):
@@ -277,6 +280,8 @@ def test_a_group_of_kip_848_is_settled_soon_after_it_is_stable(scene):
     done = here.perform(step_of(OPEN, (1,), "old", price=two), revision="old")
     assert [r.ours for r in done.receipts] == [2]
     assert 2.0 <= here.clock.now() - stable[0] <= 4.0
+    (first,) = (w.joined_at for w in here.crowd.people.values() if w.slot and w.slot.number == 1)
+    assert done.receipts[0].settled_s == pytest.approx(stable[0] - first, abs=0.1)
 
 
 def test_a_group_that_never_settles_fails_the_change(scene):

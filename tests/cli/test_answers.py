@@ -84,7 +84,7 @@ PLAN = Plan(
 RECEIPT = Receipt(
     plan_id=PLAN.id, group="orders", step=0, kind=StepKind.OPEN, price=PRICE, ours=2, others=0,
     aborted=1, moved=6, longest_pause_s=0.4, from_generation=7, to_generation=9, started_at=101.0,
-    seconds=6.5, verdict=Verdict.EQUAL, sentences=("join spread 0.03 s",),
+    seconds=6.5, verdict=Verdict.EQUAL, settled_s=0.9, sentences=("join spread 0.03 s",),
 )  # fmt: skip
 CHANGE = Change(
     group="orders", plan=PLAN, state=ChangeState.DONE, actor="deploy@ci:4711", token=1, counter=9,

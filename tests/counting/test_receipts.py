@@ -27,7 +27,8 @@ def receipt(*generations: Rebalance, low: int = 1, high: int = 1, **more: Any) -
     )  # fmt: skip
     return judge(
         plan=plan(low, high), step_index=0, counted=counted, our_instances=OURS,
-        started_at=10.0, ended_at=15.5, extra=("Join spread 0.03 s.",),
+        started_at=10.0, ended_at=15.5, moved_at=more.get("moved_at"),
+        extra=("Join spread 0.03 s.",),
     )  # fmt: skip
 
 
@@ -101,6 +102,15 @@ def test_a_round_shared_with_others_is_ours_and_says_so():
     found = receipt(gen(5, joined={"g-2", "g-3", "x"}))
     assert (found.verdict, found.ours, found.others) == (Verdict.EQUAL, 1, 0)
     assert "also holds a change of others: x" in found.sentences[0]
+
+
+def test_settled_with_the_last_rebalance_of_ours():
+    """Since the first member's move; not with what others did later, and not before it."""
+    ours = (gen(5, 11.2, joined={"g-2", "g-3"}), gen(6, 12.5))
+    assert receipt(*ours, gen(7, 14.0, joined={"x"}), moved_at=11.0).settled_s == pytest.approx(1.5)
+    assert receipt(*ours, moved_at=12.9).settled_s == 0.0, "another clock's"
+    assert receipt(*ours).settled_s is None
+    assert receipt(low=0, moved_at=11.0).settled_s is None
 
 
 def test_aborted_rounds_are_shown_beside():

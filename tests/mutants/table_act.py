@@ -116,6 +116,7 @@ MUTANTS = faults(
         settle(work)
 -]""",
             "perform-settled-two-heartbeats-of-kip-848-later": "else [-0-]{+8+}.0)",
+            "perform-settled-since-it-began": "return min((at for at in joined if at >= begun), default=None){+ and begun+}",
             "perform-settled-at-once": "return calm[- and work.clock.monotonic() - since_when >= quiet-]",
             "perform-preparing-is-settled": "calm = state [-in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}-]{+is not GroupState.UNKNOWN+}",
             "perform-fails-where-a-broker-is-away": """        except Unreachable:[-  # a broker that is away: look again, within the limit

@@ -133,6 +133,7 @@ MUTANTS = faults(
             "receipts-second-round-is-nobodys": """        [-# else: it names nobody, so it belongs with the one before-]{+else:
             last = ours+}
         last.append(generation)""",
+            "receipts-settled-with-what-others-did": "max(0.0, [-ours-]{+counted.generations+}[-1].ended_at - moved_at)",
             "receipts-shorter-pauses-told": "counted.unended.items() if pause [-> longest-]{+> 0+}}",
             "receipts-unended-pauses-hidden": "if pause > [-longest-]{+longest + 60+}}",
             "receipts-unreadable-is-equal": "verdict = Verdict.[-UNVERIFIED-]{+EQUAL+}",

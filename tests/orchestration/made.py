@@ -49,6 +49,7 @@ def receipt(verdict: Verdict, *, ours: int = 1) -> Receipt:
         longest_pause_s=0.25,
         started_at=1000.0,
         seconds=3.0,
+        settled_s=1.25,
         verdict=verdict,
         sentences=("Joined within 12 ms.",),
     )

@@ -122,7 +122,7 @@ def test_metadata_of_a_receipt():
     assert shown["partitions moved"] == 6
     assert shown["longest pause (s)"] == 0.25
     table = shown["receipt"].value.replace("\u00a0", " ")
-    assert "| 1 | open | 1-2 | 1 | 0 | 0 | 6 | 0.25 s | 3.0 s | equal |" in table
+    assert "| 1 | open | 1-2 | 1 | 0 | 0 | 6 | 0.25 s | 1.2 s | 3.0 s | equal |" in table
 
 
 def test_metadata_of_a_plan():

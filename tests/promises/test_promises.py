@@ -93,3 +93,6 @@ def _check_receipts(change: Change, recorded: int) -> None:
             assert receipt.longest_pause_s is not None
             # A drain's time: nobody was waited for in vain. Seconds are for benchmarks.
             assert receipt.longest_pause_s < 30
+        else:
+            assert receipt.settled_s is not None
+            assert receipt.settled_s < 30

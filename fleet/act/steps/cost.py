@@ -9,6 +9,7 @@ with the classic protocol a heartbeat more.
 from collections.abc import Callable
 from typing import Final
 
+from fleet.act.steps.leave_slots import LeaveMemory
 from fleet.act.steps.step_memory import StepStart
 from fleet.act.steps.work import StepWork, member_ids
 from fleet.config.spec import ClassicWorker
@@ -91,6 +92,7 @@ def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
         our_instances=_ours(work, step),
         started_at=change.step_began,
         ended_at=ended,
+        moved_at=_moved_at(work, step),
         extra=notes,
     )
     work.progress(
@@ -103,6 +105,21 @@ def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
 def _counted(work: StepWork) -> Counted | None:
     since = work.lease.recall(StepStart).position
     return None if since is None else work.ledger.counted(work.spec.group, since)
+
+
+def _moved_at(work: StepWork, step: Step) -> float | None:
+    """Wall time of the first join of those that came, or of the request that removed who left.
+
+    None of a step that is several such moves.
+    """
+    if step.kind in {StepKind.LEAVE, StepKind.STOP_ALL}:
+        return work.lease.recall(LeaveMemory).sent_at
+    if step.kind is not StepKind.OPEN:
+        return None
+    begun = work.lease.recall(StepStart).started_at or 0.0
+    reports = work.store.reports(work.spec.group)
+    joined = [r.joined_at for r in reports if r.slot in step.slots and r.joined_at is not None]
+    return min((at for at in joined if at >= begun), default=None)
 
 
 def _ours(work: StepWork, step: Step) -> frozenset[str]:

@@ -25,6 +25,8 @@ class LeaveMemory:
     """Slot → the worker that held it before it was asked."""
     leaving: Mapping[int, tuple[int, str | None]] | None = None
     """Slot → (token, member id) as it was seen closed."""
+    sent_at: float | None = None
+    """Wall time of the request that names them."""
 
 
 def perform(work: StepWork, step: Step) -> tuple[str, ...]:
@@ -78,6 +80,7 @@ def _send_leave(work: StepWork, numbers: frozenset[int]) -> tuple[str, ...]:
     going = [slot for slot in left if slot.number in still_open]
     members = [(_instance_of(work, s), s.member_id) for s in going if s.member_id]
     if members:
+        work.lease.remember(LeaveMemory(sent_at=work.clock.now()))
         why = work.leave(work.spec.group, members, reason=f"fleet {work.lease.change.plan.id}")
         if why is not None:
             raise FleetError(f"the batched leave was refused: {why}; plan again")
