@@ -25,7 +25,7 @@ from fleet.observe.questions import (
     OFFSETS,
     OFFSETS_ONE_BY_ONE,
     SHARE_OFFSETS,
-    Question,
+    GroupQuestion,
 )
 from fleet.observe.seen import DEAD, DescribedGroup, ListedGroup, is_dead, state_of, type_of
 
@@ -44,7 +44,7 @@ class Failed(NamedTuple):
     text: str
 
 
-_Asked = tuple[Question, str]
+_Asked = tuple[GroupQuestion, str]
 """What is asked about which group."""
 
 
@@ -139,14 +139,14 @@ class GroupQuestions:
 
     # --- which question -------------------------------------------------------------------
 
-    def _describing(self, group: str) -> list[Question]:
+    def _describing(self, group: str) -> list[GroupQuestion]:
         """The request for its type; all that the brokers know where that is not known."""
         known = self._types.get(group)
         if known is not None:
             return [DESCRIBING.get(known, DESCRIBING["classic"])]
         return [w for w in DESCRIBING.values() if self._net.knows(w.request, w.version)]
 
-    def _committing(self, group: str) -> Question | None:
+    def _committing(self, group: str) -> GroupQuestion | None:
         if self._types.get(group) == "share":
             there = self._net.knows(SHARE_OFFSETS.request, SHARE_OFFSETS.version)
             return SHARE_OFFSETS if there else None
@@ -203,7 +203,7 @@ class GroupQuestions:
         """Ask once; answers are added to `found`."""
         failed: dict[_Asked, Failed] = {}
         unplaced = self._find([group for _, group in asked], look)
-        parts: dict[tuple[int, Question], list[str]] = {}
+        parts: dict[tuple[int, GroupQuestion], list[str]] = {}
         for question, group in asked:
             if group in unplaced:
                 failed[question, group] = unplaced[group]

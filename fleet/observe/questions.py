@@ -1,7 +1,7 @@
 """What can be asked about groups: each request, for many groups at once, and what it answers.
 
 Problem: four kinds of groups are described by four requests, and older brokers take one group at
-a time. Choice: a `Question` for each, which makes the request for some groups and takes the answer
+a time. Choice: a `GroupQuestion` for each, which makes the request for some groups and takes the answer
 apart by group; who sends it, where to and again is `fleet.observe.group_questions`.
 
 Source: DescribeGroups (KIP-345, KIP-430, KIP-1043), OffsetFetch (KIP-88, KIP-709), and
@@ -59,7 +59,7 @@ class GroupAnswer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
+class GroupQuestion:
     """A request about groups. `most` groups go into one."""
 
     request: type[Any]
@@ -170,22 +170,22 @@ def _member(told: Any, instance: str | None, held: frozenset[TopicPartition]) ->
     )
 
 
-DESCRIBING: Final[Mapping[str, Question]] = {
-    "classic": Question(
+DESCRIBING: Final[Mapping[str, GroupQuestion]] = {
+    "classic": GroupQuestion(
         DescribeGroupsRequest, lambda groups: DescribeGroupsRequest(groups=list(groups)), _classic
     ),
-    "consumer": Question(
+    "consumer": GroupQuestion(
         ConsumerGroupDescribeRequest,
         lambda groups: ConsumerGroupDescribeRequest(group_ids=list(groups)),
         _consumer,
     ),
-    "share": Question(
+    "share": GroupQuestion(
         ShareGroupDescribeRequest,
         lambda groups: ShareGroupDescribeRequest(group_ids=list(groups)),
         _share,
         version=1,
     ),
-    "streams": Question(
+    "streams": GroupQuestion(
         StreamsGroupDescribeRequest,
         lambda groups: StreamsGroupDescribeRequest(group_ids=list(groups)),
         _streams,
@@ -201,7 +201,7 @@ def _allowed(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
         )
 
 
-ALLOWED: Final = Question(
+ALLOWED: Final = GroupQuestion(
     DescribeGroupsRequest,
     lambda groups: DescribeGroupsRequest(
         groups=list(groups),
@@ -248,7 +248,7 @@ def _share_offsets(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
         yield GroupAnswer(group.group_id, group.error_code, starts)
 
 
-OFFSETS: Final = Question(
+OFFSETS: Final = GroupQuestion(
     OffsetFetchRequest,
     lambda groups: OffsetFetchRequest(
         groups=[
@@ -261,7 +261,7 @@ OFFSETS: Final = Question(
     _offsets,
     version=8,
 )
-OFFSETS_ONE_BY_ONE: Final = Question(
+OFFSETS_ONE_BY_ONE: Final = GroupQuestion(
     OffsetFetchRequest,
     lambda groups: OffsetFetchRequest(
         group_id=groups[0], topics=None, min_version=2, max_version=7
@@ -271,7 +271,7 @@ OFFSETS_ONE_BY_ONE: Final = Question(
     most=1,
 )
 """Brokers before 3.0 take one group a request."""
-SHARE_OFFSETS: Final = Question(
+SHARE_OFFSETS: Final = GroupQuestion(
     DescribeShareGroupOffsetsRequest,
     lambda groups: DescribeShareGroupOffsetsRequest(
         groups=[
