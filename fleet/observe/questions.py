@@ -1,8 +1,8 @@
 """What can be asked about groups: each request, for many groups at once, and what it answers.
 
 Problem: four kinds of groups are described by four requests, and older brokers take one group at
-a time. Choice: a `GroupQuestion` for each, which makes the request for some groups and takes the answer
-apart by group; who sends it, where to and again is `fleet.observe.group_questions`.
+a time. Choice: a `GroupQuestion` for each, which makes the request for some groups and takes the
+answer apart by group; who sends it, where to and again is `fleet.observe.group_questions`.
 
 Source: DescribeGroups (KIP-345, KIP-430, KIP-1043), OffsetFetch (KIP-88, KIP-709), and
 `fleet.observe.messages`.
