@@ -166,7 +166,9 @@ MUTANTS = faults(
             "letters-refused-and-passed-over": "if [-refused or -]waiting:",
         },
         ("fleet/worker/batch/executor.py", _FAILURES): {
-            "runner-goes-on-with-a-lost-slot": "if[- not-] self._still_ours[-()-]{+ is None+}:",
+            "runner-goes-on-with-a-lost-slot": "if why is Why.VOID[- or not self._still_ours()-]:",
+            "runner-runs-again-before-it-hears-of-a-loss": "self._rest(running, [-_HEARS-]{+0+})",
+            "runner-rests-and-goes-on-with-a-lost-slot": "if running.void[- or not self._still_ours()-]:",
             "runner-spark-failure-is-an-attempt": "elif is_spark_failure(error){+ and not pauses_left+}:",
             "runner-hangs-twice-and-goes-on": "if timeouts > [-1-]{+2+}:",
         },

@@ -214,6 +214,63 @@ def test_a_lost_slot_voids_instead_of_running_again(bench: Bench, lost: str):
     assert len(bench.calls) == 1
 
 
+def test_a_slot_lost_while_a_batch_hung_is_not_written_for(bench: Bench):
+    """Stopped for longer than its lease and `batch_timeout`: its successor runs the batch [3]."""
+    runner = bench.made(batch_timeout=0.2)
+
+    def answer(context: BatchContext) -> None:
+        assert bench.link.session.interrupted.wait(120)
+        bench.still_ours = False
+        raise RuntimeError("canceled")
+
+    bench.answer = answer
+    runner.submit(batch(0), bench.done.put)
+    while bench.done.empty():
+        assert runner.watch() is None
+        CLOCK.sleep(0.02)
+    done = bench.done.get()
+    assert (done.void, done.failed, done.fatal, len(bench.calls)) == (True, {}, None, 1)
+    runner.stop()
+
+
+def test_partitions_lost_while_a_batch_hung_are_not_written_for(bench: Bench):
+    """Who was stopped beyond its session hears of that when it polls, and waits for it."""
+    runner = bench.made(batch_timeout=0.2)
+
+    def answer(context: BatchContext) -> None:
+        assert bench.link.session.interrupted.wait(120)
+        threading.Timer(0.1, lambda: runner.interrupt(Why.VOID)).start()
+        raise RuntimeError("canceled")
+
+    bench.answer = answer
+    runner.submit(batch(0), bench.done.put)
+    while bench.done.empty():
+        assert runner.watch() is None
+        CLOCK.sleep(0.02)
+    done = bench.done.get()
+    assert (done.void, done.fatal, len(bench.calls)) == (True, None, 1)
+    runner.stop()
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_slot_lost_is_nobodys_poison(bench: Bench, attempts: int):
+    """An error of a job whose slot is another's: neither run again nor marked, after a rest too."""
+
+    def answer(context: BatchContext) -> None:
+        bench.still_ours = context.attempt < attempts
+        raise ValueError("bad record")
+
+    def lost_meanwhile(seconds: float) -> bool:
+        bench.still_ours = False
+        return False
+
+    bench.answer = answer
+    if attempts > 1:
+        bench.runner._wake.wait = lost_meanwhile  # type: ignore[method-assign, assignment]
+    done = bench.run(0)
+    assert (done.void, done.failed, len(bench.calls)) == (True, {}, 1)
+
+
 def test_void_interrupt_ends_the_batch(bench: Bench):
     """Lost partitions: no second attempt, nothing to commit."""
     running = threading.Event()

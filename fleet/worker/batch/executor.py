@@ -39,6 +39,9 @@ _TASK_SECONDS: Final = 20.0
 """How long a standby waits for a place on a cluster before it says that there is none."""
 STUCK_SECONDS: Final = 10.0
 """How long an interrupted batch may take to return before the process ends itself."""
+_HEARS: Final = 1.0
+"""Seconds before a batch that took too long is run again: a process that was stopped that long
+hears first, with its next poll, that the partitions are another's by now."""
 
 
 class BatchRunner:
@@ -285,7 +288,7 @@ class BatchRunner:
 
     def _rest(self, running: Running, seconds: float) -> None:
         self._wake.wait(seconds)
-        if running.void:
+        if running.void or not self._still_ours():
             raise Void
 
     def _attempts(
@@ -308,7 +311,7 @@ class BatchRunner:
                 return None
             except Exception as error:
                 why = self._forget_interrupt(running)
-                if why is Why.VOID:
+                if why is Why.VOID or not self._still_ours():  # its successor runs the batch [3]
                     raise Void from error
                 if why is Why.TIMEOUT:
                     timeouts += 1
@@ -316,6 +319,7 @@ class BatchRunner:
                         raise FleetError(
                             f"a batch took longer than batch_timeout ({self._timeout:g} s) twice"
                         ) from error
+                    self._rest(running, _HEARS)
                     self._events.log("the interrupted batch is run once more")
                 elif (unread := told_by(error)) is not None:
                     spark_failures += 1
@@ -350,12 +354,10 @@ class BatchRunner:
         return Why.VOID if running.void else why
 
     def _recover(self, error: Exception, failures: int, running: Running) -> None:
-        """A failure of Spark is no attempt: connect again, unless the slot is not ours now [3]."""
+        """A failure of Spark is no attempt: connect again, unless the slot is not ours then [3]."""
         self._events.log(
             f"Spark failed under the batch ({self._errors.line(error)}); connecting again"
         )
-        if not self._still_ours():
-            raise Void from error
         if failures > MOST_SPARK_FAILURES:
             raise FleetError(
                 f"Spark failed {failures} times under one batch: {self._errors.line(error)}"
