@@ -56,6 +56,14 @@ class Bench:
         self.runner.submit(batch(*partitions), self.done.put)
         return self.done.get(timeout=120)
 
+    def watched(self, runner: BatchRunner) -> BatchDone:
+        """Run a batch that takes longer than it may, under the watchdog."""
+        runner.submit(batch(0), self.done.put)
+        while self.done.empty():
+            assert runner.watch() is None
+            CLOCK.sleep(0.02)
+        return self.done.get()
+
 
 def batch(*partitions: int) -> InlineBatch:
     ranges = [BatchRange(topic="t", topic_id="T", partition=p, start=0, end=10) for p in partitions]
@@ -224,11 +232,7 @@ def test_a_slot_lost_while_a_batch_hung_is_not_written_for(bench: Bench):
         raise RuntimeError("canceled")
 
     bench.answer = answer
-    runner.submit(batch(0), bench.done.put)
-    while bench.done.empty():
-        assert runner.watch() is None
-        CLOCK.sleep(0.02)
-    done = bench.done.get()
+    done = bench.watched(runner)
     assert (done.void, done.failed, done.fatal, len(bench.calls)) == (True, {}, None, 1)
     runner.stop()
 
@@ -243,11 +247,7 @@ def test_partitions_lost_while_a_batch_hung_are_not_written_for(bench: Bench):
         raise RuntimeError("canceled")
 
     bench.answer = answer
-    runner.submit(batch(0), bench.done.put)
-    while bench.done.empty():
-        assert runner.watch() is None
-        CLOCK.sleep(0.02)
-    done = bench.done.get()
+    done = bench.watched(runner)
     assert (done.void, done.fatal, len(bench.calls)) == (True, None, 1)
     runner.stop()
 
@@ -300,11 +300,7 @@ def test_batch_timeout_interrupts_once_more_then_ends(bench: Bench):
         raise RuntimeError("canceled")
 
     bench.answer = answer
-    runner.submit(batch(0), bench.done.put)
-    while bench.done.empty():
-        assert runner.watch() is None
-        CLOCK.sleep(0.02)
-    done = bench.done.get()
+    done = bench.watched(runner)
     assert "longer than batch_timeout (0.2 s) twice" in (done.fatal or "")
     assert len(bench.calls) == 2
     runner.stop()
