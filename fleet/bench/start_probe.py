@@ -18,6 +18,8 @@ from pathlib import Path
 from fleet.bench.spent import pss_of
 from fleet.collector import uncollected
 
+LOADED = "load"
+"""Once for all workers that a fork server forks."""
 AT_START = "start"
 FIRST_USE = "first use"
 _IMPORTS = (
@@ -50,13 +52,13 @@ def _tell(name: str, when: str, cpu: float, seconds: float | None, memory: float
 
 def main(spark: str, token_file: str, bootstrap: str) -> None:
     """All parts; whoever starts this has a broker and a Spark Connect server there."""
-    _tell("interpreter", AT_START, time.process_time(), None, pss_of("self"))
+    _tell("interpreter", LOADED, time.process_time(), None, pss_of("self"))
     for name, module in _IMPORTS:
-        with _part(name), uncollected():
+        with _part(name, LOADED), uncollected():
             importlib.import_module(module)
     from fleet.worker.batch.pandas_on_demand import pandas_on_demand  # noqa: PLC0415 - measured
 
-    with _part("PySpark"), uncollected(), pandas_on_demand():
+    with _part("PySpark", LOADED), uncollected(), pandas_on_demand():
         importlib.import_module("pyspark.sql.connect.session")
     for name, step in _steps(spark, Path(token_file).read_text(encoding="ascii"), bootstrap):
         with _part(name):

@@ -18,7 +18,7 @@ from fleet.system.processes import ProcessId, identify, pids
 
 HOME: Final = "FLEET_HOME"
 PART: Final = "FLEET_PART"
-"""worker | supervisor | spark; told apart from a person's shell that only has FLEET_HOME."""
+"""worker | supervisor | spark | fork-server; a person's shell only has FLEET_HOME."""
 WORKER: Final = "FLEET_WORKER"
 CONNECT: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 """What would turn a Spark server, or who wants a JVM of its own, into the client of another."""
@@ -78,5 +78,8 @@ def home_processes(home: Path) -> Iterator[HomeProcess]:
         process = identify(pid)
         if process is not None and env.get(HOME) == str(home) and PART in env:
             yield HomeProcess(
-                process=process, session=session, part=env[PART], worker=env.get(WORKER)
+                process=process,
+                session=session,
+                part=env[PART],
+                worker=env.get(WORKER, "").strip() or None,
             )

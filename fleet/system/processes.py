@@ -8,6 +8,7 @@ only, and one extra interpreter start (about 20 ms) per spawn, since resetting i
 between fork and exec is not safe in a program with threads.
 """
 
+import ctypes
 import os
 import shutil
 import signal
@@ -32,9 +33,8 @@ signal.pthread_sigmask(signal.SIG_SETMASK, [])
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 
-# Our own children, kept so that they are reaped and their exit code is known.
-_children: dict["ProcessId", subprocess.Popen[bytes]] = {}
-_MOST_ENDED_CHILDREN: Final = 1000
+_SUBREAPER: Final = 36
+"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,30 @@ class _Stat:
     def dead(self) -> bool:
         """A zombie; one whose other threads still run holds its files and ports, and lives."""
         return self.state in "ZX" and self.threads <= 1
+
+
+@dataclass(slots=True)
+class _Inherited:
+    """A child that somebody else forked, with what `subprocess.Popen` has of it."""
+
+    pid: int
+    code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs, or as long as it is not our child."""
+        if self.code is None:
+            try:
+                found, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if found:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code
+
+
+# Our own children, kept so that they are reaped and their exit code is known.
+_children: dict[ProcessId, subprocess.Popen[bytes] | _Inherited] = {}
+_MOST_ENDED_CHILDREN: Final = 1000
 
 
 def identify(pid: int) -> ProcessId | None:
@@ -107,11 +131,12 @@ def spawn(
     log: Path,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    stdin: int = subprocess.DEVNULL,
 ) -> ProcessId:
     """Start a program in a session of its own; both its outputs are appended to `log`.
 
-    Standard input is /dev/null, no other file is inherited, signals have their defaults. `env`
-    is the whole environment (None: ours). Raises FileNotFoundError where there is no such
+    No file but `stdin` is inherited, signals have their defaults. `env` is the whole environment
+    (None: ours). Raises FileNotFoundError where there is no such
     program, FleetError where this is no Linux. Its own failure to start shows in the log and in
     its end.
     """
@@ -127,7 +152,7 @@ def spawn(
     with log.open("ab") as out:
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _LAUNCH, program, *argv[1:]],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=out,
             stderr=subprocess.STDOUT,
             env=None if env is None else dict(env),
@@ -135,9 +160,40 @@ def spawn(
             start_new_session=True,
             close_fds=True,
         )
-    stat = _stat(child.pid)  # a zombie at worst: only we can reap it
+    return _kept(child, argv[0])  # a zombie at worst: only we can reap it
+
+
+def inherit(pid: int, name: str) -> ProcessId:
+    """Keep a process as our child that another one has forked, for us who inherit orphans.
+
+    Raises ProcessLookupError where there is none.
+    """
+    return _kept(_Inherited(pid), name)
+
+
+def inherit_orphans() -> None:
+    """From now on a descendant whose parent ends is our child; `reap_orphans` is to be called."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphans() -> None:
+    """Let go of inherited children that have ended and that nobody asks after."""
+    kept = {process.pid: c for process, c in _children.items() if c.poll() is None}
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None:
+            return
+        child = kept.get(found.si_pid) or _Inherited(found.si_pid)
+        child.poll()
+
+
+def _kept(child: subprocess.Popen[bytes] | _Inherited, name: str) -> ProcessId:
+    stat = _stat(child.pid)
     if stat is None:
-        raise ProcessLookupError(f"{argv[0]} vanished at its start")
+        raise ProcessLookupError(f"{name} vanished at its start")
     process = ProcessId(child.pid, stat.start_time, _boot_id())
     _forget_ended()
     _children[process] = child

@@ -1,4 +1,7 @@
-"""`python -m fleet.worker --settings FILE --name NAME`: what the local runtime starts."""
+"""`python -m fleet.worker --settings FILE --name NAME`: what the local runtime starts.
+
+`python -m fleet.worker --fork-server` forks such workers (`fleet.worker.slot.fork_server`).
+"""
 
 import argparse
 import sys
@@ -15,6 +18,12 @@ with uncollected():
 
 def main() -> int:
     """Parse, load, run; the exit code."""
+    if sys.argv[1:2] == ["--fork-server"]:
+        with uncollected():
+            from fleet.worker.slot.fork_server import serve  # noqa: PLC0415
+
+        if not serve():
+            return 0
     parser = argparse.ArgumentParser(prog="python -m fleet.worker", description=__doc__)
     parser.add_argument("--settings", required=True, type=Path, help="a revision's settings file")
     parser.add_argument("--name", required=True, help="this worker's name, unique and never reused")

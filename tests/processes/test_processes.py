@@ -186,3 +186,39 @@ def test_find_by_arguments(log, unique) -> None:
     finally:
         processes.end(process, grace=5)
     assert processes.find(unique) is None
+
+
+ORPHANS = """
+import os, subprocess, sys, time
+from fleet.system import processes
+if sys.argv[1] == "inherits":
+    processes.inherit_orphans()
+left = "import os, sys, time; p = os.fork(); p and print(p, flush=True); p and os._exit(0); " \
+    "time.sleep(0.3); os._exit(7)"
+pids = [int(subprocess.run([sys.executable, "-S", "-c", left], stdout=subprocess.PIPE).stdout)
+        for _ in range(2)]
+process = processes.inherit(pids[0], "w-1")
+while processes.alive(process):
+    time.sleep(0.01)
+time.sleep(0.2)
+processes.reap_orphans()
+left = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+print(processes.exit_code(process), len(left) if sys.argv[1] == "inherits" else 0)
+"""
+
+
+@pytest.mark.parametrize(("how", "told"), [("inherits", "7 0"), ("does not", "None 0")])
+def test_orphans_are_inherited_and_reaped(how: str, told: str) -> None:
+    """The exit code of one that is kept is known, and none stays as a zombie."""
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHANS, how], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == (told, "")
+
+
+def test_who_is_gone_is_not_inherited() -> None:
+    """Between its word and our look."""
+    child = subprocess.Popen(["true"])
+    child.wait()
+    with pytest.raises(ProcessLookupError, match="w-1"):
+        processes.inherit(child.pid, "w-1")

@@ -22,6 +22,7 @@ from typing import Final
 
 import fleet
 from fleet.act import spark_server
+from fleet.act.local.fork_servers import PART as FORK_SERVER
 from fleet.act.local.process_table import Launch, ProcessRow, ProcessTable
 from fleet.act.local.supervisor import SPARK_UI, log_of, supervise
 from fleet.act.runtime import ManifestOptions, Manifests
@@ -391,8 +392,10 @@ def find_orphans(home: Path) -> list[ProcessId]:
     A worker started in this very moment may appear until its start is written down.
     """
     home = home.resolve()
+    # A fork server is nobody's worker, and ends with its supervisor.
+    found = [each for each in home_processes(home) if each.part != FORK_SERVER]
     if not (home / DATABASE).exists():
-        return [found.process for found in home_processes(home)]
+        return [each.process for each in found]
     table = ProcessTable(home, clock=SystemClock())
     try:
         known = {row.process for row in table.rows()}
@@ -400,7 +403,7 @@ def find_orphans(home: Path) -> list[ProcessId]:
     finally:
         table.close()
     sessions = {process.pid for process in known if process is not None and alive(process)}
-    return [found.process for found in home_processes(home) if found.session not in sessions]
+    return [each.process for each in found if each.session not in sessions]
 
 
 def _readable(group: str) -> str:

@@ -24,6 +24,7 @@ from typing import Final
 
 from fleet.act import spark_server
 from fleet.act.local.ended_holders import EndedHolders
+from fleet.act.local.fork_servers import ForkServers
 from fleet.act.local.process_table import ProcessRow, ProcessTable
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError
@@ -37,6 +38,8 @@ from fleet.system.processes import (
     alive,
     exit_code,
     identify,
+    inherit_orphans,
+    reap_orphans,
     signal_group,
     spawn,
     wait_gone,
@@ -154,6 +157,7 @@ class Supervisor:
         self._backoffs: dict[str, _Backoff] = {}
         self._spark = _Spark(process=spark_server.process(home))
         self._holders = EndedHolders(home, clock=clock)
+        self._fork_servers = ForkServers(home, clock=clock)
 
     def adopt(self) -> None:
         """Find workers whose start was not written down; end those that nobody wants."""
@@ -180,6 +184,7 @@ class Supervisor:
             self._rows = self.table.rows()
             self._stopping = self.table.stopping()
             self._version = version
+            self._fork_servers.keep(row for row in self._rows if row.wanted)
         if self._stopping and not self._rows:
             spark_server.stop(self.home, grace=_SPARK_GRACE)
             return False
@@ -192,6 +197,7 @@ class Supervisor:
                 self._look_at(row)
             except (FleetError, OSError) as error:  # the others need their supervisor still
                 _log.warning("%s: %s", row.name, error)
+        reap_orphans()
         return True
 
     def end_all(self) -> None:
@@ -201,7 +207,8 @@ class Supervisor:
                 self._end_now(found.process)
 
     def close(self) -> None:
-        """Close the home's file."""
+        """End the fork servers, close the home's file."""
+        self._fork_servers.close()
         self.table.close()
         self._holders.close()
 
@@ -216,7 +223,7 @@ class Supervisor:
         elif not row.wanted:
             _log.info("%s is removed", row.name)
             self._remove(row)
-        elif self._may_start(row) and self._spark_serves(row):
+        elif self._may_start(row) and self._fork_servers.ready(row) and self._spark_serves(row):
             self._start(row)
 
     def _may_start(self, row: ProcessRow) -> bool:
@@ -230,7 +237,7 @@ class Supervisor:
         log = log_of(self.home, row.name)
         try:
             set_aside(log)
-            process = spawn(
+            process = self._fork_servers.start(row, log=log) or spawn(
                 row.launch.argv,
                 log=log,
                 env=environment(self.home, part="worker", extra=row.launch.env, worker=row.name),
@@ -403,6 +410,7 @@ def main(argv: list[str] | None = None) -> int:
     leave = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: leave.set())
     signal.signal(signal.SIGINT, lambda *_: leave.set())
+    inherit_orphans()
     supervise(home, clock=SystemClock(), leave=leave)
     return 0
 

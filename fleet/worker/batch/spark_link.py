@@ -249,7 +249,6 @@ class SparkLink:
         self._drop()
 
     def _open(self, where: str) -> Any:
-        warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3, retries, …
         if where.startswith("sc://"):
             session = self._open_connect(where)
         else:
@@ -259,9 +258,7 @@ class SparkLink:
         return session
 
     def _open_connect(self, where: str) -> Any:
-        with uncollected(), pandas_on_demand():
-            from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
-
+        SparkSession = load_client()  # noqa: N806
         # As the builder does: pyspark.sql.functions then makes Connect's columns, not the JVM's.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         session_id = str(uuid.uuid4())
@@ -298,6 +295,7 @@ class SparkLink:
         return BearerChannel(url, token)
 
     def _open_local(self, master: str) -> Any:
+        _quiet()
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         forget_connect()
@@ -321,6 +319,18 @@ class SparkLink:
         if session is not None:
             with contextlib.suppress(Exception):
                 session.stop()
+
+
+def load_client() -> Any:
+    """PySpark's Connect client, imported without pandas; its SparkSession."""
+    _quiet()
+    with uncollected(), pandas_on_demand():
+        from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
+    return SparkSession
+
+
+def _quiet() -> None:
+    warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3, retries, …
 
 
 def forget_connect() -> None:
