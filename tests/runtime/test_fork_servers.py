@@ -212,6 +212,20 @@ def test_changed_code_is_not_forked(forks: Forks) -> None:
     assert forks.server() != first
 
 
+def test_threads_of_others_are_not_forked(forks: Forks) -> None:
+    """An agent that is loaded into every Python: a fork would have it without its threads."""
+    agent = (
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,), name='agent', daemon=True).start()\n"
+    )
+    (forks.code / "sitecustomize.py").write_text(agent)
+    row = forks.row("w-1")
+    forks.ready(row)
+    assert forks.servers.start(row, log=forks.log) is None
+    assert forks.found(PART) == []
+    assert forks.found("worker") == []
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_server_that_fails_is_done_without_for_a_minute(forks: Forks, how: int) -> None:
     """Killed or frozen: the worker is started as a program, once."""

@@ -9,8 +9,9 @@ while it has no thread but those of libraries that stop theirs for a fork (OpenB
 opens nothing, and runs nothing of the user's. A worker is forked twice, so that the supervisor,
 who inherits orphans, becomes its parent; it tells its pid itself, once it can be found by its
 marks and its supervisor still hears it, so that none is ever left that nobody knows. Code that was
-changed since it was loaded is not forked: the process ends, and the next one loads it. Cost:
-Linux, one process more for each revision, a few megabytes of its own.
+changed since it was loaded is not forked: the process ends, and the next one loads it; nor is
+one forked where threads run (an agent that `sitecustomize` starts). Cost: Linux, one process more
+for each revision.
 
 Standard input is a socket of packets (SOCK_SEQPACKET). It says `ready` once; a request is
 {"name", "argv", "log"} in JSON, the answer {"pid"}, {"stale": file} or {"error": why}. It ends with
@@ -22,6 +23,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
@@ -66,6 +68,10 @@ def serve() -> bool:
         changed = next((f for f, was in loaded.items() if _stamp(f) != was), None)
         if changed is not None:
             _answer(channel, stale=changed)
+            return False
+        if threading.active_count() > 1:
+            names = ", ".join(sorted(each.name for each in threading.enumerate()[1:]))
+            _answer(channel, error=f"threads run in it, which a fork would stop: {names}")
             return False
         if _forked(channel):
             _become(channel, **json.loads(request))

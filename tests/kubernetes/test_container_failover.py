@@ -1,0 +1,80 @@
+"""How soon a killed container's partitions are processed again, one kill after the other [13].
+
+From kill -9 of the worker inside to the first call of the entrypoint for each partition that it
+read, by the journal that pods write [34]; rebalances are counted by Kafka's own DumpLogSegments.
+The pod is deleted once its next container is warm, or the kubelet would wait longer each time.
+"""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fleet.bench.failover_bench import processed_again
+from fleet.bench.figures import spread
+from fleet.model import TopicPartition
+from tests.conftest import RunningBroker
+from tests.support.kube import Kube
+from tests.support.pod_fleet import kill_inside
+from tests.support.pod_ground import RATE, Ground, opened
+from tests.support.workshop import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.kubernetes, pytest.mark.long]
+KILLS = 20
+SLOTS = 3
+LEASE = 10.0
+MOST_REBALANCES = {"range": 0, "cooperative-sticky": 0, "consumer": 2}
+"""Of a death: a static member's place is kept; KIP-848 frees it, and gives it away again."""
+
+
+def killed(ground: Ground, number: int) -> list[float]:
+    """Kill the container that holds a slot; seconds of each of its partitions."""
+    pod = str(ground.slots()[number].holder)
+    kill_inside(pod)
+    at = time.time()
+    found: dict[TopicPartition, float | None] = {}
+
+    def over() -> bool:
+        nonlocal found
+        found = processed_again(ground.shop.entries(), victim=pod, at=at)
+        return bool(found) and None not in found.values()
+
+    until(over, 120, f"what {pod} read to be processed again")
+    until(lambda: pod in ground.ready(), 150, f"{pod} to be warm again")
+    ground.kube.kubectl("-n", ground.shop.namespace, "delete", "pod", pod, "--wait=false")
+    return [each for each in found.values() if each is not None]
+
+
+@pytest.mark.parametrize("protocol", MOST_REBALANCES)
+def test_killed_containers_one_after_the_other(
+    kube: Kube, kube_broker: RunningBroker, tmp_path: Path, unique: str, protocol: str
+) -> None:
+    """Nothing is lost, at most the batch in hand comes twice, and no kill waits for a lease."""
+    how = {"protocol": "consumer"} if protocol == "consumer" else {"assignor": protocol}
+    group = f"containers-{unique}"
+    kind = "consumer" if protocol == "consumer" else "classic"
+    with opened(
+        kube, kube_broker, tmp_path, group=group, protocol=kind, worker=how, slots=SLOTS
+    ) as ground:
+        seconds: list[float] = []
+        for kill in range(KILLS):
+            ground.serve()
+            before = ground.recorded()
+            took = killed(ground, kill % SLOTS)
+            ground.serve()
+            cost = ground.recorded() - before
+            print(
+                f"{protocol} {kill + 1}/{KILLS}: {max(took):.2f} s, {cost} rebalances", flush=True
+            )
+            assert cost <= MOST_REBALANCES[protocol]
+            seconds += took
+        lost, twice = ground.account()
+    told = spread(seconds)
+    assert told is not None
+    print(
+        f"{protocol}: {KILLS} containers killed, processed again after {told.p50:.2f} s at p50, "
+        f"{told.p95:.2f} at p95, {told.max:.2f} at most; {lost} lost, {twice} twice"
+    )
+    assert lost == 0
+    assert twice <= KILLS * RATE, "the batch in hand of each, a second's records at most"
+    assert told.p95 < LEASE, "the next container tells, not the lease"
