@@ -83,7 +83,7 @@ class BatchSpec(Strict):
     ranges: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000_000
     """Most records of a batch whose offset ranges Spark's tasks read."""
     max_wait: Annotated[Duration, Field(ge=0.0, le=60.0)] = 0.2
-    """From one small batch to the next; a stream's begins at once where Spark is idle [8]."""
+    """From a small batch's end to the next; a stream's begins at once where Spark is idle [8]."""
     max_seconds: Annotated[Duration, Field(ge=0.1, le=3600.0)] = 10.0
     """How long a batch should take: the next one is made smaller where it took longer, but where
     a busy Spark takes as long for smaller ones."""

@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.kubernetes, pytest.mark.long]
 KILLS = 20
 SLOTS = 3
 LEASE = 10.0
+SLOW = 3.0
+"""Seconds from which on a kill's logs are printed."""
 MOST_REBALANCES = {"range": 0, "cooperative-sticky": 0, "consumer": 2}
 """Of a death: a static member's place is kept; KIP-848 frees it, and gives it away again."""
 
@@ -40,6 +42,13 @@ def killed(ground: Ground, number: int) -> list[float]:
         return bool(found) and None not in found.values()
 
     until(over, 120, f"what {pod} read to be processed again")
+    if max(each or 0.0 for each in found.values()) > SLOW:
+        print(f"killed {pod} at {at:.2f}: {found}")
+        for each in ground.pods():
+            said = ground.kube.kubectl(
+                "-n", ground.shop.namespace, "logs", each, "--timestamps", "--since=15s"
+            )
+            print(f"--- {each}\n{said}")
     until(lambda: pod in ground.ready(), 150, f"{pod} to be warm again")
     ground.kube.kubectl("-n", ground.shop.namespace, "delete", "pod", pod, "--wait=false")
     return [each for each in found.values() if each is not None]

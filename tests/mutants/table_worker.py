@@ -4,6 +4,7 @@ from tests.mutants.mutant import faults
 
 _PIPELINE = ("tests/worker/test_commit_metadata.py",)
 _BATCHES = ("tests/worker/test_batches.py",)
+_FORKS = ("tests/runtime/test_fork_servers.py",)
 _COLUMNAR = ("tests/ranges/test_columnar.py",)
 _CULPRITS = ("tests/worker/test_poison_search.py",)
 
@@ -25,13 +26,14 @@ MUTANTS = faults(
         },
         # --- inline batches
         ("fleet/worker/batch/batches.py", _BATCHES): {
+            "batches-of-a-trickle-without-rest": "[-        self.rest(self._clock.monotonic())\n-]        for bound",
             "batches-refetched-records-kept": "known ={+ 0 if not part.offsets else+} bisect_left(offsets, part.[-position-]{+start+})",
             "batches-replay-cut-at-position": "end = part.position[- if part.replay_to is None else part.replay_to-]",
             "batches-replay-does-not-go-alone": "return self._cut([-replaying-]{+self._parts+}, now)",
             "batches-gap-with-records-waiting": "if part.end_seen and [-not waiting and -]part.position > part.start:",
             "batches-small-one-closed-while-busy": "if not self.full and [-(busy or not self._worth_it(now))-]{+not self._worth_it(now)+}:",
-            "batches-stream-waits-like-a-trickle": "[-self._count >= STREAM * self.max_wait or -]now - self._begun_at",
-            "batches-trickle-never-waits": "now - self._begun_at >= [-self.max_wait-]{+0.0+}",
+            "batches-stream-waits-like-a-trickle": "[-self._count >= STREAM * self.max_wait or -]now - self._last_at",
+            "batches-trickle-never-waits": "now - self._last_at >= [-self.max_wait-]{+0.0+}",
             "batches-waits-for-a-partition-away": "all(part.heard for part in parts)[- or now - since >= self.max_wait-]",
             "batches-many-records-are-one-task": "one_task=[-records <= self.one_task and -]size_of_values <=",
             "batches-large-records-are-one-task": "one_task=records <= self.one_task[- and size_of_values <= ONE_TASK_BYTES-],",
@@ -120,6 +122,29 @@ MUTANTS = faults(
         },
         ("fleet/act/local/supervisor.py", ("tests/runtime/test_backoff.py",)): {
             "supervisor-leaves-files-in-memory": "[-        sweep_all(os.environ)\n-]        self._told",
+        },
+        # --- forked workers
+        ("fleet/worker/slot/fork_server.py", _FORKS): {
+            "fork-without-its-name": "[-        show_variable(WORKER, name)\n-]        show_arguments",
+            "fork-of-code-that-was-changed": "if changed is [-not None-]{+0+}:",
+            "fork-beside-threads": "if threading.active_count() > [-1-]{+9+}:",
+            "fork-with-its-siblings-chance": "        numbers[-.seed()-]",
+            "fork-is-a-child-of-its-server": """        if [-os.fork()-]{+False+}:
+            os._exit(0)""",
+            "fork-of-nobody-lives-on": """    try:
+        _answer(channel, error=str(error))
+    finally:
+        [-os._exit(1)-]{+pass+}""",
+        },
+        ("fleet/act/local/fork_servers.py", _FORKS): {
+            "fork-unheard-lives-on": '        self._give_up(key, answer["error"])\n[-        self._end_unheard(row.name)\n-]',
+            "fork-server-tried-again-at-once": "self._clock.monotonic() + [-_PAUSE_SECONDS-]{+0+}\n        if key",
+            "fork-server-of-another-environment": "return launch.argv[0], tuple([-sorted(launch.env.items())-]{+()+})",
+            "fork-server-stays-unneeded": "for key in [key for key in self._servers if key not in used[-]-]{+ and not key]+}:",
+            "fork-server-waited-for-for-good": "if self._clock.monotonic() - server.began > [-_LOAD_SECONDS-]{+1e9+}:",
+        },
+        ("fleet/system/processes.py", ("tests/processes/test_processes.py",)): {
+            "orphans-stay-zombies": "[-        child.poll()-]{+        return+}",
         },
         # --- failures of records
         ("fleet/worker/batch/poison_search.py", _CULPRITS): {

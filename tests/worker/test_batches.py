@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fleet.clock import SystemClock
+from fleet.clock import ManualClock, SystemClock
 from fleet.kafka_source.columns import batch_of, to_stderr
 from fleet.model import TopicPartition
 from fleet.worker.batch.batches import (
@@ -55,13 +55,15 @@ def settled(**bounds: Any) -> Buffer:
 
 def test_an_idle_spark_is_given_what_comes_at_once():
     """After a pause of max_wait a record waits for no other; a trickle makes small batches
-    max_wait apart, counted from where the last one began.
+    max_wait apart, counted from where the last one ended.
     """
     made = settled(max_wait=0.2)
     made.add(P0, records(1, 2))
     assert made.close(10.19) is None
+    made.rest(10.1)
+    assert made.close(10.29) is None
     made.add(P0, records(2, 3))
-    second = made.close(10.21)
+    second = made.close(10.31)
     assert second is not None
     assert [each.id for each in second.ranges] == ["T-0-1-3"]
     assert made.close(99.0) is None
@@ -322,6 +324,22 @@ def test_few_large_records_are_several_tasks():
     made = buffer(max_bytes=1 << 30)
     assert closed(made, 2, value=bytes(ONE_TASK_BYTES // 2)).one_task
     assert not closed(made, 2, value=bytes(ONE_TASK_BYTES // 2 + 1)).one_task
+
+
+def test_a_busy_spark_rests_between_the_batches_of_a_trickle():
+    """However long the last one took: what waits meanwhile goes into the next one."""
+    clock = ManualClock()
+    made = InlineReading(limit=100, max_wait=0.2, max_seconds=10.0, clock=clock)
+    made.add_partition(P0, topic_id="T", start=0, replay_to=None)
+    made.add(P0, records(0, 1))
+    batch = made.close(clock.monotonic())
+    assert batch is not None
+    clock.sleep(0.5)
+    made.took(batch, 0.5)
+    made.add(P0, records(1, 2))
+    assert made.close(clock.monotonic()) is None
+    clock.sleep(0.21)
+    assert made.close(clock.monotonic()) is not None
 
 
 def test_slow_records_are_several_tasks_until_they_are_quick():

@@ -138,8 +138,8 @@ class Buffer:
         self._parts: dict[TopicPartition, _InlinePart] = {}
         self._bytes = 0
         self._count = 0
-        self._begun_at = -math.inf
-        """Monotonic time at which the last batch closed."""
+        self._last_at = -math.inf
+        """Monotonic time at which the last batch closed, or has ended."""
         self._fresh_since: float | None = None
         """Since when records wait for partitions just assigned that were not heard of yet."""
 
@@ -228,8 +228,10 @@ class Buffer:
         return self._cut(self._parts, now)
 
     def _worth_it(self, now: float) -> bool:
-        """Whether to trouble an idle Spark: at once for so much as a stream brings; else small
-        batches begin `max_wait` apart, whatever trickles in.
+        """Whether to trouble an idle Spark: at once for so much as a stream brings; else
+        `max_wait` after the last batch ended, whatever trickles in. Counted from where it began,
+        members whose batches take longer than that never let a Spark that they share be idle, and
+        who takes over a slot waits behind all of them.
 
         After an assignment the pause goes on until the first commit, so nothing is waited for
         once every partition was heard of; else one that answers later had to wait a batch more.
@@ -238,7 +240,11 @@ class Buffer:
             since = self._fresh_since = now if self._fresh_since is None else self._fresh_since
             parts = self._parts.values()
             return all(part.heard for part in parts) or now - since >= self.max_wait
-        return self._count >= STREAM * self.max_wait or now - self._begun_at >= self.max_wait
+        return self._count >= STREAM * self.max_wait or now - self._last_at >= self.max_wait
+
+    def rest(self, now: float) -> None:
+        """The last batch has ended."""
+        self._last_at = now
 
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See Reading.gaps."""
@@ -298,7 +304,7 @@ class Buffer:
             part.fresh = False
         self._count -= records
         self._bytes -= size_of_values
-        self._begun_at, self._fresh_since = now, None
+        self._last_at, self._fresh_since = now, None
         return InlineBatch(
             ranges=tuple(ranges),
             tables=tables,
@@ -356,6 +362,7 @@ class InlineReading(Buffer):
 
     def took(self, batch: Prepared, seconds: float) -> None:
         """See Reading.took."""
+        self.rest(self._clock.monotonic())
         for bound in (self._bound, self._quick):
             bound.took(batch.records, seconds)
         self.limit, self.one_task = self._bound.records, self._quick.records
