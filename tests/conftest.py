@@ -38,6 +38,8 @@ _SECONDS = dict.fromkeys(needs.PROBES, 2) | {"spark": 8, "browser": 8, "kubernet
 # JDK_JAVA_OPTIONS: brokers are started without it.) Nobody reads their counters for jstat.
 if not LONG:
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:-UsePerfData")
+# As `spark_link.before_pyspark` has it: a test may load gRPC in another way.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # Of Kubernetes and etcd: memory is there, and what is collected less often is collected cheaper.
 os.environ.setdefault("GOGC", "400")
 

@@ -11,7 +11,6 @@ Cost: one start of Spark, 5 to 10 s of CPU time, and the names by which PySpark 
 
 import os
 import uuid
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -45,13 +44,17 @@ def local_spark(where: str = SHARED) -> Iterator[Any]:
     Raises ConfigError for another place, FleetError where there is no Java.
     """
     # 0.3 s that a help text need not take.
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
-    from fleet.worker.batch.spark_link import forget_connect, own_jvm  # noqa: PLC0415
+    from fleet.worker.batch.spark_link import (  # noqa: PLC0415
+        before_pyspark,
+        forget_connect,
+        own_jvm,
+    )
 
     if not where.startswith("sc://"):
         find_java()
-    warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3
+    before_pyspark()
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
     if where == SHARED:
         with own_jvm():
             spark = _connected()

@@ -136,3 +136,21 @@ def test_the_collector_rests_while_modules_are_loaded() -> None:
     except ImportError:
         pass
     assert gc.isenabled()
+
+
+def test_a_fork_is_not_grpcs_business() -> None:
+    """Fault: of the children that a worker starts while it talks to Spark one in forty was aborted,
+    PySpark's own JVM among them. Who wants gRPC's way sets it.
+    """
+    told = (
+        "import os, sys\n"
+        "from fleet.worker.batch.spark_link import load_client\n"
+        "assert 'grpc' not in sys.modules\n"
+        "load_client()\n"
+        "print(os.environ['GRPC_ENABLE_FORK_SUPPORT'], 'grpc' in sys.modules)"
+    )
+    assert ran(f"import os\nos.environ.pop('GRPC_ENABLE_FORK_SUPPORT', None)\n{told}") == [
+        "0",
+        "True",
+    ]
+    assert ran(f"import os\nos.environ['GRPC_ENABLE_FORK_SUPPORT'] = '1'\n{told}")[0] == "1"

@@ -295,7 +295,7 @@ class SparkLink:
         return BearerChannel(url, token)
 
     def _open_local(self, master: str) -> Any:
-        _quiet()
+        before_pyspark()
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         forget_connect()
@@ -323,14 +323,21 @@ class SparkLink:
 
 def load_client() -> Any:
     """PySpark's Connect client, imported without pandas; its SparkSession."""
-    _quiet()
+    before_pyspark()
     with uncollected(), pandas_on_demand():
         from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
     return SparkSession
 
 
-def _quiet() -> None:
+def before_pyspark() -> None:
+    """What has to be said before PySpark is loaded.
+
+    gRPC's own way through a fork starts its threads again in a child that is about to start a
+    program, where they meet closed files: while a channel was in use, 10 of 400 children of
+    `Popen(preexec_fn=…)`, by which PySpark starts a JVM, were aborted (SIGABRT), none without it.
+    """
     warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3, retries, …
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def forget_connect() -> None:
