@@ -131,10 +131,8 @@ MUTANTS = faults(
             "fork-with-its-siblings-chance": "        numbers[-.seed()-]",
             "fork-is-a-child-of-its-server": """        if [-os.fork()-]{+False+}:
             os._exit(0)""",
-            "fork-of-nobody-lives-on": """    try:
-        _answer(channel, error=str(error))
-    finally:
-        [-os._exit(1)-]{+pass+}""",
+            "fork-of-nobody-lives-on": """    except (OSError, ValueError) as error:
+        [-_give_up(channel, error)-]{+del error+}""",
         },
         ("fleet/act/local/fork_servers.py", _FORKS): {
             "fork-unheard-lives-on": '        self._give_up(key, answer["error"])\n[-        self._end_unheard(row.name)\n-]',

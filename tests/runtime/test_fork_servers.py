@@ -320,6 +320,7 @@ def test_a_server_is_nobodys_orphan(forks: Forks) -> None:
 def test_what_users_code_finds_in_a_forked_worker(tmp_path: Path, spark_address: str) -> None:
     """The environment, module path, arguments and folder of a program; chance is each one's own."""
     forks = Forks(tmp_path, spark_address)
+    (forks.code / "sitecustomize.py").write_text("import numpy.random\n")  # before the fork
     try:
         for process in (forks.program("w-1"), forks.fork("w-2"), forks.fork("w-3")):
             assert alive(process)
