@@ -128,7 +128,6 @@ MUTANTS = faults(
             "fork-without-its-name": "[-        show_variable(WORKER, name)\n-]        show_arguments",
             "fork-of-code-that-was-changed": "if changed is [-not None-]{+0+}:",
             "fork-beside-threads": "if threading.active_count() > [-1-]{+9+}:",
-            "fork-with-its-siblings-chance": "        numbers[-.seed()-]",
             "fork-is-a-child-of-its-server": """        if [-os.fork()-]{+False+}:
             os._exit(0)""",
             "fork-of-nobody-lives-on": """    except (OSError, ValueError) as error:
