@@ -333,8 +333,8 @@ def before_pyspark() -> None:
     """What has to be said before PySpark is loaded.
 
     gRPC's own way through a fork starts its threads again in a child that is about to start a
-    program, where they meet closed files: while a channel was in use, 10 of 400 children of
-    `Popen(preexec_fn=…)`, by which PySpark starts a JVM, were aborted (SIGABRT), none without it.
+    program: while a channel was in use, 10 of 400 children of `Popen(preexec_fn=…)`, by which
+    PySpark starts a JVM, were aborted (SIGABRT), none without it.
     """
     warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3, retries, …
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
