@@ -332,9 +332,8 @@ def load_client() -> Any:
 def before_pyspark() -> None:
     """What has to be said before PySpark is loaded.
 
-    gRPC's own way through a fork starts its threads again in a child that is about to start a
-    program: while a channel was in use, 10 of 400 children of `Popen(preexec_fn=…)`, by which
-    PySpark starts a JVM, were aborted (SIGABRT), none without it.
+    gRPC starts its threads again in a forked child: of `Popen(preexec_fn=…)`, by which PySpark
+    starts a JVM, 10 of 400 were aborted (SIGABRT) while a channel was in use, none without it.
     """
     warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3, retries, …
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
