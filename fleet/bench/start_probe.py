@@ -56,10 +56,10 @@ def main(spark: str, token_file: str, bootstrap: str) -> None:
     for name, module in _IMPORTS:
         with _part(name, LOADED), uncollected():
             importlib.import_module(module)
-    from fleet.worker.batch.pandas_on_demand import pandas_on_demand  # noqa: PLC0415 - measured
+    from fleet.worker.batch.spark_link import load_client  # noqa: PLC0415 - measured
 
-    with _part("PySpark", LOADED), uncollected(), pandas_on_demand():
-        importlib.import_module("pyspark.sql.connect.session")
+    with _part("PySpark", LOADED):
+        load_client()
     for name, step in _steps(spark, Path(token_file).read_text(encoding="ascii"), bootstrap):
         with _part(name):
             step()

@@ -10,7 +10,6 @@ is tried a minute later. Cost: the first worker of a revision waits for its serv
 
 import json
 import logging
-import signal
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any, Final
 from fleet.act.local.process_table import Launch, ProcessRow
 from fleet.clock import Clock
 from fleet.system.home_processes import environment, home_processes
-from fleet.system.processes import ProcessId, inherit, signal_group, spawn, wait_gone
+from fleet.system.processes import ProcessId, end, inherit, spawn
 
 PART: Final = "fork-server"
 _WORKER: Final = "fleet.worker"
@@ -30,7 +29,6 @@ _ROOM: Final = 1024
 _NAME_ROOM: Final = 255
 _LOAD_SECONDS: Final = 30.0
 _ANSWER_SECONDS: Final = 5.0
-_END_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 60.0
 _MOST: Final = 1 << 16
 """Bytes of an answer."""
@@ -165,15 +163,13 @@ class ForkServers:
         """It holds nothing: no file is half written, no worker is its child."""
         server = self._servers.pop(key)
         server.channel.close()
-        signal_group(server.process, signal.SIGKILL)
-        wait_gone(server.process, timeout=_END_SECONDS)
+        end(server.process, grace=0.0)
 
     def _end_unheard(self, name: str) -> None:
         """A worker whose pid was not heard is known by its marks alone, and would be a second."""
         for found in list(home_processes(self._home)):
             if found.worker == name and found.leads:
-                signal_group(found.process, signal.SIGKILL)
-                wait_gone(found.process, timeout=_END_SECONDS)
+                end(found.process, grace=0.0)
 
 
 def _key(row: ProcessRow) -> _Key | None:
