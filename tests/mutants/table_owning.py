@@ -145,7 +145,9 @@ MUTANTS = faults(
         ("fleet/worker/slot/seen_changes.py", _NUDGES): {
             "nudge-at-a-handover": "if [-not handed and -]not back:",
             "nudge-not-after-a-seen-end": "back = last.holder is None and [-last.clean and -]last",
-            "nudge-before-the-taker-has-joined": "elif now - since >= [-TAKER_JOINS-]{+0+}:",
+            "nudge-before-the-taker-has-joined": "elif not _joins(slot) or now - since >= [-TAKER_JOINS-]{+0+}:",
+            "nudge-not-after-a-quick-taker": "elif [-not _joins(slot) or -]now - since >= TAKER_JOINS:",
+            "nudge-for-a-taker-that-is-gone": "slot.token != token[- or slot.holder is None-]:",
             "nudge-not-after-a-leave": "if before.open - gate.[-open-]{+leaving - before.open+}:",
         },
         ("fleet/kafka_source/tasks.py", _EDGES): {

@@ -222,8 +222,8 @@ def test_an_end_that_was_seen_is_followed_by_a_takeover():
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_a_takeover_is_one_where_the_taker_waits(quick):
-    """Not before the taker has joined, lest the others be assigned what is to be its own."""
+def test_a_takeover_is_one_once_the_taker_has_joined(quick):
+    """Not before, lest the others be assigned what is to be its own; then some may be theirs."""
     looks = Looks()
     looks.take(1, "n1")
     assert looks.look() is None
@@ -231,11 +231,27 @@ def test_a_takeover_is_one_where_the_taker_waits(quick):
     assert looks.look() is None
     if quick:
         looks.slots[1] = replace(looks.slots[1], phase=Phase.ACTIVE)
-        assert looks.look() is None
-        assert not looks.changes.joining
-    looks.clock.sleep(TAKER_JOINS)
-    assert looks.look() == (None if quick else ("slot 1 was taken over", 0.0))
+    else:
+        looks.clock.sleep(TAKER_JOINS / 2)
+    assert looks.look() == ("slot 1 was taken over", 0.0)
+    assert looks.changes.joining is not quick
+    looks.clock.sleep(2 * TAKER_JOINS)
     assert looks.look() is None
+
+
+def test_a_taker_that_is_gone_again_is_none():
+    """Its slot is free, or the next one's: that one is waited for."""
+    looks = Looks()
+    looks.take(1, "n1")
+    assert looks.look() is None
+    looks.slots[1] = replace(looks.slots[1], holder=None, phase=Phase.FREE, clean=False)
+    assert looks.look() is None
+    looks.clock.sleep(TAKER_JOINS)
+    assert looks.look() is None
+    looks.take(1, "n2")
+    assert looks.look() is None
+    looks.slots[1] = replace(looks.slots[1], phase=Phase.ACTIVE)
+    assert looks.look() == ("slot 1 was taken over", 0.0)
 
 
 def test_a_forced_rebalance_is_one_when_it_is_over():

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.commands.bench.measuring import print_result
 from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
 
 if TYPE_CHECKING:
@@ -77,16 +78,9 @@ def answer(result: "StartResult") -> dict[str, Any]:
 
 
 def _print(result: "StartResult", output: str) -> None:
-    from fleet.commands.answers import print_json, stdout, table
+    from fleet.commands.answers import print_json
 
     if output == "json":
         print_json(answer(result))
-        return
-    console = stdout()
-    head, *lines = result.rows()
-    shown = table(*head, right=head[2:])
-    for line in lines:
-        shown.add_row(*line)
-    console.print(shown)
-    for sentence in (*result.remarks(), *(goal.sentence() for goal in result.goals())):
-        console.print(f"  {sentence}", markup=False, soft_wrap=True)
+    else:
+        print_result(result, names=2)

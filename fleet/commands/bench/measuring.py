@@ -20,18 +20,8 @@ if TYPE_CHECKING:
 PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
 
 
-class BenchResult(Protocol):
-    """What a benchmark found on one protocol."""
-
-    @property
-    def protocol(self) -> str:
-        """Which one."""
-        ...
-
-    @property
-    def met(self) -> bool:
-        """Every goal is met."""
-        ...
+class Shown(Protocol):
+    """What people are told of a benchmark."""
 
     def goals(self) -> "tuple[Goal, ...]":
         """The goals with their figures."""
@@ -43,6 +33,20 @@ class BenchResult(Protocol):
 
     def remarks(self) -> list[str]:
         """Sentences under it."""
+        ...
+
+
+class BenchResult(Shown, Protocol):
+    """What a benchmark found on one protocol."""
+
+    @property
+    def protocol(self) -> str:
+        """Which one."""
+        ...
+
+    @property
+    def met(self) -> bool:
+        """Every goal is met."""
         ...
 
     def as_json(self) -> dict[str, Any]:
@@ -138,20 +142,28 @@ def answer(name: str, results: Sequence[BenchResult], kept: "Path | None") -> di
 
 
 def _print(name: str, results: Sequence[BenchResult], kept: "Path | None", *, output: str) -> None:
-    from fleet.commands.answers import print_json, stdout, table
+    from fleet.commands.answers import print_json, stdout
 
     if output == "json":
         print_json(answer(name, results, kept))
         return
     console = stdout()
     for result in results:
-        head, *lines = result.rows()
         console.print(f"[bold]{result.protocol}[/bold]")
-        shown = table(*head, right=head[1:])
-        for line in lines:
-            shown.add_row(*line)
-        console.print(shown)
-        for sentence in (*result.remarks(), *(goal.sentence() for goal in result.goals())):
-            console.print(f"  {sentence}", markup=False, soft_wrap=True)
+        print_result(result)
     if kept is not None:
         console.print(f"data and logs: {kept}", markup=False, soft_wrap=True)
+
+
+def print_result(result: Shown, *, names: int = 1) -> None:
+    """A benchmark's table, remarks and goals. names: how many columns hold no figures."""
+    from fleet.commands.answers import stdout, table
+
+    console = stdout()
+    head, *lines = result.rows()
+    shown = table(*head, right=head[names:])
+    for line in lines:
+        shown.add_row(*line)
+    console.print(shown)
+    for sentence in (*result.remarks(), *(goal.sentence() for goal in result.goals())):
+        console.print(f"  {sentence}", markup=False, soft_wrap=True)

@@ -5,7 +5,8 @@ a question to anybody. Choice: the holder compares what it reads anyway. Slots t
 a forced rebalance that is over, and a slot that a dead holder's successor took are changes; a
 handover is none, since a static member that is replaced moves nothing. Members that heartbeat
 between a dead member's leave and its successor's join would bring an assignment of their own, so
-that they wait for `TAKER_JOINS` first, and nothing is hurried where the taker is ready by then.
+that they wait until the taker is ready, or for `TAKER_JOINS`. They hear then, since what the dead
+one had may be theirs: where a member has one partition more than others, another may get it.
 Cost: none.
 """
 
@@ -52,7 +53,7 @@ class SeenChanges:
             return "slots were closed", now
         if before.rejoin.keys() - gate.rejoin.keys():
             return "a forced rebalance", now
-        return self._late_taker(now)
+        return self._taker(now)
 
     def _note_takers(self, gate: Gate, held: dict[int, Slot], now: float) -> None:
         for number, slot in self._slots.items():
@@ -64,12 +65,12 @@ class SeenChanges:
             if not handed and not back:
                 self._taken[number] = (slot.token, now)
 
-    def _late_taker(self, now: float) -> Seen | None:
+    def _taker(self, now: float) -> Seen | None:
         for number, (token, since) in list(self._taken.items()):
             slot = self._slots.get(number)
-            if slot is None or slot.token != token or not _joins(slot):
+            if slot is None or slot.token != token or slot.holder is None:
                 del self._taken[number]
-            elif now - since >= TAKER_JOINS:
+            elif not _joins(slot) or now - since >= TAKER_JOINS:
                 del self._taken[number]
                 return f"slot {number} was taken over", now
         return None
