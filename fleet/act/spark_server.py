@@ -49,6 +49,7 @@ HOST: Final = "127.0.0.1"
 _NAME: Final = "localhost"
 """What clients are told: PySpark's own sends a token without TLS to this name alone."""
 TOKEN_ENV: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - Spark's name of it
+MASTER_ENV: Final = "FLEET_SPARK_MASTER"
 _CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # Below the ports that the kernel gives to outgoing connections, which could take a dead
 # server's port before its successor does.
@@ -246,7 +247,7 @@ def _unrecorded(home: Path) -> ProcessId | None:
     return next((m.process for m in home_processes(home) if m.part == PART and m.leads), None)
 
 
-def _pyspark() -> Path:
+def spark_home() -> Path:
     """PySpark's folder, found without importing it (0.3 s and 60 MB)."""
     need("pyspark")
     spec = importlib.util.find_spec("pyspark")
@@ -270,10 +271,10 @@ def _arguments(
             f"Spark needs Java 17 or 21 and there is no {java}: install it, or correct JAVA_HOME"
         )
     scratch = folder / "scratch"
-    master = environ.get("FLEET_SPARK_MASTER") or "local[*]"
+    master = environ.get(MASTER_ENV) or "local[*]"
     # What a container writes at its end goes with it, and its end waits for that.
     shared = class_sharing.options(
-        class_sharing.SPARK, java, _pyspark() / "jars", may_write=not in_container
+        class_sharing.SPARK, java, spark_home() / "jars", may_write=not in_container
     )
     options = " ".join(
         ["-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Djava.io.tmpdir={scratch}", *shared]
@@ -293,7 +294,7 @@ def _arguments(
     conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     # spark-submit replaces itself twice by exec, so the process started is the JVM in the end.
     return [
-        str(_pyspark() / "bin" / "spark-submit"),
+        str(spark_home() / "bin" / "spark-submit"),
         *("--master", master),
         *("--name", "fleet"),
         *conf,
@@ -310,7 +311,7 @@ def _driver_host(host: str, environ: Mapping[str, str]) -> str:
     """Where executors find the driver: loopback, unless they are elsewhere and so may be it."""
     if host == HOST or _is_local(environ):
         return HOST
-    scheme, _, rest = str(environ.get("FLEET_SPARK_MASTER")).partition("://")
+    scheme, _, rest = str(environ.get(MASTER_ENV)).partition("://")
     master, _, port = rest.partition(",")[0].rpartition(":")
     if scheme == "spark" and port.isdecimal():
         # A machine's own name may be a loopback address to itself: ask which way the master is.
@@ -321,7 +322,7 @@ def _driver_host(host: str, environ: Mapping[str, str]) -> str:
 
 
 def _is_local(environ: Mapping[str, str]) -> bool:
-    return (environ.get("FLEET_SPARK_MASTER") or "local").startswith("local")
+    return (environ.get(MASTER_ENV) or "local").startswith("local")
 
 
 def _extra(scratch: Path, host: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -330,7 +331,7 @@ def _extra(scratch: Path, host: str, environ: Mapping[str, str]) -> dict[str, st
     else:
         python = {spark_python.CHOSEN: environ.get(spark_python.CHOSEN) or sys.executable}
     return {
-        "SPARK_HOME": str(_pyspark()),
+        "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(scratch),
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:-UsePerfData",

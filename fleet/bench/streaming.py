@@ -55,7 +55,7 @@ def main() -> None:
     plan = json.loads(parser.parse_args().plan)
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    builder = SparkSession.builder.master("local[*]").appName("structured-streaming")
+    builder = SparkSession.builder.master(plan["master"]).appName("structured-streaming")
     for key, value in plan["conf"].items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

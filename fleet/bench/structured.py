@@ -50,6 +50,13 @@ def environment(cache: Path, say: Callable[[str], None]) -> Path:
     return python
 
 
+def spark_home(python: Path) -> Path:
+    """The folder of that environment's Spark; FleetError where there is none."""
+    for found in python.parents[1].glob("lib/python*/site-packages/pyspark"):
+        return found
+    raise FleetError(f"no PySpark in {python.parents[1]}: delete that folder, and try again")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a query is given beyond what it needs."""
@@ -67,6 +74,8 @@ class Queries:
     home: Path
     bootstrap: str
     topic: str
+    master: str
+    """Spark's: local[*], or a cluster's address."""
     wanted: list[dict[str, Any]] = field(default_factory=list)
 
     def add(
@@ -112,6 +121,7 @@ def running(python: Path, queries: Queries, *, cache: Path) -> Iterator[Iterator
         "conf": conf,
         "bootstrap": queries.bootstrap,
         "topic": queries.topic,
+        "master": queries.master,
         "queries": queries.wanted,
     }
     env = {

@@ -6,12 +6,15 @@ a warm-up, then a backlog, then a steady stream, alone on the machine; both run 
 job, a batch's age is counted from its oldest record to the job's end. Beside Structured Streaming
 with no setting at all stand two that people who know it would make, each in a JVM of its own: one
 that had read the others' records too would be the warmest. Where others share the machine the CPU
-of a record says more than the rate: of every process, the broker's too. Cost: seven minutes.
+of a record says more than the rate: of every process, the broker's too. With executors both read
+through a standalone cluster's, where a worker reads by ranges. Cost: seven minutes.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,8 +31,10 @@ from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.extras import need
 from fleet.slots import Phase
+from fleet.system import spark_python
 from fleet.testbed.journal import whole_lines
 from fleet.testbed.producer import order
+from fleet.testbed.standalone import Standalone, standalone
 
 GROUP: Final = "bench-worker"
 PARTITIONS: Final = 12
@@ -48,12 +53,14 @@ VARIANTS: Final[Mapping[str, structured.Settings]] = {
 }
 GOAL_RATIO: Final = 2.0
 GOAL_TUNED: Final = 1.25
+GOAL_TUNED_EXECUTORS: Final = 1.1
 GOAL_AGE: Final = 0.15
 GOAL_AGE_P95: Final = 0.4
 GOAL_AGE_PART: Final = 1 / 3
 SETTLE: Final = 20.0
 """Seconds of the steady stream before its batches count: some hundred small batches warm a JVM."""
 _DISTINCT: Final = 5000
+_GRACE: Final = 10.0
 _PATIENCE: Final = 300.0
 Line = Mapping[str, Any]
 
@@ -68,6 +75,8 @@ class WorkerOptions:
     """Of the steady stream, each."""
     alone: bool = False
     """Without Structured Streaming."""
+    executors: int = 0
+    """Of a standalone cluster, a core each; 0: Spark's own threads do the work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +92,14 @@ class WorkerResult(Judged):
 
     def goals(self) -> tuple[Goal, ...]:
         """What is held against the figures."""
+        tuned = Goal(
+            what="records/s, times the best tuned one's",
+            limit=GOAL_TUNED_EXECUTORS if self.options.executors else GOAL_TUNED,
+            measured=self._times_tuned(),
+            at_least=True,
+        )
+        if self.options.executors:
+            return (tuned,)
         ours = self.age.get(OURS)
         age = (
             Goal(what="age p50, seconds", limit=GOAL_AGE, measured=ours.p50 if ours else None),
@@ -100,12 +117,7 @@ class WorkerResult(Judged):
                 measured=times,
                 at_least=True,
             ),
-            Goal(
-                what="records/s, times the best tuned one's",
-                limit=GOAL_TUNED,
-                measured=self._times_tuned(),
-                at_least=True,
-            ),
+            tuned,
             Goal(
                 what="age p50, part of Structured Streaming's", limit=GOAL_AGE_PART, measured=part
             ),
@@ -154,7 +166,9 @@ def run(
         parent=parent, partitions=PARTITIONS, rate=0, clock=clock, say=say, ending=ending
     ) as ground:
         backlog = _Backlog(ground)
-        _ours(ground, backlog, options, result)
+        with _our_cluster(ground, options.executors) as cluster:
+            _ours(ground, backlog, cluster, options, result)
+            ground.runtime.down(grace=_GRACE)  # nothing of ours runs beside theirs
         if python is not None:
             _theirs(ground, options=options, cache=cache, python=python, result=result)
     return result
@@ -191,7 +205,43 @@ class _Backlog:
 # --- Fleet ---------------------------------------------------------------------------------
 
 
-def _ours(ground: Ground, backlog: _Backlog, options: WorkerOptions, result: WorkerResult) -> None:
+def _cluster(
+    ground: Ground, name: str, spark: Path, python: str, executors: int
+) -> AbstractContextManager[Standalone]:
+    ground.say(f"a master and {executors} nodes of one core, {name}")
+    return standalone(
+        ground.home / "clusters" / name,
+        spark=spark,
+        environ={**os.environ, spark_python.CHOSEN: python},
+        clock=ground.clock,
+        nodes=executors,
+    )
+
+
+@contextmanager
+def _our_cluster(ground: Ground, executors: int) -> Iterator[Standalone | None]:
+    """Executors that do the shared server's work meanwhile; None where its own threads do."""
+    if not executors:
+        yield None
+        return
+    before = os.environ.get(spark_server.MASTER_ENV)
+    with _cluster(ground, "ours", spark_server.spark_home(), sys.executable, executors) as made:
+        os.environ[spark_server.MASTER_ENV] = made.url  # as the supervisor's server reads it
+        try:
+            yield made
+        finally:
+            os.environ.pop(spark_server.MASTER_ENV)
+            if before is not None:
+                os.environ[spark_server.MASTER_ENV] = before
+
+
+def _ours(
+    ground: Ground,
+    backlog: _Backlog,
+    cluster: Standalone | None,
+    options: WorkerOptions,
+    result: WorkerResult,
+) -> None:
     """One real worker process on a shared Spark server, held by its gate meanwhile."""
     journal = ground.home / "batches"
     environment = {**ground.environment(GROUP), streaming.JOURNAL: str(journal)}
@@ -216,7 +266,7 @@ def _ours(ground: Ground, backlog: _Backlog, options: WorkerOptions, result: Wor
             {
                 "broker": ground.broker_pids,
                 "worker": lambda: _family(ground.worker_pids(GROUP)),
-                "Spark": lambda: _family(_spark_pids(ground)),
+                "Spark": lambda: _family((*_spark_pids(ground), *_pids(cluster))),
             }
         )
         opened = ground.clock.now()
@@ -263,6 +313,10 @@ def _spark_pids(ground: Ground) -> list[int]:
     return [] if server is None else [server.pid]
 
 
+def _pids(cluster: Standalone | None) -> tuple[int, ...]:
+    return () if cluster is None else cluster.pids
+
+
 def _told(ground: Ground, spent: Mapping[str, float], records: int) -> float:
     """Microseconds of CPU a record, in all; said by process."""
     each = {name: 1e6 * seconds / records for name, seconds in spent.items()}
@@ -282,7 +336,7 @@ def _last(ground: Ground, event: str) -> float:
 def _theirs(
     ground: Ground, *, options: WorkerOptions, cache: Path, python: Path, result: WorkerResult
 ) -> None:
-    """Each variant in a JVM of its own: none shall be warmer than the one the worker has."""
+    """Each variant in JVMs of its own: none shall be warmer than those that the worker has."""
     at = {str(n): options.warm_up // PARTITIONS for n in range(PARTITIONS)}
     bound = {"maxOffsetsPerTrigger": str(PER_TRIGGER)}
     warm = {"startingOffsets": "earliest", **bound}
@@ -290,12 +344,27 @@ def _theirs(
     for number, (name, settings) in enumerate(VARIANTS.items()):
         home = ground.home / "structured" / str(number)
         home.mkdir(parents=True)
-        queries = structured.Queries(home=home, bootstrap=ground.fleet.bootstrap, topic=TOPIC)
-        queries.add("warm-up", warm, settings, records=options.warm_up)
-        queries.add("backlog", start, settings, records=options.backlog)
-        queries.add("stream", {"startingOffsets": "latest"}, settings, seconds=options.seconds)
-        with structured.running(python, queries, cache=cache) as lines:
-            _variant(ground, name, lines, options=options, result=result)
+        with _their_cluster(ground, number, python, options.executors) as cluster:
+            queries = structured.Queries(
+                home=home,
+                bootstrap=ground.fleet.bootstrap,
+                topic=TOPIC,
+                master="local[*]" if cluster is None else cluster.url,
+            )
+            queries.add("warm-up", warm, settings, records=options.warm_up)
+            queries.add("backlog", start, settings, records=options.backlog)
+            queries.add("stream", {"startingOffsets": "latest"}, settings, seconds=options.seconds)
+            with structured.running(python, queries, cache=cache) as lines:
+                _variant(ground, name, lines, cluster=cluster, options=options, result=result)
+
+
+def _their_cluster(
+    ground: Ground, number: int, python: Path, executors: int
+) -> AbstractContextManager[Standalone | None]:
+    if not executors:
+        return nullcontext()
+    spark = structured.spark_home(python)
+    return _cluster(ground, f"theirs-{number}", spark, str(python), executors)
 
 
 def _variant(
@@ -303,6 +372,7 @@ def _variant(
     name: str,
     lines: Iterable[Line],
     *,
+    cluster: Standalone | None,
     options: WorkerOptions,
     result: WorkerResult,
 ) -> None:
@@ -314,7 +384,7 @@ def _variant(
                 ground.say(f"Structured Streaming, {name}: {line['begin']}")
                 if line["begin"] == "stream":
                     stack.enter_context(ground.streaming(RATE))
-                family = partial(_family, [line["pid"]])
+                family = partial(_family, (line["pid"], *_pids(cluster)))
                 meter = Spent({"broker": ground.broker_pids, "Spark": family})
             elif line["end"] == "backlog":
                 result.rate[name] = rate_of(line["batches"], options.backlog)

@@ -9,7 +9,6 @@ fleet.yaml names no schedule, and the demo decides when each step begins. Cost: 
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from fleet.demo.dagster_page import DagsterPage
 from fleet.errors import FleetError, Unreachable
 from fleet.system import processes
 from fleet.system.home import write_whole
+from fleet.system.ports import free_port
 from fleet.system.processes import ProcessId
 
 HOST: Final = "127.0.0.1"
@@ -72,7 +72,7 @@ class DagsterUi:
         }
         # JSON is YAML, and quotes whatever a folder is called.
         write_whole(workspace, json.dumps({"load_from": [{"python_module": where}]}) + "\n")
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port(HOST)
         command = (sys.executable, "-m", "dagster", "dev", "-w", str(workspace))
         self._process = processes.spawn(
             (*command, "-h", HOST, "-p", str(self.port), "--log-level", "warning"),
@@ -128,9 +128,3 @@ class DagsterUi:
 def dagster_environ(*, config: Path, home: Path) -> dict[str, str]:
     """The environment that tells the definitions which fleet they are of."""
     return {**os.environ, "FLEET_CONFIG": str(config), "FLEET_HOME": str(home)}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.system import processes
-from tests.support.ports import free_port
+from fleet.system.ports import free_port
 from tests.support.waiting import until
 
 # The networking flags keep Chromium from looking for hosts outside the machine.

@@ -11,8 +11,8 @@ from typing import Any
 
 from fleet.demo.dagster_page import DagsterPage
 from fleet.system import processes
+from fleet.system.ports import free_port
 from fleet.system.processes import ProcessId
-from tests.support.ports import free_port
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]

@@ -17,12 +17,12 @@ from fleet.clock import SystemClock
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.leases.store_roles import worker_rules
+from fleet.system.ports import free_port
 from fleet.worker.pod_environment import SPARK, SPARK_TOKEN
 from tests.conftest import RunningBroker
 from tests.faults.weather import WAYS, members
 from tests.support.kafka_tools import dump_group_records
 from tests.support.kube_api import KubeApi
-from tests.support.ports import free_port
 from tests.worker.conftest import LEASE, Group
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.kubernetes, pytest.mark.long]

@@ -7,11 +7,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.act.spark_server import TOKEN_ENV
+from fleet.system.ports import free_port
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube, image
 from tests.support.pod_shop import PodShop
-from tests.support.ports import free_port
-from tests.support.spark_cluster import connect_server, standalone
+from tests.support.spark_cluster import application_of, connect_server, standalone
 from tests.support.workshop import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.spark, pytest.mark.long]
@@ -53,7 +53,7 @@ def test_pods_whose_batches_run_on_a_cluster(
         standalone(tmp_path / "cluster", cores=2, host=kube.host_address) as cluster,
         connect_server(cluster, token=TOKEN, listen=listen) as url,
     ):
-        application = cluster.application()
+        application = application_of(cluster)
         shop = PodShop(
             tmp_path / "shop", kube_broker.bootstrap_servers, namespace, runtime=runtime,
             spark=url,
@@ -70,7 +70,7 @@ def test_pods_whose_batches_run_on_a_cluster(
             ran = told(shop.bootstrap, places)
             assert ran
             assert all(f"/{application['id']}/" in place for place in ran), ran
-            assert cluster.application()["id"] == application["id"]
+            assert application_of(cluster)["id"] == application["id"]
             settings = kube.kubectl("-n", namespace, "get", "configmaps,deployments", "-o", "yaml")
             assert url in settings
             assert TOKEN not in settings

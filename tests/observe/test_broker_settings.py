@@ -5,8 +5,8 @@ import pytest
 from fleet.kafka_source.broker_settings import broker_limits
 from fleet.kafka_source.connections import Connections
 from fleet.model.broker_limits import UNKNOWN, BrokerLimits
+from fleet.system.ports import free_port
 from tests.conftest import RunningBroker
-from tests.support.ports import free_port
 
 pytestmark = pytest.mark.broker
 

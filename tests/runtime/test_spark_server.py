@@ -16,9 +16,9 @@ from fleet.clock import SystemClock
 from fleet.errors import Unreachable
 from fleet.system.home import write_state
 from fleet.system.home_processes import home_processes
+from fleet.system.ports import free_port
 from fleet.system.processes import ProcessId, alive, spawn
 from fleet.worker.batch.spark_link import SparkLink
-from tests.support.ports import free_port
 from tests.support.waiting import until
 
 CLIENT = """
@@ -230,7 +230,7 @@ def test_a_foreground_server_writes_no_archive_of_classes(tmp_path: Path):
     begin = f"""if True:
         from pathlib import Path
         from fleet.act import spark_server
-        spark_server._pyspark = lambda: Path({str(tmp_path / "pyspark")!r})
+        spark_server.spark_home = lambda: Path({str(tmp_path / "pyspark")!r})
         spark_server.main(["--listen", "127.0.0.1:15002"])"""
     (tmp_path / "pyspark" / "jars").mkdir()
     (tmp_path / "java").write_text("#!/bin/sh\n")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from fleet.system.ports import free_port
 from fleet.testing import local_spark
 from tests.sinks.cases import SINKS, Place, batch, range_of
-from tests.support.ports import free_port
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.spark

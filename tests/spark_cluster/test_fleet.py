@@ -16,6 +16,7 @@ from tests.conftest import RunningBroker
 from tests.spark_cluster.conftest import TOKEN, Elsewhere
 from tests.support.command import process
 from tests.support.live_folders import files_below
+from tests.support.spark_cluster import application_of
 from tests.support.waiting import until
 from tests.support.workshop import Workshop, ending, kill
 
@@ -127,7 +128,7 @@ def test_a_fleet_and_the_history_run_on_one_cluster(
     elsewhere: Elsewhere, token: str, broker: RunningBroker, unique: str, home: Path
 ):
     """Its batches and the history's are the cluster's work, and nothing is lost or twice."""
-    application = elsewhere.cluster.application()
+    application = application_of(elsewhere.cluster)
     assert application["name"] == "fleet"
     with yard(home, broker, f"there-{unique}", elsewhere.url) as made:
         made.shop.declare(replicas={"min": 2, "max": 2, "standby": 0})
@@ -155,7 +156,7 @@ def test_a_fleet_and_the_history_run_on_one_cluster(
     mine = Tables(home / "there").rebalances(group=made.shop.group)
     assert [each.number for each in mine][:1] == [1]
     assert content(home / "there") == content(home / "here")
-    assert elsewhere.cluster.application()["id"] == application["id"]
+    assert application_of(elsewhere.cluster)["id"] == application["id"]
     assert not (home / "spark").exists(), "no server of this home was needed"
     assert TOKEN not in (elsewhere.cluster.folder / "connect.log").read_text()
 
@@ -164,7 +165,7 @@ def test_kill_9_and_new_code_on_a_cluster(
     elsewhere: Elsewhere, token: str, broker: RunningBroker, unique: str, home: Path
 ):
     """A worker, an executor: the sink holds every record once. A roll runs the new code at once."""
-    application = elsewhere.cluster.application()
+    application = application_of(elsewhere.cluster)
     with yard(home, broker, f"killed-{unique}", elsewhere.url) as made:
         made.shop.apply()
         with made.shop.stream(rate=200), made.shop.fleet() as fleet:

@@ -16,13 +16,14 @@ from dagster import DagsterInstance, materialize
 from fleet.dagster.history_assets import history_assets, pipes_client
 from fleet.dagster.resources import FleetResource, declared
 from fleet.history.tables import Tables
+from fleet.system.ports import free_port
 from tests.history.test_exactly_once import KILLS, MORE, broker, fill, held, run, scan
 from tests.spark_cluster.conftest import Elsewhere
-from tests.support.ports import free_port
 from tests.support.spark_cluster import (
     HOME,
     ROOT,
     Standalone,
+    application_of,
     connect_server,
     serving,
     standalone,
@@ -98,7 +99,7 @@ def test_killed_at_any_step_on_a_cluster(
             break
     assert held(tables) == whole == held(Tables(quiet))
     assert tables.rebalances() == Tables(quiet).rebalances()
-    assert elsewhere.cluster.application()["name"] == "fleet"
+    assert application_of(elsewhere.cluster)["name"] == "fleet"
 
 
 def _answered(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
@@ -168,7 +169,7 @@ def test_a_cluster_without_executors(
         assert "offsets within 10 s (history.batch_timeout) and was interrupted" in done.stderr
         assert Tables(home / "home" / "history").manifest() is None
         cluster.add_node()
-        cluster.ready()
+        cluster.wait_ready()
         declare(home, broker, url)
         _answered(run(home, url))
         (commits, _, events), (real, _, every) = (
@@ -191,7 +192,7 @@ def own_disk(tmp_path: Path, home: Path) -> Iterator[Standalone]:
         pytest.skip("this needs a mount namespace: run it as root")
     with standalone(tmp_path / "cluster", nodes=0) as cluster:
         cluster.add_node(own_disk=tables)
-        cluster.ready()
+        cluster.wait_ready()
         yield cluster
 
 
@@ -228,7 +229,7 @@ def test_the_tasks_are_the_executors_by_sparks_own_account(
         ]
         environ = {**cluster.environ, "SPARK_LOCAL_DIRS": str(tmp_path)}
         with serving(cluster, started, environ, port) as url:
-            application = cluster.application()
+            application = application_of(cluster)
             assert application["name"] == "theirs"
 
             def tasks() -> dict[str, int]:

@@ -22,7 +22,7 @@ import yaml
 from fleet.clock import SystemClock
 from fleet.kubernetes.client.api import Api, Request, connect, transmit
 from fleet.system.home import cache_home
-from tests.support.ports import free_port
+from fleet.system.ports import free_port
 
 ADMIN = "admin"
 GROUPS = {ADMIN: "system:masters", "worker": "", "manager": "", "reader": ""}

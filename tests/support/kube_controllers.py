@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import _create_unverified_context
 
+from fleet.system.ports import free_port
 from tests.support.kube_api import KubeApi, program
-from tests.support.ports import free_port
 
 CONTROLLERS = (
     "deployment-controller",
