@@ -5,9 +5,10 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
 from fleet.bench.figures import spread
-from fleet.bench.structured import told_by
+from fleet.bench.structured import spark_home, told_by
 from fleet.bench.worker_bench import (
     THEIRS,
     VARIANTS,
@@ -17,8 +18,9 @@ from fleet.bench.worker_bench import (
     batches,
     rate_of,
 )
-from fleet.commands.bench.bench_worker import answer
+from fleet.commands.bench.bench_worker import answer, worker
 from fleet.errors import FleetError
+from fleet.system.processes import find
 from tests.bench.test_commands import bench
 from tests.support.json_contract import documented, shape
 
@@ -52,11 +54,13 @@ def missed(found):
         ({"late": 0.41}, ["age p95, seconds"]),
         ({"their_age": 0.4}, ["age p50, part of Structured Streaming's"]),
         ({"ours": 1.0, "their_age": 0.1, "alone": True}, []),
+        ({"ours": 220.0, "age": 9.0, "late": 9.0, "executors": 2}, []),
+        ({"ours": 219.0, "executors": 2}, ["records/s, times the best tuned one's"]),
     ],
 )
 def test_goals(figures, goals):
     """Twice its records, 1.25 times the tuned one's, 0.15 s, 0.4 s at p95, and a third of its age;
-    alone only what can be known.
+    alone only what can be known; with executors 1.1 times the tuned one's records.
     """
     assert missed(result(**figures)) == goals
 
@@ -119,6 +123,23 @@ def test_json_has_the_documented_shape():
     assert shape(told) == shape(documented("fleet bench worker -o json"))
 
 
+def test_executors_alone_have_nothing_to_show():
+    """Their only goal is beside Structured Streaming."""
+    told = CliRunner().invoke(worker, ["--alone", "--executors", "2"])
+    assert told.exit_code == 2
+    assert "--executors N compares with Structured Streaming: omit --alone" in told.output
+
+
+def test_the_folder_of_the_other_spark(tmp_path):
+    """Of an environment that its user has half deleted, too."""
+    python = tmp_path / "bin" / "python"
+    with pytest.raises(FleetError, match=f"no PySpark in {tmp_path}: delete that folder"):
+        spark_home(python)
+    found = tmp_path / "lib" / "python3.11" / "site-packages" / "pyspark"
+    found.mkdir(parents=True)
+    assert spark_home(python) == found
+
+
 @pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.spark
@@ -131,3 +152,17 @@ def test_worker_for_real(tmp_path):
     assert [goal["goal"] for goal in told["goals"]] == ["age p50, seconds", "age p95, seconds"]
     assert told["cpu_microseconds_per_record"]["fleet"] > 0
     assert 0 < told["age_p50_seconds"]["fleet"] < 30
+
+
+@pytest.mark.long
+@pytest.mark.broker
+@pytest.mark.spark
+def test_executors_for_real(tmp_path):
+    """Each side on a cluster of its own, which is gone afterwards."""
+    options = ("--executors", "2", "--backlog", "200000", "--seconds", "10")
+    code, told = bench(tmp_path, "worker", *options)
+    assert not (tmp_path / "bench").exists(), "the home is gone"
+    assert code == (0 if told["met"] else 1)
+    assert set(told["records_per_second"]) == {"fleet", *VARIANTS}
+    assert [goal["goal"] for goal in told["goals"]] == ["records/s, times the best tuned one's"]
+    assert not find("org.apache.spark.deploy.master.Master"), "no master is left"
