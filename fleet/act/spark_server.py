@@ -247,7 +247,7 @@ def _unrecorded(home: Path) -> ProcessId | None:
     return next((m.process for m in home_processes(home) if m.part == PART and m.leads), None)
 
 
-def spark_home() -> Path:
+def pyspark_folder() -> Path:
     """PySpark's folder, found without importing it (0.3 s and 60 MB)."""
     need("pyspark")
     spec = importlib.util.find_spec("pyspark")
@@ -274,7 +274,7 @@ def _arguments(
     master = environ.get(MASTER_ENV) or "local[*]"
     # What a container writes at its end goes with it, and its end waits for that.
     shared = class_sharing.options(
-        class_sharing.SPARK, java, spark_home() / "jars", may_write=not in_container
+        class_sharing.SPARK, java, pyspark_folder() / "jars", may_write=not in_container
     )
     options = " ".join(
         ["-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Djava.io.tmpdir={scratch}", *shared]
@@ -294,7 +294,7 @@ def _arguments(
     conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     # spark-submit replaces itself twice by exec, so the process started is the JVM in the end.
     return [
-        str(spark_home() / "bin" / "spark-submit"),
+        str(pyspark_folder() / "bin" / "spark-submit"),
         *("--master", master),
         *("--name", "fleet"),
         *conf,
@@ -331,7 +331,7 @@ def _extra(scratch: Path, host: str, environ: Mapping[str, str]) -> dict[str, st
     else:
         python = {spark_python.CHOSEN: environ.get(spark_python.CHOSEN) or sys.executable}
     return {
-        "SPARK_HOME": str(spark_home()),
+        "SPARK_HOME": str(pyspark_folder()),
         "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(scratch),
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:-UsePerfData",

@@ -50,7 +50,7 @@ def environment(cache: Path, say: Callable[[str], None]) -> Path:
     return python
 
 
-def spark_home(python: Path) -> Path:
+def spark_folder(python: Path) -> Path:
     """The folder of that environment's Spark; FleetError where there is none."""
     for found in python.parents[1].glob("lib/python*/site-packages/pyspark"):
         return found

@@ -225,7 +225,7 @@ def _our_cluster(ground: Ground, executors: int) -> Iterator[Standalone | None]:
         yield None
         return
     before = os.environ.get(spark_server.MASTER_ENV)
-    with _cluster(ground, "ours", spark_server.spark_home(), sys.executable, executors) as made:
+    with _cluster(ground, "ours", spark_server.pyspark_folder(), sys.executable, executors) as made:
         os.environ[spark_server.MASTER_ENV] = made.url  # as the supervisor's server reads it
         try:
             yield made
@@ -363,7 +363,7 @@ def _their_cluster(
 ) -> AbstractContextManager[Standalone | None]:
     if not executors:
         return nullcontext()
-    spark = structured.spark_home(python)
+    spark = structured.spark_folder(python)
     return _cluster(ground, f"theirs-{number}", spark, str(python), executors)
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from fleet.bench.figures import spread
-from fleet.bench.structured import spark_home, told_by
+from fleet.bench.structured import spark_folder, told_by
 from fleet.bench.worker_bench import (
     THEIRS,
     VARIANTS,
@@ -134,10 +134,10 @@ def test_the_folder_of_the_other_spark(tmp_path):
     """Of an environment that its user has half deleted, too."""
     python = tmp_path / "bin" / "python"
     with pytest.raises(FleetError, match=f"no PySpark in {tmp_path}: delete that folder"):
-        spark_home(python)
+        spark_folder(python)
     found = tmp_path / "lib" / "python3.11" / "site-packages" / "pyspark"
     found.mkdir(parents=True)
-    assert spark_home(python) == found
+    assert spark_folder(python) == found
 
 
 @pytest.mark.long

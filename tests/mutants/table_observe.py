@@ -5,6 +5,7 @@ from tests.mutants.mutant import faults
 _TEXT = ("tests/exporter/test_metrics.py::test_text_is_what_the_library_writes",)
 _MEMORY = ("tests/exporter/test_memory.py",)
 _PIPES = ("tests/orchestration/test_pipes_messages.py",)
+_WORKER = ("tests/bench/test_worker.py",)
 
 MUTANTS = faults(
     {
@@ -43,6 +44,17 @@ MUTANTS = faults(
         ("fleet/dagster/pipes_messages.py", _PIPES): {
             "pipes-half-a-message-is-one": '*lines, rest = [-(rest + file.read()).split(b"\\n")-]{+[*file.read().splitlines(), b""]+}',
             "pipes-ends-at-what-is-no-message": 'handler.report_pipes_framework_exception("a message", sys.exc_info()){+; return+}',
+        },
+        # --- benchmarks' verdicts
+        ("fleet/bench/worker_bench.py", _WORKER): {
+            "bench-executors-held-to-the-goal-of-one-machine": "limit=[-GOAL_TUNED_EXECUTORS if self.options.executors else -]GOAL_TUNED,",
+            "bench-executors-held-to-ages": "if [-self.options.executors-]{+False+}:\n            return (tuned,)",
+        },
+        ("fleet/bench/structured.py", _WORKER): {
+            "bench-spark-of-another-folder": "python.parents[[-1-]{+2+}].glob",
+        },
+        ("fleet/commands/bench/bench_worker.py", _WORKER): {
+            "bench-executors-without-anything-beside": "if alone and [-executors-]{+False+}:",
         },
     },
 )

@@ -230,7 +230,7 @@ def test_a_foreground_server_writes_no_archive_of_classes(tmp_path: Path):
     begin = f"""if True:
         from pathlib import Path
         from fleet.act import spark_server
-        spark_server.spark_home = lambda: Path({str(tmp_path / "pyspark")!r})
+        spark_server.pyspark_folder = lambda: Path({str(tmp_path / "pyspark")!r})
         spark_server.main(["--listen", "127.0.0.1:15002"])"""
     (tmp_path / "pyspark" / "jars").mkdir()
     (tmp_path / "java").write_text("#!/bin/sh\n")

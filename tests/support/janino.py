@@ -10,6 +10,6 @@ MAIN = "org.codehaus.janino.SimpleCompiler"
 
 def class_path(*others: str) -> str:
     """Its jars behind these: a JVM's archive of classes fits what a class path begins with."""
-    jars = spark_server.spark_home() / "jars"
+    jars = spark_server.pyspark_folder() / "jars"
     own = [*jars.glob("janino-*.jar"), *jars.glob("commons-compiler-*.jar")]
     return os.pathsep.join([*others, *map(str, own)])
