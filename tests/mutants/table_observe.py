@@ -5,7 +5,11 @@ from tests.mutants.mutant import faults
 _TEXT = ("tests/exporter/test_metrics.py::test_text_is_what_the_library_writes",)
 _MEMORY = ("tests/exporter/test_memory.py",)
 _PIPES = ("tests/orchestration/test_pipes_messages.py",)
-_WORKER = ("tests/bench/test_worker.py",)
+_WORKER = (
+    "tests/bench/test_worker.py::test_goals",
+    "tests/bench/test_worker.py::test_executors_alone_have_nothing_to_show",
+    "tests/bench/test_worker.py::test_the_folder_of_the_other_spark",
+)
 
 MUTANTS = faults(
     {
