@@ -7,7 +7,6 @@ _MEMORY = ("tests/exporter/test_memory.py",)
 _PIPES = ("tests/orchestration/test_pipes_messages.py",)
 _WORKER = (
     "tests/bench/test_worker.py::test_goals",
-    "tests/bench/test_worker.py::test_executors_alone_have_nothing_to_show",
     "tests/bench/test_worker.py::test_the_folder_of_the_other_spark",
 )
 
@@ -56,9 +55,6 @@ MUTANTS = faults(
         },
         ("fleet/bench/structured.py", _WORKER): {
             "bench-spark-of-another-folder": "python.parents[[-1-]{+2+}].glob",
-        },
-        ("fleet/commands/bench/bench_worker.py", _WORKER): {
-            "bench-executors-without-anything-beside": "if alone and [-executors-]{+False+}:",
         },
     },
 )
