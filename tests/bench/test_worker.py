@@ -18,7 +18,8 @@ from fleet.bench.worker_bench import (
     batches,
     rate_of,
 )
-from fleet.commands.bench.bench_worker import answer, worker
+from fleet.cli import cli
+from fleet.commands.bench.bench_worker import answer
 from fleet.errors import FleetError
 from fleet.system.processes import find
 from tests.bench.test_commands import bench
@@ -125,7 +126,7 @@ def test_json_has_the_documented_shape():
 
 def test_executors_alone_have_nothing_to_show():
     """Their only goal is beside Structured Streaming."""
-    told = CliRunner().invoke(worker, ["--alone", "--executors", "2"])
+    told = CliRunner().invoke(cli, ["bench", "worker", "--alone", "--executors", "2"])
     assert told.exit_code == 2
     assert "--executors N compares with Structured Streaming: omit --alone" in told.output
 

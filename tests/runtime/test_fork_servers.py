@@ -99,8 +99,9 @@ class Forks:
         return found.process
 
     def found(self, part: str) -> list[HomeProcess]:
-        """What runs of the home."""
-        return [each for each in home_processes(self.home) if each.part == part]
+        """What runs of the home; of servers themselves: one's child is there for a moment."""
+        there = [each for each in home_processes(self.home) if each.part == part]
+        return [each for each in there if each.leads or part != PART]
 
     def told(self) -> str:
         """What servers and workers wrote."""
