@@ -4,6 +4,7 @@ from tests.mutants.mutant import faults
 
 _OWNING = ("tests/worker/test_owning.py",)
 _POSITIONS = ("tests/worker/test_positions.py",)
+_GIVING_UP = ("tests/worker/test_giving_up.py",)
 _LEADERLESS = ("tests/worker/test_leaderless.py",)
 _EDGES = ("tests/ranges/test_edges.py",)
 _ANSWERS = ("tests/ranges/test_answers_received.py",)
@@ -15,10 +16,19 @@ _NUDGES = ("tests/worker/test_nudging.py",)
 MUTANTS = faults(
     {
         ("fleet/worker/member/membership.py", _OWNING): {
-            "member-revoke-does-not-wait": "while self._pipeline.[-touches(tps) or self._pipeline.-]unsettled & tps:",
             "member-batch-in-hand-not-told": "self.state.in_hand = [-self._pipeline.busy-]{+False+}",
             "member-lost-partitions-still-ours": """            self._pipeline.interrupt()
         self._pipeline.[-lose-]{+drop+}(tps)""",
+        },
+        ("fleet/worker/member/revocation.py", _OWNING): {
+            "member-revoke-does-not-wait": "while pipeline.[-touches(tps) or pipeline.-]unsettled & tps:",
+        },
+        ("fleet/worker/member/membership.py", _GIVING_UP): {
+            "member-drains-with-records-in-its-hands": "                if then is not Drain.REJOIN[-:-]{+ and False:+}",
+            "member-idles-while-it-gives-up": "if [-self._protocol.rejoins_after-]{+False+} and not self._done and",
+            "member-keeps-its-group-waiting": "if [-self._protocol.rejoins_after and -]not self._done and self._draining",
+            "member-lets-nobody-go-first": "[-        self._reading.rest(self._clock.monotonic())  # those who take them over go first\n-]        self._protocol.unassign(",
+            "member-goes-first-without-what-came": "[-        if tps:\n            self._pipeline.reopen()\n-]        marked =",
         },
         ("fleet/worker/member/membership.py", ("tests/worker/test_ended_while_joining.py",)): {
             "member-asks-for-offsets-while-it-closes": "if self._done{+ and not partitions+}:  # inside close()",
@@ -56,7 +66,7 @@ MUTANTS = faults(
         },
         ("fleet/worker/member/pipeline.py", _OWNING): {
             "pipeline-cut-short-for-ever": "state.unclean [-&=-]{+|=+} hand.cut",
-            "pipeline-cut-short-once": "hand.cut = self._state.unclean = True\n        [-self.interrupt()-]{+_ = hand+}",
+            "pipeline-cut-short-once": "hand.cut = self._state.unclean = True\n            [-self.interrupt()-]{+_ = hand+}",
             "pipeline-commits-over-a-gap-while-busy": """        if self._in_hand is not None or holds:
             {+self._commit_gaps()
             +}return""",

@@ -342,6 +342,30 @@ def test_a_busy_spark_rests_between_the_batches_of_a_trickle():
     assert made.close(clock.monotonic()) is not None
 
 
+def test_it_hurries_with_what_is_done_sooner_than_a_trickle_waits():
+    """Before partitions go: as many records as the last batch had take what that one took, more
+    take longer in proportion; nothing is known of the first, and nothing read is no batch.
+    """
+    clock = ManualClock()
+    made = InlineReading(limit=100, max_wait=0.2, max_seconds=10.0, clock=clock)
+    made.add_partition(P0, topic_id="T", start=0, replay_to=None)
+    made.add(P0, records(0, 10))
+    assert not made.hurry()
+    batch = made.close(clock.monotonic())
+    assert batch is not None
+    made.took(batch, 0.1)
+    assert not made.hurry()
+    made.add(P0, records(10, 30))
+    assert made.close(clock.monotonic()) is None
+    assert made.hurry()
+    batch = made.close(clock.monotonic())
+    assert batch is not None
+    made.took(batch, 0.1)
+    made.add(P0, records(30, 71))
+    assert not made.hurry(), "0.205 s"
+    assert made.close(clock.monotonic()) is None
+
+
 def test_slow_records_are_several_tasks_until_they_are_quick():
     """A function that takes long for each row keeps what several cores give it."""
     made = InlineReading(limit=50_000, max_wait=0.2, max_seconds=10.0, clock=SystemClock())

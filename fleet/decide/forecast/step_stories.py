@@ -22,7 +22,7 @@ MOST_HANDOVERS: Final = 6
 """Of a story; a roll of more takes as much longer."""
 MOST_PARTITIONS: Final = 384
 _SECOND_ROUND: Final = 250
-"""A cooperative worker's wait before it asks for the next round, `_OTHERS_HEAR` of its member."""
+"""A cooperative worker's wait before it asks for the next round: its protocol's `rejoins_after`."""
 _BEGINS: Final = {"classic": 10_000, "consumer": 30_000}
 """When the group has settled after its start."""
 _LOOKS_EVERY: Final = 100

@@ -190,6 +190,14 @@ class AdaptiveReader:
         """
         return min(limit, self._batch.inline) if self._by_column else limit
 
+    def rest(self, now: float) -> None:
+        """See Reading.rest."""
+        self._inline.rest(now)
+
+    def hurry(self) -> bool:
+        """See Reading.hurry."""
+        return not self._named and self._inline.hurry()
+
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See Reading.gaps. A range over markers alone is a batch without records."""
         return {} if self._named else self._inline.gaps()

@@ -90,6 +90,16 @@ class BatchReader(Protocol):
         """
         ...
 
+    def rest(self, now: float) -> None:
+        """What trickles in waits `max_wait` from monotonic `now` on, as after a batch."""
+        ...
+
+    def hurry(self) -> bool:
+        """Let the next `close` wait for nothing, where a batch of what trickled in takes no longer
+        than `max_wait`; whether it does.
+        """
+        ...
+
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """Read partitions whose position moved over no record: (start, position); now past it."""
         ...

@@ -140,6 +140,8 @@ class Buffer:
         self._count = 0
         self._last_at = -math.inf
         """Monotonic time at which the last batch closed, or has ended."""
+        self._last_took = (math.inf, 0)
+        """Seconds of the last batch, and its records; no end of seconds while there was none."""
         self._fresh_since: float | None = None
         """Since when records wait for partitions just assigned that were not heard of yet."""
 
@@ -243,8 +245,16 @@ class Buffer:
         return self._count >= STREAM * self.max_wait or now - self._last_at >= self.max_wait
 
     def rest(self, now: float) -> None:
-        """The last batch has ended."""
+        """See Reading.rest: the last batch has ended, or others go first."""
         self._last_at = now
+
+    def hurry(self) -> bool:
+        """See Reading.hurry. What the last batch took is what one with as many records takes."""
+        seconds, records = self._last_took
+        quick = seconds * max(1.0, self._count / max(1, records)) <= self.max_wait
+        if hurried := self._count > 0 and not self.full and quick:
+            self._last_at = -math.inf
+        return hurried
 
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See Reading.gaps."""
@@ -363,6 +373,7 @@ class InlineReading(Buffer):
     def took(self, batch: Prepared, seconds: float) -> None:
         """See Reading.took."""
         self.rest(self._clock.monotonic())
+        self._last_took = (seconds, batch.records)
         for bound in (self._bound, self._quick):
             bound.took(batch.records, seconds)
         self.limit, self.one_task = self._bound.records, self._quick.records

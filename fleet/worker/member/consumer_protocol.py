@@ -19,6 +19,7 @@ class ConsumerGroup:
 
     exclusive = True
     heartbeats_on_subscribe = True
+    rejoins_after = 0.0
     idle_after = 15.0
     """The longest assignment interval that we set, and two heartbeats to hear of it."""
 

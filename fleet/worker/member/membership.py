@@ -32,6 +32,7 @@ from fleet.worker.member.member_state import Drain, End, Ended, MembershipOption
 from fleet.worker.member.nudging import Nudging
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol, end_of, verdict
+from fleet.worker.member.revocation import finish
 from fleet.worker.member.subscription import Subscription
 from fleet.worker.offsets.assigning import Assigner, look_around
 from fleet.worker.offsets.topics import TopicWatch
@@ -40,11 +41,6 @@ _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01
 _STILL: Final = 0.05
 """Seconds to wait for commands where nothing is read."""
-_OTHERS_HEAR: Final = 0.25
-"""Least seconds from a cooperative revocation to the rejoin that it brings. Rejoining within
-milliseconds ends the round for a member that has not synced yet: it is answered 27, joins again
-with all it had, learns only then what to give up, and costs a third round."""
-_UNCLEAN_SECONDS: Final = 5.0
 
 
 class Membership:
@@ -302,12 +298,19 @@ class Membership:
             self._done = before is Drain.STILL and then is Drain.CLOSE  # not one poll more
             if self._draining.begin(then, self._clock.monotonic()):
                 self._spare()
+                if then is not Drain.REJOIN:
+                    self._begin_last()
         if self.state.joined_at is None and then is Drain.CLOSE:
             self._done = True  # not even subscribed
 
     def _spare(self) -> None:
         if self._flow is not None:
             self._flow.spare()
+
+    def _begin_last(self) -> None:
+        """Process what was read of a trickle, where that is quick, before others go on with it."""
+        if self._flow is not None and not self._flow.busy and self._reading.hurry():
+            self._flow.step()
 
     def _abort(self) -> None:
         self._done = True
@@ -319,7 +322,7 @@ class Membership:
         if self._pipeline.busy:
             self._pipeline.settle()
             if self._pipeline.running and self._draining.late(self._clock.monotonic()):
-                self._cut_short("the drain")
+                self._pipeline.cut_short("the drain")
         if not (busy := self._pipeline.busy):
             self._pipeline.commit_chosen()
         unsettled, now = bool(self._pipeline.unsettled), self._clock.monotonic()
@@ -335,10 +338,6 @@ class Membership:
             case Drain.GO_ON:
                 self._draining.end()
                 self._pipeline.rewind(sorted(self.state.partitions))
-
-    def _cut_short(self, what: str) -> None:
-        if self._pipeline.cut_short():
-            self._events.log(f"{what} ran into drain_timeout: interrupting the batch")
 
     def _rejoin(self) -> None:
         """unsubscribe() makes even a static member send LeaveGroup; the join follows at once."""
@@ -379,6 +378,8 @@ class Membership:
         tps = sorted(TopicPartition(each.topic, each.partition) for each in partitions)
         with self.state.waits(self._clock):
             starts = self._assigner.starts(consumer, tps)
+        if tps:
+            self._pipeline.reopen()
         marked = self._quarantine(frozenset(tps))
         self._pipeline.quarantined |= marked
         self.state.partitions |= frozenset(tps)
@@ -400,34 +401,26 @@ class Membership:
     def _on_revoke(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
         began = self._clock.monotonic()
         tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)
+        if self._protocol.rejoins_after and not self._done and self._draining.then is None:
+            self._begin_last()
         self._pipeline.drop(tps)
         if not self._done:
-            self._finish(tps)
+            timeout, clock = self._terms.drain_timeout, self._clock
+            finish(tps, self._pipeline, timeout=timeout, serve=self._serve, clock=clock)
         self._pipeline.lose(tps)
         self.state.partitions -= tps
         self._fetching.drop(tps)
-        if self._terms.options.get("partition.assignment.strategy") == "cooperative-sticky":
-            while not self._done and (left := began + _OTHERS_HEAR - self._clock.monotonic()) > 0:
-                self._commands.serve(min(left, _STILL))
+        until = began + self._protocol.rejoins_after
+        while not self._done and (left := until - self._clock.monotonic()) > 0:
+            self._commands.serve(min(left, _STILL))
+        self._reading.rest(self._clock.monotonic())  # those who take them over go first
         self._protocol.unassign(consumer, partitions)
         self._events.log(f"revoked {plural(len(tps), 'partition')}: {names(sorted(tps))}")
         self._events.emit("revoked", partitions=[str(tp) for tp in sorted(tps)])
 
-    def _finish(self, tps: frozenset[TopicPartition]) -> None:
-        """Serve the queue until nothing of these is uncommitted, within drain_timeout [6, 42]."""
-        deadline = self._clock.monotonic() + self._terms.drain_timeout
-        while self._pipeline.touches(tps) or self._pipeline.unsettled & tps:
-            self.state.moved_at = self._clock.monotonic()
-            self._commands.serve(_STILL)
-            self._pipeline.commit_chosen()
-            self._pipeline.settle()
-            if self._clock.monotonic() < deadline:
-                continue
-            if not self._pipeline.touches(tps):
-                return
-            self._cut_short("the revocation")
-            if self._clock.monotonic() >= deadline + _UNCLEAN_SECONDS:
-                return  # without its token it cannot commit; its watchdog sees to the rest
+    def _serve(self, seconds: float) -> None:
+        self.state.moved_at = self._clock.monotonic()
+        self._commands.serve(seconds)
 
     def _on_lost(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
         tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)

@@ -21,6 +21,7 @@ from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.batch.batch_reader import BatchReader, Prepared
 from fleet.worker.batch.batch_run import BatchDone, Why
+from fleet.worker.batch.batches import InlineBatch
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events
 from fleet.worker.member.backing_off import BackingOff
@@ -143,17 +144,25 @@ class Pipeline:
         self.quarantined -= gone
         self.stopped -= gone
         self.gone -= gone
-        for tp in gone:
-            self._starts.pop(tp, None)
+        self._starts = {tp: start for tp, start in self._starts.items() if tp not in gone}
 
     def rewind(self, tps: Iterable[TopicPartition]) -> None:
         """Read owned partitions again from what is committed, with a new token."""
-        owned = [tp for tp in tps if tp not in self.quarantined and tp not in self.gone]
-        again = [self._starts[tp] for tp in owned if tp in self._starts]
+        reads = self._starts.keys() - self.quarantined - self.gone
+        again = [self._starts[tp] for tp in tps if tp in reads]
         self.drop(start.tp for start in again)
         for start in again:
             self.start_partition(start, reads=True)
             self.seek(start)
+
+    def reopen(self) -> None:
+        """Cut a small batch that waits for its plan anew: what is assigned just now goes along.
+
+        A commit waits for a join's answer and is refused: what moved would wait for that batch.
+        """
+        batch = self._prepared
+        if self._in_hand is None and isinstance(batch, InlineBatch) and batch.one_task:
+            self.rewind([each.tp for each in batch.ranges])
 
     def seek(self, start: Start) -> None:
         """Fetch a partition that is assigned already from here on."""
@@ -184,13 +193,11 @@ class Pipeline:
             self._dispatch()
 
     def _prepare(self) -> None:
-        self._planned = False
-        self._prepared = self._pieces.take()
-        if self._prepared is None:
-            closed = self._reading.close(self._clock.monotonic(), busy=self.running)
-            if closed is not None:
-                begun = {tp: start.begun for tp, start in self._starts.items()}
-                self._prepared = self._pieces.cut(closed, begun, self._say_begun)
+        self._planned, self._prepared = False, self._pieces.take()
+        now = self._clock.monotonic()
+        if self._prepared is None and (closed := self._reading.close(now, busy=self.running)):
+            begun = {tp: start.begun for tp, start in self._starts.items()}
+            self._prepared = self._pieces.cut(closed, begun, self._say_begun)
 
     def _say_begun(self, tp: TopicPartition, begun: Begun, sentence: str) -> None:
         self._events.log(sentence)
@@ -299,16 +306,15 @@ class Pipeline:
 
     def _fall_ill(self, hand: DispatchedBatch, error: str) -> None:
         """Nothing of the batch went well: nothing of it is committed, and it is cut anew [43]."""
-        state = self._state
-        state.failed, state.error = True, error
+        self._state.failed, self._state.error = True, error
         try:
-            state.error = self._backing_off.failed(error)
+            self._state.error = self._backing_off.failed(error)
         except FleetError:
             self._in_hand = None
             self._spare(hand)
             raise
-        state.failing_since = self._backing_off.since
-        self._events.log(state.error)
+        self._state.failing_since = self._backing_off.since
+        self._events.log(self._state.error)
         self._events.emit("ill", error=error)
 
     def spare(self) -> None:
@@ -329,8 +335,7 @@ class Pipeline:
         """Stop one partition, durably; the others go on [9]."""
         self.drop([tp])
         self.quarantined.add(tp)
-        start = self._starts.get(tp)
-        if start is not None:  # who lifts it wants it to be tried, as if for the first time
+        if start := self._starts.get(tp):  # who lifts it wants it tried as if for the first time
             self._starts[tp] = replace(start, begun=None)
         self._state.error = f"{tp} is quarantined at offset {offset}: {error}"
         self._events.log(self._state.error)
@@ -430,14 +435,13 @@ class Pipeline:
         """The member's generation as librdkafka knows it; None where it is unknown."""
         return self._commits.generation()
 
-    def cut_short(self) -> bool:
-        """Cancel the batch in hand, which has had its time; whether it was not done before."""
+    def cut_short(self, what: str) -> None:
+        """Cancel the batch in hand, once: it has had the time that `what` gives it."""
         hand = self._in_hand
-        if hand is None or hand.cut:
-            return False
-        hand.cut = self._state.unclean = True
-        self.interrupt()
-        return True
+        if hand is not None and not hand.cut:
+            hand.cut = self._state.unclean = True
+            self.interrupt()
+            self._events.log(f"{what} ran into drain_timeout: interrupting the batch")
 
     def interrupt(self) -> None:
         """Cancel the batch in hand: nobody waits for it any more."""

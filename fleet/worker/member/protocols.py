@@ -15,6 +15,7 @@ from fleet.worker.member.member_state import End
 
 FENCED: Final = 82
 UNRELEASED: Final = 111
+_OTHERS_HEAR: Final = 0.25
 _WRAPPED: Final = -150
 """librdkafka's own fatal error; what poll() returns of it does not say fatal()."""
 FATAL: Final = {
@@ -70,6 +71,16 @@ class MemberProtocol(Protocol):
         """Whether subscribing to the same topics again is a heartbeat, and no new join [41]."""
         ...
 
+    @property
+    def rejoins_after(self) -> float:
+        """Least seconds from a revocation to the rejoin that it brings; 0 where it brings none.
+
+        Rejoining within milliseconds ends the round for a member that has not synced yet: it is
+        answered 27, joins again with all it had, learns only then what to give up, and costs a
+        third round.
+        """
+        ...
+
     def options(self, instance_id: str | None) -> dict[str, Any]:
         """Librdkafka's options for membership."""
         ...
@@ -97,6 +108,7 @@ class ClassicProtocol:
     def __init__(self, worker: ClassicWorker) -> None:
         self._worker = worker
         self._incremental = worker.assignor == "cooperative-sticky"
+        self.rejoins_after = _OTHERS_HEAR if self._incremental else 0.0
 
     def options(self, instance_id: str | None) -> dict[str, Any]:
         """See MemberProtocol.options. Static membership is the instance id's presence."""
