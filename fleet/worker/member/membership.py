@@ -297,9 +297,9 @@ class Membership:
         if Drain.may_follow(before) and not self._done:
             self._done = before is Drain.STILL and then is Drain.CLOSE  # not one poll more
             if self._draining.begin(then, self._clock.monotonic()):
-                self._spare()
                 if then is not Drain.REJOIN:
                     self._begin_last()
+                self._spare()
         if self.state.joined_at is None and then is Drain.CLOSE:
             self._done = True  # not even subscribed
 
