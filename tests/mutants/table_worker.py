@@ -27,7 +27,7 @@ MUTANTS = faults(
         # --- inline batches
         ("fleet/worker/batch/batches.py", _BATCHES): {
             "batches-of-a-trickle-without-rest": "[-        self.rest(self._clock.monotonic())\n-]        self._last_took",
-            "batches-hurries-a-slow-job": "quick = [-seconds * max(1.0, self._count / max(1, records)) <= self.max_wait-]{+bool(seconds < 1e9 or records)+}",
+            "batches-hurries-a-slow-job": "quick = [-seconds * max(1.0, self._count / max(1, records)) <= LAST * self.max_wait-]{+bool(seconds < 1e9 or records)+}",
             "batches-hurries-as-many-records-as-there-are": "seconds * [-max(1.0, self._count / max(1, records))-]{+1.0+} <=",
             "batches-hurries-what-it-knows-nothing-of": "self._last_took = ([-math.inf-]{+0.0+}, 0)",
             "batches-refetched-records-kept": "known ={+ 0 if not part.offsets else+} bisect_left(offsets, part.[-position-]{+start+})",

@@ -355,14 +355,17 @@ def test_it_hurries_with_what_is_done_sooner_than_a_trickle_waits():
     assert batch is not None
     made.took(batch, 0.1)
     assert not made.hurry()
-    made.add(P0, records(10, 30))
+    made.add(P0, records(10, 50))
     assert made.close(clock.monotonic()) is None
     assert made.hurry()
     batch = made.close(clock.monotonic())
     assert batch is not None
-    made.took(batch, 0.1)
-    made.add(P0, records(30, 71))
-    assert not made.hurry(), "0.205 s"
+    made.took(batch, 0.39)
+    made.add(P0, records(50, 51))
+    assert made.hurry()
+    made.rest(clock.monotonic())
+    made.add(P0, records(51, 92))
+    assert not made.hurry(), "42 records where 40 took 0.39 s"
     assert made.close(clock.monotonic()) is None
 
 

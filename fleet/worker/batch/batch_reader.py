@@ -96,7 +96,7 @@ class BatchReader(Protocol):
 
     def hurry(self) -> bool:
         """Let the next `close` wait for nothing, where a batch of what trickled in takes no longer
-        than `max_wait`; whether it does.
+        than twice `max_wait`; whether it does.
         """
         ...
 

@@ -33,6 +33,9 @@ ONE_TASK: Final = 2_000
 without an exchange, which takes a third of such a batch's time."""
 ONE_TASK_BYTES: Final = 512 << 10
 """Of their values; Spark warns of a task that is larger than 1,000 KiB."""
+LAST: Final = 2.0
+"""Times max_wait: what a last batch before partitions go may take. It spares its own records a wait
+of up to max_wait and one more batch, and costs its group's others what it takes."""
 QUICK: Final = 0.25
 """Seconds: as one partition go no more records than are done within them. Where each row takes long
 (a function of the user's asks a server for it), several tasks are worth their price."""
@@ -251,7 +254,7 @@ class Buffer:
     def hurry(self) -> bool:
         """See Reading.hurry. What the last batch took is what one with as many records takes."""
         seconds, records = self._last_took
-        quick = seconds * max(1.0, self._count / max(1, records)) <= self.max_wait
+        quick = seconds * max(1.0, self._count / max(1, records)) <= LAST * self.max_wait
         if hurried := self._count > 0 and not self.full and quick:
             self._last_at = -math.inf
         return hurried
