@@ -25,8 +25,8 @@ MUTANTS = faults(
         },
         ("fleet/worker/member/membership.py", _GIVING_UP): {
             "member-drains-with-records-in-its-hands": "                if then is not Drain.REJOIN[-:-]{+ and False:+}",
-            "member-idles-while-it-gives-up": "if [-self._protocol.rejoins_after-]{+False+} and not self._done and",
-            "member-keeps-its-group-waiting": "if [-self._protocol.rejoins_after and -]not self._done and self._draining",
+            "member-idles-while-it-gives-up": "if [-self._protocol.rejoins_after-]{+False+} and self._draining",
+            "member-keeps-its-group-waiting": "if [-self._protocol.rejoins_after and -]self._draining.then is None:\n                self._begin_last()",
             "member-lets-nobody-go-first": "[-        self._reading.rest(self._clock.monotonic())  # those who take them over go first\n-]        self._protocol.unassign(",
             "member-goes-first-without-what-came": "[-        if tps:\n            self._pipeline.reopen()\n-]        marked =",
         },

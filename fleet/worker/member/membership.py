@@ -401,10 +401,10 @@ class Membership:
     def _on_revoke(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
         began = self._clock.monotonic()
         tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)
-        if self._protocol.rejoins_after and not self._done and self._draining.then is None:
-            self._begin_last()
-        self._pipeline.drop(tps)
         if not self._done:
+            if self._protocol.rejoins_after and self._draining.then is None:
+                self._begin_last()
+            self._pipeline.drop(tps)
             timeout, clock = self._terms.drain_timeout, self._clock
             finish(tps, self._pipeline, timeout=timeout, serve=self._serve, clock=clock)
         self._pipeline.lose(tps)

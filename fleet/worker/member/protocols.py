@@ -16,6 +16,7 @@ from fleet.worker.member.member_state import End
 FENCED: Final = 82
 UNRELEASED: Final = 111
 _OTHERS_HEAR: Final = 0.25
+"""Of a cooperative member, see MemberProtocol.rejoins_after."""
 _WRAPPED: Final = -150
 """librdkafka's own fatal error; what poll() returns of it does not say fatal()."""
 FATAL: Final = {
