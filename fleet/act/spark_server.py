@@ -18,7 +18,6 @@ whoever connects: where driver and executors are one process, Spark makes a secr
 container, with the token of its environment.
 """
 
-import argparse
 import contextlib
 import importlib.util
 import os
@@ -381,6 +380,8 @@ def foreground(listen: str, home: Path, *, environ: Mapping[str, str]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run a server in the foreground; the exit code where it cannot begin."""
+    import argparse  # noqa: PLC0415 - in a server's own process alone
+
     parser = argparse.ArgumentParser(prog="python -m fleet.act.spark_server")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     try:

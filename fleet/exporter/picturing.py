@@ -13,7 +13,7 @@ from fleet.exporter.picture import (
     SlotPicture,
     TopicLag,
 )
-from fleet.lag.lag_columns import NONE, Floats
+from fleet.lag.lag_columns import NONE, Floats, Longs
 from fleet.lag.partition_lag import CASES
 from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.held_commits import OpenTransaction
@@ -90,16 +90,18 @@ def _by_topic(seen: Snapshot) -> dict[str, list[TopicLag]]:
     found: dict[str, list[TopicLag]] = {}
     if not len(commits):
         return found
-    pairs = commits.group.astype(np.int64) << 32 | commits.topic.astype(np.int64)
-    different, inverse = np.unique(pairs, return_inverse=True)
-    known = seen.lag.records != NONE
-    counts = np.bincount(inverse, weights=known)
-    lags = np.bincount(inverse, weights=np.where(known, seen.lag.records, 0))
-    # What does not wait tells nothing of how old the oldest is that does.
-    waits = seen.lag.records > 0
-    oldest = np.where(np.bincount(inverse, weights=waits) > 0, np.nan, 0.0)
-    oldest[counts == 0] = np.nan
-    np.fmax.at(oldest, inverse[waits], _ages(seen)[waits])
+    different = np.unique(np.concatenate([np.unique(_pairs(part)) for part in seen.portions()]))
+    counts, lags, waiting = np.zeros((3, len(different)))
+    oldest = np.full(len(different), np.nan)
+    for part in seen.portions():
+        place, records = np.searchsorted(different, _pairs(part)), part.lag.records
+        known, waits = records != NONE, records > 0
+        counts += np.bincount(place[known], minlength=len(different))
+        lags += np.bincount(place[known], records[known], minlength=len(different))
+        # What does not wait tells nothing of how old the oldest is that does.
+        waiting += np.bincount(place[waits], minlength=len(different))
+        np.fmax.at(oldest, place[waits], _ages(part)[waits])
+    oldest[(counts > 0) & (waiting == 0)] = 0.0
     rows = zip(different.tolist(), counts.tolist(), lags.tolist(), oldest.tolist(), strict=True)
     for pair, count, lag, seconds in rows:
         topic = TopicLag(
@@ -111,19 +113,27 @@ def _by_topic(seen: Snapshot) -> dict[str, list[TopicLag]]:
     return found
 
 
+def _pairs(seen: Snapshot) -> Longs:
+    """The group and topic of each row as one number."""
+    pairs: Longs = seen.commits.group.astype(np.int64) << 32 | seen.commits.topic
+    return pairs
+
+
 def _ages(seen: Snapshot) -> Floats:
     """Of a position that was never seen to move: since the first look of all, at least."""
     return np.where(np.isnan(seen.lag.seconds), seen.lag.waited, seen.lag.seconds)
 
 
 def _by_case(seen: Snapshot) -> dict[str, dict[str, int]]:
-    commits = seen.commits
-    pairs = commits.group.astype(np.int64) * len(CASES) + seen.lag.case
-    different, counts = np.unique(pairs, return_counts=True)
+    groups = seen.commits.groups
+    counts = np.zeros(len(groups) * len(CASES), dtype=np.int64)
+    for part in seen.portions():
+        places = part.commits.group * len(CASES) + part.lag.case
+        counts += np.bincount(places, minlength=len(counts))
     found: dict[str, dict[str, int]] = {}
-    for pair, count in zip(different.tolist(), counts.tolist(), strict=True):
-        group, case = divmod(pair, len(CASES))
-        found.setdefault(commits.groups[group], {})[CASES[case].value] = count
+    for place in np.flatnonzero(counts).tolist():
+        group, case = divmod(place, len(CASES))
+        found.setdefault(groups[group], {})[CASES[case].value] = int(counts[place])
     return found
 
 

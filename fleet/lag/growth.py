@@ -1,7 +1,7 @@
 """By how much ages grew over the last minutes, of all partitions of all groups at once.
 
 Problem: a group that falls behind shows in its age of some minutes ago, and hundreds of thousands
-of ages cannot be kept for every look. Choice: one look in half a minute is kept, for five minutes,
+of ages cannot be kept for every look. Choice: one look a minute is kept, for five minutes,
 by the rows' own numbers, which no other partition is ever given: a partition that was not there
 then did not grow, nor one of whose age only a bound was known, which grows with the clock. Cost: 4
 bytes a row for each look that is kept, and 8 more where other partitions were there before; an
@@ -18,7 +18,7 @@ from fleet.lag.lag_columns import Floats, Longs
 
 _WINDOW: Final = 300.0
 """Seconds over which a growing age is told."""
-_APART: Final = 30.0
+_APART: Final = 60.0
 
 
 class Growth:

@@ -29,7 +29,7 @@ from fleet.model import LagCase, TopicPartition
 CASES: Final = tuple(LagCase)
 """What the numbers in `Lag.case` mean."""
 _CODE: Final = {case: code for code, case in enumerate(CASES)}
-_PORTION: Final = 1 << 14
+PORTION: Final = 1 << 14
 """Rows measured at once: what is needed on the way is as long as a portion, not as all."""
 
 
@@ -98,8 +98,8 @@ def measured(
     deleted = np.array([logs.is_deleted(tp) for tp in tps], dtype=np.bool_)
     untold = np.zeros(len(committed), dtype=np.bool_) if unreadable is None else unreadable
     found = Lag.of_length(len(committed))
-    for first in range(0, len(committed), _PORTION):
-        rows = slice(first, first + _PORTION)
+    for first in range(0, len(committed), PORTION):
+        rows = slice(first, first + PORTION)
         place, lag = which[rows], found.where(rows)  # views: what is written there is found's
         lag.start[:], lag.end[:] = starts[place], ends[place]
         lag.records[:], lag.case[:] = records_waiting(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows
-from fleet.lag.partition_lag import CASES, Lag
+from fleet.lag.partition_lag import CASES, PORTION, Lag
 from fleet.model import (
     GroupSnapshot,
     GroupState,
@@ -71,7 +71,7 @@ class Snapshot:
         made = _Groups(self.facts, self.members, self.commits, self.lag)
         object.__setattr__(self, "groups", made)
 
-    def where(self, rows: Rows) -> "Snapshot":
+    def where(self, rows: Rows | slice) -> "Snapshot":
         """These rows alone."""
         return replace(
             self,
@@ -80,6 +80,11 @@ class Snapshot:
             gained=self.gained[rows],
             over=self.over[rows],
         )
+
+    def portions(self) -> Iterator["Snapshot"]:
+        """All rows, so many at a time: what is needed on the way is as long as a portion."""
+        for first in range(0, len(self.commits), PORTION):
+            yield self.where(slice(first, first + PORTION))
 
     def only(self, wanted: Callable[[str], bool]) -> "Snapshot":
         """These groups alone."""

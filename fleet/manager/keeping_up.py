@@ -131,13 +131,16 @@ def _progress(seen: Snapshot, row: int) -> PartitionProgress:
 def worst_verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[str, LagVerdict]:
     """The verdict of `verdicts` on each group, without its sentences."""
     patience = patience or Patience()
-    commits, names = seen.commits, seen.commits.groups
-    codes = _codes(seen, patience)
+    names = seen.commits.groups
     worst = np.full(len(names), _CODE[LagVerdict.UNSCORED])
-    np.minimum.at(worst, commits.group, codes)
-    recent = ~((commits.at != NONE) & (_since(commits.at, seen.at) >= patience.abandoned))
-    recent &= codes < _CODE[LagVerdict.OK]
-    lately = np.bincount(commits.group[recent], minlength=len(names))
+    lately = np.zeros(len(names), dtype=np.bool_)
+    calm, moving = _calm(seen)
+    for rows in seen.portions():
+        which, at = rows.commits.group, rows.commits.at
+        codes = _codes(rows, calm[which], moving[which], patience)
+        np.minimum.at(worst, which, codes)
+        old = (at != NONE) & (_since(at, seen.at) >= patience.abandoned)
+        lately[which[~old & (codes < _CODE[LagVerdict.OK])]] = True
     place = {group: index for index, group in enumerate(names)}
     found = {}
     for group, facts in seen.facts.items():
@@ -151,13 +154,22 @@ def worst_verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[
     return found
 
 
-def _codes(seen: Snapshot, patience: Patience) -> Longs:
-    """The verdict on each row, as a place in WORST, or behind it: UNSCORED."""
-    commits, lag, now = seen.commits, seen.lag, seen.at
+def _calm(seen: Snapshot) -> tuple[Floats, Rows]:
+    """Of each group: seconds since it settled, and whether it rebalances."""
     nobody = GroupFacts(state=GroupState.UNKNOWN, type="unknown", members=None)
-    groups = [around(seen.facts.get(name, nobody), now) for name in commits.groups]
-    calm = np.array([np.inf if g.since_settled is None else g.since_settled for g in groups])
-    moving = np.array([g.state in MOVING for g in groups], dtype=np.bool_)
+    groups = [around(seen.facts.get(name, nobody), seen.at) for name in seen.commits.groups]
+    return (
+        np.array([np.inf if g.since_settled is None else g.since_settled for g in groups]),
+        np.array([g.state in MOVING for g in groups], dtype=np.bool_),
+    )
+
+
+def _codes(seen: Snapshot, calm: Floats, moving: Rows, patience: Patience) -> Longs:
+    """The verdict on each row, as a place in WORST, or behind it: UNSCORED.
+
+    `calm` and `moving`: of each row's group.
+    """
+    commits, lag, now = seen.commits, seen.lag, seen.at
     gap = np.where(commits.gap == NONE, 0.0, commits.gap / 1000)
     enough = np.minimum(np.maximum(patience.least, patience.gaps * gap), patience.most)
     fell = (commits.peak != NONE) & (commits.peak > commits.committed)
@@ -166,9 +178,9 @@ def _codes(seen: Snapshot, patience: Patience) -> Longs:
         ((lag.case != _OK) | (lag.records == NONE), LagVerdict.UNSCORED),
         (lag.records <= patience.allowed, LagVerdict.OK),
         (fell & (_since(commits.fell, now) < patience.rewound), LagVerdict.REWIND),
-        (moving[commits.group] | ~(lag.waited >= enough), LagVerdict.OK),
-        (np.minimum(_since(commits.at, now), calm[commits.group]) >= enough, LagVerdict.STOP),
-        (np.minimum(_since(commits.moved, now), calm[commits.group]) >= enough, LagVerdict.STALL),
+        (moving | ~(lag.waited >= enough), LagVerdict.OK),
+        (np.minimum(_since(commits.at, now), calm) >= enough, LagVerdict.STOP),
+        (np.minimum(_since(commits.moved, now), calm) >= enough, LagVerdict.STALL),
         (
             (seen.over > 0) & (seen.gained > np.maximum(patience.slower * seen.over, gap)),
             LagVerdict.WARN,

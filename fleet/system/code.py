@@ -17,7 +17,6 @@ import importlib.util
 import io
 import os
 import shutil
-import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +97,8 @@ def packed_code(group: GroupSpec) -> tuple[str, bytes | None]:
         return _in_image(group.runtime, None), None
     # Read once: digest and copy are of the same bytes.
     files = tuple((name, file.read_bytes()) for name, file in found.files)
+    import tarfile  # noqa: PLC0415 - most commands pack nothing
+
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped,

@@ -3,7 +3,9 @@
 Problem: glibc keeps what is freed below anything that still lives, and from the first large block
 that is freed on it takes blocks of that size from there too, up to 32 MiB: columns that live for
 one look leave holes as large as themselves. Choice: the size from which a block is mapped by itself
-is set, which also ends its growing. Cost: the kernel clears each such block, 0.1 ms a megabyte.
+is set, which also ends its growing. And each thread has a heap of its own, with holes of its own:
+where memory counts more than threads that wait for one another, all share one. Cost: the kernel
+clears each such block, 0.1 ms a megabyte.
 """
 
 import contextlib
@@ -11,12 +13,18 @@ import ctypes
 from typing import Final
 
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 """mallopt(3)."""
 
 
 def map_from(size: int) -> None:
     """From now on blocks of so many bytes are mapped one by one, and unmapped when freed."""
     _call("mallopt", _M_MMAP_THRESHOLD, size)
+
+
+def one_heap() -> None:
+    """For all threads that begin from now on."""
+    _call("mallopt", _M_ARENA_MAX, 1)
 
 
 def trim() -> None:

@@ -21,7 +21,7 @@ def size(groups: int, **found) -> Size:
         "looks": spread([0.1, 0.2, 0.3]),
         "scrapes": spread([0.01, 0.1]),
         "age": spread([0.3]),
-        "megabytes": 150.0,
+        "megabytes": 80.0,
         "one_by_one": 2.0,
         "in_flight": 1.0,
         "caught_up": 2.5,
@@ -40,13 +40,13 @@ def test_json_is_the_documented_one():
 
 
 def test_goals_grow_with_the_groups_and_wrong_figures_miss():
-    """Five times the groups may take five times as long; memory does not grow."""
-    assert [goal.limit for goal in size(5000).goals()] == [2.5, 1.0, 400.0]
-    assert [goal.limit for goal in size(100).goals()] == [0.5, 0.2, 400.0]
+    """Five times the groups may take five times as long, and memory as their rows."""
+    assert [goal.limit for goal in size(5000).goals()] == [2.5, 1.0, 250.0]
+    assert [goal.limit for goal in size(100).goals()] == [0.5, 0.2, 90.0]
     options = ObserveOptions(groups=(1000,))
     assert ObserveResult(options=options, sizes=[size(1000)]).met
     assert not ObserveResult(options=options, sizes=[size(1000, right=False)]).met
-    assert not ObserveResult(options=options, sizes=[size(1000, megabytes=401.0)]).met
+    assert not ObserveResult(options=options, sizes=[size(1000, megabytes=91.0)]).met
     assert not ObserveResult(options=options, sizes=[]).met
 
 

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from fleet.decide.verdicts import WORST, LagVerdict, Patience, partition_verdict
 from fleet.exporter.picturing import picture_of
+from fleet.lag import snapshot as snapshots
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.partition_lag import CASES, Lag
 from fleet.lag.snapshot import GroupFacts, Snapshot
-from fleet.log.readers.positions import Positions
+from fleet.log.readers.positions import Positions, key_to
 from fleet.manager.keeping_up import (
+    _calm,
     _codes,
     _doubtful,
     _progress,
@@ -97,7 +99,9 @@ def test_columns_say_what_the_rules_say(rows, state, ago, data):
         commits = replace(commits, **{name: np.where(unknown, NONE, getattr(commits, name))})
     seen = replace(seen, commits=commits, facts={"g": replace(seen.facts["g"], changed_at=at)})
     kept = set(_doubtful(seen, Patience()).tolist())
-    codes = _codes(seen, Patience()).tolist()
+    group = seen.commits.group
+    calm, moving = (each[group] for each in _calm(seen))
+    codes = _codes(seen, calm, moving, Patience()).tolist()
     judged = around(seen.facts["g"], seen.at)
     for index in range(len(rows)):
         found = partition_verdict(_progress(seen, index), judged)
@@ -124,10 +128,10 @@ def test_a_group_that_was_gone_and_is_back():
     """Its name stands at one place of the columns, where its rows are."""
     kept, tp = Positions(), TopicPartition("t", 0)
     for group in ("g", "h"):
-        kept.put(group.encode(), group, tp, 5, 1_000)
+        kept.put(key_to(group, tp), group, tp, 5, 1_000)
     for group in ("h", "g"):
-        kept.commit(group.encode(), None, 2_000)
-    kept.put(b"h", "h", tp, 7, 3_000)
+        assert kept.commit(key_to(group, tp), None, 2_000)
+    kept.put(key_to("h", tp), "h", tp, 7, 3_000)
     for group in ("g", "i", "h"):  # whatever place each is given
         commits = kept.copy()
         assert len(set(commits.groups)) == len(commits.groups)
@@ -143,7 +147,7 @@ def test_a_group_that_was_gone_and_is_back():
             (only,) = seen.groups[name].partitions
             assert only.committed == kept.of_group(name)[tp][0]
         assert commits.places_in(commits).tolist() == list(range(len(commits)))
-        kept.put(group.encode(), group, tp, 11, 5_000)
+        kept.put(key_to(group, tp), group, tp, 11, 5_000)
 
 
 def test_a_picture_sums_by_topic_and_leaves_out_what_is_unknown():
@@ -188,9 +192,47 @@ def test_the_age_of_what_never_moved_is_the_time_since_we_look():
     assert [part.seconds for part in made.partitions] == [650.0, 0.0]
 
 
+def test_sums_of_many_rows_are_those_of_one_by_one(monkeypatch):
+    """In portions, the last of which is not full; groups and topics go on from one to the next."""
+    monkeypatch.setattr(snapshots, "PORTION", 7)
+    draw, count = np.random.default_rng(5), 60
+    records = draw.integers(-1, 4, count)
+    rows = [(0, LagCase.OK, 0.0, 1, 1, 0, 0.0)] * count
+    seen = snapshot(rows)
+    group, topic = draw.integers(0, 4, (2, count)).astype(np.int32)
+    commits = replace(seen.commits, groups=tuple("abcd"), topics=tuple("wxyz"))
+    waited = np.where(records > 0, draw.integers(50, 90, count).astype(float), np.nan)
+    seen = replace(
+        seen,
+        facts=dict.fromkeys("abcd", seen.facts["g"]),
+        commits=replace(commits, group=group, topic=topic, at=commits.at - 200_000),
+        lag=replace(
+            seen.lag,
+            records=records,
+            seconds=np.where(records == 0, 0.0, waited),
+            waited=np.where(records == 0, 0.0, waited),
+            case=np.where(records == NONE, CASES.index(LagCase.UNKNOWN), 0).astype(np.int8),
+        ),
+    )
+    together = picture_of(seen, totals={}, owners={}, decode_errors={}, records=0).groups
+    assert len(together) == len({each.group for each in together}) == 4
+    for name, made in zip("abcd", together, strict=True):
+        alone = seen.only(lambda each, name=name: each == name)
+        monkeypatch.setattr(snapshots, "PORTION", 1000)
+        (expected,) = picture_of(alone, totals={}, owners={}, decode_errors={}, records=0).groups
+        assert made == expected
+        mine = commits.groups.index(name) == group
+        assert sum(made.cases.values()) == mine.sum()
+        for part in made.topics:
+            of = records[mine & (commits.topics.index(part.topic) == topic)]
+            assert part.lag == (of[of >= 0].sum() if (of >= 0).any() else None)
+    assert {each.verdict for each in together} >= {"STOP"}
+
+
 def test_rows_of_positions_follow_their_commits():
     """Forward, back, back to where it was, gone; and the place of a group is used again."""
-    kept, key, tp = Positions(), b"k", TopicPartition("t", 1)
+    kept, tp = Positions(), TopicPartition("t", 1)
+    key = key_to("g", tp)
     for ms, committed in ((1000, 5), (2000, 9), (4000, 3), (5000, 7)):
         kept.put(key, "g", tp, committed, ms)
     seen = kept.copy()
@@ -203,10 +245,11 @@ def test_rows_of_positions_follow_their_commits():
     assert kept.commit(key, None, 7000)
     assert kept.groups() == frozenset()
     assert len(kept.copy()) == 0
-    kept.put(b"other", "h", tp, 1, 8000)
+    kept.put(key_to("h", tp), "h", tp, 1, 8000)
     seen = kept.copy()
     assert (seen.groups, len(seen)) == (("h",), 1)
     assert (seen.moved[0], seen.peak[0], seen.gap[0]) == (8000, NONE, NONE)
     for number in range(3000):
-        kept.put(b"%d" % number, f"g{number % 7}", TopicPartition("u", number), number, 9000)
+        group, other = f"g{number % 7}", TopicPartition("u", number)
+        kept.put(key_to(group, other), group, other, number, 9000)
     assert len(kept.copy()) == 3001

@@ -56,6 +56,7 @@ def test_another_c_library_is_left_as_it_is(
 
     monkeypatch.setattr(ctypes, "CDLL", load)
     glibc.map_from(1 << 16)
+    glibc.one_heap()
     glibc.trim()
 
 
@@ -88,3 +89,32 @@ print((resident() - before) >> 20)
 """
     assert int(ran(code, "set")[0]) <= 2
     assert int(ran(code, "not set")[0]) >= 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is Linux's")
+def test_threads_share_one_heap() -> None:
+    """Each thread that begins would get one of its own."""
+    code = """
+import ctypes, os, sys, threading
+from fleet.system.glibc import one_heap
+if sys.argv[1] == "set":
+    one_heap()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+threads = threading.Barrier(4)
+def takes():
+    libc.malloc(ctypes.c_size_t(1000))
+    threads.wait(10)
+started = [threading.Thread(target=takes) for _ in range(4)]
+for each in started:
+    each.start()
+for each in started:
+    each.join()
+told = os.memfd_create("told")
+file = ctypes.c_void_p(libc.fdopen(told, b"w"))
+libc.malloc_info(0, file)
+libc.fflush(file)
+print(os.pread(told, 1 << 20, 0).count(b"<heap nr="))
+"""
+    assert ran(code, "set") == ["1"]
+    assert int(ran(code, "not set")[0]) > 1

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import faults
 
 _TEXT = ("tests/exporter/test_metrics.py::test_text_is_what_the_library_writes",)
+_COLUMNS = ("tests/exporter/test_columns.py",)
 _MEMORY = ("tests/exporter/test_memory.py",)
 _PIPES = ("tests/orchestration/test_pipes_messages.py",)
 _WORKER = (
@@ -13,9 +14,21 @@ _WORKER = (
 MUTANTS = faults(
     {
         ("fleet/lag/partition_lag.py", ("tests/lag/test_measure.py",)): {
-            "lag-a-portion-lacks-its-last-row": "rows = slice(first, first + _PORTION{+ - 1+})",
+            "lag-a-portion-lacks-its-last-row": "rows = slice(first, first + PORTION{+ - 1+})",
             "lag-of-the-first-portion-for-all": "starts[place], ends[[-place-]{+which[: len(place)]+}]",
             "lag-dated-by-other-partitions": "_date(lag, committed[rows], tps=tps, which=[-place-]{+which[: len(place)]+}, logs=logs)",
+        },
+        ("fleet/lag/snapshot.py", _COLUMNS): {
+            "sums-without-the-last-portion": "range(0, len(self.commits){+ - PORTION+}, PORTION)",
+        },
+        ("fleet/exporter/picturing.py", _COLUMNS): {
+            "sums-of-the-last-portion-alone": "lags [-+-]= np.bincount(place[known], records[known]",
+            "ages-where-nothing-waits": "oldest[(counts > 0) & ([-waiting == 0-]{+counts < 0+})] = 0.0",
+        },
+        ("fleet/log/readers/key_rows.py", ("tests/exporter/test_key_rows.py",)): {
+            "rows-of-another-partition": "if at < len(kept)[- and kept[at] >> 32 == number-]:",
+            "rows-at-a-number-of-others": "if [-both >> 32 == number-]{+number >= 0+}:",
+            "rows-out-of-order": "kept.insert([-bisect_left(kept, both)-]{+len(kept)+}, both)",
         },
         ("fleet/exporter/families.py", _TEXT): {
             "metrics-values-under-other-labels": "order = [-sorted(-]range(len(labels))[-, key=labels.__getitem__)-]",
@@ -42,6 +55,7 @@ MUTANTS = faults(
         },
         ("fleet/system/glibc.py", _MEMORY): {
             "exporter-keeps-what-a-look-frees": '_call("[-mallopt-]{+mallinfo+}", _M_MMAP_THRESHOLD, size)',
+            "exporter-with-a-heap-for-each-thread": '_call("mallopt", _M_ARENA_MAX, [-1-]{+0+})',
             "exporter-needs-glibc": "with contextlib.suppress([-OSError, -]AttributeError):",
         },
         ("fleet/dagster/pipes_messages.py", _PIPES): {

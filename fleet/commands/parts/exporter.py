@@ -44,9 +44,10 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
         with invocation.open_to_look() as fleet:
             _print_once(fleet)
         return
-    from fleet.system.glibc import map_from
+    from fleet.system.glibc import map_from, one_heap
 
     map_from(_COLUMN)
+    one_heap()
     stop = _until_told()
     while not stop.is_set():
         in_use = _InUse(invocation)

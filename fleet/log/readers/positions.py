@@ -2,17 +2,17 @@
 
 Problem: 5,000 groups with 48 partitions each are 240,000 positions, written a thousand times a
 second and read all at once; a Python value for each costs 300 MB and a second to walk.
-Choice: numpy columns, one row per key of the offsets topic, found by the key's own bytes; of
+Choice: numpy columns, one row per key of the offsets topic (`key_rows` finds it); of
 the value only the offset is taken, at the same place in every version (docs/design/protocol.md
 3.3). Beside it each row keeps what a verdict needs of the past: when it was last committed,
-when that last moved forward, in what rhythm, and from where it fell back. Cost: 160 bytes a row
+when that last moved forward, in what rhythm, and from where it fell back. Cost: 85 bytes a row
 with its key; rows of deleted groups are used again, under another number, so the columns stay as
 long as they ever were.
 """
 
 import struct
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from fleet.kafka_source.record_fields import Fields
 from fleet.lag.gap import are_early, is_early, usual_gap, usual_gaps
 from fleet.lag.lag_columns import NONE, Commits
+from fleet.log.readers.key_rows import KeyRows
 from fleet.log.records import OffsetCommit, Tombstone
 from fleet.model import TopicPartition
 
@@ -35,13 +36,14 @@ _GROWTH: Final = 4
 
 
 Ints = npt.NDArray[np.int64]
+_Kind = TypeVar("_Kind", bound=np.generic)
 
 
 class Positions:
     """Rows of (group, topic, partition). One thread writes; readers hold the same lock."""
 
     def __init__(self) -> None:
-        self._rows: dict[bytes, int] = {}
+        self._rows = KeyRows()
         self._free: list[int] = []
         self._used = self._made = 0
         self._places: dict[str, int] = {}
@@ -51,10 +53,10 @@ class Positions:
         self._vacant: dict[int, None] = {}
         """Places of groups without any: theirs again, unless another group was given it."""
         self._topics: dict[str, int] = {}
-        self._long = np.full((6, _FIRST_ROWS), NONE, dtype=np.int64)
-        self._int = np.full((3, _FIRST_ROWS), NONE, dtype=np.int32)
-        self._gap = np.full(_FIRST_ROWS, NONE, dtype=np.float64)
-        self._early = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self._long = np.empty((6, _FIRST_ROWS), dtype=np.int64)
+        self._int = np.empty((3, _FIRST_ROWS), dtype=np.int32)
+        self._gap = np.empty(_FIRST_ROWS, dtype=np.float64)
+        self._early = np.empty(_FIRST_ROWS, dtype=np.bool_)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -64,8 +66,8 @@ class Positions:
 
         A value that this cannot read also gives False: the caller decodes it and counts.
         """
-        row = self._rows.get(key)
-        if row is None:
+        row = self._rows.of(key)
+        if row == NONE:
             return False
         if value is None:
             self._drop(key, row)
@@ -76,9 +78,8 @@ class Positions:
         return True
 
     def rows(self, keys: Sequence[bytes | None]) -> Ints:
-        """The row of each key; -1 where the key is new here."""
-        known = self._rows
-        return np.fromiter((known.get(key, -1) for key in keys), np.int64, len(keys))  # type: ignore[arg-type]
+        """The row of each key; NONE where the key is new here."""
+        return np.fromiter(map(self._rows.of, keys), np.int64, len(keys))
 
     def commit_rows(self, rows: Ints, committed: Ints, ms: Ints) -> None:
         """Take commits of known rows, in the order written."""
@@ -129,10 +130,10 @@ class Positions:
 
     def put(self, key: bytes, group: str, tp: TopicPartition, committed: int, ms: int) -> None:
         """Take a commit, wherever it is known from; any key will do that is the row's own."""
-        row = self._rows.get(key)
-        if row is None:
+        row = self._rows.of(key)
+        if row == NONE:
             row = self._free.pop() if self._free else self._next()
-            self._rows[key] = row
+            self._rows.add(key, row)
             place = self._place(group)
             topic = self._topics.setdefault(tp.topic, len(self._topics))
             self._int[:, row] = place, topic, tp.partition
@@ -147,25 +148,25 @@ class Positions:
         """Forget all rows of these groups, as their tombstones would."""
         places = [self._places[group] for group in groups]
         theirs = np.isin(self._int[0, : self._used], places).tolist()
-        for key, row in [each for each in self._rows.items() if theirs[each[1]]]:
+        for key, row in [each for each in self._rows if theirs[each[1]]]:
             self._drop(key, row)
 
     def last(self, key: bytes) -> int | None:
         """The committed offset of a row."""
-        row = self._rows.get(key)
-        return None if row is None else int(self._long[0, row])
+        row = self._rows.of(key)
+        return None if row == NONE else int(self._long[0, row])
 
     def rhythm(self, key: bytes) -> tuple[int, int, float, bool] | None:
         """Of one row: offset, its time (ms), the usual gap (ms), whether the last came early."""
-        row = self._rows.get(key)
-        if row is None:
+        row = self._rows.of(key)
+        if row == NONE:
             return None
         offset, ms = self._long[0, row], self._long[1, row]
         return int(offset), int(ms), float(self._gap[row]), bool(self._early[row])
 
     def keys(self) -> frozenset[bytes]:
         """Of all rows."""
-        return frozenset(self._rows)
+        return frozenset(key for key, _ in self._rows)
 
     def copy(self) -> Commits:
         """All rows as they are now."""
@@ -220,7 +221,7 @@ class Positions:
         self._gap[row] = usual_gap(usual, gap)
 
     def _drop(self, key: bytes, row: int) -> None:
-        del self._rows[key]
+        self._rows.drop(key)
         place = int(self._int[0, row])
         self._of_group[place] -= 1
         if not self._of_group[place]:
@@ -247,13 +248,18 @@ class Positions:
     def _next(self) -> int:
         row = self._used
         if row == self._int.shape[1]:
-            more = row // _GROWTH
-            self._int = np.pad(self._int, ((0, 0), (0, more)), constant_values=NONE)
-            self._long = np.pad(self._long, ((0, 0), (0, more)), constant_values=NONE)
-            self._gap = np.pad(self._gap, (0, more), constant_values=NONE)
-            self._early = np.pad(self._early, (0, more))
+            room = row + row // _GROWTH
+            self._int, self._long = _longer(self._int, room), _longer(self._long, room)
+            self._gap, self._early = _longer(self._gap, room), _longer(self._early, room)
         self._used += 1
         return row
+
+
+def _longer(columns: npt.NDArray[_Kind], room: int) -> npt.NDArray[_Kind]:
+    """The same with room for more rows: memory that nobody has written to is none yet."""
+    longer = np.empty((*columns.shape[:-1], room), dtype=columns.dtype)
+    longer[..., : columns.shape[-1]] = columns
+    return longer
 
 
 def committed_in(read: Fields) -> tuple[npt.NDArray[np.bool_], Ints]:
