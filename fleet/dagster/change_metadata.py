@@ -78,12 +78,12 @@ PRICE_HEAD: Final = (
 
 
 def price_cells(price: Price) -> tuple[str, ...]:
-    """Of PRICE_HEAD; what cannot be said is `?`, of pauses also that there is none."""
+    """Of PRICE_HEAD; what cannot be said is `?`."""
     pauses = (price.pause_s, price.pause_p95_s)
     return (
         expected_within(price.rebalances_expected, price.rebalances_min, price.rebalances_max),
         expected_within(price.moved_expected, price.moved_min, price.moved_max),
-        *("none" if each is None else seconds(each, 2) for each in pauses),
+        *("?" if each is None else seconds(each, 2) for each in pauses),
         "?" if price.settled_s is None else seconds(price.settled_s, 1),
         "?" if price.backlog is None else f"{price.backlog:,}",
     )
@@ -113,7 +113,7 @@ def ways_table(plan: Plan) -> str:
             f"in {seconds(way.starts_in_s, 0)}" if way.starts_in_s else "now",
             way.rebalances,
             way.moved,
-            *("none" if t is None else seconds(t, 2) for t in (way.pause_s, way.pause_p95_s)),
+            *("?" if t is None else seconds(t, 2) for t in (way.pause_s, way.pause_p95_s)),
             seconds(way.settled_s, 1),
             "?" if way.backlog is None else f"{way.backlog:,}",
             "yes" if way.keeps_limits else "no",

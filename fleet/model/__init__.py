@@ -137,7 +137,8 @@ class Price:
     moved_max: int | None = None
     """Partitions that change owner; None = cannot be said."""
     pause_s: float | None = None
-    """Of a partition that pauses at all, seconds without an owner: p50; None = none pauses."""
+    """Seconds between a partition's commits beyond the usual, as a receipt records them, over the
+    partitions that pause at all: p50. 0: none does; None = cannot be said."""
     note: str = ""
     rebalances_expected: int | None = None
     moved_expected: int | None = None

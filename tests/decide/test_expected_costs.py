@@ -50,7 +50,7 @@ def test_what_is_expected_lies_within_the_promise() -> None:
             assert price.moved_max is None or price.moved_expected <= price.moved_max
             if price.pause_s is not None:
                 assert price.pause_p95_s is not None
-                assert 0 < price.pause_s <= price.pause_p95_s
+                assert 0 <= price.pause_s <= price.pause_p95_s
                 assert price.settled_s is not None
             assert price.backlog is None, "no rate is known here"
         if number % 10 == 0:
@@ -76,22 +76,57 @@ def test_those_who_come_after_the_first_pause_what_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("worker", "held", "wanted", "settled", "pause"),
     [
-        pytest.param(COOPERATIVE, 2, 4, 0.71, 0.48, id="cooperative-up"),
-        pytest.param(COOPERATIVE, 4, 2, 0.38, None, id="cooperative-down"),
-        pytest.param(KIP848, 2, 4, 1.27, None, id="848-up"),
+        pytest.param(RANGE, 2, 7, 0.28, 0.00, id="range-up"),
+        pytest.param(RANGE, 7, 2, 0.36, 0.05, id="range-down"),
+        pytest.param(COOPERATIVE, 2, 7, 0.79, 0.04, id="cooperative-up"),
+        pytest.param(COOPERATIVE, 7, 2, 0.30, 0.00, id="cooperative-down"),
+        pytest.param(KIP848, 2, 7, 1.17, 0.12, id="848-up"),
+        pytest.param(KIP848, 7, 2, 0.14, 0.00, id="848-down"),
     ],
 )
 def test_it_is_near_what_was_measured(
-    worker: dict, held: int, wanted: int, settled: float, pause: float | None
+    worker: dict, held: int, wanted: int, settled: float, pause: float
 ) -> None:
-    """docs/benchmarks.md, `fleet bench gate`: medians of 6 to 8 gates, within a factor of 1.5."""
-    seen = world(spec(worker=worker), held=held, topics={"orders": 8})
-    (step,) = planned(seen, wanted).steps
+    """docs/benchmarks.md, `fleet bench gate`: medians of 18 gates and leaves, within a factor of
+    1.5; pauses, which are less than a rest, within half of one. A batch took 0.22 s, and 0.6 s went
+    from one to the next.
+    """
+    seen = world(spec(worker=worker), held=held, topics={"orders": 24})
+    rhythm = replace(report(100, 2.2, 10), joined_at=NOW - 6.0)
+    (step,) = planned(replace(seen, reports=(rhythm,)), wanted).steps
     assert step.price.settled_s is not None
     assert settled / 1.5 <= step.price.settled_s <= settled * 1.5
-    if pause is not None:
-        assert step.price.pause_s is not None
-        assert pause / 1.5 <= step.price.pause_s <= pause * 1.5
+    assert step.price.pause_s is not None
+    assert abs(step.price.pause_s - pause) <= 0.2
+
+
+@pytest.mark.parametrize("worker", [RANGE, COOPERATIVE, KIP848])
+def test_a_pause_is_what_lies_beyond_the_usual_gap(worker: dict) -> None:
+    """A group that is behind rests between no batches; one that keeps up waits in any case."""
+    usual = world(spec(worker=worker), held=2, topics={"orders": 12})
+    group = usual.group
+    assert group is not None
+    waiting = tuple(
+        replace(partition_seen(n, 400), lag_seconds=each) for n, each in enumerate((0.3, 0.8))
+    )
+    calm = replace(usual, group=replace(group, partitions=waiting))
+    late = replace(waiting[0], lag_seconds=60.0)
+    behind = replace(usual, group=replace(group, partitions=(late, *waiting[1:])))
+    rests = replace(usual, spec=spec(worker=worker | {"batch": {"max_wait": 5.0}}))
+    slow = replace(report(100, 5.0, 20), joined_at=NOW - 20.0)  # 0.25 s, and 0.75 s of rest
+    idle = replace(slow, joined_at=NOW - 86_400.0)
+    worlds = (usual, calm, behind, rests, *(replace(usual, reports=(r,)) for r in (slow, idle)))
+    told = [planned(each, 4).steps[0].price for each in worlds]
+    pauses = [price.pause_p95_s for price in told]
+    assert pauses[0] == pauses[1]
+    assert pauses[3] == told[3].pause_s == 0.0
+    assert pauses[4] == pauses[5]
+    assert pauses[4] is not None
+    assert pauses[4] <= pauses[1]
+    assert pauses[1] is not None
+    assert pauses[2] is not None
+    assert 0.05 <= pauses[2] - pauses[1] <= 0.2
+    assert len({price.settled_s for price in told}) == 1
 
 
 def test_a_roll_is_played_as_handovers() -> None:
@@ -110,7 +145,7 @@ def test_a_roll_is_played_as_handovers() -> None:
     group = PlayedGroup("range", True, 12, 500, 180_000, 300_000, 250)
     cost = played(group, "hand over", 6, 6, 2)
     assert cost is not None
-    assert all(cost.pauses), "each of them is handed over"
+    assert all(cost.unowned), "each of them is handed over"
 
 
 def test_members_from_nothing_pause_nothing() -> None:
@@ -186,7 +221,7 @@ def test_the_backlog_is_a_flow_by_measured_rates() -> None:
     """100 waiting, 50/s come, 2 x 100/s are read; 1 s until settled, half of it paused."""
     flow = Flow.measured(flowing((60, 2.0), (40, 2.0)))
     assert flow == Flow(waiting=100.0, comes=50.0, reads=100.0)
-    cost = StepCost(rebalances=1, moved=2, pauses=(0.0, 0.5), settled=1.0)
+    cost = StepCost(rebalances=1, moved=2, unowned=(0.0, 0.5), settled=1.0)
     unpaused, paused = 0.0, 100 - 150 * 0.5 + 50 * 0.5
     assert flow.after(100.0, cost, members=2) == (unpaused + paused) / 2
     assert flow.after(100.0, cost, members=0) == 150.0

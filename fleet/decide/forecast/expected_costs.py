@@ -9,11 +9,11 @@ step; what the model does not know (members that are not ours, a subscription th
 figures.
 
 The backlog is a flow: what waits now, by the age of what waits the rate at which it comes, and
-the members' own records per busy second; evenly over partitions, each read until its pause.
+the members' own records per busy second; evenly over partitions, each read while it has an owner.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
@@ -22,8 +22,10 @@ from typing import Final, NamedTuple
 from fleet.config.spec import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ClassicWorker, Worker
 from fleet.decide.capacity import expected_topics, subscribed
 from fleet.decide.forecast.step_stories import (
+    LEAVE_REQUEST,
     ChangeKind,
     PlayedGroup,
+    beyond_usual,
     handover_every,
     scaled,
     story_of,
@@ -34,6 +36,10 @@ from fleet.sim.scenarios.play import Played, play
 
 SMALL_BATCH: Final = 0.25
 """Seconds one inline batch takes when workers keep up (measured); of a group with no figures."""
+_BEHIND: Final = 5.0
+"""Seconds for which a record of a group that keeps up does not wait."""
+_ENOUGH: Final = 10
+"""Batches from which on a worker's rhythm is known."""
 _FEW: Final = 8
 """Up to so many members are played `_RUNS` times, larger groups less often."""
 _RUNS: Final = 5
@@ -44,9 +50,11 @@ class StepCost(NamedTuple):
 
     rebalances: int
     moved: int
-    pauses: tuple[float, ...]
+    unowned: tuple[float, ...]
     """Of every partition in every run, ascending; 0 where it had an owner all the time."""
     settled: float
+    pauses: tuple[float, ...] = ()
+    """What commits show of it, beyond the usual time between them; the same order."""
 
 
 def foretold(world: GroupWorld, plan: Plan) -> Plan:
@@ -83,6 +91,7 @@ def played_group(world: GroupWorld) -> PlayedGroup | None:
     if worker is None or world.strangers() or not sum(topics.values()):
         return None
     group = group_of_workers(worker, sum(topics.values()), batch=_batch(world))
+    group = group._replace(rest=_ms(_rest(world, worker.batch.max_wait)))
     delay = world.initial_delay
     return group if delay is None else group._replace(initial_delay=_ms(delay))
 
@@ -106,6 +115,24 @@ def _batch(world: GroupWorld) -> float:
     if not batches:
         return SMALL_BATCH
     return sum(each.busy_seconds for each in world.reports) / batches
+
+
+def _rest(world: GroupWorld, max_wait: float) -> float:
+    """Seconds from the end of a batch to the next, as its workers had them since they joined.
+
+    At least `max_wait`, and where nothing came for a while at most twice that and a batch; 0 where
+    records wait for longer than a trickle's do, since then no batch waits for more of them.
+    """
+    seen = world.group.partitions if world.group is not None else ()
+    if any((each.lag_seconds or 0.0) > _BEHIND for each in seen if each.lag):
+        return 0.0
+    found = [
+        (world.snapshot_at - each.joined_at - each.busy_seconds) / each.batches
+        for each in world.reports
+        if each.joined_at is not None and each.batches >= _ENOUGH
+    ]
+    usual = median(found) if found else max_wait
+    return min(max(usual, max_wait), 2 * max_wait + _batch(world))
 
 
 def _ms(seconds: float) -> int:
@@ -164,8 +191,9 @@ def one_after_other(first: StepCost, second: StepCost) -> StepCost:
     return StepCost(
         first.rebalances + second.rebalances,
         first.moved + second.moved,
-        tuple(sorted((*first.pauses, *second.pauses))),
+        tuple(sorted((*first.unowned, *second.unowned))),
         round(first.settled + second.settled, 3),
+        tuple(sorted((*first.pauses, *second.pauses))),
     )
 
 
@@ -177,40 +205,48 @@ def played(
     part = scaled(group, kind, staying, changing)
     small = group._replace(partitions=max(1, round(group.partitions * part)))
     few, some = _part(staying, part), _part(changing, part)
-    runs = [
-        play(
-            story_of(
-                small,
-                kind,
-                staying=max(few, some) if kind == "hand over" else few,
-                changing=some,
-                width=width,
-                rng=(rng := random.Random(seed)),
-            ),
-            rng,
-        )
-        for seed in range(max(1, _RUNS * _FEW // max(_FEW, few + some)))
-    ]
-    cost = summed(runs, of=group.partitions / small.partitions)
+    runs = []
+    for seed in range(max(1, _RUNS * _FEW // max(_FEW, few + some))):
+        rng = random.Random(seed)
+        stay = max(few, some) if kind == "hand over" else few
+        story = story_of(small, kind, staying=stay, changing=some, width=width, rng=rng)
+        run = play(story, rng)
+        if kind == "leave" and run.settled is not None:  # the request comes after the drain
+            drained = story.happenings[-1].lasts - LEAVE_REQUEST
+            run = run._replace(settled=run.settled - drained)
+        runs.append(run)
+    cost = summed(
+        runs,
+        of=group.partitions / small.partitions,
+        shown=lambda unowned: beyond_usual(group, kind, unowned),
+    )
     if cost is not None and kind == "hand over":
         later = -(-changing // width) - -(-some // width)
         return cost._replace(settled=round(cost.settled + later * handover_every(group) / 1000, 3))
     return cost
 
 
-def summed(runs: Sequence[Played], *, of: float = 1.0) -> StepCost | None:
+def summed(
+    runs: Sequence[Played],
+    *,
+    of: float = 1.0,
+    shown: Callable[[int], int] = lambda unowned: unowned,
+) -> StepCost | None:
     """Of some runs of one story; `of` so many times the partitions that were played.
 
-    None: some run was not settled within a simulated day.
+    `shown` says what commits show of so many milliseconds without an owner. None: some run was not
+    settled within a simulated day.
     """
+    unowned = sorted(each for run in runs for each in run.pauses)
     ends = [run.settled for run in runs if run.settled is not None]
     if len(ends) < len(runs):
         return None
     return StepCost(
         round(median(run.rebalances for run in runs)),
         round(median(run.moved for run in runs) * of),
-        tuple(sorted(pause / 1000 for run in runs for pause in run.pauses)),
+        tuple(each / 1000 for each in unowned),
         round(median(ends) / 1000, 3),
+        tuple(shown(each) / 1000 for each in unowned),
     )
 
 
@@ -223,7 +259,6 @@ def _part(members: int, part: float) -> int:
 
 def priced_by(price: Price, cost: StepCost, waiting: float | None) -> Price:
     """The price with what is expected, within its bounds on moves."""
-    told = [pause for pause in cost.pauses if pause]
     moved = cost.moved
     if price.moved_min is not None:  # what today's owners demand, which need not be balanced
         moved = max(moved, price.moved_min)
@@ -233,11 +268,18 @@ def priced_by(price: Price, cost: StepCost, waiting: float | None) -> Price:
         price,
         rebalances_expected=cost.rebalances,
         moved_expected=moved,
-        pause_s=percentile(told, 50),
-        pause_p95_s=percentile(told, 95),
+        pause_s=pause_of(cost, 50),
+        pause_p95_s=pause_of(cost, 95),
         settled_s=cost.settled,
         backlog=None if waiting is None else round(waiting),
     )
+
+
+def pause_of(cost: StepCost, percent: int) -> float | None:
+    """The pause that so many percent of the partitions that pause do not exceed; 0: none does."""
+    if not cost.pauses:
+        return None
+    return percentile([pause for pause in cost.pauses if pause], percent) or 0.0
 
 
 def percentile(ascending: Sequence[float], percent: int) -> float | None:
@@ -278,16 +320,16 @@ class Flow:
         return waiting / net if net > 0 else None
 
     def after(self, waiting: float, cost: StepCost, *, members: int) -> float:
-        """What waits when it is settled; `members` read, but for partitions that pause."""
-        if not cost.pauses:
+        """What waits when it is settled; `members` read, but for partitions without an owner."""
+        if not cost.unowned:
             return waiting
         net = self.comes - self.reads * members
 
-        def left(pause: float) -> float:
-            read_for = max(0.0, cost.settled - pause)
-            return max(0.0, waiting + net * read_for) + self.comes * pause
+        def left(unowned: float) -> float:
+            read_for = max(0.0, cost.settled - unowned)
+            return max(0.0, waiting + net * read_for) + self.comes * unowned
 
-        return _mean(left(min(pause, cost.settled)) for pause in cost.pauses)
+        return _mean(left(min(unowned, cost.settled)) for unowned in cost.unowned)
 
 
 def _mean(values: Iterable[float]) -> float:

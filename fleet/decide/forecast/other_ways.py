@@ -19,7 +19,7 @@ from fleet.decide.forecast.expected_costs import (
     StepCost,
     handovers,
     one_after_other,
-    percentile,
+    pause_of,
     played,
     played_group,
 )
@@ -139,7 +139,12 @@ def _name(size: int, count: int) -> str:
 
 
 def _worse(cost: StepCost, usual: bool) -> tuple[float, ...]:
-    return (cost.rebalances, round(sum(cost.pauses) / len(cost.pauses), 2), cost.settled, not usual)
+    return (
+        cost.rebalances,
+        round(sum(cost.unowned) / len(cost.unowned), 2),
+        cost.settled,
+        not usual,
+    )
 
 
 def _cost(world: GroupWorld, group: PlayedGroup, change: _Change, size: int) -> StepCost | None:
@@ -161,8 +166,9 @@ def _cost(world: GroupWorld, group: PlayedGroup, change: _Change, size: int) -> 
     return StepCost(
         round(total.rebalances * times),
         round(total.moved * times),
-        total.pauses,
+        total.unowned,
         round(total.settled * times, 3),
+        total.pauses,
     )
 
 
@@ -196,14 +202,13 @@ def _alternative(
     cheapest: bool,
     backlog: float | None,
 ) -> Alternative:
-    told = [pause for pause in cost.pauses if pause]
     return Alternative(
         step=change.first,
         way=way,
         rebalances=cost.rebalances,
         moved=cost.moved,
-        pause_s=percentile(told, 50),
-        pause_p95_s=percentile(told, 95),
+        pause_s=pause_of(cost, 50),
+        pause_p95_s=pause_of(cost, 95),
         settled_s=cost.settled,
         backlog=None if backlog is None else round(backlog),
         keeps_limits=keeps_limits,

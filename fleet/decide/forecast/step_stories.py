@@ -21,6 +21,8 @@ MOST_MEMBERS: Final = 32
 MOST_HANDOVERS: Final = 6
 """Of a story; a roll of more takes as much longer."""
 MOST_PARTITIONS: Final = 384
+LEAVE_REQUEST: Final = 80
+"""From the last drain until the coordinator has the request: it is seen, and then asked."""
 _SECOND_ROUND: Final = 250
 """A cooperative worker's wait before it asks for the next round: its protocol's `rejoins_after`."""
 _BEGINS: Final = {"classic": 10_000, "consumer": 30_000}
@@ -45,6 +47,8 @@ class PlayedGroup(NamedTuple):
     """How long one batch takes."""
     initial_delay: int = 3_000
     """group.initial.rebalance.delay.ms"""
+    rest: int = 0
+    """From the end of one batch to the next; 0 of a group that is behind."""
 
 
 def scaled(group: PlayedGroup, kind: ChangeKind, staying: int, changing: int) -> float:
@@ -102,10 +106,23 @@ def story_of(
 
 
 def _leave(at: int, first: int, leaving: int, group: PlayedGroup, rng: random.Random) -> Happening:
-    """The request comes when the last of them has drained, and that has been seen."""
+    """The request comes when the last of them has drained."""
     drains = [rng.randint(0, group.batch) for _ in range(leaving)]
-    waits = max(drains) - sum(drains) // leaving + rng.randint(0, _LOOKS_EVERY)
+    waits = max(drains) - sum(drains) // leaving + LEAVE_REQUEST
     return Happening(at, "batched-leave", first, lasts=waits, together=leaving)
+
+
+def beyond_usual(group: PlayedGroup, kind: ChangeKind, unowned: int) -> int:
+    """The pause that commits show of a partition that had no owner for so long, as receipts do.
+
+    From the last commit before to the first one after, less the usual time between two, which is
+    a rest and a batch: what was left of the last batch was done before the partition went, and
+    the new owner's first one, with the fetch before it, has fewer records than usual. Where a
+    cooperative member gives partitions up, it begins one more batch with what it has read of them
+    (docs/design/rules.md, 52).
+    """
+    last = group.batch if kind == "open" and group.protocol == "cooperative-sticky" else 0
+    return max(0, unowned - group.rest - last)
 
 
 def handover_every(group: PlayedGroup) -> int:
