@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.decide.forecast.expected_costs import Flow, StepCost, foretold, percentile, played
+from fleet.decide.forecast.expected_costs import (
+    Flow,
+    StepCost,
+    _rest,
+    foretold,
+    pause_of,
+    percentile,
+    played,
+)
 from fleet.decide.forecast.step_stories import PlayedGroup
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.world import GroupWorld
@@ -113,20 +121,28 @@ def test_a_pause_is_what_lies_beyond_the_usual_gap(worker: dict) -> None:
     late = replace(waiting[0], lag_seconds=60.0)
     behind = replace(usual, group=replace(group, partitions=(late, *waiting[1:])))
     rests = replace(usual, spec=spec(worker=worker | {"batch": {"max_wait": 5.0}}))
-    slow = replace(report(100, 5.0, 20), joined_at=NOW - 20.0)  # 0.25 s, and 0.75 s of rest
+    slow = replace(report(100, 5.0, 20), joined_at=NOW - 18.0)  # 0.25 s, and 0.6 s of rest
     idle = replace(slow, joined_at=NOW - 86_400.0)
     worlds = (usual, calm, behind, rests, *(replace(usual, reports=(r,)) for r in (slow, idle)))
     told = [planned(each, 4).steps[0].price for each in worlds]
     pauses = [price.pause_p95_s for price in told]
     assert pauses[0] == pauses[1]
     assert pauses[3] == told[3].pause_s == 0.0
-    assert pauses[4] == pauses[5]
+    assert (_rest(worlds[4], 0.2), _rest(worlds[5], 0.2)) == (pytest.approx(0.6), 0.65)
     assert pauses[4] is not None
     assert pauses[4] <= pauses[1]
     assert pauses[1] is not None
     assert pauses[2] is not None
     assert 0.05 <= pauses[2] - pauses[1] <= 0.2
     assert len({price.settled_s for price in told}) == 1
+
+
+def test_percentiles_are_of_those_that_pause() -> None:
+    """0 where none does; nobody can say where nothing was played."""
+    cost = StepCost(1, 2, (0.0, 0.1, 0.3, 0.9), 1.0, (0.0, 0.0, 0.1, 0.7))
+    assert [pause_of(cost, percent) for percent in (50, 95)] == [0.1, 0.7]
+    assert pause_of(cost._replace(pauses=(0.0, 0.0)), 95) == 0.0
+    assert pause_of(cost._replace(pauses=()), 50) is None
 
 
 def test_a_roll_is_played_as_handovers() -> None:

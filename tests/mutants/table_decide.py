@@ -85,7 +85,7 @@ MUTANTS = faults(
         ("fleet/decide/forecast/other_ways.py", ("tests/decide/test_other_ways.py",)): {
             "ways-beyond-the-storm-budget": "size: cost.rebalances <= [-storm.rebalances-]{+size + cost.rebalances+}",
             "ways-wider-than-a-roll-may-be": "        and (not is_roll or size [-<= rollout.max_parallel-]{+> 0+})",
-            "ways-cheapest-settles-last": "round(sum(cost.unowned) / len(cost.unowned), 2), [-cost.settled-]{+-cost.settled+}, not usual)",
+            "ways-cheapest-settles-last": "[-cost.settled-]{+-cost.settled+},\n        not usual,",
             "ways-of-three-parts-only": "    if total is None or [-len(chosen) == len(parts)-]{+True+}:",
             "ways-leave-of-those-who-left": 'return played(group, "leave", change.held - done[- - size-], size)',
             "ways-each-wave-a-change": "if [-waves == 1 and -]rolled > 1:",
