@@ -84,26 +84,27 @@ def test_those_who_come_after_the_first_pause_what_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("worker", "held", "wanted", "settled", "pause"),
     [
-        pytest.param(RANGE, 2, 7, 0.28, 0.00, id="range-up"),
-        pytest.param(RANGE, 7, 2, 0.36, 0.05, id="range-down"),
-        pytest.param(COOPERATIVE, 2, 7, 0.79, 0.04, id="cooperative-up"),
-        pytest.param(COOPERATIVE, 7, 2, 0.30, 0.00, id="cooperative-down"),
-        pytest.param(KIP848, 2, 7, 1.17, 0.12, id="848-up"),
-        pytest.param(KIP848, 7, 2, 0.14, 0.00, id="848-down"),
+        pytest.param(RANGE, 2, 7, 0.21, 0.00, id="range-up"),
+        pytest.param(RANGE, 7, 2, 0.17, 0.00, id="range-down"),
+        pytest.param(COOPERATIVE, 2, 7, 0.80, 0.08, id="cooperative-up"),
+        pytest.param(COOPERATIVE, 7, 2, 0.21, 0.02, id="cooperative-down"),
+        pytest.param(KIP848, 2, 7, 1.16, 0.08, id="848-up"),
+        pytest.param(KIP848, 7, 2, 0.09, 0.00, id="848-down"),
     ],
 )
 def test_it_is_near_what_was_measured(
     worker: dict, held: int, wanted: int, settled: float, pause: float
 ) -> None:
-    """docs/benchmarks.md, `fleet bench gate`: medians of 18 gates and leaves, within a factor of
-    1.5; pauses, which are less than a rest, within half of one. A batch took 0.22 s, and 0.6 s went
-    from one to the next.
+    """docs/simulate.md: medians of what receipts recorded of eight gates and leaves each, within a
+    factor of 1.5 or 0.1 s; pauses, which are less than a rest, within half of one. A batch took
+    0.22 s, and 0.6 s went from one to the next.
     """
     seen = world(spec(worker=worker), held=held, topics={"orders": 24})
     rhythm = replace(report(100, 2.2, 10), joined_at=NOW - 6.0)
     (step,) = planned(replace(seen, reports=(rhythm,)), wanted).steps
     assert step.price.settled_s is not None
-    assert settled / 1.5 <= step.price.settled_s <= settled * 1.5
+    assert min(settled / 1.5, settled - 0.1) <= step.price.settled_s
+    assert step.price.settled_s <= max(settled * 1.5, settled + 0.1)
     assert step.price.pause_s is not None
     assert abs(step.price.pause_s - pause) <= 0.2
 

@@ -69,7 +69,7 @@ MUTANTS = faults(
         ("fleet/decide/forecast/expected_costs.py", _EXPECTED): {
             "expected-from-a-balanced-group-alone": "        moved = [-max(moved, price.moved_min)-]{+moved+}",
             "expected-pause-of-those-that-do-not": "percentile([pause for pause in cost.pauses[- if pause-]], percent)",
-            "expected-leave-settles-from-the-drain": "settled=run.settled[- - drained-])",
+            "expected-leave-settles-from-the-drain": "settled=run.settled[- - story.happenings[-1].lasts-])",
             "expected-rest-of-a-group-that-is-behind": "if any((each.lag_seconds or 0.0) > [-_BEHIND-]{+1e9+} for each",
             "expected-rest-of-the-idle": "min(max(usual, max_wait), [-2 * max_wait + _batch(world)-]{+1e9+})",
             "expected-rest-as-declared": "usual = [-median(found) if found else max_wait-]{+max_wait+}",

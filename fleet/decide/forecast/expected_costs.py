@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 from fleet.config.spec import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ClassicWorker, Worker
 from fleet.decide.capacity import expected_topics, subscribed
 from fleet.decide.forecast.step_stories import (
-    LEAVE_REQUEST,
     ChangeKind,
     PlayedGroup,
     beyond_usual,
@@ -212,8 +211,7 @@ def played(
         story = story_of(small, kind, staying=stay, changing=some, width=width, rng=rng)
         run = play(story, rng)
         if kind == "leave" and run.settled is not None:  # the request comes after the drain
-            drained = story.happenings[-1].lasts - LEAVE_REQUEST
-            run = run._replace(settled=run.settled - drained)
+            run = run._replace(settled=run.settled - story.happenings[-1].lasts)
         runs.append(run)
     cost = summed(
         runs,

@@ -21,7 +21,7 @@ MOST_MEMBERS: Final = 32
 MOST_HANDOVERS: Final = 6
 """Of a story; a roll of more takes as much longer."""
 MOST_PARTITIONS: Final = 384
-LEAVE_REQUEST: Final = 80
+_LEAVE_REQUEST: Final = 80
 """From the last drain until the coordinator has the request: it is seen, and then asked."""
 _SECOND_ROUND: Final = 250
 """A cooperative worker's wait before it asks for the next round: its protocol's `rejoins_after`."""
@@ -108,7 +108,7 @@ def story_of(
 def _leave(at: int, first: int, leaving: int, group: PlayedGroup, rng: random.Random) -> Happening:
     """The request comes when the last of them has drained."""
     drains = [rng.randint(0, group.batch) for _ in range(leaving)]
-    waits = max(drains) - sum(drains) // leaving + LEAVE_REQUEST
+    waits = max(drains) - sum(drains) // leaving + _LEAVE_REQUEST
     return Happening(at, "batched-leave", first, lasts=waits, together=leaving)
 
 
