@@ -94,7 +94,8 @@ class Forks:
         return self.started[-1]
 
     def server(self) -> ProcessId:
-        """The only one."""
+        """The only one; the kernel shows no environment of a program that begins this moment."""
+        until(lambda: len(self.found(PART)) == 1, "one fork server", picture=self.told)
         (found,) = self.found(PART)
         return found.process
 
