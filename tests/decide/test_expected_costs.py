@@ -14,7 +14,7 @@ from fleet.decide.forecast.expected_costs import (
     percentile,
     played,
 )
-from fleet.decide.forecast.step_stories import PlayedGroup
+from fleet.decide.forecast.step_stories import PlayedGroup, beyond_usual
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.world import GroupWorld
 from fleet.model import Plan, StepKind, TopicPartition
@@ -136,6 +136,15 @@ def test_a_pause_is_what_lies_beyond_the_usual_gap(worker: dict) -> None:
     assert pauses[2] is not None
     assert 0.05 <= pauses[2] - pauses[1] <= 0.2
     assert len({price.settled_s for price in told}) == 1
+
+
+def test_a_cooperative_gate_has_one_more_batch() -> None:
+    """With what was read of the partitions that go; who leaves has drained before."""
+    group = PlayedGroup("cooperative-sticky", True, 12, 500, 180_000, 300_000, 100, rest=200)
+    assert beyond_usual(group, "open", 530) == 230
+    assert beyond_usual(group, "leave", 530) == 330
+    assert beyond_usual(group._replace(protocol="consumer"), "open", 530) == 330
+    assert beyond_usual(group, "open", 0) == beyond_usual(group, "leave", 200) == 0
 
 
 def test_percentiles_are_of_those_that_pause() -> None:
