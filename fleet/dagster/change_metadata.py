@@ -54,6 +54,10 @@ def seconds(value: float, digits: int) -> str:
     return f"{value:.{digits}f}\u00a0s"
 
 
+def _if_known(value: float | None, digits: int) -> str:
+    return "?" if value is None else seconds(value, digits)
+
+
 def span(low: int | None, high: int | None) -> str:
     """`3`, `1-2` or `?`."""
     if low is None or high is None:
@@ -79,12 +83,12 @@ PRICE_HEAD: Final = (
 
 def price_cells(price: Price) -> tuple[str, ...]:
     """Of PRICE_HEAD; what cannot be said is `?`."""
-    pauses = (price.pause_s, price.pause_p95_s)
     return (
         expected_within(price.rebalances_expected, price.rebalances_min, price.rebalances_max),
         expected_within(price.moved_expected, price.moved_min, price.moved_max),
-        *("?" if each is None else seconds(each, 2) for each in pauses),
-        "?" if price.settled_s is None else seconds(price.settled_s, 1),
+        _if_known(price.pause_s, 2),
+        _if_known(price.pause_p95_s, 2),
+        _if_known(price.settled_s, 1),
         "?" if price.backlog is None else f"{price.backlog:,}",
     )
 
@@ -113,7 +117,8 @@ def ways_table(plan: Plan) -> str:
             f"in {seconds(way.starts_in_s, 0)}" if way.starts_in_s else "now",
             way.rebalances,
             way.moved,
-            *("?" if t is None else seconds(t, 2) for t in (way.pause_s, way.pause_p95_s)),
+            _if_known(way.pause_s, 2),
+            _if_known(way.pause_p95_s, 2),
             seconds(way.settled_s, 1),
             "?" if way.backlog is None else f"{way.backlog:,}",
             "yes" if way.keeps_limits else "no",
@@ -136,7 +141,7 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
             r.aborted,
             r.moved,
             "none" if r.longest_pause_s is None else seconds(r.longest_pause_s, 2),
-            "?" if r.settled_s is None else seconds(r.settled_s, 1),
+            _if_known(r.settled_s, 1),
             seconds(r.seconds, 1),
             r.verdict.value,
             expectation(r.price) or "?",

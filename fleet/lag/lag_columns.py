@@ -5,7 +5,7 @@ Problem: 5,000 groups with 48 partitions each are 240,000 positions; a Python va
 who wants one group as values makes them (`fleet.lag.snapshot`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -21,6 +21,13 @@ Rows = NDArray[np.bool_]
 
 NONE: Final = -1
 """No such offset or time."""
+_PORTION: Final = 1 << 14
+
+
+def portions(size: int) -> Iterator[slice]:
+    """All rows of so many, some at once: what is needed on the way is as long as a portion."""
+    for first in range(0, size, _PORTION):
+        yield slice(first, first + _PORTION)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

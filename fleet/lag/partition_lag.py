@@ -23,14 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.lag.end_history import EndHistory
-from fleet.lag.lag_columns import NONE, Floats, Longs, Rows
+from fleet.lag.lag_columns import NONE, Floats, Longs, Rows, portions
 from fleet.model import LagCase, TopicPartition
 
 CASES: Final = tuple(LagCase)
 """What the numbers in `Lag.case` mean."""
 _CODE: Final = {case: code for code, case in enumerate(CASES)}
-PORTION: Final = 1 << 14
-"""Rows measured at once: what is needed on the way is as long as a portion, not as all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +96,7 @@ def measured(
     deleted = np.array([logs.is_deleted(tp) for tp in tps], dtype=np.bool_)
     untold = np.zeros(len(committed), dtype=np.bool_) if unreadable is None else unreadable
     found = Lag.of_length(len(committed))
-    for first in range(0, len(committed), PORTION):
-        rows = slice(first, first + PORTION)
+    for rows in portions(len(committed)):
         place, lag = which[rows], found.where(rows)  # views: what is written there is found's
         lag.start[:], lag.end[:] = starts[place], ends[place]
         lag.records[:], lag.case[:] = records_waiting(

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows
-from fleet.lag.partition_lag import CASES, PORTION, Lag
+from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows, portions
+from fleet.lag.partition_lag import CASES, Lag
 from fleet.model import (
     GroupSnapshot,
     GroupState,
@@ -82,9 +82,8 @@ class Snapshot:
         )
 
     def portions(self) -> Iterator["Snapshot"]:
-        """All rows, so many at a time: what is needed on the way is as long as a portion."""
-        for first in range(0, len(self.commits), PORTION):
-            yield self.where(slice(first, first + PORTION))
+        """All rows, some at once."""
+        return map(self.where, portions(len(self.commits)))
 
     def only(self, wanted: Callable[[str], bool]) -> "Snapshot":
         """These groups alone."""

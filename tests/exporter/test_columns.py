@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fleet.decide.verdicts import WORST, LagVerdict, Patience, partition_verdict
 from fleet.exporter.picturing import picture_of
-from fleet.lag import snapshot as snapshots
+from fleet.lag import lag_columns
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.partition_lag import CASES, Lag
 from fleet.lag.snapshot import GroupFacts, Snapshot
@@ -194,7 +194,7 @@ def test_the_age_of_what_never_moved_is_the_time_since_we_look():
 
 def test_sums_of_many_rows_are_those_of_one_by_one(monkeypatch):
     """In portions, the last of which is not full; groups and topics go on from one to the next."""
-    monkeypatch.setattr(snapshots, "PORTION", 7)
+    monkeypatch.setattr(lag_columns, "_PORTION", 7)
     draw, count = np.random.default_rng(5), 60
     records = draw.integers(-1, 4, count)
     rows = [(0, LagCase.OK, 0.0, 1, 1, 0, 0.0)] * count
@@ -218,7 +218,7 @@ def test_sums_of_many_rows_are_those_of_one_by_one(monkeypatch):
     assert len(together) == len({each.group for each in together}) == 4
     for name, made in zip("abcd", together, strict=True):
         alone = seen.only(lambda each, name=name: each == name)
-        monkeypatch.setattr(snapshots, "PORTION", 1000)
+        monkeypatch.setattr(lag_columns, "_PORTION", 1000)
         (expected,) = picture_of(alone, totals={}, owners={}, decode_errors={}, records=0).groups
         assert made == expected
         mine = commits.groups.index(name) == group

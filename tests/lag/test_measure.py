@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.lag import partition_lag
+from fleet.lag import lag_columns
 from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.partition_lag import CASES, Logs, measured
@@ -89,7 +89,7 @@ def test_a_row_is_as_old_as_the_record_at_which_reading_goes_on():
 
 def test_many_rows_are_measured_as_one_by_one(monkeypatch):
     """In portions, the last of which is not full; rows of all cases."""
-    monkeypatch.setattr(partition_lag, "PORTION", 7)
+    monkeypatch.setattr(lag_columns, "_PORTION", 7)
     draw = np.random.default_rng(3)
     tps = [TopicPartition("t", number) for number in range(5)]
     committed, which = draw.integers(-6, 30, 40).clip(NONE), draw.integers(0, 5, 40)

@@ -14,12 +14,12 @@ _WORKER = (
 MUTANTS = faults(
     {
         ("fleet/lag/partition_lag.py", ("tests/lag/test_measure.py",)): {
-            "lag-a-portion-lacks-its-last-row": "rows = slice(first, first + PORTION{+ - 1+})",
             "lag-of-the-first-portion-for-all": "starts[place], ends[[-place-]{+which[: len(place)]+}]",
             "lag-dated-by-other-partitions": "_date(lag, committed[rows], tps=tps, which=[-place-]{+which[: len(place)]+}, logs=logs)",
         },
-        ("fleet/lag/snapshot.py", _COLUMNS): {
-            "sums-without-the-last-portion": "range(0, len(self.commits){+ - PORTION+}, PORTION)",
+        ("fleet/lag/lag_columns.py", ("tests/lag/test_measure.py", *_COLUMNS)): {
+            "lag-a-portion-lacks-its-last-row": "yield slice(first, first + _PORTION{+ - 1+})",
+            "sums-without-the-last-portion": "range(0, size{+ - _PORTION+}, _PORTION)",
         },
         ("fleet/exporter/picturing.py", _COLUMNS): {
             "sums-of-the-last-portion-alone": "lags [-+-]= np.bincount(place[known], records[known]",

@@ -235,10 +235,10 @@ def summed(
     `shown` says what commits show of so many milliseconds without an owner. None: some run was not
     settled within a simulated day.
     """
-    unowned = sorted(each for run in runs for each in run.pauses)
     ends = [run.settled for run in runs if run.settled is not None]
     if len(ends) < len(runs):
         return None
+    unowned = sorted(each for run in runs for each in run.pauses)
     return StepCost(
         round(median(run.rebalances for run in runs)),
         round(median(run.moved for run in runs) * of),
