@@ -13,6 +13,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 READY := .venv/.ready
+# Downloads, and builds that start other programs, may fail for a moment.
+RETRY := .ci/retry
 # Tests start their own: what Debian would start now (RUNLEVEL) and at every boot stays masked;
 # `systemctl unmask` undoes it.
 # Program:unit.
@@ -40,13 +42,13 @@ help: ## this list
 	@rm -rf .venv
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
 	  echo "$(PYTHON) cannot make virtual environments: on Debian, apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
+	@$(RETRY) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
 	@# On all cores; pip takes one. What is hardly imported is compiled by whoever does.
 	@$(BIN)/python -m compileall -q -j 0 -x '/(tests|moto|pip)/' .venv/lib || true
 	@touch $@
 
 $(READY): .venv/.locked pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(RETRY) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 java:
@@ -71,8 +73,8 @@ deps: ## what the tests need of Debian: Chromium, Java, Prometheus, Postgres, a 
 	  if command -v $${unit%%:*} >/dev/null; then continue; fi; \
 	  "$${sudo[@]}" mkdir -p /etc/systemd/system; \
 	  "$${sudo[@]}" ln -sf /dev/null "/etc/systemd/system/$${unit#*:}.service"; done; \
-	"$${sudo[@]}" apt-get update -qq && \
-	"$${sudo[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+	$(RETRY) "$${sudo[@]}" apt-get update -qq && \
+	$(RETRY) "$${sudo[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
 	  apt-get install -y -qq --no-install-recommends "$${wanted[@]}" </dev/null
 
 cluster: $(READY) ## a real Kubernetes of one node (root; built once, 5 to 10 minutes)

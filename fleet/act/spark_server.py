@@ -39,8 +39,10 @@ from fleet.system import class_sharing, spark_python
 from fleet.system.home import fleet_home, read_state, write_state
 from fleet.system.home_processes import environment, home_processes, python_path
 from fleet.system.log_files import last_line, set_aside
+from fleet.system.ports import PortTaken, free_ports, is_free, is_listening
 from fleet.system.processes import ProcessId, end, spawn
 from fleet.system.processes import alive as process_alive
+from fleet.system.retrying import retry
 
 SCHEMA: Final = 1
 PART: Final = "spark"
@@ -114,14 +116,8 @@ def alive(home: Path) -> bool:
 
 def ready(home: Path) -> bool:
     """Whether the server accepts connections."""
-    port = _state(home).get("port")
-    if port is None:
-        return False
-    try:
-        socket.create_connection((HOST, int(port)), timeout=0.5).close()
-    except OSError:
-        return False
-    return True
+    running, port = process(home), _state(home).get("port")
+    return running is not None and port is not None and is_listening(running.pid, int(port))
 
 
 def start(home: Path, *, ui: bool = False, environ: Mapping[str, str] = os.environ) -> ProcessId:
@@ -170,20 +166,35 @@ def wait_ready(home: Path, *, timeout: float, clock: Clock) -> str:
     """Wait until the server accepts connections; its URL.
 
     Raises Unreachable after `timeout` seconds or once its process has ended, with the last line
-    of its log.
+    of its log. A server that ended because its port was taken is started again on another one.
     """
     deadline = clock.monotonic() + timeout
-    while not ready(home):
-        if not alive(home) or clock.monotonic() >= deadline:
-            raise Unreachable(
-                f"the Spark server of {home} {'is slow to start' if alive(home) else 'has ended'} "
-                f"(waited up to {timeout:g} s); the last line of {log_file(home)}: "
-                f"{last_line(log_file(home)) or 'none'}"
-            )
-        clock.sleep(0.1)
+
+    def attempt() -> None:
+        while not ready(home):
+            if not alive(home) or clock.monotonic() >= deadline:
+                state = "is slow to start" if alive(home) else "has ended"
+                sentence = (
+                    f"the Spark server of {home} {state} (waited up to {timeout:g} s); the last "
+                    f"line of {log_file(home)}: {last_line(log_file(home)) or 'none'}"
+                )
+                if alive(home) or not _lost_port(home):
+                    raise Unreachable(sentence)
+                start(home, ui=_state(home).get("ui_port") is not None)
+                raise PortTaken(sentence)
+            clock.sleep(0.1)
+
+    retry("starting the Spark server", attempt, on=PortTaken)
     url = connect_url(home)
     assert url is not None
     return url
+
+
+def _lost_port(home: Path) -> bool:
+    """Whether another program listens where the server, which has ended, was to listen."""
+    state = _state(home)
+    ports = [int(state[key]) for key in ("port", "ui_port") if state.get(key) is not None]
+    return not all(is_free(port, HOST) for port in ports)
 
 
 def stop(home: Path, *, grace: float = 5.0) -> None:
@@ -344,14 +355,7 @@ def _port(home: Path, kept: int, *, beside: int | None = None) -> int:
     at_first = zlib.crc32(str(home).encode()) % count  # homes should not all try the same one
     candidates = [kept] if kept else []
     candidates += [_FIRST_PORT + (at_first + n) % count for n in range(100)]
-    for port in candidates:
-        if port == beside:
-            continue
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
-            return port
-    raise FleetError(f"no free port for the Spark server near {candidates[-1]} on {HOST}")
+    return free_ports(1, HOST, [port for port in candidates if port != beside])[0]
 
 
 def foreground(listen: str, home: Path, *, environ: Mapping[str, str]) -> None:

@@ -6,11 +6,12 @@ the connector by Spark's own Ivy; it runs `streaming.py` as a script. Cost: two 
 Spark are compared, the only two there are for this.
 """
 
+import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 from fleet.bench import streaming
 from fleet.errors import FleetError
+from fleet.system.retrying import retry
 
 VERSION: Final = "4.2.0"
 CONNECTOR: Final = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{VERSION}"
@@ -36,18 +38,22 @@ def environment(cache: Path, say: Callable[[str], None]) -> Path:
         [sys.executable, "-m", "venv", "--clear", str(folder)],
         [str(python), "-m", "pip", "install", "--quiet", f"pyspark=={VERSION}"],
     ):
-        try:
-            subprocess.run(
-                command, check=True, capture_output=True, text=True, timeout=_INSTALL_SECONDS
-            )
-        except (subprocess.SubprocessError, OSError) as error:
-            told = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]
-            raise FleetError(
-                f"Spark {VERSION} for the comparison could not be installed: {''.join(told)}; "
-                "`fleet bench worker --alone` measures without it"
-            ) from error
+        retry("installing Spark", functools.partial(_install, command))
     ready.touch()
     return python
+
+
+def _install(command: Sequence[str]) -> None:
+    try:
+        subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=_INSTALL_SECONDS
+        )
+    except (subprocess.SubprocessError, OSError) as error:
+        told = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]
+        raise FleetError(
+            f"Spark {VERSION} for the comparison could not be installed: {''.join(told)}; "
+            "`fleet bench worker --alone` measures without it"
+        ) from error
 
 
 def spark_folder(python: Path) -> Path:

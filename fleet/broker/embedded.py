@@ -9,7 +9,7 @@ again. Cost: 310 MB of memory a node, 5 s to start.
 
 import base64
 import contextlib
-import random
+import functools
 import shutil
 import signal
 import subprocess
@@ -33,13 +33,12 @@ from fleet.security import client_config
 from fleet.system import processes
 from fleet.system.home import make_home, read_state, write_state
 from fleet.system.locking import locked
+from fleet.system.ports import PortTaken, free_ports
+from fleet.system.retrying import retry
 from fleet.text import plural
 
 SCHEMA: Final = 1
 LEAST_FREE_BYTES: Final = 1024**3
-# Below the kernel's range for outgoing connections (32768 up), so that no connection of
-# anybody's sits on a port of ours while the broker is stopped.
-_PORTS: Final = range(20000, 32000)
 
 Say = Callable[[str], None]
 
@@ -124,7 +123,10 @@ class Broker:
             )
         make_home(self._folder.parent)
         with self._alone():
-            state = self._load() or self._new()
+            state = self._load()
+            if state is None:
+                start = functools.partial(self._start_new, wait, say)
+                return retry("starting the broker", start, on=PortTaken)
             if len(state.nodes) < self._brokers:
                 raise Refused(
                     f"the broker in {self._folder} has {plural(len(state.nodes), 'node')}, not "
@@ -136,33 +138,51 @@ class Broker:
                     f"stays so: for a {_kind(not state.secure)} one `fleet broker stop --purge` "
                     "first (deletes its data), or set FLEET_HOME to another folder"
                 )
-            state = self._moved(self._adopt(state))
-            dead = [node for node in state.nodes if state.process(node) is None]
-            if dead:
-                state = replace(state, overrides={**state.overrides, **self._overrides})
-                kafka = self._check(dead, say)
-                if state.secure:
-                    formatted = any((n.data / "meta.properties").exists() for n in state.nodes)
-                    self.secrets.ensure(kafka.java, data=formatted, host=state.host)
-                self._save(state)  # a node that is formatted for a cluster is of no other one
-                for each in dead:
-                    nodes_.prepare(
-                        kafka,
-                        each,
-                        state.nodes,
-                        cluster_id=state.cluster_id,
-                        overrides=state.overrides,
-                        secrets=self.secrets if state.secure else None,
-                        logins=state.logins,
-                    )
+            return self._start(self._moved(self._adopt(state)), wait, say)
+
+    def _start_new(self, wait: float, say: Say | None) -> BrokerStatus:
+        """Start a broker that has no data yet; PortTaken, with nothing left, if it lost a port."""
+        state = self._new()
+        try:
+            return self._start(state, wait, say)
+        except Unreachable:  # it goes on starting, or there are no jars
+            raise
+        except FleetError as error:
+            state = self._load() or state
+            ended = [node for node in state.nodes if state.process(node) is None]
+            if not any(map(nodes_.ports_taken, ended)):
+                raise
+            self._stop(0.0)
+            self._clear()
+            raise PortTaken(str(error)) from error
+
+    def _start(self, state: BrokerState, wait: float, say: Say | None) -> BrokerStatus:
+        dead = [node for node in state.nodes if state.process(node) is None]
+        if dead:
+            state = replace(state, overrides={**state.overrides, **self._overrides})
+            kafka = self._check(dead, say)
+            if state.secure:
+                formatted = any((n.data / "meta.properties").exists() for n in state.nodes)
+                self.secrets.ensure(kafka.java, data=formatted, host=state.host)
+            self._save(state)  # a node that is formatted for a cluster is of no other one
+            for each in dead:
+                nodes_.prepare(
+                    kafka,
+                    each,
+                    state.nodes,
+                    cluster_id=state.cluster_id,
+                    overrides=state.overrides,
+                    secrets=self.secrets if state.secure else None,
+                    logins=state.logins,
+                )
+            self._save(state)
+            for each in dead:
+                state = state.with_process(each, nodes_.launch(kafka, each, state.logins))
                 self._save(state)
-                for each in dead:
-                    state = state.with_process(each, nodes_.launch(kafka, each, state.logins))
-                    self._save(state)
-            if say and dead:
-                say(f"waiting for {state.bootstrap_servers}")
-            self._wait_ready(state, wait=wait)
-            return _status(state)
+        if say and dead:
+            say(f"waiting for {state.bootstrap_servers}")
+        self._wait_ready(state, wait=wait)
+        return _status(state)
 
     def stop(self, *, timeout: float = 20.0) -> None:
         """SIGTERM every node, SIGKILL what still runs after `timeout` seconds; data is kept."""
@@ -186,11 +206,14 @@ class Broker:
         """Stop and delete everything: data, logs, ports."""
         with self._alone():
             self._stop(5.0)
-            for path in self._folder.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path)
-                elif path.name != ".lock":
-                    path.unlink()
+            self._clear()
+
+    def _clear(self) -> None:
+        for path in self._folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != ".lock":
+                path.unlink()
 
     def status(self) -> BrokerStatus:
         """As it is now; starts and waits for nothing."""
@@ -316,7 +339,7 @@ class Broker:
                     time.sleep(0.1)
 
     def _new(self) -> BrokerState:
-        ports = _free_ports(3 * self._brokers)
+        ports = free_ports(3 * self._brokers, self._host or HOST)
         by_certificate = self._logins.client_ca is not None
         nodes = tuple(
             NodeConfig(
@@ -399,17 +422,6 @@ def _status(state: BrokerState) -> BrokerStatus:
 
 def _kind(secure: bool) -> str:
     return "secure" if secure else "plain"
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, at random, so that two brokers seldom meet."""
-    chosen: list[int] = []
-    for port in random.sample(_PORTS, k=min(1000, len(_PORTS))):
-        if nodes_.port_free(port):
-            chosen.append(port)
-            if len(chosen) == count:
-                return chosen
-    raise FleetError(f"no {count} free ports of {HOST} between {_PORTS.start} and {_PORTS.stop}")
 
 
 def _cluster_id() -> str:

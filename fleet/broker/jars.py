@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -25,6 +26,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.extras import pip_line
 from fleet.system.home import cache_home
 from fleet.system.locking import locked
+from fleet.system.retrying import retry
 
 KAFKA: Final = "4.3.1"
 LEAST_JAVA: Final = 17
@@ -188,14 +190,23 @@ def fetch(java: Path, module: str, work: Path, *, settings: str | None) -> Path:
         "-retrieve", f"{work}/libs/[artifact]-[revision](-[classifier]).[ext]",
         *(["-settings", settings] if settings else []),
     ]  # fmt: skip
-    try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_RESOLVE_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unreachable(_unreachable(f"no answer in {_RESOLVE_SECONDS:.0f} s")) from error
-    if done.returncode != 0:
-        raise Unreachable(_unreachable(_reason(done.stdout + done.stderr)))
+    until = time.monotonic() + _RESOLVE_SECONDS
+
+    def attempt() -> None:
+        try:
+            done = subprocess.run(
+                argv,
+                capture_output=True,
+                text=True,
+                timeout=max(1.0, until - time.monotonic()),
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise FleetError(_unreachable(f"no answer in {_RESOLVE_SECONDS:.0f} s")) from error
+        if done.returncode != 0:
+            raise Unreachable(_unreachable(_reason(done.stdout + done.stderr)))
+
+    retry("fetching Kafka's jars", attempt, on=Unreachable)
     return work / "libs"
 
 

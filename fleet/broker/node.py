@@ -19,6 +19,7 @@ from fleet.broker.secrets import SCRAM_ONLY, Logins, Secrets
 from fleet.errors import FleetError
 from fleet.system import class_sharing, processes
 from fleet.system.home import write_whole
+from fleet.system.ports import is_free
 from fleet.system.processes import ProcessId
 
 _FORMAT_SECONDS: Final = 60.0
@@ -133,7 +134,7 @@ def ports_taken(node: NodeConfig) -> list[int]:
     wanted = [(node.host, node.port), (HOST, node.controller_port)]
     if node.certificate_port is not None:
         wanted.append((node.host, node.certificate_port))
-    return [port for host, port in wanted if not port_free(port, host)]
+    return [port for host, port in wanted if not is_free(port, host)]
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -159,19 +160,6 @@ def last_words(node: NodeConfig) -> str:
 def _telling(lines: Sequence[str]) -> list[str]:
     """Without the frames of stack traces."""
     return [line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "..."))]
-
-
-def port_free(port: int, host: str = HOST) -> bool:
-    """Whether nobody listens on that port of that address of this machine."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As Kafka does: a port in TIME_WAIT is free, one that somebody listens on is not.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError:
-            return False
-    return True
 
 
 def is_here(host: str) -> bool:

@@ -8,15 +8,15 @@ who submits work to it for a secret, so it listens on loopback unless it is told
 
 import json
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.system.ports import free_port
-from fleet.system.processes import ProcessId, end, spawn
+from fleet.system.ports import on_free_ports
+from fleet.system.processes import ProcessId, alive, end, spawn
 
 _PATIENCE: Final = 120.0
 _GRACE: Final = 20.0
@@ -38,12 +38,14 @@ class Standalone:
         spark: Path,
         environ: Mapping[str, str],
         clock: Clock,
+        ports: Sequence[int],
         host: str = "127.0.0.1",
     ) -> None:
         self.folder = folder
         self.host = host
-        self.url = f"spark://{host}:{free_port(host)}"
-        self._page = f"http://{host}:{free_port(host)}"
+        port, page = ports
+        self.url = f"spark://{host}:{port}"
+        self._page = f"http://{host}:{page}"
         self._spark = spark
         self._clock = clock
         self.environ = {
@@ -51,12 +53,12 @@ class Standalone:
             "SPARK_HOME": str(spark),
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0",  # its nodes are told these ports
         }
         self._nodes: list[ProcessId] = []
         self._master = self._start(
             _MASTER,
-            *("--host", host, "--port", self.url.rpartition(":")[2]),
-            *("--webui-port", self._page.rpartition(":")[2]),
+            *("--host", host, "--port", str(port), "--webui-port", str(page)),
         )
 
     @property
@@ -88,6 +90,8 @@ class Standalone:
         """Wait until the master knows all nodes; FleetError where it does not."""
         deadline = self._clock.monotonic() + _PATIENCE
         while self._known() != len(self._nodes):
+            if not alive(self._master):
+                raise FleetError(f"Spark's master ended while it started; see {self.folder}")
             if self._clock.monotonic() > deadline:
                 raise FleetError(
                     f"timed out after {_PATIENCE:g} s waiting for Spark's master and "
@@ -130,11 +134,17 @@ def standalone(
     host: str = "127.0.0.1",
 ) -> Iterator[Standalone]:
     """A running cluster. Raises FleetError where it does not come up."""
-    made = Standalone(folder, spark=spark, environ=environ, clock=clock, host=host)
-    try:
-        for _ in range(nodes):
-            made.add_node(cores=cores)
-        made.wait_ready()
+
+    @contextmanager
+    def serve(*ports: int) -> Iterator[Standalone]:
+        made = Standalone(folder, spark=spark, environ=environ, clock=clock, ports=ports, host=host)
+        try:
+            for _ in range(nodes):
+                made.add_node(cores=cores)
+            made.wait_ready()
+            yield made
+        finally:
+            made.stop()
+
+    with on_free_ports("Spark's master", serve, count=2, host=host) as made:
         yield made
-    finally:
-        made.stop()

@@ -15,19 +15,26 @@ from typing import IO, Any
 
 from fleet.errors import FleetError
 from fleet.system.processes import ProcessId
+from fleet.system.retrying import retry
 from k8s.cluster import boundary, programs
 from k8s.cluster.cluster_layout import PAUSE
 
 
 def load(outer: ProcessId, archive: IO[bytes]) -> list[str]:
     """Import an OCI or docker archive; the names that it brought."""
-    done = subprocess.run(
-        boundary.enter(outer, *_ctr("images", "import", "-")),
-        stdin=archive, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise FleetError(f"containerd refused the image: {done.stderr.strip()[-400:]}")
-    return [line.split()[1] for line in done.stdout.splitlines() if line.startswith("unpacking")]
+
+    def attempt() -> str:
+        archive.seek(0)
+        done = subprocess.run(
+            boundary.enter(outer, *_ctr("images", "import", "-")),
+            stdin=archive, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise FleetError(f"containerd refused the image: {done.stderr.strip()[-400:]}")
+        return done.stdout
+
+    told = retry("importing an image", attempt)
+    return [line.split()[1] for line in told.splitlines() if line.startswith("unpacking")]
 
 
 def names(outer: ProcessId) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Final
 
 from fleet.errors import FleetError
 from fleet.system.home import cache_home, write_whole
+from fleet.system.retrying import retry
 
 VERSION: Final = "1.36.3"
 _UPSTREAM: Final = "k8s.io/kubernetes/cmd"
@@ -98,7 +99,9 @@ def build(say: Say) -> None:
             say(f"building {', '.join(wanted)} {VERSION}")
             fresh = target / ".new"
             fresh.mkdir(exist_ok=True)
-            _build([BUILT[name] for name in wanted], fresh, say)
+            packages = [BUILT[name] for name in wanted]
+            go = _find_go()
+            retry("go build", lambda: _build(go, packages, fresh, say))
             for name in wanted:
                 (fresh / name).replace(target / name)
                 write_whole(_stamp(target, name), _digest(name))
@@ -115,11 +118,15 @@ def _stamp(target: Path, name: str) -> Path:
     return target / f".{name}.sources"
 
 
-def _build(packages: Sequence[str], target: Path, say: Say) -> None:
-    """One command for all: while one is linked, which takes one core, others are compiled."""
+def _find_go() -> str:
     go = shutil.which("go")
     if go is None:
         raise FleetError("no go: building Kubernetes needs Go 1.26 or newer on PATH")
+    return go
+
+
+def _build(go: str, packages: Sequence[str], target: Path, say: Say) -> None:
+    """One command for all: while one is linked, which takes one core, others are compiled."""
     flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}"
     with subprocess.Popen(
         [

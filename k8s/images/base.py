@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from fleet.errors import FleetError
+from fleet.system.retrying import retry
 from k8s.cluster import programs
 
 # usr-is-merged: else the package that merges /usr comes along, and with it all of Perl (47 MB).
@@ -46,6 +47,10 @@ def recipe(name: str) -> str:
 
 def make(name: str, made: Path) -> None:
     """Write a base as a tar. FleetError with mmdebstrap's words where that fails."""
+    retry("mmdebstrap", lambda: _make(name, made))
+
+
+def _make(name: str, made: Path) -> None:
     with TemporaryDirectory(dir=made.parent) as scratch:
         sources = Path(scratch) / "sources.list"
         sources.write_text(_sources(), encoding="utf-8")

@@ -22,6 +22,7 @@ from typing import IO, Final
 
 from fleet.errors import FleetError
 from fleet.system.home import cache_home, write_whole
+from fleet.system.retrying import retry
 from k8s.cluster import programs
 from k8s.cluster.lifecycle import TrialCluster
 from k8s.images import base, wheels
@@ -185,14 +186,18 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 def _buildah(*words: str) -> str:
     argv = [programs.path("unshare"), "--mount", "--net", programs.path("buildah")]
     argv += ["--root", str(store() / "storage"), "--storage-driver=overlay"]
-    with tempfile.TemporaryDirectory(prefix="fleet-buildah-") as runroot:
-        done = subprocess.run(
-            [*argv, "--runroot", runroot, *words],
-            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    if done.returncode != 0:
-        raise FleetError(f"buildah {words[0]} failed: {done.stderr.strip()[-1500:]}")
-    return done.stdout
+
+    def attempt() -> str:
+        with tempfile.TemporaryDirectory(prefix="fleet-buildah-") as runroot:
+            done = subprocess.run(
+                [*argv, "--runroot", runroot, *words],
+                capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        if done.returncode != 0:
+            raise FleetError(f"buildah {words[0]} failed: {done.stderr.strip()[-1500:]}")
+        return done.stdout
+
+    return retry(f"buildah {words[0]}", attempt)
 
 
 @contextmanager

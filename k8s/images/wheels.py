@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from fleet.errors import FleetError
 from fleet.system.home import write_whole
+from fleet.system.retrying import retry
 
 ROLES: Final = {
     "worker": frozenset({"kubernetes", "worker"}),  # its slots are Leases
@@ -65,12 +66,7 @@ def own(folder: Path) -> str:
     """Build the checkout's own wheel into `folder`; the digest of its contents."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", str(folder)],
-        cwd=repository(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise FleetError(f"the wheel cannot be built: {(done.stdout + done.stderr)[-1000:]}")
+    _run("building Fleet's wheel", "hatchling", "build", "--target", "wheel", "-d", str(folder))
     return hashlib.sha256(next(folder.glob("*.whl")).read_bytes()).hexdigest()
 
 
@@ -122,9 +118,16 @@ def _fetch_pip(folder: Path) -> None:
 
 
 def _pip(command: str, *words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", command, "--quiet", "--disable-pip-version-check", *words],
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise FleetError(f"pip {command} failed: {done.stderr.strip()[-1000:]}")
+    _run(f"pip {command}", "pip", command, "--quiet", "--disable-pip-version-check", *words)
+
+
+def _run(what: str, module: str, *words: str) -> None:
+    def attempt() -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *words],
+            cwd=repository(), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise FleetError(f"{what} failed: {(done.stdout + done.stderr).strip()[-1000:]}")
+
+    retry(what, attempt)

@@ -1,15 +1,16 @@
 """A real Prometheus and a real Alertmanager with short intervals, and a webhook that they call."""
 
 import contextlib
+import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,15 +18,9 @@ from typing import Any
 
 import yaml
 
+from fleet.system.ports import on_free_ports
 from tests.support.needs import ALERTMANAGER, program, repository
 from tests.support.waiting import until
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass
@@ -140,7 +135,19 @@ def monitoring(folder: Path, spec: dict[str, Any], *, groups: str) -> Iterator[M
 
     `groups` is the pattern of those that are exported.
     """
-    port, prom, alert = free_port(), free_port(), free_port()
+
+    def serve(*ports: int) -> AbstractContextManager[Monitoring]:
+        return _monitoring(folder, spec, groups, ports)
+
+    with on_free_ports("Prometheus and its sides", serve, count=3) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def _monitoring(
+    folder: Path, spec: dict[str, Any], groups: str, ports: Sequence[int]
+) -> Iterator[Monitoring]:
+    port, prom, alert = ports
     exported = {"every": "1s", "listen": f"127.0.0.1:{port}", "groups": {"allow": [groups]}}
     spec = {**spec, "exporter": exported}
     (folder / "fleet.yaml").write_text(yaml.safe_dump(spec))
@@ -174,7 +181,7 @@ def monitoring(folder: Path, spec: dict[str, Any], *, groups: str) -> Iterator[M
         )
         programs = [program(*ALERTMANAGER), program("prometheus")]
         assert all(programs)
-        stack.enter_context(
+        alertmanager = stack.enter_context(
             process(
                 [
                     str(programs[0]), "--config.file=am.yml", "--storage.path=am",
@@ -183,7 +190,7 @@ def monitoring(folder: Path, spec: dict[str, Any], *, groups: str) -> Iterator[M
                 folder / "alertmanager.log",
             )
         )  # fmt: skip
-        stack.enter_context(
+        prometheus = stack.enter_context(
             process(
                 [
                     str(programs[1]), "--config.file=prometheus.yml", "--storage.tsdb.path=tsdb",
@@ -198,8 +205,11 @@ def monitoring(folder: Path, spec: dict[str, Any], *, groups: str) -> Iterator[M
         running = Monitoring(f"http://127.0.0.1:{prom}", hook, folder)
 
         def seen() -> bool:
-            assert exporter.poll() is None, (folder / "exporter.log").read_text()
-            with contextlib.suppress(OSError):
+            for name, each in (
+                ("alertmanager", alertmanager), ("prometheus", prometheus), ("exporter", exporter),
+            ):  # fmt: skip
+                assert each.poll() is None, (folder / f"{name}.log").read_text()
+            with contextlib.suppress(OSError, http.client.HTTPException, KeyError):
                 return bool(running.query('fleet_snapshot_age_seconds{cluster="main"}'))
             return False
 

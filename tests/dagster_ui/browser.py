@@ -1,6 +1,7 @@
 """A headless Chromium, driven by plain HTTP: chromedriver speaks W3C WebDriver."""
 
 import base64
+import http.client
 import json
 import time
 import urllib.error
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fleet.system import processes
-from fleet.system.ports import free_port
+from fleet.system.ports import on_free_ports
+from fleet.system.processes import ProcessId
 from tests.support.waiting import until
 
 # The networking flags keep Chromium from looking for hosts outside the machine.
@@ -121,11 +123,16 @@ def call(url: str, body: dict[str, Any] | None = None, *, method: str | None = N
 @contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
     """A browser with a profile of its own; it and its driver are ended in every case."""
-    port = free_port()
+    with on_free_ports("chromedriver", lambda port: _chromium(folder, port)) as browser:
+        yield browser
+
+
+@contextmanager
+def _chromium(folder: Path, port: int) -> Iterator[Browser]:
     driver = f"http://127.0.0.1:{port}"
     process = processes.spawn(["chromedriver", f"--port={port}"], log=folder / "chromedriver.log")
     try:
-        wait_until_ready(driver)
+        wait_until_ready(driver, process, folder / "chromedriver.log")
         flags = [*FLAGS, f"--user-data-dir={folder / 'profile'}"]
         wanted = {"alwaysMatch": {"goog:chromeOptions": {"args": flags}}}
         session = call(f"{driver}/session", {"capabilities": wanted})["sessionId"]
@@ -137,13 +144,14 @@ def chromium(folder: Path) -> Iterator[Browser]:
         processes.end(process, grace=5.0)
 
 
-def wait_until_ready(driver: str) -> None:
+def wait_until_ready(driver: str, process: ProcessId, log: Path) -> None:
     """Wait until chromedriver takes commands."""
 
     def ready() -> bool:
+        assert processes.alive(process), log.read_text()
         try:
             return bool(call(f"{driver}/status")["ready"])
-        except (urllib.error.URLError, ConnectionError):
+        except (OSError, http.client.HTTPException):  # a listener of another program
             return False
 
     until(ready, "chromedriver to start")

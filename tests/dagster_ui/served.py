@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.demo.dagster_page import DagsterPage
 from fleet.system import processes
-from fleet.system.ports import free_port
+from fleet.system.ports import on_free_ports
 from fleet.system.processes import ProcessId
 from tests.support.waiting import until
 
@@ -96,7 +96,12 @@ def dagster_dev(folder: Path, environ: Mapping[str, str]) -> Iterator[Served]:
     for package in ("assets", "fleet", "k8s"):
         if not (folder / package).exists():
             (folder / package).symlink_to(ROOT / package)
-    port = free_port()
+    with on_free_ports("Dagster", lambda port: _dagster_dev(folder, environ, port)) as served:
+        yield served
+
+
+@contextmanager
+def _dagster_dev(folder: Path, environ: Mapping[str, str], port: int) -> Iterator[Served]:
     kept = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "FLEET_CONFIG")}
     process = processes.spawn(
         [sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(port)],

@@ -17,7 +17,7 @@ from fleet.clock import SystemClock
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.leases.store_roles import worker_rules
-from fleet.system.ports import free_port
+from fleet.system.ports import free_ports
 from fleet.worker.pod_environment import SPARK, SPARK_TOKEN
 from tests.conftest import RunningBroker
 from tests.faults.weather import WAYS, members
@@ -51,7 +51,7 @@ class LeaseGroup(Group):
 
     def place(self, lease: float) -> dict[str, Any]:
         """As of a pod."""
-        port = free_port()
+        (port,) = free_ports(1)
         runtime = {"kind": "kubernetes", "namespace": self.namespace, "image": "none"}
         return {
             "runtime": {**runtime, "lease": lease, "http_port": port},

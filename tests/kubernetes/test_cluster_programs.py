@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError
+from fleet.system import retrying
 from k8s.cluster import programs
+from tests.support import fail_once
 from tests.support.needs import repository
 
 GO = """#!/bin/sh
@@ -66,8 +68,11 @@ def test_other_sources_are_built_again(home: Path, monkeypatch: pytest.MonkeyPat
     assert asked(home)[1:] == [["./dns"]]
 
 
-def test_a_build_that_fails_says_why_and_leaves_what_was_there(home: Path):
-    """Go's words without the names of all packages; the next call tries again."""
+def test_a_build_that_fails_says_why_and_leaves_what_was_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Go's words without the names of all packages; three attempts, the next call tries again."""
+    monkeypatch.setattr(retrying, "PAUSES", [0.0, 0.0])
     programs.build(lambda _: None)
     (programs.folder() / ".dns.sources").write_text("older")
     (home / "fails").touch()
@@ -78,7 +83,19 @@ def test_a_build_that_fails_says_why_and_leaves_what_was_there(home: Path):
     assert (programs.folder() / "dns").exists()
     (home / "fails").unlink()
     programs.build(lambda _: None)
-    assert asked(home)[1:] == [["./dns"], ["./dns"]]
+    assert asked(home)[1:] == [["./dns"]] * 4
+
+
+def test_a_build_that_fails_once_is_run_again(home: Path, monkeypatch: pytest.MonkeyPatch):
+    """One failure of Go's for each build of something else."""
+    monkeypatch.setattr(retrying, "PAUSES", [0.0, 0.0])
+    for key, value in fail_once.plant(home / "planted").items():
+        monkeypatch.setenv(key, value)
+    programs.build(lambda _: None)
+    (programs.folder() / ".dns.sources").write_text("older")
+    programs.build(lambda _: None)
+    assert asked(home)[1:] == [["./dns"]]
+    assert [each.split()[:2] for each in fail_once.failed(home / "planted")] == [["go", "build"]] * 2
 
 
 def test_no_go(home: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.act.spark_server import TOKEN_ENV
-from fleet.system.ports import free_port
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube, image
 from tests.support.pod_shop import PodShop
@@ -48,10 +47,9 @@ def test_pods_whose_batches_run_on_a_cluster(
         "lease": "10s",
         "env_from": [SECRET],
     }
-    listen = f"{kube.host_address}:{free_port(kube.host_address)}"
     with (
         standalone(tmp_path / "cluster", cores=2, host=kube.host_address) as cluster,
-        connect_server(cluster, token=TOKEN, listen=listen) as url,
+        connect_server(cluster, token=TOKEN) as url,
     ):
         application = application_of(cluster)
         shop = PodShop(

@@ -5,7 +5,6 @@ import pytest
 from fleet.kafka_source.broker_settings import broker_limits
 from fleet.kafka_source.connections import Connections
 from fleet.model.broker_limits import UNKNOWN, BrokerLimits
-from fleet.system.ports import free_port
 from tests.conftest import RunningBroker
 
 pytestmark = pytest.mark.broker
@@ -24,6 +23,6 @@ def test_it_is_known_where_brokers_tell_it(broker: RunningBroker):
 
 
 def test_where_nobody_answers_nothing_is_known():
-    options = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
+    options = {"bootstrap.servers": "127.0.0.1:1"}
     with Connections(options, client_id="test") as connections:
         assert broker_limits(connections) == UNKNOWN

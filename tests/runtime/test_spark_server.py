@@ -4,6 +4,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from fleet.clock import SystemClock
 from fleet.errors import Unreachable
 from fleet.system.home import write_state
 from fleet.system.home_processes import home_processes
-from fleet.system.ports import free_port
+from fleet.system.ports import is_listening, on_free_ports
 from fleet.system.processes import ProcessId, alive, spawn
 from fleet.worker.batch.spark_link import SparkLink
 from tests.support.waiting import until
@@ -256,21 +258,7 @@ def test_a_foreground_server_writes_no_archive_of_classes(tmp_path: Path):
 @pytest.mark.spark
 def test_a_foreground_server_serves_and_ends_on_sigterm(tmp_path: Path):
     """As a container runs it: the token is its environment's, signals are the JVM's own."""
-    port = free_port()
-    env = {
-        **os.environ,
-        "FLEET_HOME": str(tmp_path),
-        "FLEET_SPARK_MEMORY": "700m",
-        spark_server.TOKEN_ENV: "given",
-    }
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "fleet.act.spark_server", "--listen", f"0.0.0.0:{port}"],
-            env=env,
-            stdout=log,
-            stderr=log,
-        )
-    try:
+    with on_free_ports("the server", lambda port: foreground(tmp_path, port)) as (server, port):
         url = f"sc://127.0.0.1:{port}"
         link = SparkLink(where=lambda: url, token=lambda: "given", clock=SystemClock(), app="test")
         spark = link.connect(timeout=300.0, given_up=lambda: server.poll() is not None)
@@ -279,10 +267,36 @@ def test_a_foreground_server_serves_and_ends_on_sigterm(tmp_path: Path):
         assert "UNAUTHENTICATED" in count_to_ten(f"sc://localhost:{port}", None)
         server.terminate()
         assert server.wait(120) == 143
+    assert "given" not in (tmp_path / "log").read_text()
+
+
+@contextmanager
+def foreground(folder: Path, port: int) -> "Iterator[tuple[subprocess.Popen[bytes], int]]":
+    """A server for all addresses, which listens."""
+    env = {
+        **os.environ,
+        "FLEET_HOME": str(folder),
+        "FLEET_SPARK_MEMORY": "700m",
+        spark_server.TOKEN_ENV: "given",
+    }
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "fleet.act.spark_server", "--listen", f"0.0.0.0:{port}"],
+            env=env,
+            stdout=log,
+            stderr=log,
+        )
+
+    def listens() -> bool:
+        assert server.poll() is None, (folder / "log").read_text()
+        return is_listening(server.pid, port)
+
+    try:
+        until(listens, "the server to listen")
+        yield server, port
     finally:
         server.kill()
         server.wait(120)
-    assert "given" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.spark

@@ -8,11 +8,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from fleet.system.ports import free_port
+from fleet.system.ports import on_free_ports
 from fleet.testing import local_spark
 from tests.sinks.cases import SINKS, Place, batch, range_of
 from tests.support.waiting import until
@@ -37,9 +38,14 @@ STORE = {
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     """A server with one bucket."""
+    with on_free_ports("moto", _served) as address:
+        yield address
+
+
+@contextmanager
+def _served(port: int) -> Iterator[str]:
     import boto3
 
-    port = free_port()
     address = f"http://127.0.0.1:{port}"
     server = subprocess.Popen(  # of its own: delta-rs lets no other thread run meanwhile
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
@@ -53,7 +59,12 @@ def endpoint() -> Iterator[str]:
         aws_secret_access_key=LOGIN["LAKE_SECRET"],
     )
     try:
-        until(lambda: answers(client), "the store to answer")
+
+        def up() -> bool:
+            assert server.poll() is None, "moto ended"
+            return answers(client)
+
+        until(up, "the store to answer")
         client.create_bucket(Bucket=BUCKET)
         yield address
     finally:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dagster import DagsterInstance, materialize
 from fleet.dagster.history_assets import history_assets, pipes_client
 from fleet.dagster.resources import FleetResource, declared
 from fleet.history.tables import Tables
-from fleet.system.ports import free_port
+from fleet.system.ports import on_free_ports
 from tests.history.test_exactly_once import KILLS, MORE, broker, fill, held, run, scan
 from tests.spark_cluster.conftest import Elsewhere
 from tests.support.spark_cluster import (
@@ -133,7 +134,7 @@ def test_dagsters_run_is_the_clusters_too(
 def test_where_nothing_answers_it_says_so(broker: Any, unique: str, home: Path):
     """No server, and a token in the file; neither is tried for long."""
     fill(broker.bootstrap_servers, unique, generations=1, commits=10)
-    nowhere = f"sc://127.0.0.1:{free_port()}"
+    nowhere = "sc://127.0.0.1:1"
     declare(home, broker, nowhere)
     done = impatient(home)
     assert done.returncode == 1
@@ -214,21 +215,28 @@ def test_the_tasks_are_the_executors_by_sparks_own_account(
     """A server that Spark itself starts, with its page on, on machines without Fleet."""
     fill(broker.bootstrap_servers, unique, generations=2, commits=50)
     with standalone(tmp_path / "cluster", nodes=2) as cluster:
-        port, page = free_port(cluster.host), free_port(cluster.host)
-        settings = {
-            "spark.connect.grpc.binding.port": str(port),
-            "spark.driver.memory": "700m",
-            "spark.driver.host": cluster.host,
-            "spark.ui.port": str(page),
-        }
-        given = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-        started = [
-            *(str(HOME / "bin" / "spark-submit"), "--master", cluster.url, "--name", "theirs"),
-            *(*given, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
-            "spark-internal",
-        ]
-        environ = {**cluster.environ, "SPARK_LOCAL_DIRS": str(tmp_path)}
-        with serving(cluster, started, environ, port) as url:
+        pages = []
+
+        def serve(port: int, page: int) -> AbstractContextManager[str]:
+            settings = {
+                "spark.connect.grpc.binding.port": str(port),
+                "spark.driver.memory": "700m",
+                "spark.driver.host": cluster.host,
+                "spark.ui.port": str(page),
+                "spark.port.maxRetries": "0",
+            }
+            given = [w for key, value in settings.items() for w in ("--conf", f"{key}={value}")]
+            started = [
+                *(str(HOME / "bin" / "spark-submit"), "--master", cluster.url, "--name", "theirs"),
+                *(*given, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+                "spark-internal",
+            ]
+            environ = {**cluster.environ, "SPARK_LOCAL_DIRS": str(tmp_path)}
+            pages.append(page)
+            return serving(cluster, started, environ, port)
+
+        with on_free_ports("their server", serve, count=2, host=cluster.host) as url:
+            page = pages[-1]
             application = application_of(cluster)
             assert application["name"] == "theirs"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 
+from fleet.system.retrying import retry
 from tests.support.needs import repository
 
 Fleet = Callable[..., subprocess.CompletedProcess]
@@ -54,10 +55,14 @@ def runner(bin_folder: Path, folder: Path, **environ: str) -> Fleet:
 
 
 def must(argv: list[str], cwd: Path | None = None) -> str:
-    """Standard output of a program that has to succeed."""
-    done = subprocess.run(
-        argv, cwd=cwd or repository(), env=clean_environ(), capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
-    return done.stdout
+    """Standard output of a build or an installation, which has to succeed."""
+
+    def attempt() -> str:
+        done = subprocess.run(
+            argv, cwd=cwd or repository(), env=clean_environ(), capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    return retry(" ".join(argv[:4]), attempt, on=AssertionError)

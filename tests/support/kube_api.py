@@ -22,7 +22,8 @@ import yaml
 from fleet.clock import SystemClock
 from fleet.kubernetes.client.api import Api, Request, connect, transmit
 from fleet.system.home import cache_home
-from fleet.system.ports import free_port
+from fleet.system.ports import PortTaken, free_ports, says_taken
+from fleet.system.retrying import retry
 
 ADMIN = "admin"
 GROUPS = {ADMIN: "system:masters", "worker": "", "manager": "", "reader": ""}
@@ -43,7 +44,7 @@ class KubeApi:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
+        self.port = self._etcd_port = self._peer_port = 0
         self._server: subprocess.Popen[bytes] | None = None
         self._etcd: subprocess.Popen[bytes] | None = None
         self.controllers: subprocess.Popen[bytes] | None = None
@@ -58,13 +59,30 @@ class KubeApi:
 
     def start(self) -> "KubeApi":
         """Start what does not run, and wait until the server is ready."""
+        if self.port:
+            self._start()
+        else:
+            retry("starting the scratch API server", self._start_on_free_ports, on=PortTaken)
+        return self
+
+    def _start_on_free_ports(self) -> None:
+        self.port, self._etcd_port, self._peer_port = free_ports(3)
+        try:
+            self._start()
+        except AssertionError as error:
+            if not says_taken(str(error)):
+                raise
+            self._end()
+            shutil.rmtree(self.folder / "etcd", ignore_errors=True)
+            raise PortTaken(str(error)) from error
+
+    def _start(self) -> None:
         if self._etcd is None:
             self._etcd = self._spawn("etcd", self._etcd_arguments())
             self._wait(lambda: self._etcd_call("maintenance/status", {}), 20)
         if self._server is None:
             self._server = self._spawn("kube-apiserver", self._server_arguments())
         self._wait(self._ready, 60)
-        return self
 
     def kill_server(self) -> None:
         """The API server is killed; etcd keeps the state."""
@@ -96,13 +114,16 @@ class KubeApi:
 
     def stop(self) -> None:
         """End both and forget the state."""
+        self._end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self) -> None:
         for process in (self._server, self._etcd):
             if process is not None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
                 process.wait()
         self._server = self._etcd = None
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def compact(self) -> None:
         """Etcd forgets all old versions."""

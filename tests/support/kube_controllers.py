@@ -1,5 +1,6 @@
 """The controllers of Deployments and ReplicaSets beside a scratch API server; still no nodes."""
 
+import http.client
 import subprocess
 import time
 import urllib.request
@@ -8,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import _create_unverified_context
 
-from fleet.system.ports import free_port
+from fleet.system.ports import on_free_ports
 from tests.support.kube_api import KubeApi, program
 
 CONTROLLERS = (
@@ -23,7 +24,12 @@ CONTROLLERS = (
 @contextmanager
 def controllers(server: KubeApi, folder: Path) -> Iterator[KubeApi]:
     """The server, while its controllers run."""
-    port = free_port()
+    with on_free_ports("the controllers", lambda port: _controllers(server, folder, port)):
+        yield server
+
+
+@contextmanager
+def _controllers(server: KubeApi, folder: Path, port: int) -> Iterator[None]:
     config = str(server.kubeconfig())
     with (folder / "controllers.log").open("ab") as log:
         process = subprocess.Popen(
@@ -46,7 +52,7 @@ def controllers(server: KubeApi, folder: Path) -> Iterator[KubeApi]:
     try:
         _await(process, port, folder)
         server.controllers = process
-        yield server
+        yield
     finally:
         server.controllers = None
         process.kill()
@@ -58,7 +64,7 @@ def _await(process: "subprocess.Popen[bytes]", port: int, folder: Path) -> None:
     while True:
         assert process.poll() is None, (folder / "controllers.log").read_text()[-2000:]
         with (
-            suppress(OSError),
+            suppress(OSError, http.client.HTTPException),
             urllib.request.urlopen(
                 f"https://127.0.0.1:{port}/healthz", timeout=2, context=_create_unverified_context()
             ) as answer,

@@ -5,7 +5,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fleet.system.ports import on_free_ports
 from tests.support.needs import postgres_programs
 
 USER = "dagster"
@@ -36,10 +36,13 @@ class Postgres:
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
-    def wait(self, *, seconds: float = 120.0) -> None:
+    def wait(
+        self, server: "subprocess.Popen[bytes] | None" = None, *, seconds: float = 120.0
+    ) -> None:
         """Until it answers, and has its database."""
         deadline = time.monotonic() + seconds
         while (done := self._psql("postgres", f"CREATE DATABASE {USER}")).returncode != 0:
+            assert server is None or server.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < deadline, done.stderr + (self.folder / "log").read_text()
             time.sleep(0.2)
 
@@ -58,11 +61,14 @@ class Postgres:
 @contextmanager
 def running(host: str) -> Iterator[Postgres]:
     """A server that listens on one address of this machine."""
+    with on_free_ports("Postgres", lambda port: _running(host, port), host=host) as made:
+        yield made
+
+
+@contextmanager
+def _running(host: str, port: int) -> Iterator[Postgres]:
     folder = Path(tempfile.mkdtemp(prefix="fleet-postgres-"))
     try:
-        with socket.socket() as found:
-            found.bind((host, 0))
-            port = found.getsockname()[1]
         made = Postgres(host, port, secrets.token_hex(16), folder)
         account = _account()
         _prepare(made, account)
@@ -78,7 +84,7 @@ def running(host: str) -> Iterator[Postgres]:
                 start_new_session=True, **account,
             )  # fmt: skip
         try:
-            made.wait()
+            made.wait(server)
             yield made
         finally:
             server.send_signal(signal.SIGINT)

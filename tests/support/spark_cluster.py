@@ -1,11 +1,10 @@
 """A Spark standalone cluster without Fleet, and a Connect server in it, as people run them."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pyspark
 
 from fleet.act.spark_server import TOKEN_ENV
 from fleet.clock import SystemClock
-from fleet.system.ports import free_port
+from fleet.system.ports import is_listening, on_free_ports
 from fleet.testbed.standalone import Standalone
 from fleet.testbed.standalone import standalone as running
 from tests.support.waiting import until
@@ -67,12 +66,21 @@ def application_of(cluster: Standalone) -> dict[str, Any]:
 
 
 @contextmanager
-def connect_server(cluster: Standalone, *, token: str, listen: str | None = None) -> Iterator[str]:
+def connect_server(cluster: Standalone, *, token: str) -> Iterator[str]:
     """Fleet's server in the foreground, its work done by that cluster; where, as fleet.yaml says.
 
     Ready once the cluster has given it its executors.
     """
-    listen = listen or f"{cluster.host}:{free_port(cluster.host)}"
+
+    def serve(port: int) -> AbstractContextManager[str]:
+        return _connect_server(cluster, token, port)
+
+    with on_free_ports("Spark's Connect server", serve, host=cluster.host) as url:
+        yield f"{url}/;use_ssl=false"
+
+
+def _connect_server(cluster: Standalone, token: str, port: int) -> AbstractContextManager[str]:
+    listen = f"{cluster.host}:{port}"
     home = cluster.folder / "connect"
     environ = {
         **cluster.environ,
@@ -83,8 +91,7 @@ def connect_server(cluster: Standalone, *, token: str, listen: str | None = None
         TOKEN_ENV: token,
     }
     command = [sys.executable, "-m", "fleet.act.spark_server", "--listen", listen]
-    with serving(cluster, command, environ, int(listen.rpartition(":")[2])) as url:
-        yield f"{url}/;use_ssl=false"
+    return serving(cluster, command, environ, port)
 
 
 @contextmanager
@@ -98,9 +105,7 @@ def serving(
 
     def listens() -> bool:
         assert server.poll() is None, (cluster.folder / "connect.log").read_text()[-3000:]
-        try:
-            socket.create_connection((cluster.host, port), timeout=0.5).close()
-        except OSError:
+        if not is_listening(server.pid, port):
             return False
         return bool(cluster.says()["coresused"] == cluster.says()["cores"])
 
