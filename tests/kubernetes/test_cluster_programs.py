@@ -95,7 +95,8 @@ def test_a_build_that_fails_once_is_run_again(home: Path, monkeypatch: pytest.Mo
     (programs.folder() / ".dns.sources").write_text("older")
     programs.build(lambda _: None)
     assert asked(home)[1:] == [["./dns"]]
-    assert [each.split()[:2] for each in fail_once.failed(home / "planted")] == [["go", "build"]] * 2
+    failures = fail_once.failed(home / "planted")
+    assert [each.split()[:2] for each in failures] == [["go", "build"]] * 2
 
 
 def test_no_go(home: Path, monkeypatch: pytest.MonkeyPatch):
