@@ -89,23 +89,93 @@ def test_out_of_memory_and_no_node_are_named() -> None:
     assert exit_reason(waits) == "has no node: 0/1 nodes are available"
 
 
-def test_code_that_cannot_be_unpacked_is_named() -> None:
-    """The init container of a revision that carries its code comes before the worker's."""
-    first = {"name": "code", "restartCount": 0}
+WAITS = {"waiting": {"reason": "PodInitializing"}}
+RUNS = {"running": {"startedAt": "2026-01-01T11:59:02Z"}}
+NO_IMAGE = {"waiting": {"reason": "ErrImageNeverPull", "message": "no such image"}}
+NO_SECRET = {"waiting": {"reason": "CreateContainerConfigError", "message": "no secret login"}}
+
+
+def with_init(state: dict, *, sidecar: bool, container: dict | None = None, **more: object) -> dict:
+    """A pod to which admission has added an init container."""
+    first = {"name": "proxy", "restartCount": 0, "state": state, **more}
+    found = pod(initContainerStatuses=[first], container=container or {"state": WAITS})
+    added = {"name": "proxy", **({"restartPolicy": "Always"} if sidecar else {})}
+    found["spec"] = {"initContainers": [added], "containers": [{"name": "worker"}]}
+    return found
+
+
+def test_an_init_container_that_fails_is_named() -> None:
+    """The worker's waits for it."""
     bad = {"terminated": {"exitCode": 2, "message": "not a gzip file"}}
-    failed = pod(initContainerStatuses=[{**first, "restartCount": 3, "state": bad}])
-    seen = worker(failed)
-    assert seen.exit_reason == "its container code: exit code 2: not a gzip file"
+    seen = worker(with_init(bad, sidecar=False, restartCount=3))
+    assert seen.exit_reason == "its container proxy: exit code 2: not a gzip file"
     assert (seen.restarts, seen.running) == (3, False)
-    waiting = {"waiting": {"reason": "ErrImageNeverPull", "message": "no such image"}}
-    unpulled = pod(initContainerStatuses=[{**first, "state": waiting}], container={})
-    assert worker(unpulled).stuck
-    assert worker(unpulled).exit_reason == "its container code: ErrImageNeverPull: no such image"
+    unpulled = worker(with_init(NO_IMAGE, sidecar=False))
+    assert unpulled.stuck
+    assert unpulled.exit_reason == "its container proxy: ErrImageNeverPull: no such image"
     done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
-    runs = pod(
-        initContainerStatuses=[{**first, "state": done}], container={"state": {"running": {}}}
+    assert worker(with_init(done, sidecar=False, container={"state": RUNS})).running
+    seen = worker(with_init(done, sidecar=False, container={"state": NO_SECRET}))
+    assert (seen.stuck, seen.exit_reason) == (True, "CreateContainerConfigError: no secret login")
+
+
+def test_a_sidecar_goes_on_beside_the_worker() -> None:
+    """An init container with restartPolicy Always never ends."""
+    seen = worker(with_init(RUNS, sidecar=True, started=True, container={"state": RUNS}))
+    assert (seen.running, seen.ill, seen.exit_reason) == (True, False, None)
+
+
+@pytest.mark.parametrize("state", [NO_IMAGE, NO_SECRET], ids=["image", "secret"])
+def test_a_worker_beside_a_sidecar_says_why_it_cannot_start(state: dict) -> None:
+    """The sidecar runs meanwhile."""
+    seen = worker(with_init(RUNS, sidecar=True, started=True, container={"state": state}))
+    told = state["waiting"]
+    assert (seen.running, seen.stuck) == (False, True)
+    assert seen.exit_reason == f"{told['reason']}: {told['message']}"
+
+
+def test_a_worker_waits_for_a_sidecar_that_is_not_up_yet() -> None:
+    """Its image, its ends, its startup probe."""
+    seen = worker(with_init(NO_IMAGE, sidecar=True, started=False))
+    assert (seen.stuck, seen.running) == (True, False)
+    assert seen.exit_reason == "its container proxy: ErrImageNeverPull: no such image"
+    ended = {"terminated": {"exitCode": 1, "message": "no certificate"}}
+    again = {"waiting": {"reason": "CrashLoopBackOff"}}
+    seen = worker(with_init(again, sidecar=True, started=False, restartCount=4, lastState=ended))
+    assert (seen.restarts, seen.ill) == (4, True)
+    assert seen.exit_reason == "its container proxy: exit code 1: no certificate"
+    seen = worker(with_init(RUNS, sidecar=True, started=False))
+    assert (seen.running, seen.ill, seen.exit_reason) == (False, False, None)
+
+
+def test_a_worker_runs_while_another_container_fails() -> None:
+    """The pod is not ready, and says for which of its containers."""
+    ended = {"terminated": {"exitCode": 1, "message": "no certificate"}}
+    again = {"waiting": {"reason": "CrashLoopBackOff"}}
+    failing = {"name": "proxy", "restartCount": 9, "state": again, "lastState": ended}
+    seen = worker(
+        with_init(again, sidecar=True, restartCount=9, lastState=ended, container={"state": RUNS})
     )
-    assert worker(runs).running
+    assert (seen.running, seen.ill, seen.restarts) == (True, False, 0)
+    assert seen.exit_reason == "its container proxy: exit code 1: no certificate"
+    for state in (failing, {**failing, "state": NO_IMAGE}):
+        beside = pod(container={"state": RUNS})
+        beside["status"]["containerStatuses"].insert(0, state)
+        seen = worker(beside)
+        assert (seen.running, seen.ill, seen.restarts) == (True, False, 0)
+        assert str(seen.exit_reason).startswith("its container proxy: ")
+    looked_at = pod(container={"state": RUNS})
+    looked_at["status"]["ephemeralContainerStatuses"] = [{**failing, "name": "debugger"}]
+    assert (worker(looked_at).running, worker(looked_at).exit_reason) == (True, None)
+
+
+def test_a_node_that_starts_again_runs_init_containers_anew() -> None:
+    """The worker's status is of before."""
+    ended = {"terminated": {"exitCode": 255, "reason": "Unknown"}}
+    anew = {"state": WAITS, "lastState": ended, "restartCount": 1}
+    seen = worker(with_init(NO_IMAGE, sidecar=False, container=anew))
+    assert (seen.running, seen.stuck) == (False, True)
+    assert seen.exit_reason == "its container proxy: ErrImageNeverPull: no such image"
 
 
 def test_who_is_on_the_way_out() -> None:

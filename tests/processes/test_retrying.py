@@ -37,7 +37,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "mmdebstrap": 'while [ $# -gt 2 ]; do shift; done; echo base > "$1"',
         "apt-get": "echo 'Debian|deb no such'",
         "sudo": 'exec "$@"',
-        "java": f"mkdir -p '{tmp_path}/work/libs'",
+        "java": f"mkdir -p '{tmp_path}/ivy/libs'",
     }.items():
         program = tmp_path / "real" / name
         program.parent.mkdir(exist_ok=True)
@@ -118,7 +118,7 @@ def test_wheels(planted: Path, tmp_path: Path) -> None:
 
 def test_jars(planted: Path, tmp_path: Path) -> None:
     """Ivy fetches them; a second module is another step."""
-    work = tmp_path / "work"
+    work = tmp_path / "ivy"
     work.mkdir()
     java = Path(str(shutil.which("java")))
     for module in ("<first/>", "<second/>", "<second/>"):

@@ -3,7 +3,9 @@
 Problem: "timed out after 120 s" does not tell a mistyped image from an entrypoint that raises.
 Choice: the pod's own status is read: why its container waits, and what the last one left as its
 termination message. A container that can never start (no such image, a Secret that is missing)
-never restarts either: its worker is told as stuck, once it has waited for a while.
+never restarts either: its worker is told as stuck, once it has waited for a while. Admission may
+add containers of any kind to a pod: the worker's is known by its name, and another one counts
+while the worker's waits for it, or as a reason where the worker's own gives none.
 Cost: a registry that is away for longer than that stops a roll; it goes back, and says why.
 """
 
@@ -43,16 +45,15 @@ def worker_of(
     templates: the revision by pod-template-hash, of those that a manager rendered; a pod of
     another template is a revision of its own, `<revision>~<hash>` [22].
     """
-    meta, status = pod["metadata"], pod.get("status") or {}
-    container = _container(status)
-    state = container.get("state") or {}
+    meta = pod["metadata"]
+    container = _container(pod)
     return WorkerProcess(
         name=meta["name"],
         group=group,
         revision=revision_of(pod, templates),
         wanted=not is_leaving(pod),
         running=container.get("name") == CONTAINER
-        and "running" in state
+        and "running" in _state(container)
         and "deletionTimestamp" not in meta,
         restarts=int(container.get("restartCount") or 0),
         exit_reason=exit_reason(pod),
@@ -115,10 +116,20 @@ def gone_of(watched: Mapping[str, Object], now: Sequence[Object]) -> set[str]:
 
 def exit_reason(pod: Object) -> str | None:
     """Why its worker does not run, or how the last one ended; None where neither is known."""
-    status = pod.get("status") or {}
-    container = _container(status)
+    decisive = _container(pod)
+    place = _condition(pod, "PodScheduled")
+    if told := _reason(decisive):
+        return told
+    if place.get("status") == "False":
+        return _joined("has no node", place.get("message"))
+    others = [*_statuses(pod, "initContainers"), *_statuses(pod, "containers")]
+    failing = (each for each in others if each is not decisive and not _is_well(each))
+    return next(filter(None, map(_reason, failing)), None)
+
+
+def _reason(container: Object) -> str | None:
     told = "" if container.get("name") == CONTAINER else f"its container {container.get('name')}: "
-    waiting = (container.get("state") or {}).get("waiting") or {}
+    waiting = _state(container).get("waiting") or {}
     if waiting.get("reason") in _CANNOT_START:
         return told + _joined(waiting["reason"], waiting.get("message"))
     for when in ("state", "lastState"):
@@ -127,15 +138,12 @@ def exit_reason(pod: Object) -> str | None:
             reason = ended.get("reason") or "Error"
             what = f"{'' if reason == 'Error' else f'{reason}, '}exit code {ended.get('exitCode')}"
             return told + _joined(what, _last_line(ended.get("message")))
-    place = _condition(pod, "PodScheduled")
-    if place.get("status") == "False":
-        return _joined("has no node", place.get("message"))
     return None
 
 
 def _stuck(pod: Object, now: float) -> bool:
     """Whether its container cannot be made, and has had its time."""
-    waiting = (_container(pod.get("status") or {}).get("state") or {}).get("waiting") or {}
+    waiting = _state(_container(pod)).get("waiting") or {}
     if waiting.get("reason") not in _CANNOT_START:
         return False
     since = _condition(pod, "PodScheduled").get("lastTransitionTime")
@@ -143,14 +151,40 @@ def _stuck(pod: Object, now: float) -> bool:
     return begun is not None and now - _seconds(begun) >= PATIENCE
 
 
-def _container(status: Object) -> Object:
-    """The worker's container, or the one before it that has not done its part yet."""
-    for each in status.get("initContainerStatuses") or []:
-        ended = (each.get("state") or {}).get("terminated") or {}
-        if ended.get("exitCode") != 0:
-            return dict(each)
-    found: list[Object] = status.get("containerStatuses") or []
-    return next((each for each in found if each["name"] == CONTAINER), {})
+def _container(pod: Object) -> Object:
+    """The worker's container, or the init container that it waits for."""
+    found = _statuses(pod, "containers")
+    worker = next((each for each in found if each["name"] == CONTAINER), {})
+    if worker and (_state(worker).get("waiting") or {}).get("reason") != "PodInitializing":
+        return worker
+    sidecars = {
+        each["name"]
+        for each in (pod.get("spec") or {}).get("initContainers") or []
+        if each.get("restartPolicy") == "Always"
+    }
+    for each in _statuses(pod, "initContainers"):
+        # A sidecar goes on; the next container starts once its startup probe has succeeded.
+        done = bool(each.get("started")) if each["name"] in sidecars else _has_succeeded(each)
+        if not done:
+            return each
+    return worker
+
+
+def _statuses(pod: Object, kind: str) -> list[Object]:
+    found = (pod.get("status") or {}).get(f"{kind.removesuffix('s')}Statuses")
+    return list(found or [])
+
+
+def _state(container: Object) -> Object:
+    return dict(container.get("state") or {})
+
+
+def _has_succeeded(container: Object) -> bool:
+    return (_state(container).get("terminated") or {}).get("exitCode") == 0
+
+
+def _is_well(container: Object) -> bool:
+    return "running" in _state(container) or _has_succeeded(container)
 
 
 def _condition(pod: Object, kind: str) -> Object:
