@@ -3,20 +3,16 @@
 Loading reads the file and nothing else: no Kafka, no Spark, no API server. A missing or wrong file
 is a ConfigError, whose sentence (file, line, key, what is allowed) the web page shows for the
 location: with no fleets to show, an empty graph would only hide it. Correct the file, then reload
-the location; groups that are new in the file need the same.
+the location; groups that are new in the file need the same. The code location's executor stays the
+team's: each job of Fleet names its own, and `fleet` is the only resource.
 """
 
-from dagster import Definitions, in_process_executor
+from dagster import Definitions
 
 from fleet.config.spec import FleetSpec
 from fleet.dagster.change_assets import change_assets, change_jobs
 from fleet.dagster.group_assets import group_assets
-from fleet.dagster.history_assets import (
-    history_assets,
-    history_job,
-    history_schedule,
-    pipes_client,
-)
+from fleet.dagster.history_assets import history_assets, history_job, history_schedule
 from fleet.dagster.reconcile_schedule import reconcile_schedule
 from fleet.dagster.resources import FleetResource, declared
 from fleet.dagster.watch.group_checks import group_checks
@@ -42,6 +38,5 @@ def build_definitions(spec: FleetSpec | None = None) -> Definitions:
             history_schedule(spec, recording),
         ],
         sensors=[watch_sensor(spec), storm_sensor(spec)],
-        resources={"fleet": FleetResource(), "pipes": pipes_client()},
-        executor=in_process_executor,
+        resources={"fleet": FleetResource()},
     )

@@ -55,7 +55,7 @@ def group_spec(spec: FleetSpec, fleet: GroupSpec) -> AssetSpec:
 
 
 def discovered_partitions(spec: FleetSpec) -> DynamicPartitionsDefinition:
-    """Ids of the groups that exist and are not declared."""
+    """Names (`asset_keys.name_of`) of the groups that exist and are not declared."""
     return DynamicPartitionsDefinition(name=f"{spec.cluster.name}_discovered_groups")
 
 

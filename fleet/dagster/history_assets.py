@@ -78,10 +78,8 @@ def history_assets(spec: FleetSpec) -> AssetsDefinition:
     """All tables, made by one process."""
 
     @multi_asset(name="history", specs=history_specs(spec), op_tags={"fleet/part": "history"})
-    def history(
-        context: AssetExecutionContext, fleet: FleetResource, pipes: PipesSubprocessClient
-    ) -> Iterator[Any]:
-        done = pipes.run(
+    def history(context: AssetExecutionContext, fleet: FleetResource) -> Iterator[Any]:
+        done = pipes_client().run(
             context=context,
             command=[sys.executable, "-m", "fleet.dagster.history_process"],
             env=fleet.environment(),

@@ -26,9 +26,11 @@ def slug(cluster: str, group: str) -> str:
 def plain_name(raw: str) -> str:
     """The id itself where letters, digits, `.`, `_` and `-` are enough.
 
-    Any other id: a readable part and a hash. At most 100 characters, never shared.
+    Any other id: a readable part and a hash. An id that ends like such a hash gets one too, so
+    that no two ids share a name. At most 100 characters.
     """
-    if re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", raw) and "..." not in raw:
+    plain = re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", raw) and "..." not in raw
+    if plain and not re.search(r"(^|_)[0-9a-f]{8}$", raw):
         return raw
     readable = re.sub(r"[^A-Za-z0-9]+", "_", raw).strip("_")
     return f"{readable[:READABLE]}_{_hash('', raw)}".lstrip("_")

@@ -10,13 +10,27 @@ from pathlib import Path
 
 import pytest
 import yaml
-from dagster import DagsterInstance, DefaultScheduleStatus, Definitions
+from dagster import (
+    AssetsDefinition,
+    DagsterInstance,
+    DefaultScheduleStatus,
+    Definitions,
+    FilesystemIOManager,
+    MultiPartitionsDefinition,
+    PipesSubprocessClient,
+    StaticPartitionsDefinition,
+    colored_console_logger,
+    in_process_executor,
+    multiprocess_executor,
+)
 from dagster._core.instance import InstanceRef
 
 from fleet.config.dagster_instance import dagster_instance, dagster_yaml
 from fleet.config.spec import ClassicWorker, DagsterSpec, FleetSpec, GroupSpec
 from fleet.dagster import build_definitions
-from fleet.dagster.asset_keys import CHANGE_JOB, name_of
+from fleet.dagster.asset_keys import CHANGE_JOB, name_of, rollout_key
+from fleet.dagster.watch.cluster_tick import GroupTick, Looked, missing, observation
+from fleet.dagster.watch.watch_sensor import partition_requests
 from fleet.errors import ConfigError
 from tests.orchestration.made import FLEET_YAML, spec
 
@@ -58,6 +72,59 @@ def test_graph_is_the_same_on_kubernetes():
     elsewhere = build_definitions(FleetSpec.model_validate(raw))
     Definitions.validate_loadable(elsewhere)
     assert drawn(elsewhere) == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"executor": multiprocess_executor},
+        {"executor": in_process_executor.configured({"retries": {"disabled": {}}}, name="own")},
+        {"resources": {"pipes": PipesSubprocessClient(), "io_manager": FilesystemIOManager()}},
+        {"loggers": {"console": colored_console_logger}},
+    ],
+)
+def test_a_teams_definitions_merge_with_ours(theirs):
+    """Fleet takes no name that another library's examples use, and leaves the executor free."""
+    merged = Definitions.merge(build_definitions(spec()), Definitions(**theirs))
+    Definitions.validate_loadable(merged)
+    jobs = {job.name: job for job in merged.get_repository_def().get_all_jobs()}
+    for name in (CHANGE_JOB, "record_history"):
+        assert jobs[name].executor_def is in_process_executor
+
+
+ODD = ["", "a...b", "a|b", "a,b", "[a]", "a\nb", "a\0b", "g" * 300, "ä", "a b", "a_b", "../a", "*"]
+
+
+def test_an_odd_group_id_is_a_partition_and_an_asset_of_its_own():
+    """As what it is discovered and declared by; Dagster takes each, and none is another's."""
+    odd = [*ODD, *map(name_of, ODD)]
+    assert len({name_of(group) for group in odd}) == len(set(odd))
+    fleets = [
+        GroupSpec(group=group, topics=("t",), worker=WORKER)
+        for group in ODD
+        if 0 < len(group) < 250
+    ]
+    declared = spec().model_copy(update={"fleets": tuple(fleets)})
+    definitions = build_definitions(declared)
+    Definitions.validate_loadable(definitions)
+    (names,) = [
+        sorted(asset.partitions_def.get_partition_keys())
+        for asset in definitions.assets or ()
+        if isinstance(asset, AssetsDefinition) and rollout_key("main") in asset.keys
+    ]
+    assert names == sorted(name_of(each.group) for each in fleets)
+    MultiPartitionsDefinition(
+        {"group": StaticPartitionsDefinition(names), "day": StaticPartitionsDefinition(["1"])}
+    )
+    ticks = tuple(GroupTick(group=group, state=missing(group)) for group in ODD)
+    with DagsterInstance.ephemeral() as instance:
+        looked = Looked(at=0.0, spec=spec(), groups=ticks, problems=())
+        (request,) = partition_requests(instance, looked)
+        instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
+        assert partition_requests(instance, looked) == []
+    seen = {observation("main", tick).partition for tick in ticks}
+    assert seen == set(request.partition_keys)
+    assert max(map(len, seen)) <= 100
 
 
 def test_raw_ids_are_metadata():

@@ -14,7 +14,7 @@ from dagster import DagsterInstance, materialize
 from fleet.clock import SystemClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster.asset_keys import history_key
-from fleet.dagster.history_assets import TABLES, history_assets, pipes_client
+from fleet.dagster.history_assets import TABLES, history_assets
 from fleet.dagster.history_plot import plot
 from fleet.history.tables import Tables
 from fleet.history.tables.table_folder import TableFolder
@@ -28,15 +28,12 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import sys
 from dagster import materialize, DagsterInstance
-from fleet.dagster.history_assets import history_assets, pipes_client
+from fleet.dagster.history_assets import history_assets
 from fleet.dagster.resources import FleetResource, declared
 
 materialize(
     [history_assets(declared({"FLEET_CONFIG": sys.argv[1]}))],
-    resources={
-        "fleet": FleetResource(config=sys.argv[1], home=sys.argv[2]),
-        "pipes": pipes_client(),
-    },
+    resources={"fleet": FleetResource(config=sys.argv[1], home=sys.argv[2])},
     instance=DagsterInstance.ephemeral(),
     raise_on_error=False,
 )
@@ -47,7 +44,7 @@ def recorded(scene):
     """One run of the asset in this process; metadata by table."""
     done = materialize(
         [history_assets(scene.spec)],
-        resources={"fleet": scene.resource, "pipes": pipes_client()},
+        resources={"fleet": scene.resource},
         instance=DagsterInstance.ephemeral(),
     )
     assert done.success

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance, materialize
 
-from fleet.dagster.history_assets import history_assets, pipes_client
+from fleet.dagster.history_assets import history_assets
 from fleet.dagster.resources import FleetResource, declared
 from fleet.history.tables import Tables
 from fleet.system.ports import on_free_ports
@@ -118,10 +118,7 @@ def test_dagsters_run_is_the_clusters_too(
     with DagsterInstance.ephemeral() as instance:
         done = materialize(
             [history_assets(declared({"FLEET_CONFIG": str(config)}))],
-            resources={
-                "fleet": FleetResource(config=str(config), home=str(state)),
-                "pipes": pipes_client(),
-            },
+            resources={"fleet": FleetResource(config=str(config), home=str(state))},
             instance=instance,
         )
     assert done.success

@@ -251,7 +251,7 @@ def observation(cluster: str, seen: GroupTick) -> AssetObservation:
         asset_key=asset_keys.group_key(cluster, seen.group)
         if declared
         else asset_keys.discovered_key(cluster),
-        partition=None if declared else seen.group,
+        partition=None if declared else asset_keys.name_of(seen.group),
         description=sentence,
         metadata={"sentence": sentence, **metadata},
     )

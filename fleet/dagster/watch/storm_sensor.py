@@ -131,7 +131,7 @@ def events_of(seen: Weather, groups: list[str], *, whole: bool) -> Iterator[Even
             asset_key=asset_keys.group_key(cluster, group)
             if declared
             else asset_keys.discovered_key(cluster),
-            partition=None if declared else group,
+            partition=None if declared else asset_keys.name_of(group),
             description=sentence,
             metadata={"sentence": sentence, "group": group, "storm": storm is not None},
         )

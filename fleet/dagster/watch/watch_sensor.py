@@ -151,7 +151,7 @@ def partition_requests(
     """Keep the partitions of `discovered_groups` equal to the groups that exist."""
     partitions = discovered_partitions(looked.spec)
     known = set(instance.get_dynamic_partitions(str(partitions.name)))
-    exist = {s.group for s in looked.groups if s.fleet is None}
+    exist = {asset_keys.name_of(s.group) for s in looked.groups if s.fleet is None}
     requests: list[AddDynamicPartitionsRequest | DeleteDynamicPartitionsRequest] = []
     if new := sorted(exist - known)[:PARTITIONS_A_TICK]:
         requests.append(partitions.build_add_request(new))
