@@ -4,7 +4,8 @@ Problem: the difference of two offsets is wrong or meaningless in several ordina
 and tools that print it anyway page people at night. Choice: every situation has a name
 (`LagCase`), and a figure is given only where it is one; all rows at once.
 
-- Never committed: where reading would start depends on the client's reset policy, so no lag.
+- Never committed, or a negative offset, which Kafka's clients take for none: where reading would
+  start depends on the client's reset policy, so no lag.
 - Committed below the log start: retention took records; lag is what can still be read.
 - Committed beyond the log end: the topic was recreated, or offsets were set by hand; no lag.
 - Transaction markers occupy offsets: a lag of 1 may have nothing left to read. It is shown
@@ -131,7 +132,7 @@ def records_waiting(
         [
             deleted,
             unreadable,
-            committed == NONE,
+            committed < 0,
             unknown,
             committed > end,
             committed < start,

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
+from fleet.lag.lag_columns import NONE
 from fleet.log.records import assignment
 from fleet.log.wire import Malformed
 from fleet.model import Member, TopicPartition
@@ -228,11 +229,12 @@ def _offsets_of_one(answer: Any, groups: Sequence[str]) -> Iterator[GroupAnswer]
 
 
 def _committed(topics: Iterable[Any]) -> dict[TopicPartition, int]:
+    """Offsets by partition; to Kafka's own clients any negative one is none."""
     return {
-        TopicPartition(topic.name, part.partition_index): part.committed_offset
+        TopicPartition(topic.name, part.partition_index): max(part.committed_offset, NONE)
         for topic in topics
         for part in topic.partitions
-        if part.committed_offset >= 0 and part.error_code == 0
+        if part.error_code == 0
     }
 
 

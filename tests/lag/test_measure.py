@@ -41,6 +41,7 @@ def lag_of(committed, start, end, *, unreadable=False, **logs):
         pytest.param((9, 0, 9), {}, LagCase.OK, 0, id="caught-up"),
         pytest.param((9, 9, 9), {}, LagCase.OK, 0, id="all-taken-by-retention"),
         pytest.param((None, 0, 9), {}, LagCase.NEVER_COMMITTED, None, id="never-committed"),
+        pytest.param((-2, 0, 9), {}, LagCase.NEVER_COMMITTED, None, id="a-negative-offset-is-none"),
         pytest.param((5, 7, 9), {}, LagCase.BELOW_START, 2, id="below-start-counts-the-readable"),
         pytest.param((50, 0, 9), {}, LagCase.BEYOND_END, None, id="recreated-topic"),
         pytest.param(

@@ -2,11 +2,13 @@
 
 import struct
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import ManualClock
 from fleet.kafka_source.record_batches import cut
+from fleet.lag.lag_columns import NONE
 from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
 from fleet.model import TopicPartition
 from tests.support.played_group import GROUP, TOPIC, TOPIC_ID, played_groups
@@ -79,6 +81,16 @@ def test_an_old_commits_key_is_that_of_the_new_one():
     seen, (key, value) = view(), commit_of("g", 0, 5)
     feed(seen, (b"\x00\x00" + key[2:], value), commit_of("g", 0, 6))
     assert seen.committed("g") == {TopicPartition("t", 0): (6, 1.001)}
+
+
+def test_a_negative_offset_is_no_commit():
+    """To Kafka's own clients; first, after an offset, and in a batch of many."""
+    seen = view()
+    many = [commit_of("g", number, number) for number in range(2, 40)]
+    feed(seen, commit_of("g", 0, -2), commit_of("g", 1, 7), commit_of("g", 1, -3), *many)
+    rows = seen._positions.rows([key for key, _ in many])
+    seen._positions.commit_rows(rows, np.full(len(rows), -5), np.full(len(rows), 5_000))
+    assert {offset for offset, _ in seen.committed("g").values()} == {NONE}
 
 
 def test_groups_that_are_not_chosen_leave_nothing():

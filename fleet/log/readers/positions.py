@@ -101,6 +101,7 @@ class Positions:
     def _set_rows(self, rows: Ints, committed: Ints, ms: Ints) -> None:
         """`_set` of many rows, each of them once."""
         columns, gaps = self._long, self._gap
+        committed = np.maximum(committed, NONE)
         before, last, peak = columns[0, rows], columns[1, rows], columns[3, rows]
         columns[0, rows], columns[1, rows] = committed, ms
         forward = committed > before
@@ -203,6 +204,7 @@ class Positions:
     def _set(self, row: int, committed: int, ms: int) -> None:
         columns = self._long
         before, last = columns[0, row], columns[1, row]
+        committed = max(committed, NONE)  # to Kafka's own clients any negative offset is none
         columns[0, row] = committed
         columns[1, row] = ms
         if committed > before:
