@@ -17,7 +17,7 @@ from fleet.lag.lag_columns import NONE, Floats, Longs
 from fleet.lag.partition_lag import CASES
 from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.held_commits import OpenTransaction
-from fleet.manager.keeping_up import worst_verdicts
+from fleet.manager.lag_judge import worst_verdicts
 from fleet.model.totals import Totals
 
 _LONG: Final = 10.0

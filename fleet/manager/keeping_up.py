@@ -1,17 +1,12 @@
-"""Whether each group keeps up: the rules of fleet.decide.verdicts on the columns of a snapshot.
+"""Whether each group keeps up, for one who looks once: a snapshot with the past that is at hand.
 
-Problem: judging 240,000 partitions one by one takes seconds, and all but a few are well; and the
-exporter judges what it has watched for minutes, while a command or a check looks once, and a lag
-alone is no verdict. Choice: the rows that a rule could possibly object to are found in the
-columns, and only those become values with a sentence each; the exporter, which needs no sentence,
-judges in the columns alone (`worst_verdicts`), since where many groups are abandoned those rows
-are most of all; one who looks once puts the past that is at hand into the
-same columns first (`with_past`, `with_tables`), from the tables or the offsets topic. Of the
-tables only groups are read in which something has waited for as long as the least patience, or
-those that were named.
-Cost: `_doubtful` and `_codes` repeat what the rules say (a test holds them together). From
-the topic alone a group that falls behind slowly is not told (WARN needs older figures of its lag,
-which the tables have); where neither can be read there is no verdict.
+Problem: the exporter judges what it has watched for minutes, while a command or a check looks once,
+and a lag alone is no verdict. Choice: the past is put into the same columns first (`with_past`,
+`with_tables`), from the tables or the offsets topic, and then the same judge decides
+(`fleet.manager.lag_judge`). Of the tables only groups are read in which something has waited for as
+long as the least patience, or those that were named.
+Cost: from the topic alone a group that falls behind slowly is not told (WARN needs older figures of
+its lag, which the tables have); where neither can be read there is no verdict.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,23 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from fleet.decide.verdicts import (
-    HORIZON,
-    MOVING,
-    WORST,
-    Around,
-    GroupVerdict,
-    LagVerdict,
-    PartitionProgress,
-    Patience,
-    group_verdict,
-)
+from fleet.decide.verdicts import HORIZON, GroupVerdict
 from fleet.errors import FleetError
-from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows
-from fleet.lag.partition_lag import CASES
-from fleet.lag.snapshot import GroupFacts, Snapshot
+from fleet.lag.lag_columns import NONE, Commits
+from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.positions import Positions, key_to
-from fleet.model import GroupState, LagCase, TopicPartition
+from fleet.manager.lag_judge import late, verdicts
+from fleet.model import TopicPartition
 from fleet.model.rebalances import Rebalance
 
 if TYPE_CHECKING:
@@ -48,161 +33,13 @@ if TYPE_CHECKING:
 GROWTH: Final = 300.0
 """Seconds over which a lag is held against what it was."""
 _SAFE: Final = 30.0
-_OK: Final = 0
-assert CASES[_OK].value == "ok"
-_BELOW: Final = CASES.index(LagCase.BELOW_START)
-_BY_CODE: Final = (*WORST, LagVerdict.UNSCORED)
-_CODE: Final = {verdict: code for code, verdict in enumerate(_BY_CODE)}
-
-
-def verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[str, GroupVerdict]:
-    """The verdict on each group of a snapshot that exists (docs/metrics.md)."""
-    patience = patience or Patience()
-    commits = seen.commits
-    total = np.bincount(commits.group, minlength=len(commits.groups))
-    watched: dict[int, list[PartitionProgress]] = {}
-    for row in _doubtful(seen, patience):
-        watched.setdefault(int(commits.group[row]), []).append(_progress(seen, int(row)))
-    place = {group: index for index, group in enumerate(commits.groups)}
-    found = {}
-    for group, facts in seen.facts.items():
-        if not facts.exists:
-            continue
-        index = place.get(group)
-        parts = watched.get(index, []) if index is not None else []
-        found[group] = group_verdict(
-            group,
-            parts,
-            around(facts, seen.at),
-            others=int(total[index]) - len(parts) if index is not None else 0,
-            patience=patience,
-        )
-    return found
-
-
-def around(facts: GroupFacts, now: float) -> Around:
-    """What a verdict needs of the group itself."""
-    since = None if facts.changed_at is None else max(0.0, now - facts.changed_at)
-    return Around(state=facts.state, since_settled=since)
-
-
-def _late(seen: Snapshot, patience: Patience) -> Rows:
-    """Rows in which something has waited for as long as the least patience."""
-    late: Rows = (seen.lag.records > patience.allowed) & (seen.lag.waited >= patience.least)
-    return late
-
-
-def _doubtful(seen: Snapshot, patience: Patience) -> Longs:
-    """Rows that the rules might not call OK: a few of many."""
-    back = (seen.lag.records > patience.allowed) & (seen.commits.peak != NONE)
-    return np.flatnonzero((seen.lag.case != _OK) | _late(seen, patience) | back)
-
-
-def _progress(seen: Snapshot, row: int) -> PartitionProgress:
-    commits, now = seen.commits, seen.at
-    lag, committed, peak = (
-        int(column[row]) for column in (seen.lag.records, commits.committed, commits.peak)
-    )
-
-    def since(ms: int) -> float | None:
-        return None if ms == NONE else max(0.0, now - ms / 1000)
-
-    def known(value: float) -> float | None:
-        return None if np.isnan(value) else float(value)
-
-    return PartitionProgress(
-        tp=TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row])),
-        case=CASES[seen.lag.case[row]],
-        lag=None if lag == NONE else lag,
-        waited=known(seen.lag.waited[row]),
-        since_commit=since(int(commits.at[row])),
-        since_moved=since(int(commits.moved[row])),
-        gap=None if commits.gap[row] == NONE else float(commits.gap[row]) / 1000,
-        fell_by=0 if peak == NONE else peak - committed,
-        since_fell=since(int(commits.fell[row])),
-        gained=known(seen.gained[row]),
-        over=known(seen.over[row]) or 0.0,
-    )
-
-
-# --- in columns alone -------------------------------------------------------------------------
-
-
-def worst_verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[str, LagVerdict]:
-    """The verdict of `verdicts` on each group, without its sentences."""
-    patience = patience or Patience()
-    names = seen.commits.groups
-    worst = np.full(len(names), _CODE[LagVerdict.UNSCORED])
-    lately = np.zeros(len(names), dtype=np.bool_)
-    calm, moving = _calm(seen)
-    for rows in seen.portions():
-        which, at = rows.commits.group, rows.commits.at
-        codes = _codes(rows, calm[which], moving[which], patience)
-        np.minimum.at(worst, which, codes)
-        old = (at != NONE) & (_since(at, seen.at) >= patience.abandoned)
-        lately[which[~old & (codes < _CODE[LagVerdict.OK])]] = True
-    place = {group: index for index, group in enumerate(names)}
-    found = {}
-    for group, facts in seen.facts.items():
-        if not facts.exists:
-            continue
-        index = place.get(group)
-        code = _CODE[LagVerdict.UNSCORED] if index is None else worst[index]
-        deserted = index is not None and code < _CODE[LagVerdict.OK] and not lately[index]
-        abandoned = deserted and facts.state is GroupState.EMPTY
-        found[group] = LagVerdict.ABANDONED if abandoned else _BY_CODE[code]
-    return found
-
-
-def _calm(seen: Snapshot) -> tuple[Floats, Rows]:
-    """Of each group: seconds since it settled, and whether it rebalances."""
-    nobody = GroupFacts(state=GroupState.UNKNOWN, type="unknown", members=None)
-    groups = [around(seen.facts.get(name, nobody), seen.at) for name in seen.commits.groups]
-    return (
-        np.array([np.inf if g.since_settled is None else g.since_settled for g in groups]),
-        np.array([g.state in MOVING for g in groups], dtype=np.bool_),
-    )
-
-
-def _codes(seen: Snapshot, calm: Floats, moving: Rows, patience: Patience) -> Longs:
-    """The verdict on each row, as a place in WORST, or behind it: UNSCORED.
-
-    `calm` and `moving`: of each row's group.
-    """
-    commits, lag, now = seen.commits, seen.lag, seen.at
-    gap = np.where(commits.gap == NONE, 0.0, commits.gap / 1000)
-    enough = np.minimum(np.maximum(patience.least, patience.gaps * gap), patience.most)
-    fell = (commits.peak != NONE) & (commits.peak > commits.committed)
-    rules = (
-        (lag.case == _BELOW, LagVerdict.LOSS),
-        ((lag.case != _OK) | (lag.records == NONE), LagVerdict.UNSCORED),
-        (lag.records <= patience.allowed, LagVerdict.OK),
-        (fell & (_since(commits.fell, now) < patience.rewound), LagVerdict.REWIND),
-        (moving | ~(lag.waited >= enough), LagVerdict.OK),
-        (np.minimum(_since(commits.at, now), calm) >= enough, LagVerdict.STOP),
-        (np.minimum(_since(commits.moved, now), calm) >= enough, LagVerdict.STALL),
-        (
-            (seen.over > 0) & (seen.gained > np.maximum(patience.slower * seen.over, gap)),
-            LagVerdict.WARN,
-        ),
-    )
-    fits, verdicts_ = zip(*rules, strict=True)
-    return np.select(fits, [_CODE[each] for each in verdicts_], _CODE[LagVerdict.OK])
-
-
-def _since(ms: Longs, now: float) -> Floats:
-    """Seconds since each of these; 0 where it is not known."""
-    return np.where(ms == NONE, 0.0, np.maximum(0.0, now - ms / 1000))
-
-
-# --- for one who looks once -----------------------------------------------------------------
 
 
 def in_doubt(seen: Snapshot, named: Iterable[str]) -> frozenset[str]:
     """Groups whose past has to be known before they can be judged."""
     groups = seen.commits.groups
-    late = {groups[place] for place in np.unique(seen.commits.group[_late(seen, Patience())])}
-    return frozenset(late.union(name for name in named if name in seen.facts))
+    waiting = {groups[place] for place in np.unique(seen.commits.group[late(seen)])}
+    return frozenset(waiting.union(name for name in named if name in seen.facts))
 
 
 def judged(

@@ -1,35 +1,85 @@
-"""Every rule of a verdict, and every false alarm that it ends."""
+"""Every rule of a verdict, and every false alarm that it ends, by the judge over columns."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from fleet.decide.verdicts import (
-    Around,
-    LagVerdict,
-    Level,
-    PartitionProgress,
-    Patience,
-    group_verdict,
-    partition_verdict,
-)
+from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level
+from fleet.lag.lag_columns import NONE, Commits
+from fleet.lag.partition_lag import CASES as LAG_CASES
+from fleet.lag.partition_lag import Lag
+from fleet.lag.snapshot import GroupFacts, Snapshot
+from fleet.manager.lag_judge import verdicts, worst_verdicts
 from fleet.model import GroupState, LagCase, TopicPartition
 
-STABLE = Around(state=GroupState.STABLE, since_settled=7200.0)
-EMPTY = Around(state=GroupState.EMPTY, since_settled=7200.0)
+NOW = 1_000_000.0
+STABLE = (GroupState.STABLE, 7200.0)
+EMPTY = (GroupState.EMPTY, 7200.0)
 LATE = {"waited": 300.0, "since_commit": 5.0, "since_moved": 5.0, "gap": 5.0}
 
 
-def progress(number: int = 0, **facts) -> PartitionProgress:
+def progress(number: int = 0, **facts) -> dict:
     """A partition that moves and has 100 records waiting; facts replace."""
     known = {
-        "tp": TopicPartition("orders", number),
+        "number": number,
         "case": LagCase.OK,
         "lag": 100,
         "waited": 1.0,
         "since_commit": 2.0,
         "since_moved": 2.0,
         "gap": 5.0,
+        "fell_by": 0,
+        "since_fell": None,
+        "gained": None,
+        "over": 0.0,
     }
-    return PartitionProgress(**{**known, **facts})
+    return {**known, **facts}
+
+
+def judged(rows: list[dict], around=STABLE, *, others: int = 0) -> GroupVerdict:
+    """A group with these partitions, and others of which nothing waits."""
+    rows = [*rows, *(progress(100 + number, lag=0, waited=0.0) for number in range(others))]
+    state, settled = around
+
+    def column(name, kind, *, none):
+        return np.array([none if row[name] is None else row[name] for row in rows], dtype=kind)
+
+    def ms(name):
+        return np.array(
+            [NONE if row[name] is None else int((NOW - row[name]) * 1000) for row in rows],
+            dtype=np.int64,
+        )
+
+    tps = [("g", TopicPartition("orders", row["number"]), 1000) for row in rows]
+    fell_by = column("fell_by", np.int64, none=0)
+    lag, waited = (
+        column(*each, none=none)
+        for *each, none in (("lag", np.int64, NONE), ("waited", float, np.nan))
+    )
+    seen = Snapshot(
+        cluster="c", at=NOW, took=0.1, topics={}, members={},
+        facts={
+            "g": GroupFacts(
+                state=state, type="classic", members=0 if state is GroupState.EMPTY else 1,
+                changed_at=NOW - settled,
+            )
+        },
+        commits=replace(
+            Commits.of(tps), at=ms("since_commit"), moved=ms("since_moved"), fell=ms("since_fell"),
+            peak=np.where(fell_by > 0, 1000 + fell_by, NONE),
+            gap=column("gap", float, none=NONE / 1000) * 1000,
+        ),
+        lag=Lag(
+            start=np.zeros(len(rows), dtype=np.int64), end=1000 + np.maximum(lag, 0),
+            case=np.array([LAG_CASES.index(row["case"]) for row in rows], dtype=np.int8),
+            records=lag, seconds=waited, waited=waited,
+        ),
+        gained=column("gained", float, none=np.nan), over=column("over", float, none=0.0),
+    )  # fmt: skip
+    (found,) = verdicts(seen).values()
+    assert worst_verdicts(seen) == {"g": found.verdict}
+    return found
 
 
 CASES = {
@@ -61,15 +111,15 @@ FALSE_ALARMS = {
     ),
     "in a join phase": (
         progress(**{**LATE, "since_commit": 300.0, "since_moved": 300.0}),
-        Around(state=GroupState.PREPARING, since_settled=600.0),
+        (GroupState.PREPARING, 600.0),
     ),
     "a KIP-848 group that reconciles": (
         progress(**{**LATE, "since_commit": 300.0}),
-        Around(state=GroupState.REBALANCING, since_settled=600.0),
+        (GroupState.REBALANCING, 600.0),
     ),
     "the rebalance has just ended": (
         progress(**{**LATE, "since_commit": 300.0, "since_moved": 300.0}),
-        Around(state=GroupState.STABLE, since_settled=5.0),
+        (GroupState.STABLE, 5.0),
     ),
     "the monitor has just begun": (
         progress(lag=40_000_000, waited=None, since_commit=900.0, since_moved=900.0),
@@ -90,7 +140,7 @@ FALSE_ALARMS = {
 def test_the_first_rule_that_fits(case):
     """Each rule, with a sentence."""
     seen, around, expected = CASES[case]
-    found = partition_verdict(seen, around)
+    found = judged([seen], around)
     assert found.verdict == expected, found.sentence
     assert found.sentence
 
@@ -99,7 +149,7 @@ def test_the_first_rule_that_fits(case):
 def test_known_false_alarms_are_none(case):
     """What other monitors page for, and should not."""
     seen, around = FALSE_ALARMS[case]
-    found = partition_verdict(seen, around)
+    found = judged([seen], around)
     assert found.verdict is LagVerdict.OK, found.sentence
 
 
@@ -108,25 +158,28 @@ def test_known_false_alarms_are_none(case):
 )
 def test_without_a_figure_there_is_no_verdict(case):
     """Deleted topics do not go on alarming; the case is named."""
-    found = partition_verdict(progress(case=case, lag=None), STABLE)
-    assert (found.verdict, found.sentence) == (LagVerdict.UNSCORED, case.value)
-    alone = group_verdict("g", [progress(case=case, lag=None)], STABLE)
+    alone = judged([progress(case=case, lag=None, waited=None)])
     assert (alone.verdict, alone.level) == (LagVerdict.UNSCORED, Level.OK)
-    with_others = group_verdict("g", [progress(case=case, lag=None)], STABLE, others=3)
+    assert alone.sentence == case.value
+    with_others = judged([progress(case=case, lag=None, waited=None)], others=3)
     assert with_others.verdict is LagVerdict.OK
 
 
-def test_patience_follows_the_rhythm_within_bounds():
+@pytest.mark.parametrize(
+    ("gap", "patience"), [(None, 60.0), (1.0, 60.0), (60.0, 180.0), (3600.0, 900.0)]
+)
+def test_patience_follows_the_rhythm_within_bounds(gap, patience):
     """A minute at least, a quarter of an hour at most, three usual gaps between."""
-    patience = Patience()
-    assert [patience.of(gap) for gap in (None, 1.0, 60.0, 3600.0)] == [60.0, 60.0, 180.0, 900.0]
+    for waited, expected in ((patience - 1, LagVerdict.OK), (patience + 1, LagVerdict.STOP)):
+        late = progress(waited=waited, since_commit=2000.0, since_moved=2000.0, gap=gap)
+        assert judged([late]).verdict is expected
 
 
 def test_a_group_is_as_its_worst_partition():
     """STOP before STALL before WARN; the sentence counts and names."""
     stall = progress(4, **{**LATE, "since_moved": 300.0})
     stops = [progress(n, **{**LATE, "since_commit": 300.0}) for n in (7, 2)]
-    found = group_verdict("g", [stall, *stops], STABLE, others=45)
+    found = judged([stall, *stops], others=45)
     assert (found.verdict, found.level, found.partitions) == (LagVerdict.STOP, Level.ERR, 48)
     assert found.sentence.startswith("2 of 48 partitions: no commit for 300 s")
     assert found.sentence.endswith("(orders-2)")
@@ -140,17 +193,18 @@ def test_a_group_that_everybody_left_for_a_day_is_abandoned():
     """A ghost pages nobody; one that was left an hour ago does."""
     late = {**LATE, "waited": 200_000.0, "since_moved": 200_000.0}
     gone = [progress(n, **{**late, "since_commit": 100_000.0}) for n in range(3)]
-    found = group_verdict("g", gone, EMPTY)
+    found = judged(gone, EMPTY)
     assert (found.verdict, found.level) == (LagVerdict.ABANDONED, Level.OK)
     fresh = progress(9, **{**late, "since_commit": 3600.0})
-    assert group_verdict("g", [*gone, fresh], EMPTY).verdict is LagVerdict.STOP
-    assert group_verdict("g", gone, STABLE).verdict is LagVerdict.STOP
+    assert judged([*gone, fresh], EMPTY).verdict is LagVerdict.STOP
+    assert judged(gone).verdict is LagVerdict.STOP
 
 
 def test_a_group_without_commits_is_unscored():
     """Nothing is said of what nobody reads."""
-    assert group_verdict("g", [], STABLE).verdict is LagVerdict.UNSCORED
-    assert group_verdict("g", [], STABLE, others=4).verdict is LagVerdict.OK
+    assert judged([]).sentence == "nothing committed"
+    assert judged([]).verdict is LagVerdict.UNSCORED
+    assert judged([], others=4).verdict is LagVerdict.OK
 
 
 @pytest.mark.parametrize(
@@ -161,7 +215,7 @@ def test_a_group_without_commits_is_unscored():
         (STABLE, 500, "keeps up"),
     ],
 )
-def test_nobody_is_said_to_keep_up_where_nobody_is(state: Around, lag: int, said: str):
+def test_nobody_is_said_to_keep_up_where_nobody_is(state, lag: int, said: str):
     """Before anything has waited for long enough to complain."""
-    found = group_verdict("g", [progress(0, lag=lag), progress(1, lag=lag)], state)
+    found = judged([progress(0, lag=lag), progress(1, lag=lag)], state)
     assert (found.verdict, found.sentence) == (LagVerdict.OK, said)

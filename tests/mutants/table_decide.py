@@ -160,9 +160,9 @@ MUTANTS = faults(
             "storms-one-before-the-budget": "return last - first >{+=+} budget.rebalances // share or churn",
             "storms-over-as-soon-as-under-the-budget": "return not self._above(at, share=[-2-]{+1+})",
         },
-        ("fleet/decide/verdicts.py", _VERDICTS): {
-            "verdicts-stop-before-the-rebalance-ended": "silent = [-min(-]seen.since_commit if seen.since_commit is not None else 0.0[-, calm)-]",
-            "verdicts-marker-is-lag": "if seen.lag <[-=-] patience.allowed:",
+        ("fleet/manager/lag_judge.py", _VERDICTS): {
+            "verdicts-stop-before-the-rebalance-ended": "([-np.minimum(-]_since(commits.at, now)[-, calm)-] >= enough, LagVerdict.STOP),",
+            "verdicts-marker-is-lag": "(lag.records <[-=-] patience.allowed, LagVerdict.OK),",
         },
         ("fleet/decide/adopted.py", _ADOPTED): {
             "adopted-static-members-not-named": "return tuple(m for m in members_of(group, adopted) if m.instance_id is [-not -]None)",
