@@ -1,8 +1,8 @@
 """What the checks say: one judgement, used by check runs and by the sensor alike.
 
 A judgement is a value: passed or not, how bad, the numbers and one sentence. An ERROR is
-for the pager (too much waits, a storm, a receipt that differs); a WARN is for the one who
-looks (a group that does not exist yet, records that retention took, figures nobody may read).
+for the pager (a verdict of level ERR, too much waits, a storm, a receipt that differs); a WARN is
+for the one who looks (a group that does not exist yet, figures nobody may read).
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,6 @@ WARN = AssetCheckSeverity.WARN
 ERROR = AssetCheckSeverity.ERROR
 _ENDED_BADLY = (ChangeState.FAILED, ChangeState.ROLLED_BACK)
 _OVER = "over the limit"
-_LOST = {LagCase.BELOW_START, LagCase.BEYOND_END, LagCase.TOPIC_DELETED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +79,10 @@ def lag_limit(fleet: GroupSpec) -> int | None:
 def lag_judgement(
     fleet: GroupSpec, state: GroupSnapshot, keeps_up: GroupVerdict | None
 ) -> Judgement:
-    """The group keeps up: within its limit, nothing lost, and somebody reads what waits.
+    """Judge whether the group keeps up: by the verdict of `fleet status`, and within its limit.
 
-    `keeps_up` is the verdict that `fleet status` gives; None: none can be given.
+    `keeps_up` is that verdict; None: none can be given. ABANDONED fails too, since fleet.yaml
+    declares the group.
     """
     limit, lag, age = lag_limit(fleet), state.lag, state.lag_seconds
     numbers: dict[str, Any] = {"members": len(state.members)}
@@ -94,19 +94,16 @@ def lag_judgement(
         numbers["limit (records)"] = limit
     if keeps_up is not None:
         numbers["verdict"] = str(keeps_up.verdict)
-    cases = sorted({p.case.value for p in state.partitions if p.case in _LOST})
-    said, verdict, severity = _waiting(state, cases), "well", WARN
+    said, verdict, severity = _waiting(state), "well", WARN
     if limit is not None and lag is not None and lag > limit:
         said, verdict, severity = f"{said}; the limit is {limit:,} records", _OVER, ERROR
     elif not state.exists:
         verdict = "does not exist"
-    elif keeps_up is not None and keeps_up.level is not Level.OK and not _lost(keeps_up):
+    elif keeps_up is not None and (
+        keeps_up.level is not Level.OK or keeps_up.verdict is LagVerdict.ABANDONED
+    ):
         said, verdict = f"{said}; {keeps_up.sentence}", str(keeps_up.verdict)
-        severity = ERROR if keeps_up.level is Level.ERR else WARN
-    elif cases:
-        verdict = ", ".join(cases)
-    elif lag and not state.members:
-        said, verdict = f"{said}, and the group has no members", "nobody reads"
+        severity = WARN if keeps_up.level is Level.WARN else ERROR
     elif lag is None and limit is not None:
         verdict = "unknown"
     return Judgement(
@@ -118,18 +115,13 @@ def lag_judgement(
     )
 
 
-def _lost(keeps_up: GroupVerdict) -> bool:
-    """Records are gone, which nobody can mend: named by its case, for the one who looks."""
-    return keeps_up.verdict is LagVerdict.LOSS
-
-
-def _waiting(state: GroupSnapshot, cases: list[str]) -> str:
-    """What waits, in words."""
+def _waiting(state: GroupSnapshot) -> str:
+    """Say what waits, and of which partitions the figure is no plain one."""
+    cases = sorted({p.case.value for p in state.partitions if p.case is not LagCase.OK})
     if not state.exists:
         return f"{state.group} does not exist"
     if state.lag is None:
-        never = {p.case for p in state.partitions} == {LagCase.NEVER_COMMITTED}
-        return f"the lag of {state.group} is {'never committed' if never else 'unknown'}"
+        return f"the lag of {state.group} is {', '.join(cases) or 'unknown'}"
     said = f"{state.group} has {state.lag:,} records waiting"
     if state.lag_seconds is not None:
         said += f", the oldest for {state.lag_seconds:.1f} s"

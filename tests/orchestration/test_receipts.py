@@ -220,15 +220,8 @@ def look(*, lag: int | None, members: int = 1, exists: bool = True, case: LagCas
     [
         pytest.param(look(lag=120_000), True, "WARN", "well", id="at the limit"),
         pytest.param(look(lag=120_001), False, "ERROR", "over the limit", id="over the limit"),
-        pytest.param(look(lag=5, members=0), False, "WARN", "nobody reads", id="nobody reads"),
+        pytest.param(look(lag=5, members=0), True, "WARN", "well", id="assign only"),
         pytest.param(look(lag=0, members=0), True, "WARN", "well", id="nothing waits"),
-        pytest.param(
-            look(lag=9, case=LagCase.BELOW_START),
-            False,
-            "WARN",
-            "committed below log start",
-            id="retention took records",
-        ),
         pytest.param(look(lag=None), False, "WARN", "unknown", id="cannot be said"),
         pytest.param(
             look(lag=None, members=0, exists=False), False, "WARN", "does not exist", id="missing"
@@ -257,12 +250,20 @@ def keeps_up(verdict: LagVerdict) -> GroupVerdict:
         pytest.param(look(lag=9), LagVerdict.WARN, False, "WARN", "WARN", id="falls behind"),
         pytest.param(look(lag=5_000_000), LagVerdict.OK, True, "WARN", "well", id="keeps up"),
         pytest.param(
-            look(lag=9, members=0), LagVerdict.ABANDONED, False, "WARN", "nobody reads",
+            look(lag=9, members=0), LagVerdict.ABANDONED, False, "ERROR", "ABANDONED",
             id="abandoned, and declared",
         ),
         pytest.param(
-            look(lag=9, case=LagCase.BELOW_START), LagVerdict.LOSS, False, "WARN",
-            "committed below log start", id="retention took records",
+            look(lag=9, case=LagCase.BELOW_START), LagVerdict.LOSS, False, "ERROR", "LOSS",
+            id="retention took records",
+        ),
+        pytest.param(
+            look(lag=5, members=0), LagVerdict.OK, True, "WARN", "well",
+            id="commits without members",
+        ),
+        pytest.param(
+            look(lag=None, case=LagCase.TOPIC_DELETED), LagVerdict.UNSCORED, True, "WARN", "well",
+            id="its topic was deleted",
         ),
     ],
 )  # fmt: skip

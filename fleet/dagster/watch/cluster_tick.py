@@ -25,6 +25,7 @@ from fleet.decide.verdicts import GroupVerdict
 from fleet.errors import Damaged, FleetError, SchemaTooNew
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import in_doubt, judged
+from fleet.manager.lag_judge import verdicts
 from fleet.manager.recent import minutes_of
 from fleet.model import GroupSnapshot, GroupState
 from fleet.model.rebalances import Rebalance
@@ -85,9 +86,9 @@ def look(cycle: "Fleet", memory: SensorMemory) -> Looked:
     known = {fleet.group for fleet in cycle.spec.fleets}
     history = from_tables(cycle, since=snapshot.at - watch_reach(cycle.spec), now=snapshot.at)
     unread = "" if history is None else history.problem
-    verdicts = keeping_up(cycle, snapshot, known, unread=unread)
+    keep_up = keeping_up(cycle, snapshot, known, unread=unread)
     declared = [
-        declared_group(cycle, fleet, snapshot.groups.get(fleet.group), verdicts, memory)
+        declared_group(cycle, fleet, snapshot.groups.get(fleet.group), keep_up, memory)
         for fleet in cycle.spec.fleets
     ]
     others = [
@@ -122,23 +123,25 @@ def is_writable(cycle: "Fleet", group: str) -> bool:
 def keeping_up(
     cycle: "Fleet", snapshot: Snapshot, groups: Iterable[str], *, unread: str = ""
 ) -> Mapping[str, GroupVerdict]:
-    """Verdicts on these groups; none where nothing has waited for long, which reads no past.
+    """Judge these groups; the past is read of those alone in which something has waited for long.
 
     unread: why the tables cannot be read, where that is known: a store that is away is waited for
     once in a tick.
     """
     mine = snapshot.only(frozenset(groups).__contains__)
     doubted = in_doubt(mine, ())
+    found = verdicts(mine.only(lambda group: group not in doubted))
     if not doubted:
-        return {}
-    return judged(cycle, mine, minutes_of(cycle, doubted, unread=unread), doubted)
+        return found
+    past = minutes_of(cycle, doubted, unread=unread)
+    return found | dict(judged(cycle, mine.only(doubted.__contains__), past, doubted))
 
 
 def declared_group(
     cycle: "Fleet",
     fleet: GroupSpec,
     state: GroupSnapshot | None,
-    verdicts: Mapping[str, GroupVerdict],
+    keep_up: Mapping[str, GroupVerdict],
     memory: SensorMemory,
 ) -> GroupTick:
     """A declared group, whether Kafka knows it or not."""
@@ -153,7 +156,7 @@ def declared_group(
         group=fleet.group,
         state=state,
         fleet=fleet,
-        lag=lag_judgement(fleet, state, verdicts.get(fleet.group)),
+        lag=lag_judgement(fleet, state, keep_up.get(fleet.group)),
         change=change,
         unread=unread,
         was_over=known is not None and known.over,
