@@ -96,6 +96,23 @@ class Commits:
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)[2:]}
         return Commits(self.groups, self.topics, **columns)
 
+    def plus(self, other: "Commits") -> "Commits":
+        """These rows and those of another reader, which may name groups and topics in its order."""
+        if not len(other):
+            return self
+        groups = dict.fromkeys((*self.groups, *other.groups))
+        topics = dict.fromkeys((*self.topics, *other.topics))
+        place = {name: number for number, name in enumerate(groups)}
+        at = {name: number for number, name in enumerate(topics)}
+        theirs = {f.name: getattr(other, f.name) for f in fields(other)[2:]}
+        theirs["group"] = np.array([place[each] for each in other.groups])[other.group]
+        theirs["topic"] = np.array([at[each] for each in other.topics])[other.topic]
+        columns = {
+            name: np.concatenate([getattr(self, name), column.astype(getattr(self, name).dtype)])
+            for name, column in theirs.items()
+        }
+        return Commits(tuple(groups), tuple(topics), **columns)
+
     def of_groups(self, groups: Iterable[str]) -> Rows:
         """Which rows are of these groups."""
         wanted = frozenset(groups)

@@ -8,6 +8,8 @@ and tools that print it anyway page people at night. Choice: every situation has
   start depends on the client's reset policy, so no lag.
 - Committed below the log start: retention took records; lag is what can still be read.
 - Committed beyond the log end: the topic was recreated, or offsets were set by hand; no lag.
+- A share group has no position: its coordinator counts what is not yet done with. A broker that
+  does not tell that count leaves the lag unknown, unless its first open record is the log's end.
 - Transaction markers occupy offsets: a lag of 1 may have nothing left to read. It is shown
   as it is, since nothing but reading tells.
 
@@ -29,6 +31,8 @@ from fleet.model import LagCase, TopicPartition
 
 CASES: Final = tuple(LagCase)
 """What the numbers in `Lag.case` mean."""
+NO_SHARE: Final = -2
+"""Of a row: its group is no share group."""
 _CODE: Final = {case: code for code, case in enumerate(CASES)}
 
 
@@ -85,10 +89,12 @@ def measured(
     which: Longs,
     logs: Logs,
     unreadable: Rows | None = None,
+    counted: Longs | None = None,
 ) -> Lag:
-    """The lag of each committed offset in the partition `tps[which]`.
+    """Measure the lag of each committed offset in the partition `tps[which]`.
 
-    `unreadable`: rows of groups whose offsets were not told.
+    `unreadable`: rows of groups whose offsets were not told. `counted`: of share groups, the lag
+    that their coordinator counted, NONE where it told none; NO_SHARE in all other rows.
     """
     starts, ends = (
         np.array([offsets.get(tp, NONE) for tp in tps], dtype=np.int64)
@@ -96,6 +102,7 @@ def measured(
     )
     deleted = np.array([logs.is_deleted(tp) for tp in tps], dtype=np.bool_)
     untold = np.zeros(len(committed), dtype=np.bool_) if unreadable is None else unreadable
+    shared = np.broadcast_to(np.int64(NO_SHARE), len(committed)) if counted is None else counted
     found = Lag.of_length(len(committed))
     for rows in portions(len(committed)):
         place, lag = which[rows], found.where(rows)  # views: what is written there is found's
@@ -106,6 +113,7 @@ def measured(
             end=lag.end,
             deleted=deleted[place],
             unreadable=untold[rows],
+            counted=shared[rows],
         )
         _date(lag, committed[rows], tps=tps, which=place, logs=logs)
     return found
@@ -118,16 +126,18 @@ def _date(
     lag.seconds[:] = lag.waited[:] = np.where(lag.records == 0, 0.0, np.nan)
     rows = np.flatnonzero(lag.records > 0)
     if len(rows):
-        lag.seconds[rows], lag.waited[rows] = logs.before.ages(
-            tps, which[rows], np.maximum(committed, lag.start)[rows], logs.at
-        )
+        last = (lag.end - lag.records)[rows]
+        lag.seconds[rows], lag.waited[rows] = logs.before.ages(tps, which[rows], last, logs.at)
+        # Of a share group the oldest record that waits is that one, or one before it.
+        lag.seconds[rows[np.maximum(committed, lag.start)[rows] < last]] = np.nan
 
 
 def records_waiting(
-    committed: Longs, *, start: Longs, end: Longs, deleted: Rows, unreadable: Rows
+    committed: Longs, *, start: Longs, end: Longs, deleted: Rows, unreadable: Rows, counted: Longs
 ) -> tuple[Longs, NDArray[np.int8]]:
     """Records that wait in each row (never negative; NONE: it cannot be said), and its case."""
     unknown = (start == NONE) | (end == NONE)
+    shared = counted != NO_SHARE
     case = np.select(
         [
             deleted,
@@ -135,7 +145,8 @@ def records_waiting(
             committed < 0,
             unknown,
             committed > end,
-            committed < start,
+            shared & (counted == NONE) & (committed < end),
+            ~shared & (committed < start),
         ],
         [
             _CODE[LagCase.TOPIC_DELETED],
@@ -143,10 +154,12 @@ def records_waiting(
             _CODE[LagCase.NEVER_COMMITTED],
             _CODE[LagCase.UNKNOWN],
             _CODE[LagCase.BEYOND_END],
+            _CODE[LagCase.UNKNOWN],
             _CODE[LagCase.BELOW_START],
         ],
         _CODE[LagCase.OK],
     ).astype(np.int8)
     behind, below = case == _CODE[LagCase.OK], case == _CODE[LagCase.BELOW_START]
-    records = np.select([behind, below], [end - committed, end - start], np.int64(NONE))
+    waiting = np.where(shared & (counted != NONE), counted, end - committed)
+    records = np.select([behind, below], [waiting, end - start], np.int64(NONE))
     return records.astype(np.int64), case

@@ -102,7 +102,9 @@ def with_past(
     """
     commits = seen.commits
     place = commits.places_in(past)
-    asked = commits.committed != NONE
+    # What a share group has done stands in no record of the offsets topic.
+    shares = [group for group, facts in seen.facts.items() if facts.type == "share"]
+    asked = (commits.committed != NONE) & ~commits.of_groups(shares)
     if groups is not None:
         asked &= commits.of_groups(groups)
     met, unmet = asked & (place != NONE), asked & (place == NONE)

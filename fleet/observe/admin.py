@@ -7,8 +7,7 @@ groups, through kafka-python: metadata, ListGroups to every broker, then to ever
 once state, members and offsets of all its groups, then starts and ends of all logs from their
 leaders. One deadline over it all. A part that fails becomes a sentence in `Snapshot.problems`;
 only a cluster that does not answer at all is an error. Cost: the offsets of a group are read some
-milliseconds before the log ends, so a busy partition's lag is slightly over, never under; of a
-share group the lag counts also what is done behind its first open record.
+milliseconds before the log ends, so a busy partition's lag is slightly over, never under.
 
 Existence: OffsetFetch answers "nothing" for an unknown group as for one without offsets
 (KIP-88, KIP-1043), so ListGroups and the describe's answer tell them apart.
@@ -24,12 +23,12 @@ from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.lag.end_history import EndHistory
-from fleet.lag.lag_columns import Commits
-from fleet.lag.partition_lag import Logs, measured
+from fleet.lag.lag_columns import NONE, Commits, Longs
+from fleet.lag.partition_lag import NO_SHARE, Logs, measured
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.model import GroupState, Member, TopicPartition
 from fleet.observe.poll import Poll
-from fleet.observe.seen import ListedGroup, PollAnswers, is_dead, no_group
+from fleet.observe.seen import ListedGroup, Offsets, PollAnswers, is_dead, no_group
 from fleet.observe.topic_questions import Asked, TopicQuestions, Topics
 from fleet.observe.unreachable import unreachable
 
@@ -89,6 +88,7 @@ class Observer:
                 topics,
                 members={group: seen.members(group) for group in known},
                 untold=known - committed.keys(),
+                counted=seen.counted(),
             )
 
     def _measured(
@@ -100,8 +100,12 @@ class Observer:
         *,
         members: Mapping[str, tuple[Member, ...]] | None = None,
         untold: Collection[str] = (),
+        counted: Mapping[str, Offsets],
     ) -> Snapshot:
-        """What the groups committed, beside the ends of the logs now; `untold`: unreadable."""
+        """What the groups committed, beside the ends of the logs now.
+
+        `untold`: groups whose offsets are unreadable; `counted`: the lag of share groups.
+        """
         tps, which = commits.partitions()
         logs = self._logs(tps, topics, look)
         lag = measured(
@@ -110,6 +114,7 @@ class Observer:
             which=which,
             logs=logs,
             unreadable=commits.of_groups(untold),
+            counted=_counted(commits, counted),
         )
         unknown = np.broadcast_to(np.nan, len(commits))
         return Snapshot(
@@ -236,3 +241,14 @@ class Observer:
             login=self._login,
             timeout=self._timeout,
         )
+
+
+def _counted(commits: Commits, lags: Mapping[str, Offsets]) -> Longs | None:
+    """The lag that coordinators of share groups counted, by row; None where no group is one."""
+    if not lags:
+        return None
+    found = np.full(len(commits), NO_SHARE, dtype=np.int64)
+    for row in np.flatnonzero(commits.of_groups(lags)).tolist():
+        tp = TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row]))
+        found[row] = lags[commits.groups[commits.group[row]]].get(tp, NONE)
+    return found

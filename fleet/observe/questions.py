@@ -25,7 +25,13 @@ from fleet.observe.messages import (
     ShareGroupDescribeRequest,
     StreamsGroupDescribeRequest,
 )
-from fleet.observe.seen import CONSUMER_PROTOCOL, DescribedGroup, state_of, type_of
+from fleet.observe.seen import (
+    CONSUMER_PROTOCOL,
+    DescribedGroup,
+    ShareOffsets,
+    state_of,
+    type_of,
+)
 
 NOT_FOUND: Final = 69
 """GROUP_ID_NOT_FOUND: no such group, or none of this kind."""
@@ -239,15 +245,14 @@ def _committed(topics: Iterable[Any]) -> dict[TopicPartition, int]:
 
 
 def _share_offsets(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
-    """Where each partition's first record lies that is not yet done with."""
     for group in answer.groups:
-        starts = {
-            TopicPartition(topic.topic_name, part.partition_index): part.start_offset
+        told = {
+            TopicPartition(topic.topic_name, part.partition_index): part
             for topic in group.topics
             for part in topic.partitions
             if part.start_offset >= 0 and part.error_code == 0
         }
-        yield GroupAnswer(group.group_id, group.error_code, starts)
+        yield GroupAnswer(group.group_id, group.error_code, ShareOffsets(told))
 
 
 OFFSETS: Final = GroupQuestion(

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from fleet.lag.lag_columns import NONE
 from fleet.lag.snapshot import GroupFacts
 from fleet.model import GroupState, Member, TopicPartition
 
@@ -57,13 +58,29 @@ DEAD: Final = DescribedGroup(type="unknown", state=GroupState.DEAD)
 """What stands for a group that does not exist."""
 
 
+Offsets = Mapping[TopicPartition, int]
+"""Committed offset by partition; NONE: negative, which is none."""
+
+
+class ShareOffsets(dict[TopicPartition, int]):
+    """Where each partition's first record lies that is not yet done with.
+
+    `lag`: records not yet done with, as the group's coordinator counts them (KIP-1226); NONE:
+    a broker that does not tell it.
+    """
+
+    def __init__(self, partitions: Mapping[TopicPartition, Any]) -> None:
+        super().__init__((tp, part.start_offset) for tp, part in partitions.items())
+        self.lag = {tp: max(part.lag, NONE) for tp, part in partitions.items()}
+
+
 @dataclass(slots=True)
 class PollAnswers:
     """The answers of one look."""
 
     descriptions: Mapping[str, DescribedGroup]
     listed: Mapping[str, ListedGroup] = field(default_factory=dict)
-    committed: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
+    committed: Mapping[str, Offsets] = field(default_factory=dict)
 
     def _told(self, group: str) -> DescribedGroup | ListedGroup | None:
         return self.descriptions.get(group) or self.listed.get(group)
@@ -92,6 +109,14 @@ class PollAnswers:
             members=None if described is None else len(described.members),
             assignor=None if described is None else described.assignor,
         )
+
+    def counted(self) -> dict[str, Offsets]:
+        """Lag by share group, as its coordinator counts it."""
+        return {
+            group: offsets.lag
+            for group, offsets in self.committed.items()
+            if isinstance(offsets, ShareOffsets)
+        }
 
     def rows(self, group: str) -> Iterator[tuple[str, TopicPartition, int | None]]:
         """Partitions that the group committed, and those that it owns and never committed."""

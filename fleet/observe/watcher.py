@@ -10,6 +10,7 @@ committed, and how the ages grew. A coordinator whose answer is lost takes nothi
 Cost: two ways to the same figures; a test compares them.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -24,10 +25,10 @@ from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.log.readers.offsets_topic import Unreadable
 from fleet.log.readers.positions import Positions, group_of, key_to
 from fleet.log.readers.tail import Tail
-from fleet.model import GroupState
+from fleet.model import GroupState, TopicPartition
 from fleet.observe.admin import Observer
 from fleet.observe.poll import Poll
-from fleet.observe.seen import ListedGroup, PollAnswers
+from fleet.observe.seen import ListedGroup, Offsets, PollAnswers
 from fleet.observe.topic_questions import Topics
 
 _WAIT: Final = 0.25
@@ -61,6 +62,8 @@ class GroupWatcher(Observer):
         self._polled = Positions()
         self._told_at: dict[str, float] = {}
         """Group → when its coordinator last told its offsets, by a clock that nobody sets."""
+        self._share_numbers: dict[tuple[str, TopicPartition], int] = {}
+        self._numbers = itertools.count(-2, -1)
         self._growth, self._growth_by_log = Growth(), False
 
     def look(self) -> Snapshot:
@@ -77,11 +80,15 @@ class GroupWatcher(Observer):
             facts, commits = self._by_log(listed, self._tail)
             self._name_topics(topics)
             untold: frozenset[str] = frozenset()
+            shares = [group for group, told in facts.items() if told.type == "share"]
+            committed: Mapping[str, Offsets] = self._groups.seen(shares, look)[1] if shares else {}
         else:
-            facts, commits, untold = self._by_coordinators(listed, look)
+            facts, commits, untold, committed = self._by_coordinators(listed, look)
+        shared = PollAnswers(descriptions={}, committed=committed)
+        commits = commits.plus(self._share_rows(shared))
         rows = commits.of_groups(facts)  # a group's tombstones may come after its end
         shown = commits if rows.all() else commits.where(rows)
-        seen = self._measured(look, facts, shown, topics, untold=untold)
+        seen = self._measured(look, facts, shown, topics, untold=untold, counted=shared.counted())
         if from_log != self._growth_by_log:  # rows of the one are not rows of the other
             self._growth, self._growth_by_log = Growth(), from_log
         lag = seen.lag
@@ -126,9 +133,22 @@ class GroupWatcher(Observer):
         chosen = tail.chosen
         return {g: facts for g, facts in groups.items() if chosen(g)}, tail.commits()
 
+    def _share_rows(self, seen: PollAnswers) -> Commits:
+        """Rows of share groups, whose offsets no record of the offsets topic tells.
+
+        Each keeps its number, which no row of the tail's has.
+        """
+        rows = [row for group in sorted(seen.counted()) for row in seen.rows(group)]
+        known = self._share_numbers
+        self._share_numbers = {
+            (group, tp): known.get((group, tp)) or next(self._numbers) for group, tp, _ in rows
+        }
+        numbers = np.fromiter(self._share_numbers.values(), dtype=np.int64, count=len(rows))
+        return replace(Commits.of(rows), row=numbers)
+
     def _by_coordinators(
         self, listed: Mapping[str, ListedGroup], look: Poll
-    ) -> tuple[dict[str, GroupFacts], Commits, frozenset[str]]:
+    ) -> tuple[dict[str, GroupFacts], Commits, frozenset[str], Mapping[str, Offsets]]:
         """Describe all and fetch all offsets; what changed since the last look was committed.
 
         And groups whose offsets nobody has told for a while: before, what was told last counts.
@@ -138,7 +158,10 @@ class GroupWatcher(Observer):
         described, all_offsets = self._groups.seen(wanted, look)
         seen = PollAnswers(descriptions=described, listed=listed, committed=all_offsets)
         now, kept = int(self._clock.now() * 1000), set()
+        shared = seen.counted()
         for group, offsets in seen.committed.items():
+            if group in shared:
+                continue
             for tp, committed in offsets.items():
                 key = key_to(group, tp)
                 kept.add(key)
@@ -165,7 +188,8 @@ class GroupWatcher(Observer):
             )
             for group in wanted
         }
-        return groups, self._polled.copy(), frozenset(untold)
+        told = {group: seen.committed[group] for group in shared}
+        return groups, self._polled.copy(), frozenset(untold), told
 
     def _name_topics(self, topics: Topics) -> None:
         """Names for topic ids in assignments of groups that never committed (KIP-848)."""

@@ -130,3 +130,50 @@ def test_rows_are_found_in_another_readers_columns():
     assert Commits.of([]).places_in(mine).tolist() == []
     assert mine.of_groups({"a"}).tolist() == [True, False, False, True]
     assert Commits.of([]).of_groups({"a"}).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("start", "counted", "lag", "seconds", "waited"),
+    [
+        pytest.param(30, 0, 0, 0.0, 0.0, id="all-is-done-though-the-start-stays"),
+        pytest.param(98, 2, 2, 1.0, 1.0, id="done-in-order"),
+        pytest.param(30, 2, 2, None, 1.0, id="done-out-of-order-at-least-so-old"),
+        pytest.param(2, 60, 60, None, 30.0, id="begun-below-the-log-start"),
+        pytest.param(100, NONE, 0, 0.0, 0.0, id="nothing-open-by-an-older-broker"),
+        pytest.param(30, NONE, None, None, None, id="an-older-broker-tells-no-count"),
+    ],
+)
+def test_a_share_groups_lag_is_what_its_coordinator_counts(start, counted, lag, seconds, waited):
+    """What is done behind the first open record is no lag; ages are those of what waits."""
+    before = EndHistory()
+    for at in range(50, 101):
+        before.add(float(at), {TP: 2 * (at - 50)})
+    found = measured(
+        np.array([start]),
+        tps=[TP],
+        which=np.array([0]),
+        logs=Logs(at=100.0, starts={TP: 20}, ends={TP: 100}, before=before),
+        counted=np.array([counted]),
+    )
+    told = [None if np.isnan(each[0]) else float(each[0]) for each in (found.seconds, found.waited)]
+    records = int(found.records[0])
+    assert (None if records == NONE else records, *told) == (lag, seconds, waited)
+    case = LagCase.UNKNOWN if lag is None else LagCase.OK
+    assert CASES[found.case[0]] is case
+
+
+def test_rows_of_two_readers_stand_in_one():
+    """Names that both know are one; each keeps its rows."""
+    mine = Commits.of([("a", TP, 1), ("b", TP, 2)])
+    other = Commits.of([("c", TP, 3), ("a", TopicPartition("u", 3), 4)])
+    both = mine.plus(other)
+    told = [
+        (both.groups[group], both.topics[topic], number, committed)
+        for group, topic, number, committed in zip(
+            *(c.tolist() for c in (both.group, both.topic, both.partition, both.committed)),
+            strict=True,
+        )
+    ]
+    assert told == [("a", "t", 0, 1), ("b", "t", 0, 2), ("c", "t", 0, 3), ("a", "u", 3, 4)]
+    assert mine.plus(Commits.of([])) is mine
+    assert Commits.of([]).plus(mine).committed.tolist() == [1, 2]

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, Producer, ShareConsumer
 from fleet.clock import SystemClock
 from fleet.log.readers.tail import Tail
 from fleet.model import GroupState, TopicPartition
+from fleet.observe.admin import Observer
 from fleet.observe.watcher import GroupWatcher
 from tests.observe.foreign_member import ForeignMember
 from tests.observe.test_snapshot import commit, config, observer, topic_of
@@ -128,7 +129,7 @@ def test_a_damaged_assignment_costs_its_member_only(broker, config, unique):
 
 
 def test_what_a_share_group_has_done_is_its_offset(config, topic_of, unique):
-    """Lag counts from the first record that is not yet done with."""
+    """Lag is what the coordinator counts, to a command and to the exporter: 0 once all is done."""
     topic, group = topic_of("t", 1, 0), f"done-{unique}"
     client = ShareConsumer({**config, "group.id": group, "log_level": 0})
     client.subscribe([topic])
@@ -142,10 +143,34 @@ def test_what_a_share_group_has_done_is_its_offset(config, topic_of, unique):
         return look.snapshot([group]).groups[group].lag
 
     until(lambda: lag() is not None, "an offset")
-    (state,) = look.snapshot([group]).groups[group].partitions
-    assert state.committed is not None
-    assert state.lag == state.log_end - state.committed
+    for _ in range(30):
+        producer.produce(topic, b"x", partition=0)
+    producer.flush(120)
+    watcher = GroupWatcher(cluster="test", config=config, clock=SystemClock(), tail=None)
+
+    def drained() -> bool:
+        client.poll(0.5)
+        return lags_of(group, look, watcher) == [0, 0]
+
+    until(drained, "all to be done with")
+    (state,) = watcher.look().groups[group].partitions
+    assert (state.committed is not None, state.lag_seconds) == (True, 0.0)
     client.close()
+    for _ in range(7):
+        producer.produce(topic, b"x", partition=0)
+    producer.flush(120)
+    until(lambda: lags_of(group, look, watcher) == [7, 7], "what nobody has done")
+    watcher.close()
+    look.close()
+
+
+def lags_of(group: str, *looking: Observer) -> list[int | None]:
+    """What a command and the exporter see waiting."""
+    return [
+        (each.look() if isinstance(each, GroupWatcher) else each.snapshot([group]))
+        .groups[group].lag
+        for each in looking
+    ]  # fmt: skip
 
 
 def test_brokers_of_long_ago_are_asked_one_group_at_a_time(config, topic_of, unique):
