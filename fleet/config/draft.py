@@ -141,7 +141,8 @@ def _deployment(group: str, deployed: Deployed) -> tuple[list[str], list[str]]:
 
 
 def _topics(group: GroupSnapshot) -> list[str]:
-    known = {p.tp.topic for p in group.partitions if p.case is not LagCase.TOPIC_DELETED}
+    gone = (LagCase.TOPIC_DELETED, LagCase.LEFT)
+    known = {p.tp.topic for p in group.partitions if p.case not in gone}
     known |= {tp.topic for member in group.members for tp in member.partitions}
     return sorted(known)
 

@@ -8,6 +8,8 @@ and tools that print it anyway page people at night. Choice: every situation has
   start depends on the client's reset policy, so no lag.
 - Committed below the log start: retention took records; lag is what can still be read.
 - Committed beyond the log end: the topic was recreated, or offsets were set by hand; no lag.
+- Left: the group is settled and none of its members subscribes to the topic any more. Nobody of it
+  will read there, so no lag, whatever was committed.
 - A share group has no position: its coordinator counts what is not yet done with. A broker that
   does not tell that count leaves the lag unknown, unless its first open record is the log's end.
 - Transaction markers occupy offsets: a lag of 1 may have nothing left to read. It is shown
@@ -90,11 +92,13 @@ def measured(
     logs: Logs,
     unreadable: Rows | None = None,
     counted: Longs | None = None,
+    left: Rows | None = None,
 ) -> Lag:
     """Measure the lag of each committed offset in the partition `tps[which]`.
 
     `unreadable`: rows of groups whose offsets were not told. `counted`: of share groups, the lag
     that their coordinator counted, NONE where it told none; NO_SHARE in all other rows.
+    `left`: rows of topics that the group subscribes to no more.
     """
     starts, ends = (
         np.array([offsets.get(tp, NONE) for tp in tps], dtype=np.int64)
@@ -102,6 +106,7 @@ def measured(
     )
     deleted = np.array([logs.is_deleted(tp) for tp in tps], dtype=np.bool_)
     untold = np.zeros(len(committed), dtype=np.bool_) if unreadable is None else unreadable
+    gone = np.zeros(len(committed), dtype=np.bool_) if left is None else left
     shared = np.broadcast_to(np.int64(NO_SHARE), len(committed)) if counted is None else counted
     found = Lag.of_length(len(committed))
     for rows in portions(len(committed)):
@@ -114,6 +119,7 @@ def measured(
             deleted=deleted[place],
             unreadable=untold[rows],
             counted=shared[rows],
+            left=gone[rows],
         )
         _date(lag, committed[rows], tps=tps, which=place, logs=logs)
     return found
@@ -133,7 +139,14 @@ def _date(
 
 
 def records_waiting(
-    committed: Longs, *, start: Longs, end: Longs, deleted: Rows, unreadable: Rows, counted: Longs
+    committed: Longs,
+    *,
+    start: Longs,
+    end: Longs,
+    deleted: Rows,
+    unreadable: Rows,
+    counted: Longs,
+    left: Rows,
 ) -> tuple[Longs, NDArray[np.int8]]:
     """Records that wait in each row (never negative; NONE: it cannot be said), and its case."""
     unknown = (start == NONE) | (end == NONE)
@@ -141,6 +154,7 @@ def records_waiting(
     case = np.select(
         [
             deleted,
+            left,
             unreadable,
             committed < 0,
             unknown,
@@ -150,6 +164,7 @@ def records_waiting(
         ],
         [
             _CODE[LagCase.TOPIC_DELETED],
+            _CODE[LagCase.LEFT],
             _CODE[LagCase.UNKNOWN],
             _CODE[LagCase.NEVER_COMMITTED],
             _CODE[LagCase.UNKNOWN],

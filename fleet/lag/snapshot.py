@@ -5,8 +5,10 @@ wants one group as values. Choice: columns, and one group's values made from the
 asks (`Snapshot.groups`), so that both say the same. Cost: values are made at the first asking.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -35,6 +37,25 @@ class GroupFacts:
     """None where only the coordinators were asked: they do not tell it."""
     changed_at: float | None = None
     """Wall time of its last rebalance or membership record; None where none is known."""
+    topics: frozenset[str] | None = None
+    """Names and patterns (KIP-848) that its members subscribe to; None where they are not known."""
+
+    def has_left(self, topic: str) -> bool:
+        """Whether the group is settled and no member subscribes to the topic."""
+        if self.state is not GroupState.STABLE or not self.topics or topic in self.topics:
+            return False
+        return not any(_fits(each, topic) for each in self.topics)
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def _fits(pattern: str, topic: str) -> bool:
+    """Whether a broker's pattern takes a topic; one that Python cannot read might."""
+    try:
+        return _NAME.fullmatch(pattern) is None and re.fullmatch(pattern, topic) is not None
+    except re.error:
+        return True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

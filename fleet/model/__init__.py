@@ -30,6 +30,8 @@ class LagCase(StrEnum):
     BELOW_START = "committed below log start"
     BEYOND_END = "committed beyond log end"
     TOPIC_DELETED = "topic deleted"
+    LEFT = "left"
+    """The group is settled, and no member subscribes to the topic any more."""
     UNKNOWN = "unknown"
 
 

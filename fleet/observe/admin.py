@@ -23,7 +23,7 @@ from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.lag.end_history import EndHistory
-from fleet.lag.lag_columns import NONE, Commits, Longs
+from fleet.lag.lag_columns import NONE, Commits, Longs, Rows
 from fleet.lag.partition_lag import NO_SHARE, Logs, measured
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.model import GroupState, Member, TopicPartition
@@ -115,6 +115,7 @@ class Observer:
             logs=logs,
             unreadable=commits.of_groups(untold),
             counted=_counted(commits, counted),
+            left=_left(commits, facts),
         )
         unknown = np.broadcast_to(np.nan, len(commits))
         return Snapshot(
@@ -241,6 +242,18 @@ class Observer:
             login=self._login,
             timeout=self._timeout,
         )
+
+
+def _left(commits: Commits, facts: Mapping[str, GroupFacts]) -> Rows:
+    """Rows of topics that a settled group subscribes to no more."""
+    pairs = commits.group.astype(np.int64) << 32 | commits.topic
+    different, which = np.unique(pairs, return_inverse=True)
+    gone = [
+        facts[commits.groups[pair >> 32]].has_left(commits.topics[pair & 0xFFFFFFFF])
+        for pair in different.tolist()
+    ]
+    found: Rows = np.array(gone, dtype=np.bool_)[which]
+    return found
 
 
 def _counted(commits: Commits, lags: Mapping[str, Offsets]) -> Longs | None:

@@ -16,7 +16,7 @@ from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
 from fleet.lag.lag_columns import NONE
-from fleet.log.records import assignment
+from fleet.log.records import assignment, subscription
 from fleet.log.wire import Malformed
 from fleet.model import Member, TopicPartition
 from fleet.observe.messages import (
@@ -92,7 +92,8 @@ def _classic(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
 
 def _classic_group(group: Any) -> DescribedGroup:
     consumers = group.protocol_type == CONSUMER_PROTOCOL
-    members, unreadable = [], []
+    members, unreadable, topics = [], [], set[str]()
+    known = consumers
     for each in group.members:
         held: frozenset[TopicPartition] = frozenset()
         try:
@@ -100,6 +101,12 @@ def _classic_group(group: Any) -> DescribedGroup:
                 held = _by_topic(assignment(bytes(each.member_assignment)).items())
         except Malformed:
             unreadable.append(each.member_id)
+        try:
+            subscribed = subscription(bytes(each.member_metadata))[0] if consumers else ()
+        except Malformed:
+            subscribed = ()
+        known &= bool(subscribed)
+        topics.update(subscribed, (tp.topic for tp in held))
         members.append(_member(each, each.group_instance_id, held))
     return DescribedGroup(
         type=type_of("classic", group.protocol_type),
@@ -107,26 +114,31 @@ def _classic_group(group: Any) -> DescribedGroup:
         members=tuple(members),
         assignor=group.protocol_data or None,
         unreadable=tuple(unreadable),
+        topics=frozenset(topics) if known else None,
     )
 
 
 def _consumer(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
     for group in answer.groups:
         members = (_member(m, m.instance_id, _held(m)) for m in group.members)
-        yield GroupAnswer(group.group_id, group.error_code, _described("consumer", group, members))
+        told = _described("consumer", group, members, topics=_subscribed(group.members))
+        yield GroupAnswer(group.group_id, group.error_code, told)
 
 
 def _share(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
     for group in answer.groups:
         members = (_member(m, None, _held(m)) for m in group.members)
-        yield GroupAnswer(group.group_id, group.error_code, _described("share", group, members))
+        told = _described("share", group, members, topics=_subscribed(group.members))
+        yield GroupAnswer(group.group_id, group.error_code, told)
 
 
 def _streams(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
     for group in answer.groups:
         topics = _topics_of(group.topology)
         members = (_member(m, m.instance_id, _tasks(m, topics)) for m in group.members)
-        yield GroupAnswer(group.group_id, group.error_code, _described("streams", group, members))
+        read = {topic for each in topics.values() for topic in each}
+        told = _described("streams", group, members, topics=read)
+        yield GroupAnswer(group.group_id, group.error_code, told)
 
 
 def _topics_of(topology: Any) -> dict[str, list[str]]:
@@ -150,12 +162,24 @@ def _tasks(member: Any, topics: Mapping[str, list[str]]) -> frozenset[TopicParti
     )
 
 
-def _described(kind: str, group: Any, members: Iterable[Member]) -> DescribedGroup:
+def _subscribed(members: Iterable[Any]) -> Iterator[str]:
+    """Names and patterns, and the topics of what they still own."""
+    for each in members:
+        yield from each.subscribed_topic_names
+        if pattern := getattr(each, "subscribed_topic_regex", None):
+            yield pattern
+        yield from (owned.topic_name for owned in each.assignment.topic_partitions)
+
+
+def _described(
+    kind: str, group: Any, members: Iterable[Member], *, topics: Iterable[str]
+) -> DescribedGroup:
     return DescribedGroup(
         type=kind,
         state=state_of(group.group_state),
         members=tuple(members),
         assignor=getattr(group, "assignor_name", None) or None,
+        topics=frozenset(topics),
     )
 
 

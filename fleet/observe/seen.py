@@ -52,6 +52,8 @@ class DescribedGroup:
     assignor: str | None = None
     unreadable: tuple[str, ...] = ()
     """Members whose assignment is no assignment; they stand in `members` without partitions."""
+    topics: frozenset[str] | None = None
+    """Names and patterns that members subscribe to; None where they are not known."""
 
 
 DEAD: Final = DescribedGroup(type="unknown", state=GroupState.DEAD)
@@ -108,6 +110,7 @@ class PollAnswers:
             type=self.kind(group),
             members=None if described is None else len(described.members),
             assignor=None if described is None else described.assignor,
+            topics=None if described is None else described.topics,
         )
 
     def counted(self) -> dict[str, Offsets]:

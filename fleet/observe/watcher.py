@@ -118,6 +118,7 @@ class GroupWatcher(Observer):
         self, listed: Mapping[str, ListedGroup], tail: Tail
     ) -> tuple[dict[str, GroupFacts], Commits]:
         summaries, changed = tail.summaries(), tail.changed()
+        subscribed = tail.subscriptions()
         seen = PollAnswers(descriptions={}, listed=listed)
         groups = {}
         for group in listed:
@@ -129,6 +130,7 @@ class GroupWatcher(Observer):
                 members=0 if state is GroupState.EMPTY else members,
                 generation=told.generation if told else None,
                 changed_at=changed.get(group),
+                topics=subscribed.get(group),
             )
         chosen = tail.chosen
         return {g: facts for g, facts in groups.items() if chosen(g)}, tail.commits()
@@ -185,6 +187,7 @@ class GroupWatcher(Observer):
                 state=seen.state(group),
                 type=seen.kind(group),
                 members=len(seen.members(group)) if group in described else None,
+                topics=described[group].topics if group in described else None,
             )
             for group in wanted
         }

@@ -154,7 +154,11 @@ def test_known_false_alarms_are_none(case):
 
 
 @pytest.mark.parametrize(
-    "case", [LagCase.NEVER_COMMITTED, LagCase.TOPIC_DELETED, LagCase.BEYOND_END, LagCase.UNKNOWN]
+    "case",
+    [
+        *(LagCase.NEVER_COMMITTED, LagCase.TOPIC_DELETED, LagCase.LEFT),
+        *(LagCase.BEYOND_END, LagCase.UNKNOWN),
+    ],
 )
 def test_without_a_figure_there_is_no_verdict(case):
     """Deleted topics do not go on alarming; the case is named."""

@@ -11,7 +11,8 @@ from fleet.lag import lag_columns
 from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.partition_lag import CASES, Logs, measured
-from fleet.model import LagCase, TopicPartition
+from fleet.lag.snapshot import GroupFacts
+from fleet.model import GroupState, LagCase, TopicPartition
 
 TP = TopicPartition("t", 0)
 
@@ -160,6 +161,34 @@ def test_a_share_groups_lag_is_what_its_coordinator_counts(start, counted, lag, 
     assert (None if records == NONE else records, *told) == (lag, seconds, waited)
     case = LagCase.UNKNOWN if lag is None else LagCase.OK
     assert CASES[found.case[0]] is case
+
+
+@pytest.mark.parametrize(
+    ("state", "topics", "left"),
+    [
+        pytest.param(GroupState.STABLE, {"a"}, True, id="reads-another-topic-now"),
+        pytest.param(GroupState.STABLE, {"a", "t"}, False, id="one-member-still-reads-it"),
+        pytest.param(GroupState.STABLE, {"t.*"}, False, id="by-a-pattern"),
+        pytest.param(GroupState.STABLE, {"t.+"}, True, id="which-is-matched-whole"),
+        pytest.param(GroupState.STABLE, {"("}, False, id="a-pattern-of-another-dialect"),
+        pytest.param(GroupState.STABLE, None, False, id="subscriptions-are-not-known"),
+        pytest.param(GroupState.STABLE, set(), False, id="nobody-subscribes-to-anything"),
+        pytest.param(GroupState.PREPARING, {"a"}, False, id="it-is-not-settled"),
+        pytest.param(GroupState.EMPTY, {"a"}, False, id="nobody-is-there"),
+    ],
+)
+def test_a_topic_is_left_once_a_settled_group_reads_others_alone(state, topics, left):
+    """Whatever was committed there; a deleted topic is deleted."""
+    known = None if topics is None else frozenset(topics)
+    facts = GroupFacts(state=state, type="classic", members=1, topics=known)
+    assert facts.has_left("t") is left
+    told = {"tps": [TP], "which": np.array([0]), "left": np.array([left])}
+    found = measured(np.array([5]), **told, logs=Logs(at=1.0, starts={TP: 0}, ends={TP: 9}))
+    assert (CASES[found.case[0]] is LagCase.LEFT, int(found.records[0])) == (
+        left, NONE if left else 4,
+    )  # fmt: skip
+    gone = Logs(at=1.0, starts={}, ends={}, deleted=frozenset({"t"}))
+    assert CASES[measured(np.array([5]), **told, logs=gone).case[0]] is LagCase.TOPIC_DELETED
 
 
 def test_rows_of_two_readers_stand_in_one():

@@ -112,6 +112,20 @@ class LogView:
                 if replay.exists
             }
 
+    def subscriptions(self) -> dict[str, frozenset[str]]:
+        """Topics and patterns of each group's members, and what they own; where all are known."""
+        with self._lock:
+            found = {name: replay.members() for name, replay in self._replays.items()}
+            return {
+                name: frozenset(
+                    topic
+                    for each in members
+                    for topic in (*each.topics, *(tp.topic for tp in each.owned))
+                )
+                for name, members in found.items()
+                if members and all(each.topics for each in members)
+            }
+
     def configured(self) -> dict[str, str]:
         """Groups whose session timeout is configuration, with their protocols."""
         return {name: one.type for name, one in self.summaries().items() if one.type in _CONFIGURED}
