@@ -9,14 +9,15 @@ most a quarter of an hour. The rules stand once, over columns, for the command, 
 Dagster's check and the page; sentences are made only for the rows that are not OK. First match:
 
 1. LOSS      committed below the log start: retention took records unread
-2. UNSCORED  never committed, topic deleted, committed beyond the end, unknown: no figure
-3. OK        at most `allowed` records wait
-4. REWIND    it went back, within `rewound` seconds, and is not where it was
-5. OK        the group rebalances, or nothing has waited for longer than its patience
-6. STOP      no commit for that long, counted from the last rebalance at the earliest
-7. STALL     it commits, and stands still
-8. WARN      it moves, and what waits grows older by a tenth of the time or more
-9. OK
+2. STOP      committed beyond the end of a log with records, and no commit for its patience
+3. UNSCORED  never committed, topic deleted or left, committed beyond the end, unknown: no figure
+4. OK        at most `allowed` records wait
+5. REWIND    it went back, within `rewound` seconds, and is not where it was
+6. OK        the group rebalances, or nothing has waited for longer than its patience
+7. STOP      no commit for that long, counted from the last rebalance at the earliest
+8. STALL     it commits, and stands still
+9. WARN      it moves, and what waits grows older by a tenth of the time or more
+10. OK
 
 A group is as its worst partition; Empty for `abandoned` seconds it is ABANDONED, which is no
 error. STOP, STALL and LOSS are level ERR, REWIND and WARN level WARN.
@@ -42,7 +43,7 @@ from fleet.decide.verdicts import (
     Patience,
 )
 from fleet.lag.lag_columns import NONE, Floats, Longs, Rows, portions
-from fleet.lag.partition_lag import CASES
+from fleet.lag.partition_lag import CASES, Lag
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.model import GroupState, LagCase, TopicPartition
 
@@ -82,8 +83,9 @@ def verdicts(seen: Snapshot, patience: Patience = _PATIENCE) -> dict[str, GroupV
 
 def late(seen: Snapshot, patience: Patience = _PATIENCE) -> Rows:
     """Find rows in which something has waited for as long as the least patience."""
-    found: Rows = (seen.lag.records > patience.allowed) & (seen.lag.waited >= patience.least)
-    return found
+    lag = seen.lag
+    found: Rows = (lag.records > patience.allowed) & (lag.waited >= patience.least)
+    return found | _beyond(lag)
 
 
 # --- the rules ------------------------------------------------------------------------------
@@ -105,13 +107,15 @@ def _codes(seen: Snapshot, calm: Floats, moving: Rows, patience: Patience) -> Lo
     gap = np.where(commits.gap == NONE, 0.0, commits.gap / 1000)
     enough = np.minimum(np.maximum(patience.least, patience.gaps * gap), patience.most)
     fell = (commits.peak != NONE) & (commits.peak > commits.committed)
+    silent = np.minimum(_since(commits.at, now), calm)
     rules = (
         (lag.case == _CASE[LagCase.BELOW_START], LagVerdict.LOSS),
+        (_beyond(lag) & ~moving & (silent >= enough), LagVerdict.STOP),
         ((lag.case != _CASE[LagCase.OK]) | (lag.records == NONE), LagVerdict.UNSCORED),
         (lag.records <= patience.allowed, LagVerdict.OK),
         (fell & (_since(commits.fell, now) < patience.rewound), LagVerdict.REWIND),
         (moving | ~(lag.waited >= enough), LagVerdict.OK),
-        (np.minimum(_since(commits.at, now), calm) >= enough, LagVerdict.STOP),
+        (silent >= enough, LagVerdict.STOP),
         (np.minimum(_since(commits.moved, now), calm) >= enough, LagVerdict.STALL),
         (
             (seen.over > 0) & (seen.gained > np.maximum(patience.slower * seen.over, gap)),
@@ -120,6 +124,12 @@ def _codes(seen: Snapshot, calm: Floats, moving: Rows, patience: Patience) -> Lo
     )
     fits, verdicts_ = zip(*rules, strict=True)
     return np.select(fits, [_CODE[each] for each in verdicts_], _OK)
+
+
+def _beyond(lag: Lag) -> Rows:
+    """Committed beyond the end of a log that has records: no reader can go on from there."""
+    found: Rows = (lag.case == _CASE[LagCase.BEYOND_END]) & (lag.end > lag.start)
+    return found
 
 
 def _settled(seen: Snapshot) -> tuple[Floats, Rows]:
@@ -172,7 +182,10 @@ class _Row(NamedTuple):
 
     group: str
     tp: TopicPartition
+    committed: int
+    end: int
     lag: int
+    """NONE: committed beyond the end."""
     waited: float
     silent: float
     still: float
@@ -195,6 +208,8 @@ class _Row(NamedTuple):
         return cls(
             group=group,
             tp=TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row])),
+            committed=int(commits.committed[row]),
+            end=int(lag.end[row]),
             lag=int(lag.records[row]),
             waited=float(lag.waited[row]),
             silent=min(since(int(commits.at[row])), calm),
@@ -213,6 +228,11 @@ class _Row(NamedTuple):
         if verdict is LagVerdict.REWIND:
             return f"went back {self.since_fell:.0f} s ago, by {self.fell_by:,} records"
         nobody = " and the group has no members" if self.empty else ""
+        if self.lag == NONE:
+            return (
+                f"committed {self.committed:,}, which is beyond the log end {self.end:,}, and no "
+                f"commit for {self.silent:.0f} s{nobody}"
+            )
         said = {
             LagVerdict.STOP: f"no commit for {self.silent:.0f} s{nobody}",
             LagVerdict.STALL: f"commits the same offset for {self.still:.0f} s",

@@ -24,6 +24,7 @@ def progress(number: int = 0, **facts) -> dict:
     known = {
         "number": number,
         "case": LagCase.OK,
+        "start": 0,
         "lag": 100,
         "waited": 1.0,
         "since_commit": 2.0,
@@ -71,7 +72,7 @@ def judged(rows: list[dict], around=STABLE, *, others: int = 0) -> GroupVerdict:
             gap=column("gap", float, none=NONE / 1000) * 1000,
         ),
         lag=Lag(
-            start=np.zeros(len(rows), dtype=np.int64), end=1000 + np.maximum(lag, 0),
+            start=column("start", np.int64, none=0), end=1000 + np.maximum(lag, 0),
             case=np.array([LAG_CASES.index(row["case"]) for row in rows], dtype=np.int8),
             records=lag, seconds=waited, waited=waited,
         ),
@@ -96,6 +97,20 @@ CASES = {
     "below the log start": (progress(case=LagCase.BELOW_START), STABLE, "LOSS"),
     "nobody is there": (progress(**{**LATE, "since_commit": 300.0}), EMPTY, "STOP"),
 }
+BEYOND = {"case": LagCase.BEYOND_END, "lag": None, "waited": None, "since_commit": 300.0}
+CASES |= {
+    "committed beyond the end, for long": (progress(**BEYOND), STABLE, "STOP"),
+    "beyond the end, and nobody is there": (progress(**BEYOND), EMPTY, "STOP"),
+    "beyond the end, a moment ago": (
+        progress(**{**BEYOND, "since_commit": 5.0}), STABLE, "UNSCORED",
+    ),
+    "beyond the end of a log without records": (
+        progress(**BEYOND, start=1000), STABLE, "UNSCORED",
+    ),
+    "beyond the end, in a join phase": (
+        progress(**BEYOND), (GroupState.PREPARING, 600.0), "UNSCORED",
+    ),
+}  # fmt: skip
 FALSE_ALARMS = {
     "the first record after a quiet hour": (
         progress(lag=3, waited=2.0, since_commit=3600.0, since_moved=3600.0, gap=1.0),
@@ -177,6 +192,13 @@ def test_patience_follows_the_rhythm_within_bounds(gap, patience):
     for waited, expected in ((patience - 1, LagVerdict.OK), (patience + 1, LagVerdict.STOP)):
         late = progress(waited=waited, since_commit=2000.0, since_moved=2000.0, gap=gap)
         assert judged([late]).verdict is expected
+
+
+def test_a_position_beyond_the_end_is_named():
+    """Both offsets: what waits is no figure there."""
+    found = judged([progress(**BEYOND)], EMPTY)
+    said = "committed 1,000, which is beyond the log end 1,000, and no commit for 300 s"
+    assert found.sentence == (f"1 of 1 partitions: {said} and the group has no members (orders-0)")
 
 
 def test_a_group_is_as_its_worst_partition():

@@ -161,7 +161,7 @@ MUTANTS = faults(
             "storms-over-as-soon-as-under-the-budget": "return not self._above(at, share=[-2-]{+1+})",
         },
         ("fleet/manager/lag_judge.py", _VERDICTS): {
-            "verdicts-stop-before-the-rebalance-ended": "([-np.minimum(-]_since(commits.at, now)[-, calm)-] >= enough, LagVerdict.STOP),",
+            "verdicts-stop-before-the-rebalance-ended": "silent = [-np.minimum(-]_since(commits.at, now)[-, calm)-]",
             "verdicts-marker-is-lag": "(lag.records <[-=-] patience.allowed, LagVerdict.OK),",
         },
         ("fleet/decide/adopted.py", _ADOPTED): {

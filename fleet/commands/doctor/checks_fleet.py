@@ -250,10 +250,12 @@ def slots(fleet: "Fleet") -> Iterator[Finding]:
                 f"`fleet resume {spec.group} --slot {number}`",
             )
         for mark in fleet.store.quarantines(spec.group):
+            lost = "worker.on_truncated" in mark.error  # the log has no record at that offset
+            first = "set worker.on_truncated: skip" if lost else "correct the entrypoint"
             yield warn(
                 "partitions",
                 f"{mark.tp} of {spec.group} is stopped at offset {mark.offset}: {mark.error}",
-                f"mend the entrypoint, then `fleet roll {spec.group}`",
+                f"{first}, then `fleet roll {spec.group}`",
             )
 
 
