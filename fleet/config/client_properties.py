@@ -3,12 +3,15 @@
 Problem: whoever reaches a cluster today has such a file for it, often with a secret in it. Choice:
 known keys are translated; a secret's value is dropped at once, and a variable's name is asked for
 in its place; what the clients here cannot read (Java's keystores and login handlers) is refused
-with what to do. Pure: text in, values out. Cost: keys that have nothing to do with the login are
-left out, and said so.
+with what to do. The file and its JAAS line are read by the grammars that Kafka's clients read them
+by, so that no text of a secret can be taken for another option. Pure: text in, values out. Cost:
+keys that fleet.yaml has no setting for are left out, and named.
+
+Source: java.util.Properties.load; Kafka's JaasConfig.java, which sets up java.io.StreamTokenizer.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from fleet.errors import ConfigError
@@ -39,13 +42,16 @@ _JAAS: Final = {
     "clientSecret": "sasl.oidc.client_secret",
     "scope": "sasl.oidc.scope",
 }
+_EXTENSION: Final = "extension_"
 _SECRETS: Final = frozenset({"sasl.password", "sasl.oidc.client_secret", "tls.key_password"})
-_SILENT: Final = frozenset(
-    {
-        *("sasl.oauthbearer.method", "sasl.login.callback.handler.class", "ssl.truststore.type"),
-        *("ssl.keystore.type", "ssl.endpoint.identification.algorithm"),
-    }
-)
+_SILENT: Final = {
+    "sasl.oauthbearer.method": r"(?i:oidc)",
+    "sasl.login.callback.handler.class": r".*\.OAuthBearerLoginCallbackHandler",
+    "ssl.truststore.type": r".*",
+    "ssl.keystore.type": r".*",
+    "ssl.endpoint.identification.algorithm": r"(?i:https)",
+}
+"""Keys that say what the clients here do anyway, where they have such a value."""
 _STORES: Final = {"truststore": ("ca_file",), "keystore": ("cert_file", "key_file")}
 _INLINE: Final = {
     "ssl.truststore.certificates": "ssl.ca.location",
@@ -64,7 +70,22 @@ _KNOWN: Final = frozenset(
     }
 )
 """All keys that are looked at."""
-_PAIR: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
+_BLANK: Final = " \t\f"
+_PAIR: Final = re.compile(rf"((?:\\.|[^\\{_BLANK}=:])*)[{_BLANK}]*[=:]?[{_BLANK}]*(.*)", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<nothing> [\x00-\x20]+ | /\*.*?\*/ | /[^\r\n]* )
+    | (?P<word> [A-Za-z_$\u00a0-\U0010ffff] [-.\w$\u00a0-\U0010ffff]* )
+    | (?P<quote> ["'] ) (?P<quoted> (?: \\. | (?!(?P=quote)) [^\\\r\n] )* ) (?P=quote)
+    | (?P<sign> . )
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_QUOTED: Final = re.compile(r"\\([0-3]?[0-7]{1,2}|.)", re.DOTALL)
+_QUOTED_LETTERS: Final = {**_LETTERS, "a": "\a", "b": "\b", "v": "\v"}
+_FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 
 
 class ClientProperties(NamedTuple):
@@ -74,7 +95,7 @@ class ClientProperties(NamedTuple):
     """As under `security:`, without any secret."""
     bootstrap: str | None
     left_out: tuple[str, ...]
-    """Keys that were not looked at."""
+    """Keys that fleet.yaml has no setting for."""
 
 
 def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> ClientProperties:
@@ -83,7 +104,7 @@ def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> 
     Raises ConfigError where a secret has no variable, where something cannot be translated, and
     where no line has to do with a cluster or a login: the file is something else then.
     """
-    given = _pairs(text)
+    given = {key: value.strip() for key, value in _pairs(text, file)}
     _refuse_inline(given, file)
     if not given.keys() & _KNOWN:
         raise ConfigError(
@@ -92,7 +113,8 @@ def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> 
             "in .yaml or .yml"
         )
     bootstrap = given.pop("bootstrap.servers", given.pop("metadata.broker.list", None))
-    found = _stores(given, file) | _translated(given)
+    login = _jaas(given["sasl.jaas.config"], file) if "sasl.jaas.config" in given else {}
+    found = _stores(given, file) | _translated(given, login)
     _refuse_foreign(found, file)
     unknown = sorted(variables.keys() - found.keys())
     if unknown:
@@ -110,20 +132,29 @@ def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> 
         for step in steps:
             holder = holder.setdefault(step, {})
         holder[last] = written
-    return ClientProperties(security, bootstrap, tuple(sorted(given.keys() - _KNOWN)))
+    return ClientProperties(security, bootstrap, tuple(sorted(_left_out(given, login))))
 
 
-def _translated(given: Mapping[str, str]) -> dict[str, str]:
+def _left_out(given: Mapping[str, str], login: Mapping[str, str]) -> Iterator[str]:
+    for key, value in given.items():
+        usual = _SILENT.get(key)
+        if key not in _KNOWN or (usual is not None and not re.fullmatch(usual, value)):
+            yield key
+    for name in login.keys() - _JAAS.keys():
+        if not name.startswith(_EXTENSION):
+            yield f"sasl.jaas.config: {name}"
+
+
+def _translated(given: Mapping[str, str], login: Mapping[str, str]) -> dict[str, str]:
     """Paths under `security:` with their values, secrets among them."""
     found = {_KEYS[key]: value for key, value in given.items() if key in _KEYS}
     if "protocol" in found:
         found["protocol"] = found["protocol"].upper()
-    for name, quoted, bare in _PAIR.findall(given.get("sasl.jaas.config", "")):
-        value = re.sub(r"\\(.)", r"\1", quoted) or bare
+    for name, value in login.items():
         if name in _JAAS:
             found[_JAAS[name]] = value
-        elif name.startswith("extension_"):
-            found[f"sasl.oidc.extensions.{name[10:]}"] = value
+        elif name.startswith(_EXTENSION):
+            found[f"sasl.oidc.extensions.{name.removeprefix(_EXTENSION)}"] = value
     for each in filter(None, given.get("sasl.oauthbearer.extensions", "").split(",")):
         name, _, value = each.partition("=")
         found[f"sasl.oidc.extensions.{name.strip()}"] = value.strip()
@@ -180,15 +211,64 @@ def _refuse_foreign(found: Mapping[str, str], file: str) -> None:
         raise ConfigError(f"{file}: sasl.mechanism GSSAPI (Kerberos) is not supported")
 
 
-def _pairs(text: str) -> dict[str, str]:
-    """key=value lines, as java.util.Properties reads them; the last of a key wins."""
-    found: dict[str, str] = {}
-    joined = re.sub(r"\\\r?\n[ \t]*", "", text)
-    for line in joined.splitlines():
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
+def _pairs(text: str, file: str) -> Iterator[tuple[str, str]]:
+    """Keys and values as java.util.Properties.load reads them; of a key the last one counts."""
+    lines = iter(re.split(r"\r\n?|\n", text))
+    for line in lines:
+        whole = line.lstrip(_BLANK)
+        if whole.startswith(("#", "!")):
             continue
-        match = re.match(r"([^\s=:]+)\s*[=:\s]\s*(.*)", stripped)
-        if match:
-            found[match[1]] = re.sub(r"\\([:=#!\\])", r"\1", match[2])
-    return found
+        while (len(whole) - len(whole.rstrip("\\"))) % 2:
+            whole = whole[:-1] + next(lines, "").lstrip(_BLANK)
+        if whole:
+            pair = _PAIR.fullmatch(whole)
+            assert pair is not None  # whatever a line holds
+            key = _unescaped(pair[1], file)
+            yield key, _unescaped(pair[2], file)
+
+
+def _unescaped(text: str, file: str) -> str:
+    def meant(escape: re.Match[str]) -> str:
+        what = escape[1]
+        if len(what) > 1:
+            return chr(int(what[1:], 16))
+        if what == "u":
+            raise ConfigError(f"{file}: a \\u without four hexadecimal digits stands in a line")
+        return _LETTERS.get(what, what)
+
+    pairs = _ESCAPED.sub(meant, text).encode("utf-16", "surrogatepass")
+    return pairs.decode("utf-16", "replace")
+
+
+def _jaas(text: str, file: str) -> dict[str, str]:
+    """Options of a JAAS line by name. Errors quote nothing of it: any part may be a secret's."""
+    tokens = [each for each in _TOKEN.finditer(text) if each["nothing"] is None]
+    signs = [each["sign"] for each in tokens]
+    words = [
+        each["word"] if each["quoted"] is None else _QUOTED.sub(_octal_or_letter, each["quoted"])
+        for each in tokens
+    ]
+    if signs[:2] != [None, None] or words[1].lower() not in _FLAGS:
+        raise _odd_jaas(file, "does not begin with a login module's class and `required`")
+    found: dict[str, str] = {}
+    for at in range(2, len(tokens), 3):
+        if signs[at] == ";":
+            if at + 1 < len(tokens):
+                raise _odd_jaas(file, "goes on behind its `;`: one login module is read")
+            return found
+        if signs[at : at + 3] != [None, "=", None]:
+            raise _odd_jaas(file, f"has no KEY=VALUE as its option {at // 3 + 1}")
+        found[words[at]] = words[at + 2]
+    raise _odd_jaas(file, "does not end with `;`")
+
+
+def _odd_jaas(file: str, what: str) -> ConfigError:
+    return ConfigError(
+        f'{file}: sasl.jaas.config {what}; write MODULE required KEY="VALUE" …; with each value '
+        "that is no plain word in quotes, as Kafka's own clients want it"
+    )
+
+
+def _octal_or_letter(escape: re.Match[str]) -> str:
+    what = escape[1]
+    return chr(int(what, 8)) if what.isdecimal() and what < "8" else _QUOTED_LETTERS.get(what, what)

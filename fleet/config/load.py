@@ -65,7 +65,7 @@ class LoginFile(NamedTuple):
     security: Security
     bootstrap: str | None
     left_out: tuple[str, ...]
-    """Keys that have nothing to do with it."""
+    """Keys that fleet.yaml has no setting for."""
 
 
 def load_security(
@@ -79,7 +79,7 @@ def load_security(
     text, held = _read(path), ClientProperties({}, None, ())
     if path.suffix.lower() not in {".yaml", ".yml"}:
         held = client_properties(text, file=str(path), variables=variables)
-        text = "security: " + json.dumps(held.security).replace("${", "$${")
+        text = "security: " + json.dumps(held.security, ensure_ascii=False).replace("${", "$${")
     elif variables:
         raise ConfigError(f"--secret-env is for files of properties; {path} names its own")
     above = 1

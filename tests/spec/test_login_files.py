@@ -157,6 +157,90 @@ def test_a_file_of_something_else_is_no_login_without_security(tmp_path, name, t
         read(tmp_path, text, name=name)
 
 
+PLAIN = """\
+security.protocol=SASL_SSL
+sasl.mechanism=PLAIN
+sasl.jaas.config=a.PlainLoginModule required """
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ("username='ann lee' password='p;=x';", "ann lee"),
+        ("username=ann password='p username=evil';", "ann"),
+        ("password='p\" username=\"evil' username=ann;", "ann"),
+        (r'username="a\\"n\\\\n" password="p";', 'a"n\\n'),
+        (r"username='\\141nn' password='\\t';", "ann"),
+        ("// username=evil\\n username=ann /* username=evil */ password='//';", "ann"),
+        ("username='$ConnectionString' password='Endpoint=sb://x/;Key=a==';", "$ConnectionString"),
+        ("username=x username=ann-1.b password=p;", "ann-1.b"),
+        ("\\\n  username=caf\\u00e9\t\\\n\t password=\\u0022p\\u0022\\u003b", "caf\u00e9"),
+        ("username='\\uD83D\\uDE00' password=p;  ", "\U0001f600"),
+    ],
+)
+def test_jaas_is_read_by_its_grammar(tmp_path, options, name):
+    """Properties take their escapes first, then the line is a tokenizer's of Java."""
+    sasl = read(tmp_path, PLAIN + options, sasl__password="P").sasl
+    assert sasl is not None
+    assert (sasl.username, sasl.password_env) == (name, "P")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        f"username=ann password={SECRET}",
+        f"username=ann password={SECRET} more;",
+        f"username=ann password=1{SECRET};",
+        f"username=ann password=p@{SECRET};",
+        f"username='ann' password='{SECRET};",
+        f"username='ann' password='{SECRET}'; b.Module required;",
+        f"sometimes username='ann' password='{SECRET}';",
+        f"username='\\u12' password='{SECRET}';",
+    ],
+)
+def test_what_is_no_jaas_is_refused_without_a_word_of_it(tmp_path, options):
+    """Kafka's own clients refuse it as well; any part of it may be a password's."""
+    text = PLAIN.replace("required ", "") if options.startswith("some") else PLAIN
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, text + options, sasl__password="P")
+    assert SECRET not in str(refused.value)
+    assert "ann" not in str(refused.value)
+    assert "client.properties: " in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "protocol"),
+    [
+        ("security.protocol:SSL", "SSL"),
+        ("security.protocol SSL", "SSL"),
+        (" \tsecurity.protocol \t : \f SSL  ", "SSL"),
+        ("security\\.protocol = SS\\\r\n    L", "SSL"),
+        ("security.protocol=PLAINTEXT\rsecurity.protocol=SSL", "SSL"),
+        ("# a=\\\nsecurity.protocol=SSL\n! security.protocol=PLAINTEXT", "SSL"),
+        ("security.protocol=S\\u0053\\L", "SSL"),
+        ("client.id=\u2028security.protocol=PLAINTEXT\nsecurity.protocol=SSL\\", "SSL"),
+        ("client.id=a\\\n# b\nsecurity.protocol=SSL", "SSL"),
+        ("client.id=C:\\\\\nsecurity.protocol=SSL", "SSL"),
+    ],
+)
+def test_properties_are_read_by_their_grammar(tmp_path, text, protocol):
+    """That of java.util.Properties: separators, escapes, lines that go on, comments, the last."""
+    assert read(tmp_path, text).protocol == protocol
+
+
+def test_what_has_no_setting_is_named(tmp_path):
+    """Keys, options of JAAS, and values that are not what the clients here do anyway."""
+    text = JAVA.replace(";", " tokenauth=true;") + (
+        "ssl.endpoint.identification.algorithm=\nssl.cipher.suites=X\nssl.keystore.type=PEM\n"
+        "sasl.login.callback.handler.class=org.acme.Tokens\n"
+    )
+    held = load_security(_file(tmp_path, text), {}, {"sasl.password": "P"})
+    assert held.left_out == (
+        *("acks", "sasl.jaas.config: tokenauth", "sasl.login.callback.handler.class"),
+        *("ssl.cipher.suites", "ssl.endpoint.identification.algorithm"),
+    )
+
+
 def test_an_address_alone_is_a_login(tmp_path):
     """Of a cluster that asks for none."""
     assert read(tmp_path, "bootstrap.servers=b:9092\n") == Security()

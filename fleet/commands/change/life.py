@@ -172,7 +172,9 @@ def _cluster(
     else:
         login = load_security(security, os.environ, variables)
     for key in login.left_out:
-        click.echo(f"fleet: {security}: {key} has nothing to do with the login: left out", err=True)
+        click.echo(
+            f"fleet: {security}: {key} is left out: fleet.yaml has no setting for it", err=True
+        )
     address = bootstrap or login.bootstrap
     if address is None and security is not None:
         raise click.UsageError("--security says how to log in: name the --bootstrap HOST:PORT, too")
