@@ -28,6 +28,7 @@ _KEYS: Final = {
     "sasl.oauthbearer.client.secret": "sasl.oidc.client_secret",
     "sasl.oauthbearer.client.credentials.client.secret": "sasl.oidc.client_secret",
     "sasl.oauthbearer.scope": "sasl.oidc.scope",
+    "sasl.oauthbearer.header.urlencode": "sasl.oidc.header_urlencode",
     "https.ca.location": "sasl.oidc.ca_file",
     "ssl.ca.location": "tls.ca_file",
     "ssl.certificate.location": "tls.cert_file",
@@ -116,6 +117,8 @@ def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> 
     login = _jaas(given["sasl.jaas.config"], file) if "sasl.jaas.config" in given else {}
     found = _stores(given, file) | _translated(given, login)
     _refuse_foreign(found, file)
+    if any(path.startswith("sasl.oidc.") for path in found):
+        found = {"sasl.oidc.header_urlencode": "false"} | found  # as these clients do by default
     unknown = sorted(variables.keys() - found.keys())
     if unknown:
         held = ", ".join(sorted(found.keys() & _SECRETS)) or "none"

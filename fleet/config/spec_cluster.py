@@ -59,6 +59,8 @@ class Oidc(Strict):
     """Environment variable of the client secret."""
     client_secret_file: PlaceOfFile | None = None
     """File of the client secret."""
+    header_urlencode: bool = True
+    """URL-encode id and secret in the header (RFC 6749); false: the endpoint does not decode."""
     scope: str | None = None
     """Scope that is asked for."""
     extensions: Mapping[str, Annotated[str, Field(pattern=r"^[^\x00-\x1f,]*$")]] = {}

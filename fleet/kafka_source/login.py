@@ -58,6 +58,8 @@ def _sasl(sasl: Sasl) -> dict[str, dict[str, str]]:
         TokenSource.CLIENT: _where(oidc, "client_id"),
         TokenSource.SECRET: _where(oidc, "client_secret"),
     }
+    if not oidc.header_urlencode:
+        found[TokenSource.URLENCODE] = {"value": "false"}
     if oidc.scope is not None:
         found[TokenSource.SCOPE] = {"value": oidc.scope}
     if oidc.ca_file is not None:

@@ -57,12 +57,13 @@ class TokenSource:
     ENDPOINT: ClassVar = "sasl.oauthbearer.token.endpoint.url"
     CLIENT: ClassVar = "sasl.oauthbearer.client.id"
     SECRET: ClassVar = "sasl.oauthbearer.client.secret"  # noqa: S105 - a name
+    URLENCODE: ClassVar = "sasl.oauthbearer.header.urlencode"
     SCOPE: ClassVar = "sasl.oauthbearer.scope"
     EXTENSIONS: ClassVar = "sasl.oauthbearer.extensions"
     CA: ClassVar = "https.ca.location"
     FUNCTION: ClassVar = "fleet.token.function"
     ARGUMENT: ClassVar = "fleet.token.argument."
-    """librdkafka's names where it has any."""
+    """librdkafka's names where it has any, else those of Kafka's Java clients."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
@@ -75,8 +76,8 @@ class TokenSource:
     def out_of(cls, options: dict[str, Any]) -> TokenSource:
         """What gives tokens; its options are taken out of a client's."""
         ours = (
-            *(cls.ENDPOINT, cls.CLIENT, cls.SECRET, cls.SCOPE, cls.EXTENSIONS, cls.CA),
-            cls.FUNCTION,
+            *(cls.ENDPOINT, cls.CLIENT, cls.SECRET, cls.URLENCODE, cls.SCOPE, cls.EXTENSIONS),
+            *(cls.CA, cls.FUNCTION),
         )
         named = [name for name in options if name in ours or name.startswith(cls.ARGUMENT)]
         return cls({name: options.pop(name) for name in named})
@@ -159,7 +160,8 @@ class TokenSource:
     def _answer(self) -> dict[str, Any]:
         """What the endpoint says to our credentials (RFC 6749, sections 2.3.1, 4.4 and 5)."""
         given = self._options
-        login = f"{quote_plus(given[self.CLIENT])}:{quote_plus(given[self.SECRET])}"
+        part = str if given.get(self.URLENCODE) == "false" else quote_plus
+        login = f"{part(given[self.CLIENT])}:{part(given[self.SECRET])}"
         body = {"grant_type": "client_credentials"}
         if self.SCOPE in given:
             body["scope"] = given[self.SCOPE]
@@ -194,7 +196,8 @@ class TokenSource:
         if error.code in {400, 401, 403}:
             return (
                 f"{self._place()} refuses the client {self._options[self.CLIENT]} ({why}); check "
-                "cluster.security.sasl.oidc: client_id, scope and where the secret comes from"
+                "cluster.security.sasl.oidc: client_id, scope, where the secret comes from, and "
+                "header_urlencode"
             )
         return f"{self._place()} answers {why}; check cluster.security.sasl.oidc.endpoint"
 

@@ -1,12 +1,16 @@
-"""What a token endpoint may answer that is no HTTP: told as that; a token still valid serves."""
+"""What a token endpoint is asked, and may answer that is no HTTP; a token still valid serves."""
 
+import base64
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from fleet.config.spec import ClusterSpec
 from fleet.kafka_source import tokens
+from fleet.kafka_source.login import references, resolved
 from fleet.kafka_source.tokens import NoToken, TokenSource
 
 TOKEN = b'{"access_token": "first", "expires_in": 60}'
@@ -69,3 +73,34 @@ def test_a_token_that_is_still_valid_serves(
     source = serve(GOOD, odd)
     assert source.token().value == "first"
     assert source.token().value == "first"
+
+
+@pytest.mark.parametrize(
+    ("more", "sent"), [({}, b"a%2Fb~c:s%2Ft%3D"), ({"header_urlencode": False}, b"a/b~c:s/t=")]
+)
+def test_the_header_is_encoded_or_raw(more: dict[str, bool], sent: bytes):
+    """RFC 6749 encodes id and secret; endpoints that do not decode them want them as they are."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asked: list[bytes] = []
+
+        def answer() -> None:
+            taken, _ = listening.accept()
+            with taken:
+                asked.append(taken.recv(65536))
+                taken.sendall(GOOD)
+
+        threading.Thread(target=answer, daemon=True).start()
+        oidc = {
+            "endpoint": f"http://127.0.0.1:{listening.getsockname()[1]}/token",
+            "client_id": "a/b~c",
+            "client_secret_env": "S",
+            **more,
+        }
+        sasl = {"mechanism": "OAUTHBEARER", "oidc": oidc}
+        security = {"protocol": "SASL_SSL", "sasl": sasl}
+        cluster = ClusterSpec.model_validate({"security": security})
+        options = resolved(references(cluster, "b:9092"), {"S": "s/t="})
+        assert options["oauth_cb"].token().value == "first"
+    found = re.search(rb"Authorization: Basic (\S+)", asked[0])
+    assert found is not None
+    assert base64.b64decode(found[1]) == sent

@@ -85,10 +85,19 @@ def test_librdkafka(tmp_path):
         "endpoint": "https://idp/token",
         "client_id": "fleet",
         "client_secret_env": "OIDC_SECRET",
+        "header_urlencode": False,
         "scope": "kafka",
         "extensions": {"logicalCluster": "lkc-1", "identityPoolId": "pool-1"},
         "ca_file": str(tmp_path / PEM),
     }
+    encoded = read(
+        tmp_path,
+        RDKAFKA + "sasl.oauthbearer.header.urlencode=true\n",
+        sasl__oidc__client_secret="OIDC_SECRET",
+    )
+    assert encoded.sasl is not None
+    assert encoded.sasl.oidc is not None
+    assert encoded.sasl.oidc.header_urlencode
     by_certificate = read(tmp_path, CERTIFICATE, tls__key_password="KEY_PASSWORD")
     assert by_certificate.tls.key_password_env == "KEY_PASSWORD"
 
