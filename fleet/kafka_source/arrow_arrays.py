@@ -43,7 +43,7 @@ def binaries(values: Sequence[bytes | None], kind: pa.DataType | None = None) ->
 
 
 def sliced(data: bytes, at: Ints, size: Ints) -> pa.Array:
-    """The bytes at each ascending place as binary, null where the size is -1.
+    """The bytes at each ascending place, of 2 GiB at most, as binary; null where the size is -1.
 
     Not copied one by one: an offsets array cuts the data into pieces, of which Arrow takes these.
     """
@@ -54,14 +54,9 @@ def sliced(data: bytes, at: Ints, size: Ints) -> pa.Array:
     edges[1:-1:2] = at
     edges[2::2] = at + np.maximum(size, 0)
     edges[-1] = edges[-2]
-    whole = len(data) >= 1 << 31
-    kind = pa.large_binary() if whole else pa.binary()
-    offsets = edges if whole else edges.astype(np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    pieces = pa.Array.from_buffers(kind, 2 * count + 1, buffers)
-    wanted = numbers(np.arange(1, 2 * count + 1, 2), pa.int64(), valid=size >= 0)
-    taken = pieces.take(wanted)
-    return taken.cast(pa.binary()) if whole else taken
+    buffers = [None, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(data)]
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count + 1, buffers)
+    return pieces.take(numbers(np.arange(1, 2 * count + 1, 2), pa.int64(), valid=size >= 0))
 
 
 def repeated(text: str, count: int) -> pa.Array:

@@ -25,6 +25,9 @@ Ints = npt.NDArray[np.int64]
 BEHIND: Final = bytes(80)
 """Behind the last payload, so that a damaged record is not read beyond the bytes there are: eight
 numbers of ten bytes."""
+_ENOUGH: Final = 64 << 20
+"""Bytes of unpacked payloads behind which no further batch is unpacked: a megabyte that was packed
+well would be gigabytes, more than memory and a column of Arrow hold."""
 _BEFORE_LENGTH: Final = 12
 """Bytes of a batch that its own length does not count."""
 _CRC_AT: Final = 17
@@ -125,7 +128,7 @@ def before(found: Cut, offset: int) -> Cut:
 def cut(data: bytes) -> Cut:
     """The batches in `data`; an incomplete last one is left for the next time.
 
-    Stops before a damaged batch.
+    Stops before a damaged batch, and behind the batch that makes it _ENOUGH.
     """
     if len(data) > _MAGIC_AT and data[_MAGIC_AT] < _MAGIC:
         data = _of_now(data)
@@ -144,8 +147,12 @@ def cut(data: bytes) -> Cut:
             damaged, at = error, at[:row]
             break
     payloads: list[bytes | memoryview] = []
-    view = memoryview(data)
+    view, size = memoryview(data), 0
     for done, row in enumerate(plain):
+        if size >= _ENOUGH:
+            damaged, plain, at = None, plain[:done], at[:row]
+            markers = [each for each in markers if each.offset < int(table["base"][row])]
+            break
         start, end = at[row] + _HEADER, _end(data, at[row])
         codec = int(table["attributes"][row]) & _CODEC
         try:
@@ -156,6 +163,7 @@ def cut(data: bytes) -> Cut:
             plain, at = plain[:done], at[:row]
             markers = [each for each in markers if each.offset < damaged.offset]
             break
+        size += len(payloads[-1])
     after = table["base"] + table["last_delta"] + 1
     return Cut(
         batches=_batches({name: column[plain] for name, column in table.items()}, payloads),

@@ -34,6 +34,8 @@ from fleet.kafka_source.transactions import kept
 _NEEDED = {"kafka": "kafka-python", "google_crc32c": "google-crc32c"}
 READ_TIMEOUT = 20.0
 """Seconds without progress after which a range is given up."""
+_TOGETHER = 256 << 20
+"""Bytes of pieces in one record batch: what a column of Arrow holds ends at 2 GiB."""
 _POLL = 0.25
 _ASKING = 5.0
 _AGAIN = 0.1
@@ -74,10 +76,10 @@ def read_ranges(
 ) -> Iterator[Any]:
     """The records of the ranges, at most one per partition; closes `fetching` at the end.
 
-    make: columns of pieces of partitions, instead of SCHEMA's (one call for all that came at
-    once). gone: what to yield for the part of a range that is before the log's first offset;
-    without it that is a failure. since: by partition, the offset from which on `gone` is also told
-    where compaction took some, and how many. Raises RangeTruncated or RangeUnread.
+    make: columns of pieces of partitions, instead of SCHEMA's (one call for what came at once,
+    more where that is large). gone: what to yield for the part of a range that is before the log's
+    first offset; without it that is a failure. since: by partition, the offset from which on `gone`
+    is also told where compaction took some, and how many. Raises RangeTruncated or RangeUnread.
     """
     make = make or partial(batch_of_pieces, tell=to_stderr())
     todo = {(each.topic, each.partition): each for each in ranges}
@@ -103,8 +105,8 @@ def read_ranges(
                     for hole in _holes(part, records.offset, since):
                         yield gone(*hole)
             pieces = [piece for each in read if (piece := _piece(*each)) is not None]
-            if pieces:
-                yield make(pieces)
+            for some in _in_parts(pieces):
+                yield make(some)
             if parts:
                 moved = time.monotonic()  # after the yield: Spark may take its time
             elif time.monotonic() - moved > read_timeout:
@@ -113,6 +115,19 @@ def read_ranges(
         raise RangeUnread(str(error)) from error
     finally:
         fetching.close()
+
+
+def _in_parts(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+    """All together, or several parts: of one piece, or of at most _TOGETHER bytes."""
+    first = size = 0
+    for at, each in enumerate(pieces):
+        more = len(each.records.data)
+        if at > first and size + more > _TOGETHER:
+            yield pieces[first:at]
+            first, size = at, 0
+        size += more
+    if pieces:
+        yield pieces[first:]
 
 
 def _part(each: Fetched, todo: dict[Where, OffsetRange]) -> _Part:

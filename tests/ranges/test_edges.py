@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.kafka_source import record_batches, tasks
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.tasks import read_ranges
@@ -128,3 +129,29 @@ def test_a_damaged_batch_is_a_failure_with_its_offset():
     log.parts["t", 0].batches[1] = (after, data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(RangeUnread, match="batch at offset 1 is damaged: its checksum"):
         offsets(log, OffsetRange("t", 0, 0, 3))
+
+
+@given(log=st.text(alphabet="rrrax.", min_size=1, max_size=20), enough=st.integers(1, 200))
+def test_what_unpacks_to_much_comes_in_parts(log: str, enough: int):
+    """A megabyte that was packed well is gigabytes: more than one column of Arrow can hold."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(record_batches, "_ENOUGH", enough)
+        patched.setattr(tasks, "_TOGETHER", enough)
+        ranges = [OffsetRange("t", number, 0, len(log)) for number in range(PARTS)]
+        found = offsets(log_of(log, 9), *ranges)
+        wanted = [at for at, kind in enumerate(log) if kind == "r"]
+        for each in range(PARTS):
+            assert [at for number, at in found if number == each] == wanted
+
+
+def test_a_part_is_one_batch_or_a_bounded_one(monkeypatch: pytest.MonkeyPatch):
+    """Ten batches that came in one answer, of 4 MiB each: no two of them in one column."""
+    monkeypatch.setattr(record_batches, "_ENOUGH", 3 << 20)
+    monkeypatch.setattr(tasks, "_TOGETHER", 5 << 20)
+    part = WrittenPart()
+    for at in range(10):
+        part.add(batch(at, [(None, bytes(4 << 20), ())], codec=4), at + 1)
+    log = WrittenLog({("t", number): part for number in range(PARTS)}, (10,))
+    ranges = [OffsetRange("t", number, 0, 10) for number in range(PARTS)]
+    sizes = [each.num_rows for each in read_ranges(log, ranges, read_timeout=1.0)]
+    assert sizes == [1] * (10 * PARTS)
