@@ -99,7 +99,7 @@ def read_ranges(
                     parts.append(_part(each, todo))
             if todo:
                 fetching.send({where: left.start for where, left in todo.items()})
-            read = [(part, fields(part.found.batches)) for part in parts]
+            read = [(part, _fields(part)) for part in parts]
             if gone and since:
                 for part, records in read:
                     for hole in _holes(part, records.offset, since):
@@ -111,8 +111,6 @@ def read_ranges(
                 moved = time.monotonic()  # after the yield: Spark may take its time
             elif time.monotonic() - moved > read_timeout:
                 raise RangeUnread(_stalled(todo, read_timeout, last_error or fetching.problem))
-    except DamagedBatch as error:
-        raise RangeUnread(str(error)) from error
     finally:
         fetching.close()
 
@@ -143,6 +141,13 @@ def _part(each: Fetched, todo: dict[Where, OffsetRange]) -> _Part:
     else:
         todo[each.where] = left._replace(start=after)
     return _Part(each.where, left, found, _wanted(left, found, each.aborted))
+
+
+def _fields(part: _Part) -> Fields:
+    try:
+        return fields(part.found.batches)
+    except DamagedBatch as error:
+        raise RangeUnread(f"{part.where[0]}-{part.where[1]}: {error}") from error
 
 
 def _wanted(

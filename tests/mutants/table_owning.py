@@ -89,7 +89,7 @@ MUTANTS = faults(
             "fetch-stall-of-what-was-heard-of": "for tp in sorted(answers.keys()[- & set(late)-]):",
         },
         ("fleet/worker/batch/adaptive_reader.py", ("tests/ranges/test_switch.py",)): {
-            "fetch-backlog-of-the-old-topic": "_cached_waiting(consumer, self.[-_trusted-]{+_inline.positions+}())",
+            "fetch-backlog-of-the-old-topic": "waiting = _cached_waiting(consumer, self.[-_trusted-]{+_inline.positions+}())",
             "fetch-every-topic-made-again": "if known[- and self._first_ids.setdefault(tp.topic, topic_id) != topic_id-]:",
             "fetch-silent-while-paused": "in silent.items()[- if tp not in paused-]}",
             "fetch-made-again-by-its-name": "if [-known and -]self._first_ids.setdefault",

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from fleet.clock import SystemClock
 from fleet.config.spec import BatchSpec
 from fleet.model import TopicPartition
-from fleet.worker.batch.adaptive_reader import AdaptiveReader
+from fleet.worker.batch.adaptive_reader import UNREADABLE, AdaptiveReader
 from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.batches import InlineReading
 from fleet.worker.batch.partition_ends import PartitionEnds
@@ -299,6 +299,22 @@ def test_a_partition_without_a_leader(mode: str):
     assert bench.reading.way == ("inline" if mode == "auto" else "ranges")
     bench.kafka.silent = {P0, P1}
     assert bench.turns(4) == ([], [])
+
+
+@pytest.mark.parametrize("code", sorted(UNREADABLE))
+def test_what_the_client_cannot_read_is_read_by_ranges(code: int):
+    """However little waits; inline goes on behind it, also where the batch is tried again."""
+    bench = Bench()
+    bench.kafka.log = {P0: (0, 20), P1: (0, 5)}
+    bench.kafka.records = [Message(P0, 0, error=KafkaError(code))]
+    closed, (error,) = bench.turns(3)
+    assert (error[0].code(), error[1]) == (code, P0)
+    assert closed == ["T-0-0-20", "T-1-0-5"]
+    bench.reading.drop([P0])
+    bench.reading.add_partition(P0, topic_id="T", start=0, replay_to=None)
+    assert (bench.turns(2)[0], bench.reading.way) == (["T-0-0-20"], "ranges")
+    bench.turns(2)
+    assert (bench.reading.way, bench.kafka.sought) == ("inline", {P0: 20, P1: 5})
 
 
 @pytest.mark.parametrize("mode", ["auto", "ranges"])

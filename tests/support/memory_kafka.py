@@ -114,6 +114,8 @@ class MemoryKafka:
     """(topics, thread) of each subscribe."""
     asked: int = 0
     """Questions about offsets, commits included."""
+    unreadable: set[TopicPartition] = field(default_factory=set)
+    """What a member's client cannot unpack, so that it gets no further."""
     leaderless: dict[TopicPartition, int | None] = field(default_factory=dict)
     """Partitions without a leader: the code that is answered; None: an offset that is none."""
     todo: deque[Callable[["MemoryConsumer"], None]] = field(default_factory=deque)
@@ -389,6 +391,8 @@ class MemoryConsumer(_Client):
         if tp in self.kafka.leaderless or epoch < self.epochs[tp.topic]:
             return []
         end = self.ends[tp] = part.end(committed=self._committed)
+        if tp in self.kafka.unreadable and at < end:
+            return [Message(tp, at, error=KafkaError(-198))]
         if not part.first <= at <= part.high:
             if self.options["auto.offset.reset"] == "error":
                 del self.at[tp]  # librdkafka fetches it no more

@@ -16,7 +16,7 @@ from tests.support.memory_kafka import NOW, MemoryKafka, Message, not_utf8
 from tests.worker.conftest import Group
 from tests.worker.driving import Driven
 
-P0 = TopicPartition("t", 0)
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NANOSECONDS = NOW * 1_000_000
 LATEST = "9223372036854775807"
 
@@ -112,6 +112,30 @@ def test_a_member_goes_on(tmp_path, monkeypatch):
         told = [e for e in map(json.loads, driven.events_at.open()) if e["event"] == "odd"]
         assert [(e["offset"], e["field"]) for e in told] == [(1, "timestamp"), (2, "headers")]
         assert str(NANOSECONDS) in told[0]["raw"]
+    finally:
+        driven.end()
+
+
+@pytest.mark.parametrize("reading", ["auto", "inline"])
+def test_a_batch_that_the_client_cannot_unpack(tmp_path, monkeypatch, reading: str):
+    """It is read by ranges, or its partition is stopped by name; the member waits for neither."""
+    kafka = MemoryKafka()
+    kafka.make("t", 2)
+    kafka.produce(P0, b"a", b"b")
+    kafka.produce(P1, b"c")
+    kafka.unreadable = {P0}
+    driven = Driven(kafka, tmp_path, monkeypatch, reading=reading)
+    try:
+        driven.member.start()
+        kafka.assign(P0, P1)
+        driven.until(lambda: kafka.committed(P1)[-1:] == [1], "the other partition's record")
+        if reading == "auto":
+            driven.until(lambda: kafka.committed(P0)[-1:] == [2], "what ranges read")
+            assert sorted(driven.values()) == [b"a", b"b", b"c"]
+            return
+        (mark,) = driven.store.quarantines("g")
+        assert (mark.tp, mark.offset, driven.values()) == (P0, 0, [b"c"])
+        assert "reading auto or ranges can" in mark.error
     finally:
         driven.end()
 

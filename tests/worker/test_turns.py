@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.worker.slot.membership_setup import reading_options
@@ -48,3 +48,27 @@ def test_a_backlog_is_read_from_all_partitions_in_turn(broker: RunningBroker, un
     runs = [len(list(run)) for _, run in itertools.groupby(number for number, _ in read)]
     assert max(runs) * SIZE <= 4 * 65536
     assert sorted(runs)[len(runs) // 2] * SIZE <= 65536
+
+
+def test_a_batch_that_unpacks_to_much_is_read(broker: RunningBroker, unique: str) -> None:
+    """Packed by zstd, 88 MB are 11 KB; librdkafka's own bound for what it unpacks is lower."""
+    topic, many = f"unpacks-{unique}", 880
+    config = {"bootstrap.servers": broker.bootstrap_servers}
+    admin = AdminClient(config)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
+    as_one = {"linger.ms": 5_000, "batch.size": 92_000_000, "message.max.bytes": 95_000_000}
+    producer = Producer({**config, **as_one, "compression.type": "zstd"})
+    for _ in range(many):
+        producer.produce(topic, b"z" * 100_000)
+    assert producer.flush(120) == 0
+    settings = settings_of(group_spec(topic, topics=[topic]), bootstrap=broker.bootstrap_servers)
+    reader = Consumer({**config, **reading_options(settings), "group.id": topic})
+    try:
+        reader.assign([TopicPartition(topic, 0, 0)])
+        found = []
+        while len(found) < many and (some := reader.consume(many, 30.0)):
+            found += [each for each in some if each.error() is None]
+            assert {e.code() for each in some if (e := each.error())} <= {KafkaError._PARTITION_EOF}
+        assert len(found) == many
+    finally:
+        reader.close()

@@ -10,8 +10,9 @@ at three inline ones, so that a first one cannot outlast `batch_timeout`, and gr
 While ranges are named every partition is paused, from the assign callback on; on the way back the
 member seeks to the next offset that is in no batch, then resumes. Cost: at each switch what was
 prefetched is thrown away, at most one inline batch and 32 MiB; and a DataFrame by ranges is read
-again by every action that is run on it. Where Spark sees this machine's memory, named ranges go by
-column instead, which changes neither (columnar.py).
+again by every action that is run on it. What librdkafka cannot unpack or parse is read by ranges,
+too, which know no such limits; then the member goes on inline behind it. Where Spark sees this
+machine's memory, named ranges go by column instead, which changes neither (columnar.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,15 @@ from fleet.worker.batch.ranges import NamedBatch, Ranges
 
 ENTER: Final = 3
 """Times batch.inline: from so many waiting records on, ranges."""
+UNREADABLE: Final = frozenset(
+    {
+        KafkaError._BAD_COMPRESSION,  # noqa: SLF001 - so librdkafka's own codes are called
+        KafkaError._BAD_MSG,  # noqa: SLF001
+        KafkaError.INVALID_MSG,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+    }
+)
+"""Errors of a batch that librdkafka asks for again and again, and gets no further."""
 MOST_GROWTH: Final = 8
 """Times the last batch by ranges, where that one was quick."""
 _AHEAD: Final = 3
@@ -82,6 +92,8 @@ class AdaptiveReader:
         self._last = 0
         """Offsets of the last batch by ranges."""
         self._named = mode == "ranges"
+        self._unread: dict[TopicPartition, int] = {}
+        """Where the client cannot read on: inline again only behind it."""
         self._wanted = False
         """Whether the pipeline asked for a batch that nothing known can fill."""
         self._looked_at = 0.0
@@ -133,6 +145,12 @@ class AdaptiveReader:
         # many records by column.
         begins = self._inline.first or (self._inline.full and not self._was_full)
         self._was_full = self._inline.full
+        unread = [tp for error, tp, _ in errors if error.code() in UNREADABLE]
+        if self._mode == "auto" and unread:
+            positions = self._inline.positions()
+            self._unread = {tp: positions[tp] for tp in unread if tp in positions}
+            self._go_ranges(_cached_waiting(consumer, self._trusted()))
+            return errors
         if self._mode == "auto" and (begins or now - self._looked_at >= _LOOK):
             self._looked_at = now
             waiting = _cached_waiting(consumer, self._trusted())
@@ -285,6 +303,8 @@ class AdaptiveReader:
         if ranges_pay(waiting, inline=self._batch.inline, slow_job=slow, now=True):
             return
         positions = self._ranges.positions
+        if any(positions[tp][1] <= at for tp, at in self._unread.items() if tp in positions):
+            return
         try:
             for tp, (_, position) in positions.items():
                 consumer.seek(KafkaPartition(tp.topic, tp.partition, position))

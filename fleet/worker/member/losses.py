@@ -98,6 +98,14 @@ class Losses:
         if start.lost is not None:
             self.report(start)
 
+    def unreadable(self, tp: TopicPartition, error: Any) -> None:
+        """The client gets no further: stop just that partition."""
+        start = self._pipeline.start_of(tp)
+        if start is None or tp in self._pipeline.quarantined:
+            return
+        why = f"the client cannot read on ({error.str()}); worker.reading auto or ranges can"
+        self._pipeline.quarantine(tp, start.position, why, 0)
+
     def recreated(self, ids: Mapping[str, str]) -> None:
         """Begin topics anew whose id is another than the one we began; ids by topic."""
         if not ids:  # at nearly every turn, and there may be thousands of partitions

@@ -19,6 +19,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.model import TopicPartition
 from fleet.slots import Phase
 from fleet.text import plural
+from fleet.worker.batch.adaptive_reader import UNREADABLE
 from fleet.worker.batch.batch_reader import BatchReader
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events, names
@@ -439,5 +440,7 @@ class Membership:
         if error.code() == OUT_OF_RANGE and tp is not None:
             with self.state.waits(self._clock):
                 self._losses.out_of_range(tp)
+        elif error.code() in UNREADABLE and tp is not None and self._reading.way == "inline":
+            self._losses.unreadable(tp, error)
         elif error.code() not in QUIET:
             self._errors.tell(error)

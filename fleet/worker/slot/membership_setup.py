@@ -239,6 +239,8 @@ def reading_options(settings: WorkerSettings) -> Mapping[str, Any]:
         # partition before it comes to the next, 1 MiB by default, and a batch may be a few records.
         # A larger batch of the log comes whole.
         "max.partition.fetch.bytes": 65536,
+        # The most that there is: it bounds an answer, and what a zstd batch may unpack to.
+        "receive.message.max.bytes": 2_147_483_647,
         "fetch.wait.max.ms": 100,
         "fetch.queue.backoff.ms": 20,
         "fetch.error.backoff.ms": 100,
