@@ -122,6 +122,7 @@ VALUES = (
     "fleet.collector",
     "fleet.config.spec",
     "fleet.config.settings",
+    "fleet.config.topic_patterns",
     "fleet.decide",
     "fleet.errors",
     "fleet.log.encoding",

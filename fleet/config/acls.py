@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fleet.config.spec import ConsumerWorker, GroupSpec, LocalRuntimeSpec, is_pattern
+from fleet.config.spec import ConsumerWorker, GroupSpec, LocalRuntimeSpec
+from fleet.config.topic_patterns import is_pattern
 
 Resource = Literal["topic", "group"]
 Part = Literal["observe", "history", "plan", "act", "worker"]

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from textwrap import indent
 
 from fleet.config.dagster_instance import dagster_yaml
-from fleet.config.spec import topic_entry
+from fleet.config.topic_patterns import topic_entry
 from fleet.errors import ConfigError
 
 _JOB = '''\

@@ -8,8 +8,7 @@ is a union tagged by `protocol`, since classic and KIP-848 members take differen
 Secrets are never in the file: security settings name environment variables or files.
 """
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -25,6 +24,7 @@ from fleet.config.spec_cluster import (
 from fleet.config.spec_runtime import KubernetesRuntimeSpec, LocalRuntimeSpec, RuntimeSpec
 from fleet.config.spec_values import Duration, SparkPlace, seconds
 from fleet.config.spec_watching import Alerts, DagsterSpec, ExporterSpec, History, Selection, UiSpec
+from fleet.config.topic_patterns import matches, topic_entry
 
 __all__ = [
     "Alerts",
@@ -50,29 +50,6 @@ CONSUMER_HEARTBEAT = 5.0
 """Seconds: `group.consumer.heartbeat.interval.ms` as Kafka 4 ships it."""
 CONSUMER_SESSION = 45.0
 """Seconds: `group.consumer.session.timeout.ms` as Kafka 4 ships it; a group config may raise it."""
-
-
-def is_pattern(topic: str) -> bool:
-    """Whether a topic entry is a regular expression: it starts with `^`, as librdkafka wants it."""
-    return topic.startswith("^")
-
-
-def topic_entry(value: Any) -> Any:
-    """A topic's name as Kafka allows it, or a regular expression that starts with `^`."""
-    if not isinstance(value, str):
-        return value
-    if is_pattern(value):
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise ValueError(f"is no regular expression: {error}") from error
-        return value
-    if value in {".", ".."} or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value):
-        raise ValueError(
-            "is no topic name (letters, digits, '.', '_' and '-', up to 249); "
-            "a regular expression starts with ^"
-        )
-    return value
 
 
 class BatchSpec(Strict):
@@ -260,7 +237,7 @@ class GroupSpec(Strict):
     labels: dict[str, str] = Field(default_factory=dict)
     """Names and values for `--select` and Dagster; metrics and alerts have `owner` alone."""
     topics: Annotated[tuple[Topic, ...], Field(min_length=1)]
-    """Names, or regular expressions that start with ^."""
+    """Names, or regular expressions from ^ to $ or .* that plan, members and broker read alike."""
     create: CreateTopic | None = None
     """Create topics that are missing; absent: they are waited for."""
     worker: Worker | None = None
@@ -287,8 +264,8 @@ class GroupSpec(Strict):
     @model_validator(mode="after")
     def _dead_letters_end(self) -> "GroupSpec":
         topic = self.worker.dead_letter_topic if self.worker else None
-        for entry in self.topics if topic is not None else ():
-            if entry == topic or (is_pattern(entry) and re.match(entry, str(topic))):
+        for entry in self.topics:
+            if topic is not None and matches(entry, topic):
                 raise ValueError(
                     f"worker.dead_letter_topic {topic} is read by this group itself (topics: "
                     f"{entry}), so a bad record would go round for ever: name another topic"

@@ -6,29 +6,19 @@ to the same first members, so the largest topic is the bound; the others deal fr
 partitions together.
 """
 
-import re
 from collections.abc import Mapping
 
-from fleet.config.spec import ClassicWorker, GroupSpec, is_pattern
+from fleet.config.spec import ClassicWorker, GroupSpec
+from fleet.config.topic_patterns import is_pattern, matches
 
 
 def subscribed(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
-    """The topics of the mapping that the group's `topics` name or match, with partitions.
-
-    A pattern is searched from the start of the name, as librdkafka does; KIP-848's broker
-    wants the whole name to match.
-    """
-    whole = group.worker is not None and group.worker.protocol == "consumer"
-    found: dict[str, int] = {}
-    for entry in group.topics:
-        if not is_pattern(entry):
-            if entry in topics:
-                found[entry] = topics[entry]
-            continue
-        pattern = re.compile(entry)
-        match = pattern.fullmatch if whole else pattern.match
-        found.update({name: count for name, count in topics.items() if match(name)})
-    return found
+    """The topics of the mapping that the group's `topics` name or match, with partitions."""
+    return {
+        name: count
+        for name, count in topics.items()
+        if any(matches(entry, name) for entry in group.topics)
+    }
 
 
 def missing_topics(topics: Mapping[str, int], group: GroupSpec) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ from fleet.act.runtime import Runtime, RuntimeKind
 from fleet.clock import Clock, SystemClock
 from fleet.config.acls import OFFSETS, Grant, allows, needed
 from fleet.config.load import load
-from fleet.config.spec import FleetSpec, GroupSpec, Security, is_pattern
+from fleet.config.spec import FleetSpec, GroupSpec, Security
+from fleet.config.topic_patterns import is_pattern
 from fleet.decide.holds import NOTE as HOLD_NOTE
 from fleet.decide.holds import Hold
 from fleet.decide.storms.assessment import Storm, assess, reach

@@ -6,9 +6,14 @@ Kafka's: a committed offset names the next record to read. Times are wall-clock 
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
+"""Topics that Kafka keeps for itself; a member's pattern may match them too."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

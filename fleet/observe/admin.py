@@ -15,7 +15,7 @@ Existence: OffsetFetch answers "nothing" for an unknown group as for one without
 
 import threading
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits, Longs, Rows
 from fleet.lag.partition_lag import NO_SHARE, Logs, measured
 from fleet.lag.snapshot import GroupFacts, Snapshot
-from fleet.model import GroupState, Member, TopicPartition
+from fleet.model import INTERNAL_TOPICS, GroupState, Member, TopicPartition
 from fleet.observe.poll import Poll
 from fleet.observe.seen import ListedGroup, Offsets, PollAnswers, is_dead, no_group
 from fleet.observe.topic_questions import Asked, TopicQuestions, Topics
@@ -34,8 +34,6 @@ from fleet.observe.unreachable import unreachable
 
 if TYPE_CHECKING:
     from fleet.observe.group_questions import GroupQuestions
-
-INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 class Observer:
@@ -123,7 +121,7 @@ class Observer:
             at=logs.at,
             took=self._clock.monotonic() - look.began,
             facts=facts,
-            topics={t: n for t, n in topics.partitions.items() if t not in INTERNAL},
+            topics={t: n for t, n in topics.partitions.items() if t not in INTERNAL_TOPICS},
             commits=commits,
             lag=lag,
             gained=unknown,

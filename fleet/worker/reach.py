@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException
 
-from fleet.config.spec import is_pattern
+from fleet.config.topic_patterns import is_pattern
 from fleet.errors import FleetError
 from fleet.worker.login_files import LoginFiles
 

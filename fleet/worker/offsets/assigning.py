@@ -11,7 +11,6 @@ where a leader is away.
 """
 
 import contextlib
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in __all__
 
 from fleet.clock import Clock
-from fleet.config.spec import is_pattern
+from fleet.config.topic_patterns import is_pattern, matches
 from fleet.errors import Unreachable
 from fleet.model import TopicPartition
 from fleet.worker.events import Events
@@ -433,7 +432,7 @@ def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | N
         if is_pattern(topic):
             there = consumer.list_topics(timeout=_TIMEOUT)
             cluster = there.cluster_id or cluster
-            matching = [name for name in there.topics if re.match(topic, name)]
+            matching = [name for name in there.topics if matches(topic, name)]
             known += matching[:1]
             if not matching:
                 events.log_rarely(f"no topic matches {topic} yet; waiting for one")
