@@ -70,7 +70,7 @@ class BatchSpec(Strict):
 
 class _WorkerBase(Strict):
     entrypoint: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-    """`package.module:function`, called with (df, context), or (df, batch_id) as foreachBatch."""
+    """`package.module:function`, called with (df, context)."""
     python_path: tuple[str, ...] = ()
     """Folders put on the worker's module path; their entrypoint module is copied per revision."""
     env: dict[str, str] = Field(default_factory=dict)

@@ -39,10 +39,8 @@ class BatchContext:
     """The second argument of `process(df, context)`.
 
     attempt counts from 1 within this worker. warm: a dummy batch without records, called once
-    before the worker is ready; touch no sink then. batch_id grows with every batch of every
-    worker of this group (milliseconds since the epoch, at least one more than the last); it is
-    kept over retries, but a successor that repeats the ranges has another: only `ranges` tell
-    a repetition. trial: called by `fleet test`, which commits nothing: sinks write nothing then.
+    before the worker is ready; touch no sink then. trial: called by `fleet test`, which commits
+    nothing: sinks write nothing then.
     """
 
     cluster: str
@@ -52,7 +50,6 @@ class BatchContext:
     revision: str
     attempt: int
     warm: bool
-    batch_id: int
     ranges: tuple[BatchRange, ...]
     trial: bool = False
 

@@ -53,7 +53,6 @@ def make_batch(
     worker: str = "test-1",
     revision: str = "test",
     attempt: int = 1,
-    batch_id: int = 1,
     warm: bool = False,
     trial: bool = False,
 ) -> MadeBatch:
@@ -110,7 +109,6 @@ def make_batch(
         revision=revision,
         attempt=attempt,
         warm=warm,
-        batch_id=batch_id,
         ranges=tuple(ranges),
         trial=trial,
     )

@@ -120,7 +120,7 @@ JOBS = [
         told="job.py has no function process; it has proces", others={"r": "{}\n",
         "job.py": "def proces(a, b): ..."}),
     Row(name="one argument", arguments="test orders --from r", code=2,
-        told=r"takes \(df\); it must be process\(df, context\)", others={"r": "{}\n",
+        told=r"takes \(df\); write process\(df, context\)", others={"r": "{}\n",
         "job.py": "def process(df): ..."}),
     Row(name="no Python", arguments="test orders --from r", code=2, told="job.py:2 is no Python",
         others={"r": "{}\n", "job.py": "import os\ndef process(:\n"}),

@@ -47,9 +47,7 @@ def runner_of(
     }
     return BatchRunner(
         link=link,
-        entrypoint=Entrypoint(
-            name="job:process", function=process, setup=None, takes_batch_id=False
-        ),
+        entrypoint=Entrypoint(name="job:process", function=process, setup=None),
         identity=Identity(cluster="main", group="g", worker="w", revision=revision, slot=slot),
         events=events or events_of(),
         **{**usual, **more},
@@ -66,6 +64,5 @@ def context_of(ranges: Sequence[BatchRange] = (), **fields: Any) -> BatchContext
         "revision": "r1",
         "attempt": 1,
         "warm": False,
-        "batch_id": 42,
     }
     return BatchContext(ranges=tuple(ranges), **{**usual, **fields})

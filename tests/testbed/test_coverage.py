@@ -185,6 +185,6 @@ def call(batch: InlineBatch) -> list[JournalEntry]:
     rows = table.select(["topic", "partition"]).append_column("seq", pa.array(seq, pa.int64()))
     context: Mapping[str, Any] = {
         "cluster": "c", "group": "g", "slot": 0, "worker": "w", "revision": "r", "attempt": 1,
-        "warm": False, "batch_id": 1, "ranges": batch.ranges,
+        "warm": False, "ranges": batch.ranges,
     }  # fmt: skip
     return entries_of(BatchContext(**context), rows, 1.0)

@@ -7,54 +7,139 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import ConfigError
+from fleet.system.job_signature import examine_source
 from fleet.worker.batch.entrypoint import load, takes_batch_id
 from fleet.worker.batch.pickle_by_value import pickle_by_value
 from tests.support.batch_parts import context_of
 
+MODULE = """
+from __future__ import annotations
 
-def with_context(df, context): ...
-def with_batch_id(df, batch_id): ...
-def with_epoch_id(df, epoch_id): ...
-def with_default(df, context, table="x"): ...
-def with_anything(*args): ...
-def with_one(df): ...
-def with_three(df, context, more): ...
+import functools
+from typing import TYPE_CHECKING, Any, NewType, Optional
+
+from fleet.model.batch_context import BatchContext
+from fleet.model.batch_context import BatchContext as Given
+
+if TYPE_CHECKING:
+    from elsewhere import BatchContext as Elsewhere, Frame
+
+Number = NewType("Number", int)
 
 
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (with_context, False),
-        (with_batch_id, True),
-        (with_epoch_id, True),
-        (with_default, False),
-        (with_anything, False),
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
+class Job:
+    def method(self, df, context): ...
+    def numbered(self, df, epoch: int): ...
+    def __call__(self, df, ctx): ...
+
+
+class Later:
+    async def __call__(self, df, context): ...
+
+
+def plain(function):
+    def called(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return called
+
+
+def wrapped(function):
+    return functools.wraps(function)(plain(function))
+
+
+@wrapped
+def original(df, context): ...
+
+
+def with_table(df, context, table): ...
+
+
+job = Job()
+method = job.method
+numbered = job.numbered
+later = Later()
+hidden = plain(original)
+small = lambda df, context: None
+small_number = lambda df, batch_id: None
+filled = functools.partial(with_table, table="x")
+emptied = functools.partial(with_table, context=None)
+builtin = print
+"""
+"""What jobs may look like, each as `<name> = ...` or as `def <name>(...)` of a module."""
+CONTEXT = (
+    *("(df, context)", "(df, ctx)", "(df, context, table='x')", "(df, context=None)"),
+    *("(df, /, context, *more, **named)", "(df, batch: BatchContext)", "(df, n: 'BatchContext')"),
+    *("(df, batch_id: BatchContext)", "(df, n: Optional[BatchContext])", "(df, n: Given)"),
+    *("(df: Frame, n: BatchContext | None)", "(df: Frame, context: Any)"),
+    *("original", "job", "method", "small", "filled"),
 )
-def test_shape(function, expected: bool):
-    """The second parameter's name decides: foreachBatch's gets an int."""
-    assert takes_batch_id(function, "job:f") is expected
+NUMBER = (
+    *("(df, batch_id)", "(df, epoch_id)", "(df, batchId)", "(df, epochId=0)"),
+    *("(df, n: int)", "(df, _: 'int')", "(df, context: int)", "(df, n: Optional[int] = None)"),
+    *("(df, n: int | None)", "(df, n: Number)", "numbered", "small_number"),
+)
+REFUSED = (
+    *("()", "(df)", "(df, context, more)", "(df, *, context)", "(df, context, *, table)"),
+    *("(df, epoch)", "(df, id)", "(df, batchid)", "(df, n)", "(df, *context)", "(*args)"),
+    *("(df, n: Any)", "(df, **context)", "hidden", "emptied", "builtin", "later"),
+    *("async (df, context)", "generator (df, context)"),
+)
 
 
-@pytest.mark.parametrize("function", [with_one, with_three])
-def test_other_shapes_are_refused(function):
+def written(folder: Path, shape: str, unique: str) -> str:
+    """The entrypoint of a module with that function."""
+    module, name = f"shaped_{unique}", shape
+    text = MODULE
+    if "(" in shape:
+        name, kind = "process", shape.partition("(")[0]
+        text += f"{'async ' if kind == 'async ' else ''}def process{shape.removeprefix(kind)}:\n"
+        text += "    yield 1\n" if kind == "generator " else "    return 1\n"
+    (folder / f"{module}.py").write_text(text)
+    return f"{module}:{name}"
+
+
+@pytest.mark.parametrize("shape", CONTEXT)
+def test_a_context_is_taken(shape: str, tmp_path: Path, unique: str):
+    """By its annotation, else by its name; plan and worker agree."""
+    name = written(tmp_path, shape, unique)
+    load(name, [str(tmp_path)])(None, context_of())
+    examine_source(tmp_path / f"{name.partition(':')[0]}.py", entrypoint=name, group="g")
+
+
+@pytest.mark.parametrize("shape", NUMBER)
+def test_a_number_is_refused_with_what_to_use_instead(shape: str, tmp_path: Path, unique: str):
+    """Nothing that one worker counts grows over all of them."""
+    name = written(tmp_path, shape, unique)
+    with pytest.raises(ConfigError, match=r"no number grows .* the ends of context\.ranges"):
+        load(name, [str(tmp_path)])
+    assert takes_batch_id(getattr(sys.modules[name.partition(":")[0]], name.partition(":")[2]), "")
+
+
+@pytest.mark.parametrize("shape", REFUSED)
+def test_other_shapes_are_refused(shape: str, tmp_path: Path, unique: str):
     """The message says which shapes there are."""
+    name = written(tmp_path, shape, unique)
+    with pytest.raises(ConfigError, match=r"process\(df, context\), .*batch: BatchContext\)"):
+        load(name, [str(tmp_path)])
+
+
+@pytest.mark.parametrize("shape", [each for each in (*NUMBER, *REFUSED) if "(" in each])
+def test_a_plan_refuses_them_too(shape: str, tmp_path: Path, unique: str):
+    """Where the source alone says so; the rest is the worker's to refuse."""
+    name = written(tmp_path, shape, unique)
+    file = tmp_path / f"{name.partition(':')[0]}.py"
+    if shape in {"(df, n: Number)", "(df, n: Any)"}:
+        examine_source(file, entrypoint=name, group="g")
+        return
     with pytest.raises(ConfigError, match=r"process\(df, context\)"):
-        takes_batch_id(function, "job:f")
+        examine_source(file, entrypoint=name, group="g")
 
 
-def test_load_and_call(tmp_path: Path):
-    """python_path finds the module, `setup` is picked up, foreachBatch functions get an int."""
-    (tmp_path / "wk_job_a.py").write_text(
-        "seen = []\ndef setup(spark): pass\ndef process(df, batch_id): seen.append(batch_id)\n"
-    )
-    entrypoint = load("wk_job_a:process", [str(tmp_path)])
-    entrypoint(None, context_of(batch_id=42))
-    import wk_job_a
-
-    assert wk_job_a.seen == [42]
-    assert entrypoint.setup is not None
+def test_setup_is_found(tmp_path: Path):
+    """Beside the function."""
+    (tmp_path / "wk_job_a.py").write_text("def setup(spark): pass\ndef process(df, ctx): ...\n")
+    assert load("wk_job_a:process", [str(tmp_path)]).setup is not None
 
 
 @pytest.mark.parametrize(

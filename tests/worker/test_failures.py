@@ -152,12 +152,11 @@ def test_good_batch(bench: Bench):
 
 
 def test_an_exception_is_tried_three_times(bench: Bench):
-    """The third attempt may succeed; ranges and batch id stay the same."""
+    """The third attempt may succeed; the ranges stay the same."""
     failing(bench, 2, lambda: ValueError("not yet"))
     done = bench.run(0)
     assert (done.failed, done.attempts) == ({}, 3)
     assert [each.attempt for each in bench.calls] == [1, 2, 3]
-    assert len({each.batch_id for each in bench.calls}) == 1
     assert len({each.ranges for each in bench.calls}) == 1
 
 
@@ -176,7 +175,6 @@ def test_only_the_poisoned_partition_fails(bench: Bench):
     assert done.fatal is None
     assert [len(each.ranges) for each in bench.calls] == [3, 3, 3, 1, 1, 1, 1, 1]
     assert {each.ranges[0].partition for each in bench.calls[5:]} >= {1}
-    assert len({each.batch_id for each in bench.calls[2:]}) == 6, "each cut has its own batch id"
 
 
 @pytest.mark.parametrize("partitions", [(0,), (0, 1)], ids=["one", "two"])

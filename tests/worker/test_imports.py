@@ -74,7 +74,7 @@ table = batch.table()
 assert table.num_rows == 3
 numbers = table.append_column("seq", table["offset"])
 context = BatchContext(
-    cluster="c", group="g", slot=0, worker="w", revision="r", attempt=1, warm=False, batch_id=1,
+    cluster="c", group="g", slot=0, worker="w", revision="r", attempt=1, warm=False,
     ranges=batch.ranges,
 )
 assert len(entries_of(context, numbers, 0.0)) == 1

@@ -48,7 +48,7 @@ def note(sink, what):
 
 def process(df, context):
     rows = df.select("topic", "partition", "offset")
-    if context.batch_id % 2:
+    if sum(each.end for each in context.ranges) % 2:
         rows = rows.toArrow()
     for sink, case in CASES.items():
         if not context.warm:

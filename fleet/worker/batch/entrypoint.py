@@ -1,21 +1,19 @@
-"""The user's function, loaded and called in the shape it was written for.
+"""The user's function, loaded and called as `function(df, context)`.
 
-`module:function` is called as `function(df, context)`. Where its second parameter is named
-`batch_id` or `epoch_id`, the shape of Structured Streaming's `foreachBatch`, it gets an int, so
-that such a function works unchanged. A module-level `setup(spark)` runs once per Spark session.
+A module-level `setup(spark)` runs once per Spark session.
 """
 
+import contextlib
 import importlib
 import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from fleet.errors import ConfigError
 from fleet.model.batch_context import BatchContext
-
-BATCH_ID_NAMES: Final = frozenset({"batch_id", "epoch_id", "batchId", "epochId"})
+from fleet.system.job_signature import NUMBERED, SHAPE, is_number
 
 
 class CodeEnds(RuntimeError):
@@ -46,7 +44,6 @@ class Entrypoint:
     name: str
     function: Callable[..., object]
     setup: Callable[[Any], object] | None
-    takes_batch_id: bool
 
     def __call__(self, frame: Any, context: BatchContext) -> None:
         """Process one batch; whatever the user's code raises comes as an Exception."""
@@ -54,7 +51,7 @@ class Entrypoint:
 
     def returned(self, frame: Any, context: BatchContext) -> object:
         """The same, and what the function gave back, which no worker looks at."""
-        return call(self.function, frame, context.batch_id if self.takes_batch_id else context)
+        return call(self.function, frame, context)
 
 
 def load(
@@ -66,7 +63,8 @@ def load(
     """Import `module:function` with `python_path` in front of the module path.
 
     told: makes a line of what the module raises while it is imported.
-    Raises ConfigError where it cannot be imported, is missing, or takes other than two arguments.
+    Raises ConfigError where it cannot be imported, is missing, or takes other than a batch and its
+    context.
     """
     for folder in reversed(python_path):
         if folder not in sys.path:
@@ -86,29 +84,45 @@ def load(
             f"worker.entrypoint {name}: {module_name} has no function {function_name}; "
             f"it has {', '.join(known[:10]) or 'none'}"
         )
+    if takes_batch_id(function, name):
+        raise ConfigError(f"worker.entrypoint {name}: {NUMBERED}")
     setup = getattr(module, "setup", None)
-    return Entrypoint(
-        name=name,
-        function=function,
-        setup=setup if callable(setup) else None,
-        takes_batch_id=takes_batch_id(function, name),
-    )
+    return Entrypoint(name=name, function=function, setup=setup if callable(setup) else None)
 
 
 def takes_batch_id(function: Callable[..., object], name: str) -> bool:
-    """Whether the second parameter is foreachBatch's int; ConfigError for another shape."""
+    """Whether the second parameter is foreachBatch's number; ConfigError for another shape."""
+    for each in (function, getattr(function, "__call__", None)):  # noqa: B004
+        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+            raise ConfigError(
+                f"worker.entrypoint {name} is an async function, which nobody awaits; {SHAPE}"
+            )
+        if inspect.isgeneratorfunction(each):
+            raise ConfigError(
+                f"worker.entrypoint {name} is a generator, which nobody reads; {SHAPE}"
+            )
+    number, told = None, "arguments that Python does not tell"
+    with contextlib.suppress(TypeError, ValueError, IndexError):  # builtin, or other arguments
+        shape = _signature(function)
+        told = str(shape)
+        second = shape.parameters[list(shape.bind(None, None).arguments)[1]]
+        if second.kind is not inspect.Parameter.VAR_POSITIONAL:
+            number = is_number(second.name, _text(second.annotation))
+    if number is None:
+        raise ConfigError(f"worker.entrypoint {name} takes {told}; {SHAPE}")
+    return number
+
+
+def _signature(function: Callable[..., object]) -> inspect.Signature:
     try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # a builtin or C function tells nothing: give it the context
-        return False
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [p for p in parameters if p.kind in kinds]
-    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
-        return False
-    required = [p for p in positional if p.default is inspect.Parameter.empty]
-    if len(positional) < 2 or len(required) > 2:
-        raise ConfigError(
-            f"worker.entrypoint {name} takes ({', '.join(p.name for p in parameters)}); "
-            "it must be process(df, context) or, as for foreachBatch, (df, batch_id)"
-        )
-    return positional[1].name in BATCH_ID_NAMES
+        return inspect.signature(function, eval_str=True)
+    except Exception:  # noqa: BLE001 - an annotation may be a name for type checkers alone
+        return inspect.signature(function)
+
+
+def _text(annotation: Any) -> str:
+    """An annotation as source would have it."""
+    made = getattr(annotation, "__supertype__", annotation)  # of typing.NewType
+    if made is inspect.Parameter.empty:
+        return ""
+    return made.__name__ if isinstance(made, type) else str(made)

@@ -81,7 +81,6 @@ class BatchRunner:
         """The batch in hand first; another waits only behind one that its membership gave up."""
         self._wake = threading.Event()
         self._number = 0
-        self._last_batch_id = 0
         self._thread = threading.Thread(target=self._loop, name="batches", daemon=True)
         self._thread.start()
 
@@ -300,12 +299,11 @@ class BatchRunner:
         pauses: tuple[float, ...],
     ) -> str | None:
         """None once it succeeded; the entrypoint's error after its last attempt."""
-        batch_id = self._next_batch_id()
         pauses_left = list(pauses)
         spark_failures = timeouts = 0
         while True:
             count[0] += 1
-            context = self._context(batch.ranges, attempt=count[0], batch_id=batch_id)
+            context = self._context(batch.ranges, attempt=count[0])
             try:
                 self._call(batch, context, running)
                 return None
@@ -381,9 +379,7 @@ class BatchRunner:
             raise FleetError(f"Spark's tasks cannot read the batch's ranges: {sentence}")
         self._rest(running, min(10.0, 2.0 ** (failures - 1)))
 
-    def _context(
-        self, ranges: Any, *, attempt: int, warm: bool = False, batch_id: int = 0
-    ) -> BatchContext:
+    def _context(self, ranges: Any, *, attempt: int, warm: bool = False) -> BatchContext:
         return BatchContext(
             cluster=self.identity.cluster,
             group=self.identity.group,
@@ -392,10 +388,5 @@ class BatchRunner:
             revision=self.identity.revision,
             attempt=attempt,
             warm=warm,
-            batch_id=batch_id,
             ranges=tuple(ranges),
         )
-
-    def _next_batch_id(self) -> int:
-        self._last_batch_id = max(self._last_batch_id + 1, int(self._clock.now() * 1000))
-        return self._last_batch_id
