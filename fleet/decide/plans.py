@@ -190,8 +190,9 @@ class _Planning:
             revision=revision,
             price=price.stop_all(held),
             sentence=(
-                f"{count_of(held, 'slot')} drain and leave in one request: members with another "
-                f"{what} cannot share a generation; the group stands still until the next step"
+                f"once new workers are warm, {count_of(held, 'slot')} drain and leave in one "
+                f"request: members with another {what} cannot share a generation; the group stands "
+                "still until the next step, and what ran is put back if that fails"
             ),
         )
         return [stop, *self._open_steps(fresh, beside=(), emptied=True)]

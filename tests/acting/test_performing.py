@@ -160,16 +160,6 @@ def test_a_refused_leave_fails(scene):
     assert here.crowd.rested
 
 
-def test_all_stop_before_members_of_another_kind(scene):
-    """What ran before goes, and nobody is left."""
-    here = scene()
-    here.running(2)
-    done = here.perform(step_of(STOP, (0, 1), "new"), step_of(OPEN, (0, 1), "new"))
-    assert done.state is ChangeState.DONE, done.sentence
-    assert here.revisions() == ["new", "new"]
-    assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "old"]
-
-
 # --- rejoining, warming ---------------------------------------------------------------------
 
 

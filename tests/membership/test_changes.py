@@ -20,6 +20,20 @@ def write_journal(context, rows):
         time.sleep(SECONDS.pop() if SECONDS else 0)
         raise ValueError("no such column")
 """
+FAILS_IN_SETUP = """VERSION = 2
+
+
+def setup(spark):
+    raise ValueError("no such secret")
+"""
+FAILS_AT_ONCE = """VERSION = 2
+
+
+def write_journal(context, rows):
+    if not context.warm:
+        raise ValueError("no such column")
+"""
+CLASSIC_ONLY = {"assignor", "heartbeat_interval", "session_timeout"}
 STOPPED = {StepKind.STOP_ALL: [1], StepKind.OPEN: [1]}
 
 
@@ -64,6 +78,43 @@ def test_what_cannot_share_a_generation(unique, open_shop, counting):
     assert shop.lost_and_twice() == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("worker", "code"),
+    [
+        ({"assignor": "cooperative-sticky"}, "VERSION = {}['missing']"),
+        ({"protocol": "consumer"}, FAILS_IN_SETUP),
+        ({"membership": "dynamic"}, FAILS_AT_ONCE),
+    ],
+)
+def test_what_fails_with_another_membership_puts_back_what_ran(
+    worker, code, unique, open_shop, counting
+):
+    """Nobody leaves before others are warm; who fails after the leave makes room again."""
+    shop = open_shop(f"back-{unique}", assignor="range", heartbeat_interval="1s")
+    shop.create_topic(4)
+    count = counting(shop)
+    with shop.stream(rate=100):
+        assert count.apply() == {StepKind.OPEN: [1]}
+        before = count.recorded()
+        with shop.fleet() as fleet:
+            ran = {s.revision for s in fleet.slots(shop.group)}
+        declared = dict(shop._worker)
+        changed = {"protocol": "consumer"}.items() <= worker.items()
+        shop._worker = {k: v for k, v in declared.items() if not changed or k not in CLASSIC_ONLY}
+        shop.edit_job("VERSION = 1", code)
+        shop.declare(worker=worker)
+        with shop.fleet() as fleet:
+            change = fleet.apply(shop.group, actor="test", progress=shop.say)
+            assert change.state is ChangeState.ROLLED_BACK, change.sentence
+            assert {s.revision for s in fleet.slots(shop.group) if s.holder} == ran
+            with pytest.raises(Refused, match="was rolled back"):
+                fleet.apply(shop.group, actor="test", progress=shop.say)
+        shop.until(lambda: shop.all_active(2), "what ran to run")
+        if code is not FAILS_AT_ONCE:
+            assert count.recorded() == before
+    assert shop.lost_and_twice() == (0, 0)
+
+
 def _processed(shop, topic: str) -> int:
     return sum(e.last - e.first + 1 for e in shop.entries() if e.tp.topic == topic)
 
@@ -95,6 +146,30 @@ def test_code_that_cannot_start_goes_back(unique, open_shop, counting):
                 "its workers to be gone",
             )
         assert count.recorded() == before
+    assert shop.lost_and_twice() == (0, 0)
+
+
+def test_a_fleet_starts_again_after_a_rollback(unique, open_shop, counting, tmp_path):
+    """What failed came from elsewhere: with nothing running there is nothing to roll back to."""
+    shop = open_shop(f"again-{unique}", assignor="range", heartbeat_interval="1s")
+    shop.create_topic(4)
+    count = counting(shop)
+    missing = tmp_path / "there"
+    with shop.stream(rate=100):
+        count.apply()
+        shop.edit_job("VERSION = 1", f"VERSION = open({str(missing)!r}).read()")
+        with shop.fleet() as fleet:
+            change = fleet.apply(shop.group, actor="test", progress=shop.say)
+            assert change.state is ChangeState.ROLLED_BACK
+            with pytest.raises(Refused, match=f"fleet roll {shop.group}"):
+                fleet.apply(shop.group, actor="test")
+            fleet.down()
+        missing.write_text("")
+        shop.declare(scaling={"policy": "fixed", "workers": 3})
+        with shop.fleet() as fleet:
+            (change,) = fleet.up(actor="test", progress=shop.say)
+            assert change.state is ChangeState.DONE, change.sentence
+        assert shop.all_active(3)
     assert shop.lost_and_twice() == (0, 0)
 
 

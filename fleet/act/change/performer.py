@@ -17,12 +17,14 @@ from fleet.act.runtime import Runtime
 from fleet.act.standby_pool import StandbyPool
 from fleet.act.steps import cost, kinds
 from fleet.act.steps.adopting import Adopting
+from fleet.act.steps.step_memory import StopMemory
 from fleet.act.steps.work import Leave, Ledger, StepWork, traceback_of
 from fleet.clock import Clock
 from fleet.config.spec import ConsumerWorker, GroupSpec
 from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import Receipt, Step, Verdict
 from fleet.slots import Change, ChangeState, Gate, SlotStore
+from fleet.slots.codec import as_json
 from fleet.text import plural
 
 Progress = Callable[[str], None]
@@ -81,7 +83,8 @@ class Performer:
             step = plan.steps[index]
             self.progress(f"step {index + 1} of {len(plan.steps)}: {step.sentence}")
             receipt = self._one_step(lease, step)
-            lease.update(step=index + 1, receipts=(*lease.change.receipts, receipt), detail={})
+            kept = as_json(lease.recall(StopMemory), known=True)
+            lease.update(step=index + 1, receipts=(*lease.change.receipts, receipt), detail=kept)
             held = len(plan.steps) - index - 1
             if receipt.verdict is Verdict.DIFFERS and held:
                 why = " ".join(receipt.sentences)

@@ -6,8 +6,24 @@ from typing import NoReturn
 from fleet.act.steps.cost import SETTLE_POLL, settle_limit, settled_from_here
 from fleet.act.steps.work import StepWork
 from fleet.errors import FleetError
+from fleet.model import Step
 from fleet.slots import Phase, Slot, WorkerReport
 from fleet.text import slots_of
+
+
+def give_up(work: StepWork, step: Step, error: FleetError) -> str:
+    """Remove the step's workers, of which none got warm; a sentence that says so.
+
+    Those of the old revision never stopped.
+    """
+    new, slots = step.revision, work.slots()
+    running = {slots[n].revision or new for n in step.slots if n in slots}
+    old = min(running - {new}, default=new)
+    warm = set(work.pool.warm(new)) if old == new else set()
+    work.progress(f"  no worker of {new} gets warm ({error}); they are removed")
+    work.remove(sorted(set(work.pool.free(new)) - warm))
+    work.keep_standbys(old)
+    return f"no worker of revision {new} got warm: {error}; nothing was handed over, {old} goes on"
 
 
 def prove(

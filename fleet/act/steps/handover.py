@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn
 
-from fleet.act.steps.canary import prove, raise_on_error
+from fleet.act.steps.canary import give_up, prove, raise_on_error
 from fleet.act.steps.work import StepWork, asking
 from fleet.errors import FleetError, LostLease, NoRoom, RolledBack, Unreachable
 from fleet.model import Step
@@ -109,7 +109,7 @@ class _Roll:
         except NoRoom as error:
             if self._canary_asked():
                 raise
-            raise FleetError(self._given_up(error)) from error
+            raise FleetError(give_up(self._work, self._step, error)) from error
 
     def _await_stock(self, stock: int) -> None:
         """Let those that were just started become warm, for a while.
@@ -137,25 +137,11 @@ class _Roll:
         except FleetError as error:
             if self._canary_asked():
                 raise
-            raise RolledBack(self._given_up(error)) from error
+            raise RolledBack(give_up(self._work, self._step, error)) from error
 
     def _await_warm(self, count: int) -> None:
         limit = self._work.spec.rollout.warm_timeout
         self._work.pool.await_warm(self._new, count, timeout=limit, wait=self._work.wait)
-
-    def _given_up(self, error: FleetError) -> str:
-        """Its workers go, those of the old revision never stopped; the sentence that says so."""
-        work, new = self._work, self._new
-        slots = work.slots()
-        running = {revision for n in self._step.slots if (revision := slots[n].revision)}
-        old = min(running - {new}, default=new)
-        warm = set(work.pool.warm(new)) if old == new else set()
-        work.progress(f"  no worker of {new} gets warm ({error}); they go again")
-        work.remove(sorted(set(work.pool.free(new)) - warm))
-        work.keep_standbys(old)
-        return (
-            f"no worker of revision {new} got warm: {error}; nothing was handed over, {old} goes on"
-        )
 
     # --- one handover -----------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from fleet.act.steps import handover, leave_slots, open_slots, rejoin, standbys, wave
+from fleet.act.steps import handover, leave_slots, open_slots, rejoin, standbys, stop_all, wave
+from fleet.act.steps.step_memory import StopMemory
 from fleet.act.steps.work import StepWork
 from fleet.model import Step, StepKind
 
@@ -16,10 +17,11 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     worker = work.spec.worker
     wanted = worker is None or worker.membership == "static"
     dynamic = not work.pool.is_static(step.revision, otherwise=wanted)
+    stopped = work.lease.recall(StopMemory).stopped is not None
     kinds: dict[StepKind, Perform] = {
-        StepKind.OPEN: open_slots.perform,
+        StepKind.OPEN: stop_all.reopen if stopped else open_slots.perform,
         StepKind.LEAVE: leave_slots.perform,
-        StepKind.STOP_ALL: leave_slots.perform,
+        StepKind.STOP_ALL: stop_all.perform,
         StepKind.ROLL: wave.perform if dynamic else handover.perform,
         StepKind.REJOIN: rejoin.perform,
         StepKind.WARM: standbys.perform,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fleet.act.steps.work import StepWork
 from fleet.errors import FleetError
-from fleet.model import Step, StepKind
+from fleet.model import Step
 from fleet.slots import Gate, Phase, Slot
 from fleet.text import slots_of
 
@@ -30,11 +30,9 @@ class LeaveMemory:
 
 
 def perform(work: StepWork, step: Step) -> tuple[str, ...]:
-    """Let the step's members go, their workers with them; before members of another kind all."""
+    """Let the step's members go, their workers with them."""
     notes = leave_together(work, step.slots)
     drop_holders(work)
-    if step.kind is StepKind.STOP_ALL:
-        work.remove([w.name for w in work.pool.wanted() if w.revision != step.revision])
     return notes
 
 

@@ -20,3 +20,15 @@ class StepStart:
     """In the coordinator's records; None where they cannot be read."""
     members: tuple[str, ...] | None = None
     """Member ids (of an adopted group: instance ids, else member ids) that were there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopMemory:
+    """Of a plan that stops all and opens again, kept until its last step: what it can put back."""
+
+    stopped: tuple[int, ...] | None = None
+    """The slots that were open, once the new workers were warm."""
+    ran: str | None = None
+    """The revision of those; empty where it is not known."""
+    undone: str | None = None
+    """Why what ran is put back, whoever goes on."""
