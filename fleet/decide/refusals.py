@@ -67,7 +67,7 @@ def refusals(
             _wrong_assignor(world),
             "" if forced else _storm(world, steps),
             _no_topic(world, kinds),
-            "" if forced else _rolled_back(world),
+            "" if forced else _rolled_back(world, kinds),
         ]
     if kinds & _MEMBERSHIP:
         reasons += [_away(world, steps), _joining(world), _doubled(world)]
@@ -212,12 +212,18 @@ def missing_topic(world: GroupWorld) -> str:
     )
 
 
-def _rolled_back(world: GroupWorld) -> str:
-    """Without this the next cycle would try the same code again, and again."""
+def _rolled_back(world: GroupWorld, kinds: set[StepKind]) -> str:
+    """Without this the next cycle would try the same code again, and again.
+
+    It protects what runs: who leaves brings no code, and where nobody is there, nothing is put at
+    risk (and `fleet roll` would have no slot to roll).
+    """
     change = world.change
     if change is None or change.state is not ChangeState.ROLLED_BACK:
         return ""
-    if change.plan.revision != world.revision:
+    if change.plan.revision != world.revision or not kinds - {StepKind.WARM, StepKind.LEAVE}:
+        return ""
+    if not world.open_slots():
         return ""
     return (
         f"revision {world.revision} of {world.spec.group} was rolled back: "

@@ -200,18 +200,104 @@ def test_a_storm_does_not_hold_its_own_end() -> None:
     assert make_plan(stormy, wanted=3, now=NOW, force_roll=True).refusals == ()
 
 
+def _rolled_back(held: int, **changes: Any) -> GroupWorld:
+    """Its slots run what ran before; what was tried is what is wanted still."""
+    fleet = spec(**changes)
+    seen = world(fleet, held=held, runs=(spec(), "old"))
+    back = _change(ChangeState.ROLLED_BACK, world(fleet, held=3, runs=(spec(), "old")), "KeyError")
+    return replace(seen, change=back)
+
+
 def test_a_revision_that_was_rolled_back_waits_for_a_person() -> None:
     """The same code is not tried again by itself, but by `fleet roll`."""
-    fleet = spec()
-    seen = world(fleet, held=3, runs=(fleet, "old"))
-    back = _change(ChangeState.ROLLED_BACK, seen, "the canary on slot 0 failed: KeyError")
-    again = replace(seen, change=back)
+    again = _rolled_back(3)
     refused = make_plan(again, wanted=3, now=NOW).refusals
     assert len(refused) == 1
-    assert "was rolled back: the canary on slot 0 failed: KeyError" in refused[0]
-    assert make_plan(again, wanted=3, now=NOW, force_roll=True).refusals == ()
-    newer = world(fleet, held=3, runs=(fleet, "old"), code="corrected")
-    assert make_plan(replace(newer, change=back), wanted=3, now=NOW).refusals == ()
+    assert "was rolled back: KeyError" in refused[0]
+    newer = replace(again, revision="corrected")
+    assert make_plan(newer, wanted=3, now=NOW).refusals == ()
+
+
+def test_a_revision_that_was_rolled_back_holds_no_leave() -> None:
+    """Who leaves brings no code: slots drain, and all of them may stop."""
+    again = _rolled_back(3)
+    assert make_plan(again, wanted=0, now=NOW).refusals == ()
+    assert make_drain_plan(again, slots=[1], now=NOW).refusals == ()
+
+
+_CALM = world(held=3)
+
+
+@pytest.mark.parametrize(
+    ("refused", "lifted", "how"),
+    [
+        pytest.param(_paused(GROUP), _CALM, {}, id="`fleet resume`"),
+        pytest.param(_paused(None), _CALM, {}, id="`fleet resume --all`"),
+        pytest.param(
+            replace(_CALM, change=_change(ChangeState.RUNNING, _CALM)),
+            replace(_CALM, change=_change(ChangeState.ABORTED, _CALM)),
+            {},
+            id="`fleet apply --abort`",
+        ),
+        pytest.param(
+            replace(_CALM, change=_change(ChangeState.RUNNING, _CALM)),
+            replace(_CALM, change=_change(ChangeState.DONE, _CALM)),
+            {},
+            id="`fleet apply --resume`",
+        ),
+        pytest.param(replace(_CALM, snapshot_at=NOW - 61), _CALM, {}, id="the next look"),
+        pytest.param(_unsettled(GroupState.PREPARING), _CALM, {}, id="wait until it is Stable"),
+        pytest.param(without_holder(_CALM, 1), _CALM, {}, id="a worker takes the slot"),
+        pytest.param(_joining(), _CALM, {}, id="wait until its worker has committed"),
+        pytest.param(_doubled(), _CALM, {}, id="end it, then `fleet resume --slot`"),
+        pytest.param(replace(_CALM, storm=_storm()), _CALM, {}, id="the storm ends"),
+        pytest.param(
+            replace(world(spec(topics=["gone"]), held=3), topics={}),
+            replace(world(spec(topics=["gone"]), held=3), topics={"gone": 12}),
+            {},
+            id="create it",
+        ),
+        pytest.param(
+            replace(world(spec(topics=["gone"]), held=3), topics={}),
+            replace(world(spec(topics=["gone"], create={"partitions": 12}), held=3), topics={}),
+            {},
+            id="write create:",
+        ),
+        pytest.param(
+            _alone("consumer", None), world(), {"wanted": 2}, id="stop them all: another protocol"
+        ),
+        pytest.param(
+            _alone("consumer", None),
+            replace(
+                world(spec(worker={"protocol": "consumer"})),
+                group=_alone("consumer", None).group,
+            ),
+            {"wanted": 2},
+            id="write protocol: consumer",
+        ),
+        pytest.param(_alone("classic", "sessioned"), world(), {"wanted": 2}, id="end them first"),
+        pytest.param(
+            _rolled_back(3), _rolled_back(3), {"wanted": 3, "force_roll": True}, id="`fleet roll`"
+        ),
+        pytest.param(
+            _rolled_back(3, worker={"assignor": "range"}),
+            _rolled_back(3, worker={"assignor": "range"}),
+            {"wanted": 3, "force_roll": True},
+            id="`fleet roll`: another assignor",
+        ),
+        pytest.param(
+            _rolled_back(3), _rolled_back(0), {}, id="`fleet down`, then `fleet up` with more"
+        ),
+    ],
+)
+def test_what_a_refusal_advises_lifts_it(
+    refused: GroupWorld, lifted: GroupWorld, how: dict[str, Any]
+) -> None:
+    """The group as it is once that was done: what was wanted has steps, and none is refused."""
+    asked = {"wanted": 5, **how}
+    assert make_plan(refused, wanted=asked["wanted"], now=NOW).refusals
+    plan = make_plan(lifted, now=NOW, **asked)
+    assert (plan.empty, plan.refusals) == (False, ())
 
 
 def test_an_absent_member_may_leave() -> None:
