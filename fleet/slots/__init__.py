@@ -210,6 +210,8 @@ class Pause:
 
 ILL_AFTER = 3
 """Ends of a process after which its worker counts as one that cannot run."""
+STEADY_SECONDS = 60.0
+"""Life of a process after which the ends before it count no more as failures in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +230,13 @@ class WorkerProcess:
     """Last line or exit code of the last process that ended; None while the first one runs."""
     stuck: bool = False
     """It never ran and cannot (no such image, a Secret that is missing): exit_reason says why."""
+    failures: int = 0
+    """Ends in a row that nobody asked for; 0 once a process has lived for a minute."""
+
+    @property
+    def fails(self) -> bool:
+        """Whether it ends again and again, or cannot be started."""
+        return self.wanted and (self.stuck or self.failures >= ILL_AFTER)
 
     @property
     def ill(self) -> bool:

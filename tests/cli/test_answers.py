@@ -21,12 +21,18 @@ from fleet.commands.answers import (
 from fleet.commands.change.change_session import GroupOutcome
 from fleet.commands.doctor.checks import guarded
 from fleet.commands.doctor.doctor import as_json
-from fleet.commands.groups.group_status import GroupStatus, Managed, status_answer
+from fleet.commands.groups.group_status import (
+    GroupStatus,
+    Managed,
+    error_of,
+    status_answer,
+    with_failing,
+)
 from fleet.commands.groups.status_table import last_change, print_status
 from fleet.commands.parts import trial
 from fleet.decide.holds import Hold
 from fleet.decide.storms.assessment import Storm
-from fleet.decide.verdicts import GroupVerdict, LagVerdict, PartitionVerdict
+from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level, PartitionVerdict
 from fleet.errors import FleetError
 from fleet.manager.recent import Recent
 from fleet.model import (
@@ -125,7 +131,10 @@ STATUS = GroupStatus(
         workers=(WorkerProcess(name="w-1", group="orders", revision="0a1b2c3d4e", wanted=True,
                                running=True, restarts=0),
                  WorkerProcess(name="w-2", group="orders", revision="0a1b2c3d4e", wanted=True,
-                               running=True, restarts=2)),
+                               running=True, restarts=2),
+                 WorkerProcess(name="w-3", group="orders", revision="0a1b2c3d4e", wanted=True,
+                               running=False, restarts=28, failures=28,
+                               exit_reason="killed by SIGKILL: batch 7")),
         reports=(WorkerReport(worker="w-1", group="orders", revision="0a1b2c3d4e", phase="active",
                               slot=0, counter=4, http_port=None, batches=3, records=40,
                               reading="columnar"),
@@ -189,6 +198,30 @@ def test_json_answers_have_the_documented_shape(heading, answer):
     """Every key that is printed stands in docs/json.md with its kind, and no other."""
     assert answer["schema_version"] == 1
     assert shape(json.loads(json.dumps(answer))) == shape(documented(heading))
+
+
+def test_workers_that_end_again_and_again_are_told():
+    """In the table of slots, and as the group's verdict: what waits is not all there is to say."""
+    (managed,) = (STATUS.managed,)
+    assert managed is not None
+    told = "w-3 ended 28 times in a row: killed by SIGKILL: batch 7"
+    out = printed(print_status, SNAPSHOT, [STATUS], now=200.0, detail=True, width=200)
+    assert "ended 28 times in a row: killed by SIGKILL: batch 7" in out
+    well = GroupVerdict(group="orders", verdict=LagVerdict.OK, sentence="keeps up", partitions=1)
+    one = with_failing("orders", well, managed)
+    assert one is not None
+    assert (one.level, one.sentence) == (Level.WARN, f"1 of 3 workers cannot run: {told}")
+    none_runs = dataclasses.replace(managed, workers=managed.workers[2:], slots=())
+    for verdict in (well, None, dataclasses.replace(well, verdict=LagVerdict.UNSCORED)):
+        worst = with_failing("orders", verdict, none_runs)
+        assert worst is not None
+        assert (worst.level, told in worst.sentence) == (Level.ERR, True)
+    holds = dataclasses.replace(managed.slots[0], holder="w-3", holder_ended=True)
+    held = dataclasses.replace(managed, slots=(holds,))
+    assert error_of(holds, held) == told.removeprefix("w-3 ")
+    assert held.active == 0
+    steady = dataclasses.replace(managed.workers[2], running=True, failures=0)
+    assert with_failing("orders", well, dataclasses.replace(managed, workers=(steady,))) is well
 
 
 def test_the_brokers_answer_has_the_documented_shape(tmp_path, monkeypatch, capsys):

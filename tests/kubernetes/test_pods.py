@@ -76,6 +76,10 @@ def test_a_crash_loop_tells_its_last_words() -> None:
     assert (seen.stuck, seen.ill, seen.restarts) == (False, True, 4)
     assert seen.exit_reason == "exit code 1: ModuleNotFoundError: No module named 'jobs'"
     assert not seen.running
+    assert (seen.failures, seen.fails) == (4, True)
+    for since, failures in (("11:59:30", 4), ("11:58:30", 0)):
+        crashed["state"] = {"running": {"startedAt": f"2026-01-01T{since}Z"}}
+        assert worker(pod(container=crashed)).failures == failures, "a minute of life ends them"
 
 
 def test_out_of_memory_and_no_node_are_named() -> None:

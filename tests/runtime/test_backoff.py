@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fleet.act.local.process_table import Launch, ProcessRow
-from fleet.act.local.supervisor import FIRST_DELAY, STEADY_SECONDS, Supervisor, _Backoff
+from fleet.act.local.supervisor import FIRST_DELAY, Supervisor, _Backoff
 from fleet.clock import SystemClock
-from fleet.slots import ILL_AFTER
+from fleet.slots import ILL_AFTER, STEADY_SECONDS
 from fleet.system import processes
 from fleet.system.log_files import thin_out
 from tests.support.live_folders import files_below
@@ -84,7 +84,10 @@ def test_a_worker_that_cannot_be_started_says_why(tmp_path: Path):
         supervisor.table.close()
 
 
-@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(9, "SIGKILL (kill -9, or the kernel when memory ran out)"), (40, "signal 40")],
+)
 def test_a_worker_that_a_signal_killed_says_which(tmp_path: Path, number: int, name: str):
     """Also by one that has no name: its supervisor lives on, and starts it again."""
     supervisor = Supervisor(tmp_path, clock=SystemClock())

@@ -36,14 +36,14 @@ from fleet.errors import ConfigError, FleetError, Refused
 from fleet.extras import need
 from fleet.model import Plan
 from fleet.model.findings import Finding, ok, warn
-from fleet.slots import WorkerProcess
+from fleet.slots import STEADY_SECONDS, WorkerProcess
 from fleet.slots.database import DATABASE
 from fleet.slots.sqlite import SqliteStore
 from fleet.system.code import snapshot_code
 from fleet.system.home import write_whole
 from fleet.system.home_processes import environment, home_processes
 from fleet.system.log_files import LogPart, last_line, read_log, set_aside
-from fleet.system.processes import ProcessId, alive, end, spawn, wait_gone
+from fleet.system.processes import ProcessId, age, alive, end, spawn, wait_gone
 
 _KEPT_REVISIONS: Final = 10
 """Revisions of a group kept beside those in use: a way back needs no new copy."""
@@ -250,6 +250,7 @@ class LocalRuntime:
                     restarts=row.restarts,
                     pid=row.process.pid if running and row.process is not None else None,
                     exit_reason=row.exit_reason,
+                    failures=_failures(row),
                 )
             )
         return tuple(found)
@@ -367,6 +368,12 @@ class LocalKind:
 
 
 KIND: Final = LocalKind()
+
+
+def _failures(row: ProcessRow) -> int:
+    """Ends in a row, unless the process that runs has outlived them."""
+    steady = row.process is not None and alive(row.process) and age(row.process) >= STEADY_SECONDS
+    return 0 if steady else row.failures
 
 
 def _nothing_to_render(spec: FleetSpec) -> ConfigError:

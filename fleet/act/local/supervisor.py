@@ -28,6 +28,7 @@ from fleet.act.local.fork_servers import ForkServers
 from fleet.act.local.process_table import ProcessRow, ProcessTable
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError
+from fleet.slots import STEADY_SECONDS
 from fleet.system.home import write_whole
 from fleet.system.home_processes import environment, home_processes
 from fleet.system.log_files import last_line, set_aside, thin_out
@@ -50,8 +51,6 @@ SPARK_UI: Final = "FLEET_SPARK_UI"
 LOOK_SECONDS: Final = 0.2
 FIRST_DELAY: Final = 0.5
 LONGEST_DELAY: Final = 30.0
-STEADY_SECONDS: Final = 60.0
-"""A process that lived so long was well: the back-off begins anew."""
 LEAST_LIFE: Final = 1.0
 """An orderly end after less than this is treated as a failure, or it would spin."""
 _SPARK_GRACE: Final = 5.0
@@ -344,6 +343,8 @@ def _reason(code: int | None, last: str) -> str:
         how = "ended"  # not our child: started by a supervisor before this one
     elif code < 0:
         how = f"killed by {_signal_name(-code)}"
+        if code == -signal.SIGKILL:
+            how += " (kill -9, or the kernel when memory ran out)"
     else:
         how = f"exit code {code}"
     return f"{how}: {last}" if last and code != 0 else how

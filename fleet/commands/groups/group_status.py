@@ -15,13 +15,14 @@ from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.decide.holds import Hold
 from fleet.decide.storms.assessment import Storm, reach
 from fleet.decide.storms.storm_watch import budget_of
-from fleet.decide.verdicts import GroupVerdict
+from fleet.decide.verdicts import WORST, GroupVerdict, LagVerdict, Level
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import judged
 from fleet.manager.recent import Recent, recently
 from fleet.model import GroupSnapshot, Member, PartitionState, Receipt
 from fleet.model.rebalances import Rebalance
 from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
+from fleet.text import plural
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
@@ -60,7 +61,7 @@ class Managed:
     @property
     def active(self) -> int:
         """Slots whose holder has committed or polled."""
-        return sum(slot.phase is Phase.ACTIVE for slot in self.slots)
+        return sum(s.phase is Phase.ACTIVE and not s.holder_ended for s in self.slots)
 
     @property
     def standby(self) -> int:
@@ -84,6 +85,11 @@ class Managed:
             )
             for (revision, traceback), reports in found.items()
         )
+
+    @property
+    def failing(self) -> tuple[WorkerProcess, ...]:
+        """Workers that end again and again, or cannot be started."""
+        return tuple(worker for worker in self.workers if worker.fails)
 
     @property
     def spark_uis(self) -> tuple[str, ...]:
@@ -179,19 +185,51 @@ def statuses(
     verdicts = judged(fleet, snapshot, recent, names)
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
+    kept = {
+        name: _managed(fleet, name) for name in wanted if name in declared and pauses is not None
+    }
     return [
         GroupStatus(
             group=name,
             seen=snapshot.groups.get(name),
-            managed=_managed(fleet, name) if pauses is not None and name in declared else None,
+            managed=kept.get(name),
             pauses=None if pauses is None else tuple(p for p in pauses if p.group in (None, name)),
             per_hour=recent.per_hour(name),
             last_rebalance=recent.last.get(name),
             storm=storm(name),
-            verdict=verdicts.get(name),
+            verdict=with_failing(name, verdicts.get(name), kept.get(name)),
         )
         for name in wanted
     ]
+
+
+def with_failing(
+    group: str, verdict: GroupVerdict | None, managed: Managed | None
+) -> GroupVerdict | None:
+    """The verdict, no better than WARN where a worker ends again and again; STOP where all do.
+
+    What its log keeps up with says nothing of the workers that are to go on with it.
+    """
+    if managed is None or not managed.failing:
+        return verdict
+    wanted = [worker for worker in managed.workers if worker.wanted]
+    failing = managed.failing
+    worst = max(failing, key=lambda worker: worker.failures)
+    count = f"{len(failing)} of {plural(len(wanted), 'worker')}"
+    told = f"{count} cannot run: {worst.name} {how_it_fails(worst)}"
+    least = LagVerdict.STOP if len(failing) == len(wanted) else LagVerdict.WARN
+    if verdict is None:
+        return GroupVerdict(group=group, verdict=least, sentence=told)
+    known = verdict.verdict if verdict.verdict in WORST else LagVerdict.OK
+    worse = min(known, least, key=WORST.index)
+    said = told if verdict.level is Level.OK else f"{verdict.sentence}; {told}"
+    return replace(verdict, verdict=worse, sentence=said)
+
+
+def how_it_fails(worker: WorkerProcess) -> str:
+    """How often a worker has ended in a row, and how the last time."""
+    what = "cannot be started" if worker.stuck else f"ended {worker.failures} times in a row"
+    return f"{what}: {worker.exit_reason or 'no reason is known'}"
 
 
 def _managed(fleet: "Fleet", name: str) -> Managed:
@@ -299,6 +337,10 @@ def _managed_answer(managed: Managed) -> dict[str, Any]:
             "running": sum(w.running for w in managed.workers),
             "standby": managed.standby,
             "restarts": sum(w.restarts for w in managed.workers),
+            "failing": [
+                {"worker": w.name, "failures": w.failures, "error": w.exit_reason}
+                for w in managed.failing
+            ],
         },
         "hold": managed.hold and managed.hold.as_json(),
         "last_change": change
@@ -355,10 +397,16 @@ def _slots(managed: Managed) -> list[dict[str, Any]]:
             "batches": slot.batches,
             "records": by_slot[slot.number].records if slot.number in by_slot else None,
             "reading": by_slot[slot.number].reading if slot.number in by_slot else None,
-            "error": slot.error,
+            "error": error_of(slot, managed),
         }
         for slot in managed.slots
     ]
+
+
+def error_of(slot: Slot, managed: Managed) -> str | None:
+    """What a slot's owner reports, or else how its process ends again and again."""
+    failing = (how_it_fails(w) for w in managed.failing if w.name == slot.holder)
+    return slot.error or next(failing, None)
 
 
 def _storm(storm: Storm) -> dict[str, Any]:

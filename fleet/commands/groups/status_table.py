@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fleet.commands.answers import print_receipts, print_traceback, table
-from fleet.commands.groups.group_status import GroupStatus, Managed
+from fleet.commands.groups.group_status import GroupStatus, Managed, error_of, how_it_fails
 from fleet.decide.verdicts import Level
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.recent import Recent
@@ -217,13 +217,20 @@ def _slots(managed: Managed) -> object:
             _count(slot.batches),
             _count(report.records if report else None),
             (report.reading if report else None) or "-",
-            escape(slot.error or ""),
+            escape(error_of(slot, managed) or ""),
         )
     for report in managed.without_slot:
         rows.add_row(
             "-", report.phase, escape(report.worker), report.revision, "-", "-", "-",
             escape(report.error or ""),
         )  # fmt: skip
+    shown = {slot.holder for slot in managed.slots} | {r.worker for r in managed.without_slot}
+    for worker in managed.failing:
+        if worker.name not in shown:
+            rows.add_row(
+                "-", "failed", escape(worker.name), worker.revision, "-", "-", "-",
+                escape(how_it_fails(worker)),
+            )  # fmt: skip
     return rows
 
 

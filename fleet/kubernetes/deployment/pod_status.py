@@ -19,7 +19,7 @@ from fleet.kubernetes.client.object_names import (
     HASH_LABEL,
     REVISION_ANNOTATION,
 )
-from fleet.slots import WorkerProcess
+from fleet.slots import STEADY_SECONDS, WorkerProcess
 
 Object = dict[str, Any]
 
@@ -58,6 +58,7 @@ def worker_of(
         restarts=int(container.get("restartCount") or 0),
         exit_reason=exit_reason(pod),
         stuck=_stuck(pod, now),
+        failures=_failures(container, now),
     )
 
 
@@ -139,6 +140,14 @@ def _reason(container: Object) -> str | None:
             what = f"{'' if reason == 'Error' else f'{reason}, '}exit code {ended.get('exitCode')}"
             return told + _joined(what, _last_line(ended.get("message")))
     return None
+
+
+def _failures(container: Object, now: float) -> int:
+    """Restarts, unless the container that runs has outlived them."""
+    running = (container.get("state") or {}).get("running") or {}
+    began = running.get("startedAt")
+    steady = began is not None and now - _seconds(began) >= STEADY_SECONDS
+    return 0 if steady else int(container.get("restartCount") or 0)
 
 
 def _stuck(pod: Object, now: float) -> bool:
