@@ -83,7 +83,8 @@ class Slot:
 class Handover:
     """Asks the holder with this token to drain and release; only `revision` may take it then.
 
-    Void for asking once the token has moved on; keeps pinning the taker until it is removed.
+    Void for asking once the token has moved on; keeps pinning the taker until it is removed, or
+    until the slot could be taken and the revision had no living standby for a lease.
     """
 
     token: int
@@ -325,10 +326,12 @@ class SlotStore(Protocol):
         revision: str,
         spark_session: str | None,
         lease: float = 0.0,
+        void: Handover | None = None,
     ) -> Slot | None:
         """Take the slot if it is open, not leaving, not quarantined and (holder, token, counter)
         are still as seen (a free slot, or one whose lease the caller has watched expire).
-        Enforces a Handover's revision and, where there is none, `on_trial`, over the slots as
+        Enforces a Handover's revision (but not that of `void`, of whose revision the caller has
+        seen no standby for a lease) and, where there is none, `on_trial`, over the slots as
         stored at that moment: two standbys that both saw their revision hold nothing do not
         both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
         error, `lease`. member_id and the former holder's session stay in `seen`. None: lost.

@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Final
 
 from fleet.errors import Unreachable
-from fleet.slots import Phase, Slot, transitions
+from fleet.slots import Handover, Phase, Slot, transitions
 from fleet.slots.backend import Key, Kind, Moved
 from fleet.slots.doubts import Doubts
 from fleet.slots.gates import Claim, GateRecord
@@ -52,11 +52,16 @@ class Attempt:
     worker: str
     revision: str
     session: str | None
+    void: Handover | None
 
     def is_admitted(self, record: GateRecord) -> bool:
         """Whether the gate lets this worker into this slot."""
         return transitions.admits(
-            record, self.seen.number, worker=self.worker, revision=self.revision
+            record,
+            self.seen.number,
+            worker=self.worker,
+            revision=self.revision,
+            void=self.void,
         )
 
     def stands(self, stored: Slot) -> bool:
@@ -81,10 +86,13 @@ class SlotAcquisition:
         revision: str,
         spark_session: str | None,
         lease: float = 0.0,
+        void: Handover | None = None,
     ) -> Slot | None:
         """Take the slot if it is still as seen and the gate lets this revision in; else None."""
         self.settle()
-        attempt = Attempt(seen=seen, worker=worker, revision=revision, session=spark_session)
+        attempt = Attempt(
+            seen=seen, worker=worker, revision=revision, session=spark_session, void=void
+        )
         key = key_of(seen)
         fresh = not self._objects.backend.hears
         claim: Claim | Free | None = None
@@ -162,7 +170,8 @@ class SlotAcquisition:
         record = self._objects.record(attempt.seen.group, fresh=fresh)
         if not attempt.is_admitted(record):
             return None
-        pinned = stored.number in record.gate.handover
+        pin = record.gate.handover.get(stored.number)
+        pinned = pin is not None and pin.revision == attempt.revision
         if pinned or stored.revision in {None, attempt.revision} or self._is_proven(attempt):
             return FREE
         return self._claim(attempt)

@@ -20,6 +20,7 @@ from fleet.model import Plan, TopicPartition
 from fleet.slots import (
     Change,
     Gate,
+    Handover,
     Pause,
     Quarantine,
     Slot,
@@ -131,10 +132,16 @@ class Store:
         revision: str,
         spark_session: str | None,
         lease: float = 0.0,
+        void: Handover | None = None,
     ) -> Slot | None:
         """Take the slot if it is still as seen and the gate lets this revision in; else None."""
         return self._taking.take(
-            seen, worker=worker, revision=revision, spark_session=spark_session, lease=lease
+            seen,
+            worker=worker,
+            revision=revision,
+            spark_session=spark_session,
+            lease=lease,
+            void=void,
         )
 
     def settle(self) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from fleet.errors import LostLease
 from fleet.model import Plan
-from fleet.slots import Change, ChangeState, Phase, Slot
+from fleet.slots import Change, ChangeState, Handover, Phase, Slot
 from fleet.slots.gates import GateRecord
 
 
@@ -79,10 +79,14 @@ def moved(slot: Slot, event: Event) -> Phase:
 # --- slots ----------------------------------------------------------------------------------
 
 
-def admits(record: GateRecord, number: int, *, worker: str, revision: str) -> bool:
-    """Whether the gate lets this worker take this slot."""
+def admits(
+    record: GateRecord, number: int, *, worker: str, revision: str, void: Handover | None = None
+) -> bool:
+    """Whether the gate lets this worker take this slot. void: a pin that has ended, as it saw."""
     gate = record.gate
     pinned = gate.handover.get(number)
+    if pinned == void:
+        pinned = None
     if worker in record.going or (pinned is not None and pinned.revision != revision):
         return False
     return number in gate.open - gate.leaving - gate.quarantined

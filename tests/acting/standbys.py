@@ -190,6 +190,8 @@ class Crowd:
         if not who.wanted:
             return
         gate, slots = self.store.gate(GROUP), self.store.slots(GROUP)
+        self.watcher.takeable(worker=who.name, revision=who.revision, since=0.0)
+        void = self.watcher.void
         for seen in candidates(
             gate,
             slots,
@@ -198,9 +200,14 @@ class Crowd:
             dead=self.watcher.dead(),
             waited=frozenset(s.number for s in slots),
             newest=True,
+            void=void,
         ):
             who.slot = self.store.take(
-                seen, worker=who.name, revision=who.revision, spark_session=None
+                seen,
+                worker=who.name,
+                revision=who.revision,
+                spark_session=None,
+                void=void.get(seen.number),
             )
             if who.slot is not None:
                 who.joined_at = None

@@ -77,6 +77,48 @@ def test_the_canary_has_to_commit(scene):
     assert max(seen) >= 20
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["canary", "another"])
+@pytest.mark.parametrize("back", [True, False])
+def test_a_slot_does_not_wait_for_a_revision_that_is_gone(scene, which, back):
+    """A standby of the old one serves it after a lease; the roll goes on when the new is back."""
+    here = scene(rollout={"max_parallel": 1})
+    here.running(2)
+    here.crowd.start(GROUP, "old", 2)  # kept for the way back
+    gone: list[float] = []
+    silent: list[float] = []
+    turn = here.clock.turn
+
+    def watch():
+        now = here.clock.monotonic()
+        asked = here.gate().handover.get(which)
+        if asked is not None and not gone:
+            gone.append(now)
+            if not back:
+                here.crowd.room = 0
+                here.like("new", warm_after=1e9)
+            for each in here.crowd.people.values():
+                if each.revision == "new" and each.slot is None:
+                    each.wanted = each.alive = False
+            if back:
+                here.crowd.start(GROUP, "new", 2)
+                here.like("new", warm_after=40.0)
+        turn()
+        if here.slots()[which].holder is None:
+            silent.append(now)
+
+    here.clock.turn = watch
+    done = here.perform(step_of(ROLL, (0, 1)))
+    assert gone
+    assert max(silent, default=gone[0]) - gone[0] < 30
+    assert here.slots()[which].phase is Phase.ACTIVE
+    if back:
+        assert done.state is ChangeState.DONE, done.sentence
+        assert here.revisions() == ["new"] * 2
+    else:
+        assert done.state is (ChangeState.FAILED if which else ChangeState.ROLLED_BACK)
+        assert here.revisions() == (["new", "old"] if which else ["old", "old"])
+
+
 def test_a_canary_without_data_passes_after_a_while(scene):
     """Nothing to read is no error."""
     here = scene(rollout={"bake": 30})

@@ -28,6 +28,7 @@ MUTANTS = faults(
         ("fleet/worker/slot/eligibility.py", _ELIGIBLE): {
             "eligible-leaving-slot": "sorted(gate.open - gate.[-leaving - gate.-]quarantined)",
             "eligible-pin-ignored-after-a-lease": "return {+waited or +}pin.revision == revision",
+            "eligible-ended-pin-still-counts": "if pin is not None[- and not void-]:",
             "eligible-failed-slot-again-at-once": "first = [-slot.revision != revision-]{+newest+}",
             "eligible-trial-forgotten": "return [-(-]first or waited[-) and not on_trial(slots, slot, revision)-]",
             "eligible-handed-over-slot-taken-back": "and (slot.number not in handed or [-slot.number in waited-]{+newest+})",

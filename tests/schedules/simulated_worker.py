@@ -8,7 +8,7 @@ loops around them, as `fleet.worker.slot.process` and `SlotHolder` have them.
 from typing import Any, Protocol
 
 from fleet.errors import FleetError, Unreachable
-from fleet.slots import Slot, WorkerReport
+from fleet.slots import Handover, Slot, WorkerReport
 from fleet.slots.store import Store
 from fleet.worker.events import Events
 from fleet.worker.member.member_state import End
@@ -165,7 +165,7 @@ class SimulatedWorker:
         for seen in self.watcher.takeable(
             worker=self.name, revision=self.revision, since=self.since
         ):
-            slot = self._take(seen)
+            slot = self._take(seen, self.watcher.void.get(seen.number))
             if slot is not None:
                 self.tenure = Tenure(self, slot)
                 ended = self.tenure.serve(seen)
@@ -181,7 +181,7 @@ class SimulatedWorker:
         self.rest()
         return None
 
-    def _take(self, seen: Slot) -> Slot | None:
+    def _take(self, seen: Slot, void: Handover | None) -> Slot | None:
         try:
             slot = self.store.take(
                 seen,
@@ -189,6 +189,7 @@ class SimulatedWorker:
                 revision=self.revision,
                 spark_session=None,
                 lease=self.around.lease,
+                void=void,
             )
         except Unreachable as error:
             self.events.log_rarely(str(error))

@@ -103,6 +103,24 @@ def test_the_gate_says_who_may_take(store, gate, revision, taken):
     assert (take(store, Slot(group=GROUP, number=0), revision=revision) is not None) is taken
 
 
+def test_a_pin_that_has_ended_keeps_nobody_away(store):
+    """Just the pin that the taker saw end; whoever is on trial gets no second slot by it."""
+    pins = {n: Handover(token=1, revision="r2") for n in (0, 1)}
+    open_slots(store, 0, 1)
+    old = [take(store, slot, worker=f"old-{slot.number}") for slot in store.slots(GROUP)]
+    open_slots(store, 0, 1, handover=pins)
+    assert all(slot is not None and store.release(slot, clean=True) for slot in old)
+
+    def take_of(number: int, void: Handover, revision: str = "r1") -> Slot | None:
+        seen = store.slots(GROUP)[number]
+        return store.take(seen, worker="s", revision=revision, spark_session=None, void=void)
+
+    assert take_of(0, Handover(token=2, revision="r2")) is None
+    assert take_of(0, pins[0], "r3") is not None
+    assert take_of(1, pins[1], "r3") is None
+    assert take_of(1, pins[1]) is not None
+
+
 def test_a_revision_on_trial_gets_no_second_slot_of_another(store):
     """Whatever its standbys saw: the second slot waits until the first is active [22]."""
     open_slots(store, 0, 1)

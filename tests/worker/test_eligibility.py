@@ -27,6 +27,7 @@ def numbers(
     waited: set[int] | None = None,
     newest: bool = True,
     handed: set[int] | None = None,
+    void: set[int] | None = None,
 ) -> set[int]:
     found = candidates(
         gate,
@@ -37,6 +38,7 @@ def numbers(
         waited=frozenset(waited or ()),
         newest=newest,
         handed=frozenset(handed or ()),
+        void=void or (),
     )
     return {slot.number for slot in found}
 
@@ -144,3 +146,13 @@ def test_a_spoiled_slot_is_anothers_at_once():
     assert numbers(gate, spoiled, revision="r1", newest=False) == {0}
     assert numbers(gate, spoiled, revision="r2") == set()
     assert numbers(gate, spoiled, revision="r2", waited={0}) == {0}
+
+
+def test_a_pin_that_has_ended_is_none():
+    """The slot goes on as in a roll: to the revision it had, to others after a lease."""
+    gate = replace(GATE, handover={0: Handover(token=1, revision="r2")})
+    was = [replace(held(0), holder=None, phase=Phase.FREE), held(1)]
+    assert numbers(gate, was) == set()
+    assert numbers(gate, was, void={0}) == {0}
+    assert numbers(gate, was, revision="r3", void={0}) == set()
+    assert numbers(gate, was, revision="r3", void={0}, waited={0}) == {0}

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from fleet.clock import ManualClock
+from fleet.errors import Unreachable
 from fleet.slots import Gate, Handover, Phase
 from fleet.slots.evidence import known_for
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.slot.slot_lease import SlotWatcher
+from tests.support.slot_records import report_of
 
 
 class FedStore(SqliteStore):
@@ -112,3 +114,85 @@ def test_a_slot_that_was_handed_over_is_left_to_others(scene: Scene):
     scene.store.write_gate(replace(scene.store.gate("g"), handover={}))
     scene.watcher.forget()
     assert scene.takeable() == [0, 1]
+
+
+PIN = Handover(token=1, revision="new")
+
+
+class Pinned(Scene):
+    """Slot 1, released by its holder, is pinned to another revision than the standby's."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        held = self.store.take(
+            self.store.slots("g")[1], worker="v", revision="r", spark_session=None
+        )
+        assert held is not None
+        gate = self.store.gate("g")
+        assert self.store.write_gate(replace(gate, handover={1: PIN})) is not None
+        assert self.store.release(held, clean=True)
+        self.counter, self.phase = 0, "standby"
+
+    def later(self, seconds: float, *alive: str) -> None:
+        """Time goes by; workers of these revisions report meanwhile."""
+        while seconds > 0:
+            self.clock.sleep(1.0)
+            seconds -= 1.0
+            self.counter += 1
+            for revision in alive:
+                self.store.report(
+                    report_of(
+                        worker=f"w-{revision}",
+                        revision=revision,
+                        counter=self.counter,
+                        phase=self.phase,
+                    )
+                )
+            self.store.beat("g")
+            self.takeable()
+
+    def pinned(self) -> bool:
+        """Whether slot 1 is not for this standby."""
+        return 1 not in self.takeable()
+
+
+@pytest.mark.parametrize("revision", ["new", "new~5d9f"])
+def test_a_pin_holds_while_its_revision_has_a_standby(tmp_path: Path, revision: str):
+    """One of a template that is not registered yet, too; without any it ends after a lease."""
+    scene = Pinned(tmp_path)
+    scene.later(60.0, revision)
+    assert scene.pinned()
+    scene.later(9.0)
+    assert scene.pinned()
+    scene.later(2.0)
+    assert not scene.pinned()
+    assert scene.watcher.void == {1: PIN}
+    (seen,) = (s for s in scene.watcher.slots if s.number == 1)
+    taken = scene.store.take(
+        seen, worker="s", revision="r", spark_session=None, void=scene.watcher.void[1]
+    )
+    assert taken is not None
+    assert (taken.holder, taken.token) == ("s", 2)
+
+
+@pytest.mark.parametrize("phase", ["starting", "active"])
+def test_workers_that_cannot_take_it_soon_keep_no_pin(tmp_path: Path, phase: str):
+    """Those that come back start first; a holder has its slot."""
+    scene = Pinned(tmp_path)
+    scene.phase = phase
+    scene.later(9.0, "new")
+    assert scene.pinned()
+    scene.later(3.0, "new")
+    assert not scene.pinned()
+
+
+def test_a_pin_stands_while_reports_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Who is there is not known then."""
+    scene = Pinned(tmp_path)
+
+    def away(group: str) -> None:
+        raise Unreachable("the store is away")
+
+    monkeypatch.setattr(scene.store, "reports", away)
+    scene.later(60.0)
+    assert scene.pinned()

@@ -180,7 +180,26 @@ class _Roll:
             self._work.pool.raise_if_ill(self._new)
             for slot in slots:
                 raise_on_error(self._work, slot, self._new)
+        self._ask_again(slots)
         return all(runs(slot, self._new) and memory.since(slot) for slot in slots)
+
+    def _ask_again(self, slots: Sequence[Slot]) -> None:
+        """Ask holders of another revision, who took a slot while nobody of the new one was there,
+        once there are warm workers for all of these slots.
+        """
+        work, pins = self._work, self._work.gate().handover
+        lost = {
+            slot.number: slot
+            for slot in slots
+            if slot.holder is not None
+            and slot.revision != self._new
+            and (pin := pins.get(slot.number)) is not None
+            and slot.token > pin.token
+        }
+        if lost and len(work.pool.warm(self._new)) >= len(lost):
+            again = asks_of(lost, self._new, self._memory())
+            work.progress(f"  {slots_of(sorted(lost))} asked again: {self._new} is back")
+            work.write_gate(lambda gate: asking(gate, again))
 
     def _roll_back(self, number: int, error: FleetError) -> NoReturn:
         """The slot goes back to a standby of what it ran, which was kept for that."""

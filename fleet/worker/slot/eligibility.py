@@ -1,7 +1,8 @@
 """Which slot a standby may take: pure.
 
 A slot is for the taking where it is open, not leaving, not quarantined, and free or held by a
-worker whose lease has expired [13]; a handover pins it to one revision. Without a pin [22]:
+worker whose lease has expired [13]; a handover pins it to one revision, while standbys of that one
+live. Without a pin [22]:
 a free slot goes to the standby whose revision was published last, older ones wait one lease; a
 revision takes a second slot of another one only after its first is active, so that a bad one
 takes one slot, not all (a preference here, on what was last read; the store says so again in the
@@ -12,7 +13,7 @@ yet. Standbys that race for several slots begin at different ones, by their name
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from fleet.slots import Gate, Slot, WorkerReport
 from fleet.slots.trials import on_trial, spoiled
@@ -28,12 +29,13 @@ def candidates(
     waited: frozenset[int],
     newest: bool,
     handed: frozenset[int] = frozenset(),
+    void: Collection[int] = (),
 ) -> tuple[Slot, ...]:
     """Slots that this standby may take now, best first.
 
     dead: slots whose holder this worker has watched expire. waited: slots that this worker has
     seen takeable for one lease. newest: no standby of a later revision waits. handed: slots that
-    this worker was asked to hand over, and did.
+    this worker was asked to hand over, and did. void: slots whose pin has ended.
     """
     known = {slot.number: slot for slot in slots}
     numbers = sorted(gate.open - gate.leaving - gate.quarantined)
@@ -42,7 +44,15 @@ def candidates(
         for slot in (known.get(n, Slot(group=gate.group, number=n)) for n in numbers)
         if takeable(slot, dead)
         and (slot.number not in handed or slot.number in waited)
-        and _admits(gate, slot, slots, revision, newest=newest, waited=slot.number in waited)
+        and _admits(
+            gate,
+            slot,
+            slots,
+            revision,
+            newest=newest,
+            waited=slot.number in waited,
+            void=slot.number in void,
+        )
     ]
     if not found:
         return ()
@@ -63,9 +73,10 @@ def _admits(
     *,
     newest: bool,
     waited: bool,
+    void: bool,
 ) -> bool:
     pin = gate.handover.get(slot.number)
-    if pin is not None:
+    if pin is not None and not void:
         return pin.revision == revision
     rolling = bool(gate.handover) and slot.revision is not None
     first = slot.revision == revision if rolling else newest

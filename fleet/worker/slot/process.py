@@ -400,7 +400,7 @@ class _Worker:
         for seen in watcher.takeable(
             worker=self._name, revision=self._settings.revision, since=self._reporter.since
         ):
-            self._holder = SlotHolder.take(tools, seen)
+            self._holder = SlotHolder.take(tools, seen, watcher.void.get(seen.number))
             if self._holder is not None:
                 self._watch_brokers(False)
                 ended = self._holder.serve()

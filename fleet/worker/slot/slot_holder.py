@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fleet.errors import FleetError, Unreachable
-from fleet.slots import Phase, Slot
+from fleet.slots import Handover, Phase, Slot
 from fleet.worker.member.member_state import End, Ended, MemberState
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.nudging import Nudging
@@ -80,13 +80,23 @@ class SlotHolder:
         )
 
     @classmethod
-    def take(cls, tools: HolderTools, seen: Slot) -> "SlotHolder | None":
-        """Take the slot, and cure what its holder left running; None: somebody was quicker."""
+    def take(
+        cls, tools: HolderTools, seen: Slot, void: Handover | None = None
+    ) -> "SlotHolder | None":
+        """Take the slot, and cure what its holder left running; None: somebody was quicker.
+
+        void: its pin, which has ended.
+        """
         session, told = tools.runner.session_id, tools.settings
         lease = told.group.runtime.lease
         try:
             slot = tools.store.take(
-                seen, worker=tools.name, revision=told.revision, spark_session=session, lease=lease
+                seen,
+                worker=tools.name,
+                revision=told.revision,
+                spark_session=session,
+                lease=lease,
+                void=void,
             )
         except Unreachable as error:
             tools.events.log_rarely(str(error))

@@ -10,12 +10,12 @@ small writes per lease.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Slot, SlotStore
+from fleet.slots import Gate, Handover, Slot, SlotStore, WorkerReport
 from fleet.slots.evidence import LeaseWatch, known_for
 from fleet.worker.events import Events
 from fleet.worker.slot.eligibility import candidates, outranked, takeable
@@ -37,6 +37,9 @@ class SlotWatcher:
         self._read_at = 0.0
         self._free_since: dict[int, float] = {}
         self._handed: dict[int, int] = {}
+        self._reports = LeaseWatch.over(store, group=group, lease=lease, clock=clock)
+        self.void: Mapping[int, Handover] = {}
+        """Pins that have ended, by slot, as of the last `takeable`."""
         self.gate = Gate(group=group)
         self.slots: tuple[Slot, ...] = ()
 
@@ -113,6 +116,14 @@ class SlotWatcher:
         handed = frozenset(
             n for n, token in self._handed.items() if n in pins and pins[n].token == token
         )
+        pinned = {n: pins[n] for n in free & pins.keys() if pins[n].revision != revision}
+        reports = self._read_reports() if free else ()
+        warm = self._warm_revisions(reports or (), now) if pinned else set()
+        self.void = {
+            n: pin
+            for n, pin in pinned.items()
+            if n in waited and reports is not None and _plain(pin.revision) not in warm
+        }
         return candidates(
             self.gate,
             self.slots,
@@ -121,18 +132,29 @@ class SlotWatcher:
             dead=dead,
             waited=waited,
             handed=handed,
-            newest=not free or self._is_newest(revision, since),
+            void=self.void,
+            # A dead one's report may hold us up for one lease.
+            newest=outranked(reports or (), revision=revision, since=since) is None,
         )
 
-    def _is_newest(self, revision: str, since: float) -> bool:
-        """No standby of a revision that was published later waits; a dead one's report may
-        hold us up for one lease.
-        """
+    def _read_reports(self) -> tuple[WorkerReport, ...] | None:
         try:
-            reports = self._store.reports(self._group)
+            return self._store.reports(self._group)
         except Unreachable:
-            return True
-        return outranked(reports, revision=revision, since=since) is None
+            return None
+
+    def _warm_revisions(self, reports: Iterable[WorkerReport], now: float) -> set[str]:
+        """What living standbys run: an observer counts a lease from its first look at a report."""
+        return {
+            _plain(each.revision)
+            for each in reports
+            if not self._reports.expired(each.worker, each.counter, now) and each.phase == "standby"
+        }
+
+
+def _plain(revision: str) -> str:
+    """Without the template of a pod that no manager has registered yet [22]."""
+    return revision.partition("~")[0]
 
 
 class SlotLease:
