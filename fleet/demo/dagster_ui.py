@@ -21,7 +21,7 @@ from fleet.demo.dagster_page import DagsterPage
 from fleet.errors import FleetError, Unreachable
 from fleet.system import processes
 from fleet.system.home import write_whole
-from fleet.system.ports import PortTaken, free_ports, is_free
+from fleet.system.ports import PortTaken, free_ports, says_taken
 from fleet.system.processes import ProcessId
 from fleet.system.retrying import retry
 
@@ -75,6 +75,7 @@ class DagsterUi:
         write_whole(workspace, json.dumps({"load_from": [{"python_module": where}]}) + "\n")
         self.port = self.port or free_ports(1, HOST)[0]
         command = (sys.executable, "-m", "dagster", "dev", "-w", str(workspace))
+        self.log.unlink(missing_ok=True)  # what it says of its port is read there
         self._process = processes.spawn(
             (*command, "-h", HOST, "-p", str(self.port), "--log-level", "warning"),
             log=self.log,
@@ -91,22 +92,23 @@ class DagsterUi:
     def wait_ready(self) -> None:
         """Wait until the page answers and the definitions are loaded.
 
-        Raises Unreachable or FleetError with what Dagster said. One that ended because its port
-        was taken is started again on another one.
+        Raises Unreachable or FleetError with what Dagster said. One whose port was taken is started
+        again on another one.
         """
         deadline = self.clock.monotonic() + _START_SECONDS
         retry("starting Dagster", lambda: self._wait_ready(deadline), on=PortTaken)
 
     def _wait_ready(self, deadline: float) -> None:
         while not self.page.loaded():
-            if self._process is None or not processes.alive(self._process):
-                ended = f"dagster dev ended while it started; see {self.log}"
-                if self.port is None or is_free(self.port, HOST):
-                    raise FleetError(ended)
+            # Without its port the web server says so, and neither it nor the rest ends.
+            if says_taken(self.log.read_text(encoding="utf-8", errors="replace")):
+                taken = f"port {self.port} of {HOST} is taken"
                 self.end()
                 self.port = None
                 self.start()
-                raise PortTaken(ended)
+                raise PortTaken(taken)
+            if self._process is None or not processes.alive(self._process):
+                raise FleetError(f"dagster dev ended while it started; see {self.log}")
             if self.clock.monotonic() > deadline:
                 raise Unreachable(
                     f"Dagster does not answer at {self.url} after {_START_SECONDS:g} s; "

@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.demo.dagster_page import DagsterPage
 from fleet.system import processes
-from fleet.system.ports import on_free_ports
+from fleet.system.ports import on_free_ports, says_taken
 from fleet.system.processes import ProcessId
 from tests.support.waiting import until
 
@@ -103,6 +103,7 @@ def dagster_dev(folder: Path, environ: Mapping[str, str]) -> Iterator[Served]:
 @contextmanager
 def _dagster_dev(folder: Path, environ: Mapping[str, str], port: int) -> Iterator[Served]:
     kept = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "FLEET_CONFIG")}
+    (folder / "dagster.log").unlink(missing_ok=True)
     process = processes.spawn(
         [sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(port)],
         log=folder / "dagster.log",
@@ -114,7 +115,8 @@ def _dagster_dev(folder: Path, environ: Mapping[str, str], port: int) -> Iterato
     try:
 
         def loaded() -> bool:
-            assert processes.alive(process), served.log.read_text()
+            words = served.log.read_text()
+            assert processes.alive(process) and not says_taken(words), words  # noqa: PT018
             return served.loaded()
 
         until(loaded, "Dagster's page", picture=served.log.read_text)
