@@ -1,5 +1,6 @@
 """A pod's log, read on from where one was, whatever its worker writes into a line."""
 
+import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from fleet.clock import SystemClock
+from fleet.errors import FleetError
 from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.connection import Connection
 from fleet.kubernetes.client.pod_log import read_log
@@ -18,14 +20,24 @@ class Kubelet:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.refusal: str | None = None
 
     def request(self, method: str, url: str, **_: Any) -> SimpleNamespace:
         asked = parse_qs(urlsplit(url).query)
+        if asked.get("container") != ["worker"]:
+            return _refused("a container name must be specified for pod orders-1")
         if "previous" in asked:
-            return SimpleNamespace(status=400, read=lambda: b"{}")
+            return _refused('previous terminated container "worker" in pod "orders-1" not found')
+        if self.refusal is not None:
+            return _refused(self.refusal)
         since = asked.get("sinceTime", [""])[0].rstrip("Z")
         sent = "".join(f"{line}\n" for line in self.lines if line[:19] >= since)
         return SimpleNamespace(status=200, read=sent.encode)
+
+
+def _refused(why: str) -> SimpleNamespace:
+    said = json.dumps({"kind": "Status", "message": why}).encode()
+    return SimpleNamespace(status=400, read=lambda: said)
 
 
 @pytest.fixture
@@ -78,3 +90,21 @@ def test_what_has_no_stamp_is_no_place_to_read_on_from(
     assert news() == ["one", "unable to retrieve container logs"]
     kubelet.lines[1:] = ["2026-11-25T10:00:02.2Z two"]
     assert news() == ["two"]
+
+
+def test_a_container_that_waits_to_start_says_why(
+    kubelet: Kubelet, news: Callable[[], list[str]]
+) -> None:
+    """Once: whoever follows reads on when it writes."""
+    kubelet.refusal = 'container "worker" in pod "orders-1" is waiting to start: ErrImageNeverPull'
+    assert news() == [kubelet.refusal]
+    assert news() == []
+    kubelet.refusal, kubelet.lines = None, ["2026-11-25T10:00:01.1Z one"]
+    assert news() == ["one"]
+
+
+def test_any_other_refusal_is_an_error(kubelet: Kubelet, news: Callable[[], list[str]]) -> None:
+    """It is not taken for a container that has written nothing."""
+    kubelet.refusal = "container worker is not valid for pod orders-1"
+    with pytest.raises(FleetError, match="container worker is not valid"):
+        news()
