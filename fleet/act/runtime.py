@@ -117,8 +117,8 @@ class Runtime(Protocol):
         """Let go of the store; workers go on."""
         ...
 
-    def purge(self) -> None:
-        """After `down`: forget slots, workers, settings and logs."""
+    def purge(self) -> tuple[str, ...]:
+        """After `down`: forget slots, workers, settings and logs; what stays, and why."""
         ...
 
 

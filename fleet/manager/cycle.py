@@ -366,7 +366,8 @@ class Fleet(PlanningFleet):
                         say=progress,
                     )
         if purge:
-            self.runtime.purge()
+            for sentence in self.runtime.purge():
+                progress(sentence)
         if self.spec.cluster.bootstrap_servers == EMBEDDED:
             progress("stopping the broker")
             broker = Broker(self.home)

@@ -9,6 +9,7 @@ from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.kubernetes.client.object_names import SPARK, ObjectNames
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
+from fleet.kubernetes.deployment.spark_changes import ensure_token
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
 from tests.support.pod_yard import Yard
 
@@ -69,3 +70,20 @@ def test_other_peoples_pods_are_left_alone(
     runtime.down(grace=0.0)
     assert yard.names() == ["theirs"]
     assert (("Deployment", SPARK) in yard.server.objects) == spark_stays
+
+
+@pytest.mark.parametrize("by_fleet", [True, False])
+def test_a_purge_deletes_the_token_that_fleet_made(
+    yard: Yard, runtime: KubernetesRuntime, by_fleet: bool
+) -> None:
+    """One that a person made stays, which is told."""
+    theirs = {"kind": "Secret", "metadata": {"name": SPARK, "labels": {"team": "data"}}}
+    if not by_fleet:
+        yard.server.put(theirs)
+    ensure_token(yard.api)
+    assert ("Secret", SPARK) in yard.server.objects
+    runtime.down(grace=0.0)
+    told = runtime.purge()
+    assert (("Secret", SPARK) in yard.server.objects) == (not by_fleet)
+    assert len(told) == (0 if by_fleet else 1)
+    assert all("Secret fleet-spark stays: Fleet did not make it" in each for each in told)

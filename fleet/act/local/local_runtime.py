@@ -321,13 +321,14 @@ class LocalRuntime:
         if left:
             raise FleetError(f"processes of {self.home} cannot be ended: {', '.join(left)}")
 
-    def purge(self) -> None:
+    def purge(self) -> tuple[str, ...]:
         """Delete what this home keeps of workers; only after `down`."""
         self.close()
         for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
             (self.home / name).unlink(missing_ok=True)
         for folder in ("revisions", "workers", "supervisor", "spark"):
             shutil.rmtree(self.home / folder, ignore_errors=True)
+        return ()
 
 
 class LocalKind:

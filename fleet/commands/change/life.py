@@ -319,7 +319,7 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
         except Unreachable as error:
             if cluster.bootstrap_servers != "embedded":
                 _down_without_leave(spec, error, progress)
-            _down_without_broker(spec, purge=purge)
+            _down_without_broker(spec, progress, purge=purge)
         else:
             with fleet:
                 fleet.down(purge=purge, progress=progress)
@@ -331,7 +331,9 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     click.echo(f"cluster {cluster.name}: down{', and purged' if purge else ''}")
 
 
-def _down_without_broker(spec: "FleetSpec", *, purge: bool) -> None:
+def _down_without_broker(
+    spec: "FleetSpec", progress: "Callable[[str], None]", *, purge: bool
+) -> None:
     """End what is left where the embedded broker does not run: nobody is there to say goodbye to.
 
     Members of the dead broker's groups are met again when it comes back with its data; the next
@@ -343,7 +345,8 @@ def _down_without_broker(spec: "FleetSpec", *, purge: bool) -> None:
     runtime = _runtime(spec)
     runtime.down(grace=_GRACE_SECONDS)
     if purge:
-        runtime.purge()
+        for sentence in runtime.purge():
+            progress(sentence)
         Broker(fleet_home()).purge()
     else:
         runtime.close()

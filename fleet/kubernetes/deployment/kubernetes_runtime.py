@@ -9,7 +9,6 @@ has to fit into a ConfigMap, or come with the image.
 """
 
 import base64
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,13 +37,13 @@ from fleet.kubernetes.deployment.examining import examine
 from fleet.kubernetes.deployment.pod_counts import PodCounts
 from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, is_gone, worker_of
 from fleet.kubernetes.deployment.rolling import Rolling
-from fleet.kubernetes.deployment.spark_changes import spark_concerns
+from fleet.kubernetes.deployment.spark_changes import ensure_spark, purge_token, spark_concerns
 from fleet.kubernetes.deployment.templates import RegisteredTemplates
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.manifests.deployment_objects import FIRST_ANNOTATION
-from fleet.kubernetes.manifests.pod_template import CODE_KEY, TOKEN_KEY
-from fleet.kubernetes.manifests.spark_objects import beside_what_serves, spark_objects
+from fleet.kubernetes.manifests.pod_template import CODE_KEY
+from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.model import Plan
 from fleet.model.findings import Finding
 from fleet.slots import SlotStore, WorkerProcess
@@ -97,26 +96,10 @@ class KubernetesRuntime:
     def ensure(self) -> None:
         """Have the shared Spark server, and take away what was asked to go."""
         if not self._ensured:
-            self._ensure_spark()
+            ensure_spark(self.spec, self.api)
             self._ensured = True
         for rolling in list(self._rolling.values()):
             rolling.settle()
-
-    def _ensure_spark(self) -> None:
-        wanted = spark_objects(self.spec)
-        if not wanted:
-            return
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": SPARK, "namespace": self.api.namespace},
-            "stringData": {TOKEN_KEY: secrets.token_hex(32)},
-        }
-        if self.api.get("Secret", SPARK) is None:
-            self.api.create(secret)
-        found = self.api.get("Deployment", SPARK)
-        for each in wanted:
-            self.api.apply(beside_what_serves(each, found, self.spec))
 
     # --- revisions --------------------------------------------------------------------------
 
@@ -406,18 +389,18 @@ class KubernetesRuntime:
             self.api.delete("Service", SPARK)
         self._ensured = False
 
-    def purge(self) -> None:
-        """Delete everything of these fleets; only after `down`."""
+    def purge(self) -> tuple[str, ...]:
+        """Delete everything of these fleets; only after `down`. Another's Secret stays."""
         for each in self._managed():
             label = f"{GROUP_LABEL}={self._names(each.group).slug}"
             for kind in _PURGED:
                 for found in self.api.find(kind, label)[0]:
                     self.api.delete(kind, found["metadata"]["name"])
         self.api.delete("ConfigMap", pauses(self.spec.cluster.name))
-        if spark_objects(self.spec) and self.api.get("Deployment", SPARK) is None:
-            self.api.delete("Secret", SPARK)
+        left = purge_token(self.spec, self.api)
         self._settings.clear()
         self.close()
+        return left
 
     # --- parts ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a change does to the Spark server that fleets share, told with its plan.
+"""The Spark server that fleets share: made, and what a change does to it, told with its plan.
 
 Problem: another heap, master or image of one fleet replaces the server under all that share it, and
 fleets that say different things of it can have none: found out once a change has begun, that leaves
@@ -6,6 +6,7 @@ it unfinished. Choice: both are looked at with the plan. Cost: one read of its D
 image, heap and master are compared, which an API server keeps as they were written.
 """
 
+import secrets
 from typing import Final
 
 from fleet.config.spec import FleetSpec
@@ -13,7 +14,8 @@ from fleet.decide.vetoes import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kubernetes.client.api import Api, Object
 from fleet.kubernetes.client.object_names import SPARK
-from fleet.kubernetes.manifests.spark_objects import beside_what_serves, spark_objects
+from fleet.kubernetes.manifests.pod_template import TOKEN_KEY
+from fleet.kubernetes.manifests.spark_objects import LABELS, beside_what_serves, spark_objects
 
 _ENV: Final = {"FLEET_SPARK_MEMORY": "memory", "FLEET_SPARK_MASTER": "master"}
 
@@ -45,6 +47,43 @@ def spark_concerns(spec: FleetSpec, api: Api) -> Vetoes:
         "nothing rebalances"
     )
     return Vetoes(notes=(told,))
+
+
+def ensure_spark(spec: FleetSpec, api: Api) -> None:
+    """Have the server, and a token, where fleets share one."""
+    wanted = spark_objects(spec)
+    if not wanted:
+        return
+    ensure_token(api)
+    found = api.get("Deployment", SPARK)
+    for each in wanted:
+        api.apply(beside_what_serves(each, found, spec))
+
+
+def ensure_token(api: Api) -> None:
+    """Make the Secret where there is none; a person may have made it."""
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": SPARK, "namespace": api.namespace, "labels": dict(LABELS)},
+        "stringData": {TOKEN_KEY: secrets.token_hex(32)},
+    }
+    if api.get("Secret", SPARK) is None:
+        api.create(secret)
+
+
+def purge_token(spec: FleetSpec, api: Api) -> tuple[str, ...]:
+    """Delete the Secret once nobody shares the server; one that Fleet did not make is told."""
+    if not spark_objects(spec) or api.get("Deployment", SPARK) is not None:
+        return ()
+    found = api.get("Secret", SPARK)
+    if found is None:
+        return ()
+    if LABELS.items() <= (found["metadata"].get("labels") or {}).items():
+        api.delete("Secret", SPARK)
+        return ()
+    command = f"kubectl -n {api.namespace} delete secret {SPARK}"
+    return (f"Secret {SPARK} stays: Fleet did not make it (`{command}` deletes it)",)
 
 
 def _of(deployment: Object) -> dict[str, str]:
