@@ -17,6 +17,8 @@ class LagVerdict(StrEnum):
     WARN = "WARN"
     REWIND = "REWIND"
     LOSS = "LOSS"
+    HELD = "HELD"
+    """An open transaction holds back what waits."""
     STALL = "STALL"
     STOP = "STOP"
     UNSCORED = "UNSCORED"
@@ -44,6 +46,7 @@ WORST: Final = (
     LagVerdict.STOP,
     LagVerdict.STALL,
     LagVerdict.LOSS,
+    LagVerdict.HELD,
     LagVerdict.REWIND,
     LagVerdict.WARN,
     LagVerdict.OK,
@@ -52,6 +55,7 @@ _LEVELS: Final = {
     LagVerdict.STOP: Level.ERR,
     LagVerdict.STALL: Level.ERR,
     LagVerdict.LOSS: Level.ERR,
+    LagVerdict.HELD: Level.WARN,
     LagVerdict.REWIND: Level.WARN,
     LagVerdict.WARN: Level.WARN,
 }

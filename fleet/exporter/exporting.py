@@ -24,6 +24,7 @@ from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.log_view import KEEP, MOST
 from fleet.log.readers.offsets_topic import Unreadable
 from fleet.log.readers.tail import Tail
+from fleet.manager.lag_judge import standing
 from fleet.manager.opening import OpenFleet
 from fleet.observe.watcher import GroupWatcher
 from fleet.slots import Phase
@@ -171,6 +172,7 @@ class Exporter(Closing):
         """Look once; what was found is what /metrics answers from now on."""
         self._turned = self._clock.monotonic()
         seen = self._watcher.look()
+        seen = self._watcher.read_on(seen, standing(seen))
         slots, unread = self._slots_told()
         picture = picture_of(
             seen,

@@ -91,7 +91,7 @@ class Commits:
             row=np.arange(len(found), dtype=np.int64),
         )
 
-    def where(self, rows: Rows | slice) -> "Commits":
+    def where(self, rows: Rows | Longs | slice) -> "Commits":
         """These rows alone."""
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)[2:]}
         return Commits(self.groups, self.topics, **columns)

@@ -83,6 +83,8 @@ class Snapshot:
     """What could not be read, in sentences; a part that failed does not spoil the rest."""
     partial: bool = False
     """Some broker did not list its groups, so groups may be missing."""
+    held: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """Of partitions of the case HELD: which transaction it is."""
     from_log: bool = False
     """Members and commits are the tail's; else the coordinators were asked."""
     groups: Mapping[str, GroupSnapshot] = field(init=False, repr=False)
@@ -92,7 +94,7 @@ class Snapshot:
         made = _Groups(self.facts, self.members, self.commits, self.lag)
         object.__setattr__(self, "groups", made)
 
-    def where(self, rows: Rows | slice) -> "Snapshot":
+    def where(self, rows: Rows | Longs | slice) -> "Snapshot":
         """These rows alone."""
         return replace(
             self,

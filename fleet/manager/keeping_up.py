@@ -20,7 +20,7 @@ from fleet.errors import FleetError
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.positions import Positions, key_to
-from fleet.manager.lag_judge import late, verdicts
+from fleet.manager.lag_judge import late, standing, verdicts
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Rebalance
 
@@ -43,11 +43,15 @@ def in_doubt(seen: Snapshot, named: Iterable[str]) -> frozenset[str]:
 
 
 def judged(
-    fleet: "OpenFleet", seen: Snapshot, recent: "Recent", named: Iterable[str]
-) -> Mapping[str, GroupVerdict]:
-    """The verdict on each group by one snapshot and its past; left out where none can be given."""
+    fleet: "OpenFleet", snapshot: Snapshot, recent: "Recent", named: Iterable[str]
+) -> tuple[Snapshot, dict[str, GroupVerdict]]:
+    """Judge each group by one snapshot and its past; left out where no verdict can be given.
+
+    The snapshot comes back with what waits where a group seems to stand still.
+    """
+    seen = snapshot
     if not recent.known or recent.old:
-        return {}
+        return snapshot, {}
     doubted, silent = in_doubt(seen, named), recent.unread
     if recent.commits is not None:
         seen = with_past(seen, recent.commits, reaches=recent.reaches, until=seen.at)
@@ -56,8 +60,10 @@ def judged(
             seen, silent = _by_tables(fleet, seen, recent.tables, doubted)
         except FleetError:  # away or damaged since they told of rebalances
             silent = doubted
-    found = verdicts(with_settled(seen, recent.last))
-    return {group: verdict for group, verdict in found.items() if group not in silent}
+    seen = with_settled(seen, recent.last)
+    seen = fleet.read_on(seen, standing(seen))
+    found = {group: each for group, each in verdicts(seen).items() if group not in silent}
+    return replace(snapshot, lag=seen.lag, held=seen.held), found
 
 
 def _by_tables(

@@ -14,13 +14,16 @@ Dagster's check and the page; sentences are made only for the rows that are not 
 4. OK        at most `allowed` records wait
 5. REWIND    it went back, within `rewound` seconds, and is not where it was
 6. OK        the group rebalances, or nothing has waited for longer than its patience
-7. STOP      no commit for that long, counted from the last rebalance at the earliest
-8. STALL     it commits, and stands still
-9. WARN      it moves, and what waits grows older by a tenth of the time or more
-10. OK
+7. OK        nothing of what waits can be read
+8. HELD      an open transaction holds back what waits
+9. STOP      no commit for that long, counted from the last rebalance at the earliest
+10. STALL    it commits, and stands still
+11. WARN     it moves, and what waits grows older by a tenth of the time or more
+12. OK
 
-A group is as its worst partition; Empty for `abandoned` seconds it is ABANDONED, which is no
-error. STOP, STALL and LOSS are level ERR, REWIND and WARN level WARN.
+What 7 and 8 want is read where 9 or 10 would fit (`standing`, `Observer.read_on`). A group is as
+its worst partition; Empty for `abandoned` seconds it is ABANDONED, which is no error. STOP, STALL
+and LOSS are level ERR, HELD, REWIND and WARN level WARN.
 
 False alarms that this ends, each a case in the tests: a commit after a pause (the pause counts,
 not the wait); a consumer that commits every ten minutes; a quiet topic's transaction marker; a
@@ -53,6 +56,7 @@ _BY_CODE: Final = (*WORST, LagVerdict.UNSCORED)
 _CODE: Final = {verdict: code for code, verdict in enumerate(_BY_CODE)}
 _OK: Final = _CODE[LagVerdict.OK]
 _CASE: Final = {case: code for code, case in enumerate(CASES)}
+_FIGURES: Final = tuple(_CASE[case] for case in (LagCase.OK, LagCase.NOTHING, LagCase.HELD))
 _PATIENCE: Final = Patience()
 
 
@@ -79,6 +83,18 @@ def verdicts(seen: Snapshot, patience: Patience = _PATIENCE) -> dict[str, GroupV
         group: _grouped(group, verdict, totals.get(group, 0), worse.get(group, []), calm)
         for group, verdict in worst.items()
     }
+
+
+def standing(seen: Snapshot, patience: Patience = _PATIENCE) -> Longs:
+    """Find rows that seem to stand still, those first that moved last; none that is abandoned."""
+    empty = [group for group, facts in seen.facts.items() if facts.state is GroupState.EMPTY]
+    old = _since(seen.commits.at, seen.at) >= patience.abandoned
+    asked = late(seen, patience) & (seen.lag.case == _CASE[LagCase.OK])
+    rows = np.flatnonzero(asked & ~(old & seen.commits.of_groups(empty)))
+    codes = _judged(seen.where(rows), patience)
+    still = rows[(codes == _CODE[LagVerdict.STOP]) | (codes == _CODE[LagVerdict.STALL])]
+    newest: Longs = still[np.argsort(-seen.commits.moved[still], kind="stable")]
+    return newest
 
 
 def late(seen: Snapshot, patience: Patience = _PATIENCE) -> Rows:
@@ -111,10 +127,12 @@ def _codes(seen: Snapshot, calm: Floats, moving: Rows, patience: Patience) -> Lo
     rules = (
         (lag.case == _CASE[LagCase.BELOW_START], LagVerdict.LOSS),
         (_beyond(lag) & ~moving & (silent >= enough), LagVerdict.STOP),
-        ((lag.case != _CASE[LagCase.OK]) | (lag.records == NONE), LagVerdict.UNSCORED),
+        (~np.isin(lag.case, _FIGURES) | (lag.records == NONE), LagVerdict.UNSCORED),
         (lag.records <= patience.allowed, LagVerdict.OK),
         (fell & (_since(commits.fell, now) < patience.rewound), LagVerdict.REWIND),
         (moving | ~(lag.waited >= enough), LagVerdict.OK),
+        (lag.case == _CASE[LagCase.NOTHING], LagVerdict.OK),
+        (lag.case == _CASE[LagCase.HELD], LagVerdict.HELD),
         (silent >= enough, LagVerdict.STOP),
         (np.minimum(_since(commits.moved, now), calm) >= enough, LagVerdict.STALL),
         (
@@ -194,11 +212,13 @@ class _Row(NamedTuple):
     gained: float
     over: float
     empty: bool
+    held: str
 
     @classmethod
     def of(cls, seen: Snapshot, row: int) -> "_Row":
         commits, lag, now = seen.commits, seen.lag, seen.at
         group = commits.groups[commits.group[row]]
+        tp = TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row]))
         facts = seen.facts.get(group)
         calm = np.inf if facts is None else _since_settled(facts, now)
 
@@ -207,7 +227,8 @@ class _Row(NamedTuple):
 
         return cls(
             group=group,
-            tp=TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row])),
+            tp=tp,
+            held=seen.held.get(tp, "an open transaction"),
             committed=int(commits.committed[row]),
             end=int(lag.end[row]),
             lag=int(lag.records[row]),
@@ -234,6 +255,7 @@ class _Row(NamedTuple):
                 f"commit for {self.silent:.0f} s{nobody}"
             )
         said = {
+            LagVerdict.HELD: f"held back by {self.held}",
             LagVerdict.STOP: f"no commit for {self.silent:.0f} s{nobody}",
             LagVerdict.STALL: f"commits the same offset for {self.still:.0f} s",
             LagVerdict.WARN: f"falls behind, by {self.gained:.0f} s in {self.over:.0f} s",

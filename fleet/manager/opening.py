@@ -28,6 +28,7 @@ from fleet.kafka_source.bounds import LogBounds, log_bounds
 from fleet.kafka_source.failures import RangeUnread
 from fleet.kafka_source.group_sessions import AskedSessions
 from fleet.lag.end_history import EndHistory
+from fleet.lag.lag_columns import Longs
 from fleet.lag.partition_lag import Logs
 from fleet.lag.samples import EndStore
 from fleet.lag.snapshot import Snapshot
@@ -161,6 +162,10 @@ class OpenFleet(Closing):
         declared = [f for f in self.spec.fleets if groups is None or f.group in groups]
         hidden = self.hidden(declared, seen)
         return replace(seen, problems=(*seen.problems, *hidden))
+
+    def read_on(self, seen: Snapshot, rows: Longs) -> Snapshot:
+        """The snapshot with what waits in rows that seem to stand still; where it can be read."""
+        return self._observer.read_on(seen, rows)
 
     def hidden(self, fleets: Sequence[GroupSpec], snapshot: Snapshot) -> tuple[str, ...]:
         """Declared groups and topics that are not seen because this login may not describe them."""

@@ -28,7 +28,7 @@ class TopicPartition:
 
 
 class LagCase(StrEnum):
-    """Why a lag figure reads as it does; only OK and BELOW_START carry a number of records."""
+    """Why a lag figure reads as it does; all but OK, BELOW_START, NOTHING and HELD have none."""
 
     OK = "ok"
     NEVER_COMMITTED = "never committed"
@@ -38,6 +38,10 @@ class LagCase(StrEnum):
     LEFT = "left"
     """The group is settled, and no member subscribes to the topic any more."""
     UNKNOWN = "unknown"
+    NOTHING = "nothing readable"
+    """Only aborted transactions, control records and gaps of compaction are behind the position."""
+    HELD = "held by a transaction"
+    """The next record is behind the first one of a transaction that is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

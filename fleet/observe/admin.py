@@ -29,8 +29,9 @@ from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.model import INTERNAL_TOPICS, GroupState, Member, TopicPartition
 from fleet.observe.poll import Poll
 from fleet.observe.seen import ListedGroup, Offsets, PollAnswers, is_dead, no_group
-from fleet.observe.topic_questions import Asked, TopicQuestions, Topics
+from fleet.observe.topic_questions import Asked, RecordTimes, TopicQuestions, Topics
 from fleet.observe.unreachable import unreachable
+from fleet.observe.waiting_records import WaitingRecords
 
 if TYPE_CHECKING:
     from fleet.observe.group_questions import GroupQuestions
@@ -60,6 +61,8 @@ class Observer:
         self._timeout = timeout
         self._net = Connections(config, client_id="fleet")
         self._about_topics = TopicQuestions(self._net)
+        self._times = RecordTimes(self._about_topics)
+        self._waiting = WaitingRecords(config, self._net)
         self._about_groups: GroupQuestions | None = None
         self._lock = threading.RLock()
 
@@ -115,6 +118,7 @@ class Observer:
             counted=_counted(commits, counted),
             left=_left(commits, facts),
         )
+        self._times.bound(lag, tps, which, commits.at, logs, topics=topics, look=look)
         unknown = np.broadcast_to(np.nan, len(commits))
         return Snapshot(
             cluster=self._cluster,
@@ -130,6 +134,11 @@ class Observer:
             problems=(*look.problems, *filter(None, (self._ends.problem,))),
             partial=look.partial,
         )
+
+    def read_on(self, seen: Snapshot, rows: Longs) -> Snapshot:
+        """The snapshot with what waits in rows that seem to stand still; where it can be read."""
+        with self._lock:
+            return self._waiting.read_on(seen, rows) if len(rows) else seen
 
     def close(self) -> None:
         """Let go of the connections; the next look makes new ones."""

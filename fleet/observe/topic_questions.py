@@ -5,9 +5,11 @@ move. Choice: one Metadata of all topics names the leaders; each is asked once f
 partitions; where a leader moves, metadata and offsets are asked again, three times at most.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import numpy as np
 
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
@@ -19,6 +21,8 @@ from fleet.kafka_source.list_offsets import (
     leaders_of,
     list_offsets,
 )
+from fleet.lag.lag_columns import NONE, Longs
+from fleet.lag.partition_lag import Lag, Logs
 from fleet.model import TopicPartition
 from fleet.observe.poll import LEAST, Poll
 
@@ -28,6 +32,8 @@ _NO_ID: Final = "0" * 32
 _NO_LEADER: Final = 5
 _MOVING: Final = frozenset({_NO_LEADER, 6, 74, 75, 76})
 """No leader, another leader, or one that is a step ahead or behind."""
+AGES: Final = (60.0, 900.0)
+"""Seconds of waiting that a verdict may ask for: the least patience with a group, and the most."""
 _AGAIN: Final = 3
 """Times that a leader that moves is looked for, a tenth of a second apart."""
 
@@ -88,6 +94,21 @@ class TopicQuestions:
         starts, ends = told
         return starts, ends
 
+    def first_since(
+        self, tps: Collection[TopicPartition], time: float, topics: Topics, look: Poll
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset written at a time or later; None where no record is so young.
+
+        Partitions that are not told are left out.
+        """
+        wanted = {(tp.topic, tp.partition): tp for tp in tps}
+        found = self._listed(wanted, topics.leaders, int(time * 1000), look)
+        return {
+            tp: None if found[where].offset < 0 else found[where].offset
+            for where, tp in wanted.items()
+            if not found[where].error
+        }
+
     def _listed(
         self, wanted: Iterable[Where], leaders: Mapping[Where, int], at: int, look: Poll
     ) -> dict[Where, ListedOffset]:
@@ -147,3 +168,58 @@ class TopicQuestions:
     ) -> dict[str, Any]:
         answer = self._net.metadata(sorted(topics), look.left(), operations=operations)
         return {topic.name: topic for topic in answer.topics}
+
+
+class RecordTimes:
+    """Bounds the age of positions that are older than all looks, by the times of their records.
+
+    Problem: at the first look of a new home no age is known, and a group that has stood still for
+    an hour looks like one that keeps up. Choice: each partition with such a position is asked once
+    which record is the first of the last minute, and of the last quarter of an hour. Cost: two
+    requests to each leader, once; producers may have set these times.
+    """
+
+    def __init__(self, questions: TopicQuestions) -> None:
+        self._questions = questions
+        self._first: dict[TopicPartition, tuple[float, tuple[int, ...]]] = {}
+        """When each was asked, and the first offset of the last `AGES` then."""
+
+    def bound(
+        self, lag: Lag, tps: Sequence[TopicPartition], which: Longs, at: Longs, logs: Logs,
+        *, topics: Topics, look: Poll,
+    ) -> None:  # fmt: skip
+        """Raise `lag.waited` of rows last committed `at` (ms), where more of it is known now."""
+        silent = (at == NONE) | (logs.at - at / 1000 >= AGES[0])
+        rows = np.flatnonzero((lag.records > 0) & np.isnan(lag.seconds) & silent)
+        rows = rows[~(lag.waited[rows] >= AGES[-1])]
+        if not len(rows):
+            return
+        different, place = np.unique(which[rows], return_inverse=True)
+        mine = [tps[each] for each in different.tolist()]
+        self._ask([tp for tp in mine if self._is_new(tp, logs)], logs, topics, look)
+        positions = (lag.end - lag.records)[rows]
+        unknown = (logs.at, (NONE,) * len(AGES))
+        told = [self._first.get(tp, unknown) for tp in mine]
+        asked = np.array([each for each, _ in told])[place]
+        for number, age in enumerate(AGES):
+            first = np.array([offsets[number] for _, offsets in told])[place]
+            older = rows[positions < first]
+            since = (logs.at - asked + age)[positions < first]
+            lag.waited[older] = np.fmax(lag.waited[older], since)
+
+    def _is_new(self, tp: TopicPartition, logs: Logs) -> bool:
+        """Whether it was not asked, or is another log under the same name."""
+        known = self._first.get(tp)
+        return known is None or max(known[1]) > logs.ends.get(tp, NONE)
+
+    def _ask(self, tps: Sequence[TopicPartition], logs: Logs, topics: Topics, look: Poll) -> None:
+        told = [
+            self._questions.first_since(tps, logs.at - age, topics, look) if tps else {}
+            for age in AGES
+        ]
+        for tp in tps:
+            # Where no record is so young, all are older.
+            found = (each.get(tp, NONE) for each in told)
+            end = logs.ends.get(tp, NONE)
+            first = tuple(end if offset is None else offset for offset in found)
+            self._first[tp] = (logs.at, first)

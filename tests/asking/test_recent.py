@@ -42,7 +42,7 @@ def fleet(place: Path, **history: Any) -> Any:
 
     return SimpleNamespace(
         clock=ManualClock(at=NOW), history_path=str(place), offsets_bounds=away,
-        client={"bootstrap.servers": "127.0.0.1:1"}, sessions=None,
+        client={"bootstrap.servers": "127.0.0.1:1"}, sessions=None, read_on=lambda seen, _: seen,
         spec=fleet_spec(declaration("orders"), history={"every": "30s", **history}),
     )  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_tables_tell_while_somebody_writes_them(tmp_path, ago, history, told):
         assert recent.known
         assert recent.kind == "tables"
         assert recent.old == (not told)
-        assert bool(judged(here, seen, recent, ["orders"])) == told
+        assert bool(judged(here, seen, recent, ["orders"])[1]) == told
 
 
 def test_tables_that_are_catching_up_tell_of_no_group_how_it_is_now(tmp_path):
@@ -75,7 +75,7 @@ def test_tables_that_are_catching_up_tell_of_no_group_how_it_is_now(tmp_path):
     recent = recently(here)
     assert (recent.old, recent.per_hour("orders")) == (True, None)
     assert "1,000,000 records of the log are not in it yet" in recent.sentence
-    assert not judged(here, look(waited=70.0, committed=5_000), recent, ["orders"])
+    assert not judged(here, look(waited=70.0, committed=5_000), recent, ["orders"])[1]
 
 
 @pytest.mark.parametrize("manifest", [b"", b'{"schema": 99}'])
@@ -108,7 +108,7 @@ def test_commits_that_are_damaged_say_of_no_group_that_it_keeps_up(tmp_path):
     for file in tmp_path.rglob("*.parquet"):
         file.write_bytes(b"no parquet")
     late = look(lag=1_000_000, waited=20 * 3600.0, committed=60)
-    assert not judged(here, late, recent, ["orders"])
+    assert not judged(here, late, recent, ["orders"])[1]
 
 
 def assert_by_log(here: Any) -> None:
@@ -174,4 +174,4 @@ def test_a_partition_that_takes_too_long_costs_its_group_the_verdict_and_no_othe
     assert (recent.known, recent.unread) == (True, {"slow"})
     for group, told in (("slow", set()), (quick, {quick})):
         seen = look(waited=300.0, group=group)
-        assert set(judged(here, seen, recent, [group])) == told
+        assert set(judged(here, seen, recent, [group])[1]) == told

@@ -182,7 +182,7 @@ def statuses(
 
     pauses: None where nothing that Fleet itself keeps can be read.
     """
-    verdicts = judged(fleet, snapshot, recent, names)
+    snapshot, verdicts = judged(fleet, snapshot, recent, names)
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
     kept = {

@@ -134,7 +134,7 @@ def keeping_up(
     if not doubted:
         return found
     past = minutes_of(cycle, doubted, unread=unread)
-    return found | dict(judged(cycle, mine.only(doubted.__contains__), past, doubted))
+    return found | judged(cycle, mine.only(doubted.__contains__), past, doubted)[1]
 
 
 def declared_group(

@@ -89,9 +89,9 @@ def results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[AssetCheck
     fleet, key = cycle.group(group), asset_keys.group_key(cycle.spec.cluster.name, group)
     if asset_keys.LAG in wanted:
         snapshot = cycle.snapshot([group])
+        snapshot, keep_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group])
         seen = snapshot.groups.get(group) or missing(group)
-        keeps_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group]).get(group)
-        yield lag_judgement(fleet, seen, keeps_up).result(asset_keys.LAG, key)
+        yield lag_judgement(fleet, seen, keep_up.get(group)).result(asset_keys.LAG, key)
     if asset_keys.STORM in wanted:
         now = cycle.clock.now()
         history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)

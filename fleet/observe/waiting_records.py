@@ -1,0 +1,249 @@
+"""What waits where a group seems to stand still: a record, nothing readable, or a transaction.
+
+Problem: offsets are taken by aborted transactions and by control records too, and a reader of
+committed records stands before an open transaction; the log's end counts all of these. Choice: the
+few partitions whose group seems to have stopped are read from its position, as a reader of
+committed records reads them, until one record is found. Before an open transaction its producer is
+asked for (KIP-664). What was found of a position is known until the log's end moves. Cost: Read on
+the topic; where that is refused, or the time is up, nothing is known and the verdict stays. Whether
+the group itself reads uncommitted records no broker tells.
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fleet.kafka_source.batch_fetcher import BatchFetcher
+from fleet.kafka_source.connections import Connections, NoAnswer
+from fleet.kafka_source.list_offsets import LATEST, Where, leaders_of, list_offsets
+from fleet.kafka_source.record_batches import DamagedBatch, cut
+from fleet.kafka_source.record_fields import fields
+from fleet.kafka_source.transactions import kept
+from fleet.lag.lag_columns import Longs
+from fleet.lag.partition_lag import CASES
+from fleet.lag.snapshot import Snapshot
+from fleet.model import LagCase, TopicPartition
+
+MOST: Final = 64
+"""Partitions that are read on in one look."""
+_SECONDS: Final = 3.0
+"""For all of them together."""
+_BYTES: Final = 4 << 20
+"""Of one answer: aborted records are read over."""
+_OPEN: Final = "an open transaction"
+
+Position = tuple[Where, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """What waits at a position, as long as the log ends here."""
+
+    end: int
+    case: LagCase
+    held: str = ""
+
+
+class WaitingRecords:
+    """For one thread at a time. `config` is librdkafka's, with bootstrap.servers and security."""
+
+    def __init__(self, config: Mapping[str, Any], net: Connections) -> None:
+        self._config, self._net = config, net
+        self._known: dict[Position, _Behind] = {}
+
+    def read_on(self, seen: Snapshot, rows: Longs) -> Snapshot:
+        """The snapshot with what waits in these rows, as far as it can be read."""
+        wanted = {row: self._position(seen, row) for row in rows.tolist()}
+        ends = {wanted[row]: int(seen.lag.end[row]) for row in wanted}
+        self._known = {at: self._known[at] for at in ends.keys() & self._known.keys()}
+        new = {at: end for at, end in ends.items() if self._is_new(at, end)}
+        if new:
+            self._known |= self._look(dict(list(new.items())[:MOST]))
+        case, held = seen.lag.case.copy(), dict(seen.held)
+        for row, at in wanted.items():
+            found = self._known.get(at)
+            if found is None or found.end != ends[at]:
+                continue
+            case[row] = CASES.index(found.case)
+            if found.held:
+                held[TopicPartition(*at[0])] = found.held
+        return replace(seen, lag=replace(seen.lag, case=case), held=held)
+
+    def _is_new(self, at: Position, end: int) -> bool:
+        found = self._known.get(at)
+        return found is None or (found.case is not LagCase.OK and found.end != end)
+
+    @staticmethod
+    def _position(seen: Snapshot, row: int) -> Position:
+        commits = seen.commits
+        where = (commits.topics[commits.topic[row]], int(commits.partition[row]))
+        return where, max(int(commits.committed[row]), int(seen.lag.start[row]))
+
+    def _look(self, new: Mapping[Position, int]) -> dict[Position, _Behind]:
+        until = time.monotonic() + _SECONDS
+        places = {where for where, _ in new}
+        try:
+            leaders = leaders_of(self._net.metadata({topic for topic, _ in places}, _SECONDS))
+            stable = list_offsets(
+                self._net,
+                leaders,
+                dict.fromkeys(places, LATEST),
+                committed=True,
+                timeout=max(0.1, until - time.monotonic()),
+            )
+            found: dict[Position, _Behind] = {}
+            with BatchFetcher(
+                self._config, client_id="fleet", committed=True, wait=0.0, most_of_one=_BYTES
+            ) as fetcher:
+                for at, end in new.items():
+                    told = stable.get(at[0])
+                    if told is None or told.error:
+                        continue
+                    readable = _is_readable(fetcher, *at, stable=told.offset, until=until)
+                    if readable is not None:
+                        nothing = LagCase.HELD if told.offset < end else LagCase.NOTHING
+                        found[at] = _Behind(end, LagCase.OK if readable else nothing)
+            return found | self._named(found, leaders, stable, until)
+        except NoAnswer:
+            return {}
+
+    def _named(
+        self,
+        found: Mapping[Position, _Behind],
+        leaders: Mapping[Where, int],
+        stable: Mapping[Where, Any],
+        until: float,
+    ) -> dict[Position, _Behind]:
+        """Those that a transaction holds back, with what is known of it."""
+        held = {at: each for at, each in found.items() if each.case is LagCase.HELD}
+        if not held:
+            return {}
+        producers = self._producers({where for where, _ in held}, leaders, until)
+        open_ = {
+            at: min(
+                (each for each in producers.get(at[0], ()) if each.current_txn_start_offset >= 0),
+                key=lambda each: int(each.current_txn_start_offset),
+                default=None,
+            )
+            for at in held
+        }
+        ids = self._ids({each.producer_id for each in open_.values() if each is not None}, until)
+        return {
+            at: replace(each, held=_sentence(open_[at], ids, stable[at[0]].offset))
+            for at, each in held.items()
+        }
+
+    def _producers(
+        self, places: Collection[Where], leaders: Mapping[Where, int], until: float
+    ) -> dict[Where, Any]:
+        from kafka.protocol.admin import DescribeProducersRequest  # noqa: PLC0415 - rarely asked
+
+        if not self._net.knows(DescribeProducersRequest):
+            return {}
+        by_leader: dict[int, dict[str, list[int]]] = {}
+        for topic, number in places:
+            if (topic, number) in leaders:
+                mine = by_leader.setdefault(leaders[topic, number], {})
+                mine.setdefault(topic, []).append(number)
+        requests = {
+            leader: DescribeProducersRequest(
+                topics=[
+                    DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
+                    for topic, numbers in topics.items()
+                ]
+            )
+            for leader, topics in by_leader.items()
+        }
+        return {
+            (topic.name, part.partition_index): part.active_producers
+            for answer in self._answers(requests, until)
+            for topic in answer.topics
+            for part in topic.partitions
+            if not part.error_code
+        }
+
+    def _ids(self, producers: Collection[int], until: float) -> dict[int, tuple[str, float]]:
+        """Transactional id of each producer, and since when its transaction is open (0: unknown).
+
+        Asked of all brokers: each coordinates some.
+        """
+        from kafka.protocol.admin import (  # noqa: PLC0415 - rarely asked
+            DescribeTransactionsRequest,
+            ListTransactionsRequest,
+        )
+
+        if not producers or not self._net.knows(ListTransactionsRequest):
+            return {}
+        request = ListTransactionsRequest(
+            state_filters=[], producer_id_filters=sorted(producers), max_version=0
+        )
+        brokers = self._net.brokers()
+        answers = self._net.ask(dict.fromkeys(brokers, request), max(0.1, until - time.monotonic()))
+        by_broker = {
+            broker: {each.transactional_id: each.producer_id for each in answer.transaction_states}
+            for broker, answer in answers.items()
+            if not isinstance(answer, NoAnswer) and not answer.error_code
+        }
+        described = self._answers(
+            {
+                broker: DescribeTransactionsRequest(transactional_ids=list(ids))
+                for broker, ids in by_broker.items()
+                if ids
+            },
+            until,
+        )
+        since = {
+            each.transactional_id: each.transaction_start_time_ms / 1000
+            for answer in described
+            for each in answer.transaction_states
+            if not each.error_code
+        }
+        return {
+            producer: (name, since.get(name, 0.0))
+            for ids in by_broker.values()
+            for name, producer in ids.items()
+        }
+
+    def _answers(self, requests: Mapping[int, Any], until: float) -> list[Any]:
+        answers = self._net.ask(requests, max(0.1, until - time.monotonic()))
+        return [each for each in answers.values() if not isinstance(each, NoAnswer)]
+
+
+def _sentence(producer: Any, ids: Mapping[int, tuple[str, float]], first: int) -> str:
+    """Which transaction it is."""
+    if producer is None:
+        return f"{_OPEN} that begins at offset {first:,}"
+    name, since = ids.get(producer.producer_id, ("", 0.0))
+    since = since if since > 0 else producer.last_timestamp / 1000
+    told = f" (transactional.id {name})" if name else ""
+    began = f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{_OPEN} of producer {producer.producer_id}{told} since {began}"
+
+
+def _is_readable(
+    fetcher: BatchFetcher, where: Where, position: int, *, stable: int, until: float
+) -> bool | None:
+    """Whether a committed record stands at `position` or behind it; None: it is not known."""
+    at = position
+    while at < stable:
+        left = until - time.monotonic()
+        answers = fetcher.fetch({where: at}, left) if left > 0 else []
+        if not answers or answers[0].error:
+            return None
+        found = cut(answers[0].data)
+        if found.damaged is not None:
+            return None
+        if found.next is None:
+            return None if answers[0].data else False  # nothing at all up to there
+        try:
+            records = fields(found.batches)
+        except DamagedBatch:
+            return None
+        there = (records.offset >= position) & (records.offset < stable)
+        stays = kept(found, answers[0].aborted)
+        if (there if stays is None else there & stays[records.batch]).any():
+            return True
+        at = found.next
+    return False
