@@ -86,15 +86,21 @@ def verdicts(seen: Snapshot, patience: Patience = _PATIENCE) -> dict[str, GroupV
 
 
 def standing(seen: Snapshot, patience: Patience = _PATIENCE) -> Longs:
-    """Find rows that seem to stand still, those first that moved last; none that is abandoned."""
+    """Find rows of which it matters what waits; none that is abandoned.
+
+    First those that seem to stand still, the newest before, then ends that may be a marker's.
+    """
     empty = [group for group, facts in seen.facts.items() if facts.state is GroupState.EMPTY]
     old = _since(seen.commits.at, seen.at) >= patience.abandoned
     asked = late(seen, patience) & (seen.lag.case == _CASE[LagCase.OK])
     rows = np.flatnonzero(asked & ~(old & seen.commits.of_groups(empty)))
     codes = _judged(seen.where(rows), patience)
     still = rows[(codes == _CODE[LagVerdict.STOP]) | (codes == _CODE[LagVerdict.STALL])]
-    newest: Longs = still[np.argsort(-seen.commits.moved[still], kind="stable")]
-    return newest
+    newest = still[np.argsort(-seen.commits.moved[still], kind="stable")]
+    lag = seen.lag
+    few = (lag.records > 0) & (lag.records <= patience.allowed) & (lag.waited >= patience.least)
+    found: Longs = np.concatenate([newest, np.flatnonzero(few)])
+    return found
 
 
 def late(seen: Snapshot, patience: Patience = _PATIENCE) -> Rows:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fleet.kafka_source.batch_fetcher import BatchFetcher
+from fleet.kafka_source.batch_fetcher import BatchFetcher, Fetched
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.list_offsets import LATEST, Where, leaders_of, list_offsets
 from fleet.kafka_source.record_batches import DamagedBatch, cut
@@ -26,12 +26,14 @@ from fleet.lag.partition_lag import CASES
 from fleet.lag.snapshot import Snapshot
 from fleet.model import LagCase, TopicPartition
 
-MOST: Final = 64
+MOST: Final = 128
 """Partitions that are read on in one look."""
+_ROWS: Final = 4_096
+"""Rows that are looked up in what was read before: some 20 ms."""
 _SECONDS: Final = 3.0
 """For all of them together."""
-_BYTES: Final = 4 << 20
-"""Of one answer: aborted records are read over."""
+_BYTES: Final = (16 << 20) // MOST
+"""Of each partition in an answer, so that all have room."""
 _OPEN: Final = "an open transaction"
 
 Position = tuple[Where, int]
@@ -55,21 +57,25 @@ class WaitingRecords:
 
     def read_on(self, seen: Snapshot, rows: Longs) -> Snapshot:
         """The snapshot with what waits in these rows, as far as it can be read."""
-        wanted = {row: self._position(seen, row) for row in rows.tolist()}
+        wanted = {row: self._position(seen, row) for row in rows[:_ROWS].tolist()}
         ends = {wanted[row]: int(seen.lag.end[row]) for row in wanted}
         self._known = {at: self._known[at] for at in ends.keys() & self._known.keys()}
         new = {at: end for at, end in ends.items() if self._is_new(at, end)}
         if new:
             self._known |= self._look(dict(list(new.items())[:MOST]))
         case, held = seen.lag.case.copy(), dict(seen.held)
+        seconds, waited = seen.lag.seconds.copy(), seen.lag.waited.copy()
         for row, at in wanted.items():
             found = self._known.get(at)
             if found is None or found.end != ends[at]:
                 continue
             case[row] = CASES.index(found.case)
+            if found.case is LagCase.NOTHING:
+                seconds[row] = waited[row] = 0.0
             if found.held:
                 held[TopicPartition(*at[0])] = found.held
-        return replace(seen, lag=replace(seen.lag, case=case), held=held)
+        lag = replace(seen.lag, case=case, seconds=seconds, waited=waited)
+        return replace(seen, lag=lag, held=held)
 
     def _is_new(self, at: Position, end: int) -> bool:
         found = self._known.get(at)
@@ -93,19 +99,17 @@ class WaitingRecords:
                 committed=True,
                 timeout=max(0.1, until - time.monotonic()),
             )
-            found: dict[Position, _Behind] = {}
+            reached = {where: each.offset for where, each in stable.items() if not each.error}
+            told = {at: reached[at[0]] for at in new if at[0] in reached}
             with BatchFetcher(
                 self._config, client_id="fleet", committed=True, wait=0.0, most_of_one=_BYTES
             ) as fetcher:
-                for at, end in new.items():
-                    told = stable.get(at[0])
-                    if told is None or told.error:
-                        continue
-                    readable = _is_readable(fetcher, *at, stable=told.offset, until=until)
-                    if readable is not None:
-                        nothing = LagCase.HELD if told.offset < end else LagCase.NOTHING
-                        found[at] = _Behind(end, LagCase.OK if readable else nothing)
-            return found | self._named(found, leaders, stable, until)
+                read = _Reading(fetcher, told).done(until)
+            found = {
+                at: _Behind(new[at], _case(readable=readable, held=told[at] < new[at]))
+                for at, readable in read.items()
+            }
+            return found | self._named(found, leaders, reached, until)
         except NoAnswer:
             return {}
 
@@ -113,7 +117,7 @@ class WaitingRecords:
         self,
         found: Mapping[Position, _Behind],
         leaders: Mapping[Where, int],
-        stable: Mapping[Where, Any],
+        stable: Mapping[Where, int],
         until: float,
     ) -> dict[Position, _Behind]:
         """Those that a transaction holds back, with what is known of it."""
@@ -131,7 +135,7 @@ class WaitingRecords:
         }
         ids = self._ids({each.producer_id for each in open_.values() if each is not None}, until)
         return {
-            at: replace(each, held=_sentence(open_[at], ids, stable[at[0]].offset))
+            at: replace(each, held=_sentence(open_[at], ids, stable[at[0]]))
             for at, each in held.items()
         }
 
@@ -211,6 +215,12 @@ class WaitingRecords:
         return [each for each in answers.values() if not isinstance(each, NoAnswer)]
 
 
+def _case(*, readable: bool, held: bool) -> LagCase:
+    if readable:
+        return LagCase.OK
+    return LagCase.HELD if held else LagCase.NOTHING
+
+
 def _sentence(producer: Any, ids: Mapping[int, tuple[str, float]], first: int) -> str:
     """Which transaction it is."""
     if producer is None:
@@ -222,28 +232,60 @@ def _sentence(producer: Any, ids: Mapping[int, tuple[str, float]], first: int) -
     return f"{_OPEN} of producer {producer.producer_id}{told} since {began}"
 
 
-def _is_readable(
-    fetcher: BatchFetcher, where: Where, position: int, *, stable: int, until: float
-) -> bool | None:
-    """Whether a committed record stands at `position` or behind it; None: it is not known."""
-    at = position
-    while at < stable:
-        left = until - time.monotonic()
-        answers = fetcher.fetch({where: at}, left) if left > 0 else []
-        if not answers or answers[0].error:
-            return None
-        found = cut(answers[0].data)
-        if found.damaged is not None:
-            return None
-        if found.next is None:
-            return None if answers[0].data else False  # nothing at all up to there
+class _Reading:
+    """Reads on from positions until each has met a committed record, or its end."""
+
+    def __init__(self, fetcher: BatchFetcher, stable: Mapping[Position, int]) -> None:
+        self._fetcher, self._stable = fetcher, stable
+        self._at = {position: position[1] for position in stable}
+        self._alone: set[Position] = set()
+        """What came back empty among others: its first batch may only have had no room."""
+        self._found: dict[Position, bool | None] = {}
+
+    def done(self, until: float) -> dict[Position, bool]:
+        """Whether a committed record stands there or behind it; left out where it is not known."""
+        while True:
+            for position, at in self._at.items():
+                if at >= self._stable[position]:
+                    self._found.setdefault(position, False)
+            asked = self._asked()
+            left = until - time.monotonic()
+            if not asked or left <= 0:
+                break
+            places = {where: self._at[position] for where, position in asked.items()}
+            answers = self._fetcher.fetch(places, left)
+            if not answers:
+                break
+            for each in answers:
+                self._take(asked[each.where], each, alone=len(asked) == 1)
+        return {position: each for position, each in self._found.items() if each is not None}
+
+    def _asked(self) -> dict[Where, Position]:
+        """One position of each partition; what came back empty among others is asked alone."""
+        left = [each for each in self._at if each not in self._found]
+        together = [each for each in left if each not in self._alone]
+        return {position[0]: position for position in reversed(together or left[:1])}
+
+    def _take(self, position: Position, fetched: Fetched, *, alone: bool) -> None:
+        if fetched.error:
+            self._found[position] = None
+            return
+        if not fetched.data:
+            if alone:
+                self._found[position] = False
+            self._alone.add(position)
+            return
+        found = cut(fetched.data)
         try:
             records = fields(found.batches)
         except DamagedBatch:
-            return None
-        there = (records.offset >= position) & (records.offset < stable)
-        stays = kept(found, answers[0].aborted)
+            self._found[position] = None
+            return
+        there = (records.offset >= position[1]) & (records.offset < self._stable[position])
+        stays = kept(found, fetched.aborted)
         if (there if stays is None else there & stays[records.batch]).any():
-            return True
-        at = found.next
-    return False
+            self._found[position] = True
+        elif found.damaged is not None or found.next is None:
+            self._found[position] = None
+        else:
+            self._at[position] = found.next
