@@ -21,11 +21,13 @@ import resource
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
 from fleet.errors import FleetError
+from fleet.kafka_source.size_limits import topic_limit
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.batch_rows import (
@@ -48,6 +50,8 @@ _FILES: Final = 20
 """That a producer may need: two pipes, a socket for each of its brokers and the coordinator."""
 _AT_ONCE: Final = 8
 _TRIES: Final = 5
+_BATCH: Final = 1_000_000
+"""Bytes of a batch of several rows, as librdkafka has it."""
 _TAKEN: Final = ("key", "value", "headers")
 _LEFT_OUT: Final = (*PLACE, "timestamp", "timestampType")
 """Columns of records that say where a row comes from; they are not produced."""
@@ -142,7 +146,8 @@ class _TopicWriter:
         ]
         self._make_room(ranges, missing)
         try:
-            made = dict(zip(missing, pool.map(self._opened, missing), strict=True))
+            opened = partial(self._opened, terms=self._terms() if missing else {})
+            made = dict(zip(missing, pool.map(opened, missing), strict=True))
             if made:
                 refusal = next(iter(made.values())).refusal(self._topic)
                 if refusal is not None:
@@ -171,8 +176,13 @@ class _TopicWriter:
         while len(self._open) > room:
             self._open.popitem(last=False)
 
-    def _opened(self, each: BatchRange) -> SpanProducer:
-        return SpanProducer(f"{self._group.name}/{each.topic}/{each.partition}", self._client)
+    def _opened(self, each: BatchRange, terms: Mapping[str, Any]) -> SpanProducer:
+        return SpanProducer(f"{self._group.name}/{each.topic}/{each.partition}", terms)
+
+    def _terms(self) -> Mapping[str, Any]:
+        """Options of the producers: many small rows make no batch that the topic refuses."""
+        limit = topic_limit(self._client, self._topic) or _BATCH
+        return {"batch.size": min(limit, _BATCH), **self._client}
 
     def _write(self, each: BatchRange, table: Any) -> None:
         """Whatever fails, the producer is of no more use: its next one begins with a look."""

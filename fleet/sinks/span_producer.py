@@ -11,12 +11,14 @@ transaction. Cost: a producer with its connections and threads for each partitio
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.errors import FleetError
+from fleet.kafka_source.size_limits import ANY_SIZE, refusal_of, size_of
 from fleet.model.batch_context import BatchRange
 from fleet.sinks.written import Spans, added, of_text, to_text
 
@@ -84,8 +86,10 @@ class SpanProducer:
     """The only valid producer of one partition's rows, from its opening until it is lost."""
 
     def __init__(self, transactional_id: str, client: Mapping[str, Any]) -> None:
+        self._client = client
         self._producer = Producer(
             {
+                **ANY_SIZE,
                 "linger.ms": 5,
                 "log_level": 2,  # a lost id is no error here
                 **client,
@@ -111,7 +115,7 @@ class SpanProducer:
 
         Raises LostTransactionalId, FleetError where the cluster refuses a row or the transaction.
         """
-        refused: list[str] = []
+        refused: list[tuple[KafkaError, int]] = []
         after = added(self.spans, each.start, each.end)
         end = KafkaPartition(
             each.topic, each.partition, after[-1][1], metadata=f"{each.topic_id} {to_text(after)}"
@@ -132,10 +136,10 @@ class SpanProducer:
         """Close it now: an error that somebody looks at holds whatever raised it."""
         del self._producer
 
-    def _produce(self, topic: str, row: Row, refused: list[str]) -> None:
+    def _produce(self, topic: str, row: Row, refused: list[tuple[KafkaError, int]]) -> None:
         def told(error: Any, _: Any) -> None:
             if error is not None:
-                refused.append(str(error.str()))
+                refused.append((error, size_of(*row)))
 
         for _ in range(int(SECONDS / _POLL)):
             try:
@@ -143,17 +147,30 @@ class SpanProducer:
                     topic, row.value, row.key, headers=list(row.headers), on_delivery=told
                 )
                 return
+            except KafkaException as failure:
+                told(failure.args[0], None)
+                raise
             except BufferError:  # full: the cluster is slower than we are
                 self._producer.poll(_POLL)
         raise BufferError(f"nothing was taken within {SECONDS:g} s")
 
     def _give_up(
-        self, failure: Exception, refused: Sequence[str], topic: str, each: BatchRange
+        self,
+        failure: Exception,
+        refused: Sequence[tuple[KafkaError, int]],
+        topic: str,
+        each: BatchRange,
     ) -> None:
+        with suppress(KafkaException):  # a fatal one is told again
+            while self._producer.poll(_POLL):  # rows refused are told behind what came of it
+                pass
         error = failure.args[0] if isinstance(failure, KafkaException) else None
         if error is not None and not refused and (error.fatal() or error.code() in _LOST):
             raise LostTransactionalId(error.str()) from failure
-        why = refused[0] if refused else str(failure if error is None else error.str())
+        if refused:
+            why = refusal_of(self._client, topic, refused)
+        else:
+            why = str(failure if error is None else error.str())
         raise FleetError(
             f"write_kafka: offsets {each.start} to {each.end - 1} of {each.tp} cannot be written "
             f"to {topic}: {why}"

@@ -174,8 +174,8 @@ MUTANTS = faults(
             "answer-before-the-end-is-lost": "return (found, None) if [-found-]{+not found+} else",
         },
         ("fleet/worker/batch/dead_letters.py", _LETTERS): {
-            "letters-not-awaited": "waiting = [-producer.flush(self._seconds + 5.-]{+0 * producer.poll(+}0)",
-            "letters-refused-and-passed-over": "if [-refused or -]waiting:",
+            "letters-not-awaited": "if [-producer.flush(self._seconds + 5.-]{+0 * producer.poll(+}0):",
+            "letters-refused-and-passed-over": "if [-not refused-]{+True+}:",
         },
         ("fleet/worker/batch/executor.py", _FAILURES): {
             "runner-goes-on-with-a-lost-slot": "if why is Why.VOID[- or not self._still_ours()-]:",

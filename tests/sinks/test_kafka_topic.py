@@ -1,13 +1,17 @@
 """The Kafka sink on a real broker: what was begun is ended, who was frozen adds nothing."""
 
+import os
+
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.errors import FleetError
 from fleet.sinks import kafka_topic, write_kafka
 from fleet.sinks.kafka_topic import _TopicWriter
+from fleet.testing import make_batch
 from tests.conftest import RunningBroker
 from tests.sinks.cases import GROUP, Case, Place, batch, kafka, made_topics, range_of, records
 
@@ -142,10 +146,41 @@ def test_what_cannot_be_written_is_one_sentence(case: Case, place: Place):
     _, two = batch(range_of(0, 3), range_of(0, 3, partition=4))
     with pytest.raises(FleetError, match="2 partitions is written partition by partition"):
         write_kafka(pa.table({"value": ["x"]}), place["topic"], two, client=client)
-    with pytest.raises(FleetError, match=r"t-3 cannot be written to .*too large"):
+    with pytest.raises(FleetError, match=r"t-3 cannot be written to .*2,000,000 bytes"):
         write_kafka(large, place["topic"], context, client=client)
     with pytest.raises(FleetError, match=r"topic a/b cannot be written: .*Invalid topic"):
         write_kafka(records(), "a/b", context, client=client)
     assert case.rows() == []
     assert case.write(rows, context) == 1
     assert case.offsets() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("limit", "rows", "told"),
+    [
+        (5_000_000, [os.urandom(3_000_000)], None),
+        (60_000, [os.urandom(5_000)] * 100, None),
+        (
+            60_000,
+            [b"small", os.urandom(70_000)],
+            r"offsets 0 to 1 of t-0 .* a record of 70,000 bytes .*max\.message\.bytes is 60,000",
+        ),
+    ],
+)
+def test_the_topic_decides_what_is_too_large(
+    broker: RunningBroker, unique: str, limit: int, rows: list[bytes], told: str | None
+):
+    """A bound of librdkafka was told as the broker's; small rows were refused as one batch."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    topic, source = f"large-{unique}", "t"
+    made = [NewTopic(topic, 1, 1, config={"max.message.bytes": str(limit)}), NewTopic(source, 4, 1)]
+    for each in admin.create_topics(made).values():
+        each.exception(120)  # the source may be there
+    table = make_batch([{"value": each} for each in rows], topic=source, group=unique)
+    chosen = table.table.select(["topic", "partition", "offset", "value"])
+    client = {"bootstrap.servers": broker.bootstrap_servers}
+    if told is None:
+        assert write_kafka(chosen, topic, table.context, client=client) == 1
+    else:
+        with pytest.raises(FleetError, match=told):
+            write_kafka(chosen, topic, table.context, client=client)

@@ -87,6 +87,10 @@ class Transactions:
         """One row."""
         self._values.append(json.loads(value))
 
+    def poll(self, _timeout: float) -> int:
+        """Nothing to tell."""
+        return 0
+
     def send_offsets_to_transaction(
         self, ends: list[KafkaPartition], _metadata: object, _timeout: float
     ) -> None:
@@ -109,6 +113,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setattr(span_producer, "Producer", made.producer)
     monkeypatch.setattr(span_producer, "Consumer", made.consumer)
     monkeypatch.setattr(kafka_topic, "_writers", {})
+    monkeypatch.setattr(kafka_topic, "topic_limit", lambda *_: None)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (FILES, FILES))
     gc.disable()
     yield made

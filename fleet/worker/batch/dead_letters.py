@@ -3,18 +3,20 @@
 Problem: a record that is passed over must not be lost, nor may a flood of them be called normal.
 Choice: an idempotent producer with acks=all, flushed before the batch comes back, so before the
 commit that passes over the records; where that fails the partition is quarantined as without a
-topic. A kill between the two sends the same records again: at least once, never none. At most
-`MOST` records of a partition's latest `WINDOW` offsets: more of them is a wrong revision, not a
-bad record. Cost: the count lives in the worker, so a successor begins it anew.
+topic. A kill between the two sends the same records again: at least once, never none. Each is sent
+by itself and packed, so that only a record that is larger than what the topic takes is refused,
+with its size. At most `MOST` records of a partition's latest `WINDOW` offsets: more of them is a
+wrong revision, not a bad record. Cost: the count lives in the worker, so a successor begins it
+anew.
 """
 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import pyarrow as pa
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
+from fleet.kafka_source.size_limits import ANY_SIZE, refusal_of, size_of
 from fleet.model import TopicPartition
 from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.poison_search import PoisonFound, PoisonRecord
@@ -66,45 +68,55 @@ class DeadLetters:
 
     def send(self, letters: Sequence[PoisonRecord], spark: Any) -> str | None:
         """Write and wait for every acknowledgement; why it failed, or None."""
-        refused: list[str] = []
-
-        def delivered(error: Any, _: Any) -> None:
-            if error is not None:
-                refused.append(f"{error.str()} ({error.code()})")
-
-        try:
-            producer = self._connected()
-            for letter in letters:
-                for row in _rows(letter.part.rows(spark)):
-                    producer.produce(
-                        self.topic,
-                        key=row["key"],
-                        value=row["value"],
-                        headers=[*_own(row), *self._headers(letter, row)],
-                        on_delivery=delivered,
-                    )
-            waiting = producer.flush(self._seconds + 5.0)
-        except (KafkaException, BufferError) as error:
-            refused.append(str(error))
-            waiting = 0
-        if refused or waiting:
-            self._producer = None  # whatever it still holds goes with it
-            why = refused[0] if refused else f"no answer within {self._seconds:g} s"
-            return f"the dead-letter topic {self.topic} cannot be written: {why}"
+        for letter in letters:
+            for row in letter.part.rows(spark).to_pylist():
+                why = self._refused(row, [*_own(row), *self._headers(letter, row)])
+                if why is not None:
+                    self._producer = None  # whatever it still holds goes with it
+                    return f"the dead-letter topic {self.topic} cannot be written: {why}"
         for letter in letters:
             self._note(letter)
         return None
+
+    def _refused(self, row: Mapping[str, Any], headers: Sequence[tuple[str, Any]]) -> str | None:
+        """Send one record; why it is not acknowledged, or None."""
+        refused: list[KafkaError] = []
+
+        def delivered(error: Any, _: Any) -> None:
+            if error is not None:
+                refused.append(error)
+
+        try:
+            producer = self._connected()
+            producer.produce(
+                self.topic,
+                key=row["key"],
+                value=row["value"],
+                headers=list(headers),
+                on_delivery=delivered,
+            )
+            if producer.flush(self._seconds + 5.0):
+                return f"no answer within {self._seconds:g} s"
+        except KafkaException as error:
+            refused.append(error.args[0])
+        if not refused:
+            return None
+        size = size_of(row["key"], row["value"], headers)
+        return refusal_of(self._options, self.topic, [(refused[0], size)])
 
     def _connected(self) -> Any:
         if self._producer is None:
             self._producer = Producer(
                 {
+                    **ANY_SIZE,
+                    "compression.type": "zstd",  # a record that came packed is no larger now
                     **self._options,
                     "acks": "all",
                     "enable.idempotence": True,
                     "message.timeout.ms": int(self._seconds * 1000),
                     "topic.metadata.propagation.max.ms": 10_000,
                     "linger.ms": 0,
+                    "batch.num.messages": 1,
                     "logger": self._events.librdkafka_logger(),
                     "error_cb": lambda _: None,  # told by each record's delivery
                 }
@@ -165,10 +177,6 @@ def condemned(letters: DeadLetters | None, batch: Prepared, error: str, spark: A
         return put_aside(letters, PoisonFound(letters=(letter,)), spark)
     except Exception as failure:  # noqa: BLE001 - named, and stopped as without a topic
         return PoisonFound(failed={each.tp: f"{error}; {type(failure).__name__}: {failure}"})
-
-
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    return list(table.to_pylist())
 
 
 def _own(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
