@@ -117,9 +117,8 @@ class SpanProducer:
         """
         refused: list[tuple[KafkaError, int]] = []
         after = added(self.spans, each.start, each.end)
-        end = KafkaPartition(
-            each.topic, each.partition, after[-1][1], metadata=f"{each.topic_id} {to_text(after)}"
-        )
+        metadata = _metadata(each, after)
+        end = KafkaPartition(each.topic, each.partition, after[-1][1], metadata=metadata)
         try:
             self._producer.begin_transaction()
             for row in rows:
@@ -167,7 +166,13 @@ class SpanProducer:
         error = failure.args[0] if isinstance(failure, KafkaException) else None
         if error is not None and not refused and (error.fatal() or error.code() in _LOST):
             raise LostTransactionalId(error.str()) from failure
-        if refused:
+        if error is not None and error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
+            size = len(_metadata(each, added(self.spans, each.start, each.end)))
+            why = (
+                f"the metadata of its side group's offset has {size} bytes, more than the brokers' "
+                "offset.metadata.max.bytes: raise that (Kafka's own value is 4096)"
+            )
+        elif refused:
             why = refusal_of(self._client, topic, refused)
         else:
             why = str(failure if error is None else error.str())
@@ -189,6 +194,10 @@ def repeated(ask: Callable[[], Any]) -> Any:
             if not passing or error.fatal() or time.monotonic() > enough:
                 raise
         time.sleep(_PAUSE)
+
+
+def _metadata(each: BatchRange, written: Spans) -> str:
+    return f"{each.topic_id} {to_text(written)}"
 
 
 def _spans(each: BatchRange, found: Any) -> Spans:

@@ -95,6 +95,25 @@ def test_a_commit_on_a_connection_that_failed_is_made_again(code):
     assert committer.write(entries) == (Committed.RETRY, frozenset())
 
 
+def test_metadata_that_is_too_large_is_named_with_its_setting():
+    """One partition's, however many are committed together."""
+
+    def commit(**_: Any) -> None:
+        raise KafkaException(KafkaError(12))
+
+    clock = ManualClock()
+    committer = Committer(
+        SimpleNamespace(commit=commit),
+        state=MemberState(),
+        clock=clock,
+        events=events_of("w1", clock),
+    )
+    entries = [KafkaPartition("orders", each, 7, metadata="m" * each) for each in (90, 110, 100)]
+    told = r"metadata of orders-110 has 110 bytes, .* offset\.metadata\.max\.bytes: raise that"
+    with pytest.raises(FleetError, match=told):
+        committer.write(entries)
+
+
 # --- who is evicted for a newcomer under KIP-848, and who never is ----------------------------
 
 

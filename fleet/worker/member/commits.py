@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import Clock
@@ -55,6 +55,8 @@ class Committer:
         if not errors:
             self._state.last_commit_at = self._clock.now()
             return Committed.DONE, deleted
+        if any(each.code() == KafkaError.OFFSET_METADATA_TOO_LARGE for each in errors):
+            raise _too_large(entries)
         return self._judged(errors[0]), deleted
 
     def _judged(self, error: Any) -> Committed:
@@ -84,6 +86,15 @@ class Committer:
             return parse_group_metadata(self._consumer.consumer_group_metadata())
         except (KafkaException, RuntimeError):
             return None
+
+
+def _too_large(entries: list[KafkaPartition]) -> FleetError:
+    sizes = {len(each.metadata or ""): f"{each.topic}-{each.partition}" for each in entries}
+    size = max(sizes)
+    return FleetError(
+        f"the coordinator refuses the commit: the metadata of {sizes[size]} has {size} bytes, more "
+        "than the brokers' offset.metadata.max.bytes: raise that (Kafka's own value is 4096)"
+    )
 
 
 def entry_of(
