@@ -72,7 +72,8 @@ class _WorkerBase(Strict):
     entrypoint: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
     """`package.module:function`, called with (df, context)."""
     python_path: tuple[str, ...] = ()
-    """Folders put on the worker's module path; their entrypoint module is copied per revision."""
+    """Folders on the worker's module path; the entrypoint and what it imports from them belong to
+    the revision, which has a copy."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment of the worker; part of the revision as written. `${NAME}` is looked up by the
     worker in its own environment, so that no secret is frozen into a revision."""

@@ -2,22 +2,25 @@
 
 Problem: a worker that restarts must run the code of its revision, not what the file became
 meanwhile, and two revisions run side by side during a roll. Choice: the entrypoint's
-top-level module or package is found on `worker.python_path` without importing it, digested,
+top-level module or package is found on `worker.python_path` without importing it, and so is
+every module or package there that its source imports, and what those import; all are digested
 and copied per revision. What is installed (not on python_path) is digested by the module's
 own file and stays where it is: then only the environment or the image can keep revisions
 apart. On Kubernetes installed code is the image's, of which what is installed here says
-nothing: there the digest is of the image's name and of what is copied. Cost: modules beside
-the entrypoint's package are neither digested nor copied.
+nothing: there the digest is of the image's name and of what is copied. Cost: a module whose
+name is computed while the job runs is not found; the worker's log names it.
 """
 
+import ast
 import gzip
 import hashlib
 import importlib.machinery
 import importlib.util
 import io
 import os
+import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,17 +29,18 @@ from fleet.errors import CodeElsewhere, ConfigError
 from fleet.system.job_signature import examine_source
 
 MAX_BYTES = 20 * 1024 * 1024
-"""Largest package that is copied; data belongs elsewhere."""
+"""Most code that is copied; data belongs elsewhere."""
 MAX_FILES = 20_000
 """And the most files: a link may lead to a whole disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """Files of an entrypoint; `copied` False = installed code, whose digest alone counts."""
+    """Files of an entrypoint and of what it imports, with their names in a copy."""
 
-    files: tuple[tuple[str, Path], ...]
-    copied: bool
+    copied: tuple[tuple[str, Path], ...]
+    installed: tuple[tuple[str, Path], ...] = ()
+    """Of these the digest alone counts."""
 
 
 def code_digest(group: GroupSpec) -> str:
@@ -47,7 +51,8 @@ def code_digest(group: GroupSpec) -> str:
     """
     if isinstance(group.runtime, KubernetesRuntimeSpec):
         return _in_image(group.runtime, _carried(group))
-    return _digest(_find(group).files)
+    found = _find(group)
+    return _digest((*found.installed, *found.copied))
 
 
 def examine_entrypoint(group: GroupSpec) -> None:
@@ -62,8 +67,9 @@ def examine_entrypoint(group: GroupSpec) -> None:
     assert group.worker is not None
     module = group.worker.entrypoint.partition(":")[0].replace(".", "/")
     names = {f"{module}.py", f"{module}/__init__.py"}
-    for name, file in found.files:
-        if (name in names or not found.copied) and file.suffix == ".py":
+    own = found.installed or [each for each in found.copied if each[0] in names]
+    for _, file in own:
+        if file.suffix == ".py":
             examine_source(file, entrypoint=group.worker.entrypoint, group=group.group)
 
 
@@ -96,7 +102,7 @@ def packed_code(group: GroupSpec) -> tuple[str, bytes | None]:
     if found is None:
         return _in_image(group.runtime, None), None
     # Read once: digest and copy are of the same bytes.
-    files = tuple((name, file.read_bytes()) for name, file in found.files)
+    files = tuple((name, _content(file)) for name, file in found.copied)
     import tarfile  # noqa: PLC0415 - most commands pack nothing
 
     packed = io.BytesIO()
@@ -113,25 +119,23 @@ def packed_code(group: GroupSpec) -> tuple[str, bytes | None]:
 
 
 def snapshot_code(group: GroupSpec, target: Path) -> str:
-    """Copy the entrypoint's module or package into `target`; its digest, as code_digest's.
+    """Copy the entrypoint and what it imports into `target`; the digest, as code_digest's.
 
     Put `target` first on the worker's module path. Installed code is not copied; `target` is
     created all the same. Raises ConfigError as code_digest does.
     """
     found = _find(group)
     target.mkdir(parents=True, exist_ok=True)
-    if found.copied:
-        for name, file in found.files:
-            place = target / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, place)
-    # Of the copy, where there is one: the file may have changed between finding and copying.
-    files = tuple((name, target / name if found.copied else file) for name, file in found.files)
-    return _digest(files)
+    for name, file in found.copied:
+        place = target / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, place)
+    # Of the copy: the file may have changed between finding and copying.
+    return _digest((*found.installed, *((name, target / name) for name, _ in found.copied)))
 
 
 def _in_image(runtime: KubernetesRuntimeSpec, found: "_Found | None") -> str:
-    return _image_digest(runtime, "" if found is None else _digest(found.files))
+    return _image_digest(runtime, "" if found is None else _digest(found.copied))
 
 
 def _image_digest(runtime: KubernetesRuntimeSpec, copied: str) -> str:
@@ -139,7 +143,17 @@ def _image_digest(runtime: KubernetesRuntimeSpec, copied: str) -> str:
 
 
 def _digest(files: tuple[tuple[str, Path], ...]) -> str:
-    return _digest_of((name, file.read_bytes()) for name, file in files)
+    return _digest_of((name, _content(file)) for name, file in files)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{file} belongs to the code of an entrypoint and cannot be read: {error.strerror}; "
+            "change its permissions, or delete it"
+        ) from error
 
 
 def _digest_of(files: Iterable[tuple[str, bytes]]) -> str:
@@ -161,9 +175,10 @@ def _on_path(group: GroupSpec) -> _Found | None:
         raise ConfigError(f"group {group.group!r} declares no worker, so it has no code to run")
     module = worker.entrypoint.partition(":")[0]
     for folder in worker.python_path:
-        found = _in_folder(Path(folder), module, group.group)
-        if found is not None:
-            return found
+        own = _in_folder(Path(folder), module, group.group)
+        if own is not None:
+            files = _imported(group.group, [Path(each) for each in worker.python_path], own)
+            return _Found(copied=tuple(sorted(files.items())))
     return None
 
 
@@ -186,7 +201,8 @@ def _carried(group: GroupSpec) -> _Found | None:
     return found
 
 
-def _in_folder(folder: Path, module: str, group: str) -> _Found | None:
+def _in_folder(folder: Path, module: str, group: str) -> dict[str, Path] | None:
+    """The entrypoint's own module or package; None: it is not in this folder."""
     top, *below = module.split(".")
     package, single = folder / top, folder / f"{top}.py"
     if not package.is_dir() or not (below or (package / "__init__.py").is_file()):
@@ -197,28 +213,114 @@ def _in_folder(folder: Path, module: str, group: str) -> _Found | None:
                 f"group {group!r}: worker.entrypoint names {module}, but {single} is a single "
                 f"file; write {top}:function, or make {top} a package"
             )
-        return _Found(files=((single.name, single),), copied=True)
+        return {single.name: single}
     leaf = package.joinpath(*below)
     if below and not leaf.with_suffix(".py").is_file() and not (leaf / "__init__.py").is_file():
         raise ConfigError(
             f"group {group!r}: worker.entrypoint names {module}, but {package} holds neither "
             f"{'/'.join(below)}.py nor {'/'.join(below)}/__init__.py; correct the entrypoint"
         )
+    return dict(_files(package, group))
+
+
+def _imported(group: str, folders: Sequence[Path], own: dict[str, Path]) -> dict[str, Path]:
+    """These files, and those on python_path that their source imports, and so on.
+
+    A name that Python finds elsewhere first, or only while it runs, is left out.
+    """
+    files, fresh = dict(own), list(own.items())
+    there = {name.partition(".")[0] for folder in folders for name in _listed(folder)}
+    # Of a package without __init__.py other folders may hold more, so that one is looked for.
+    there -= {re.sub(r"(/__init__)?\.py$", "", name) for name in own}
+    there = {each for each in there if each.isidentifier()}
+    while fresh and there:
+        named = re.compile(rf"\b(?:{'|'.join(sorted(there))})\b".encode())
+        tops: set[str] = set()
+        for name, file in fresh:
+            if file.suffix == ".py":
+                content, top = _content(file), name.partition("/")[0]
+                if top in there or named.search(content):
+                    tops |= _names(content, top) & there
+        there -= tops
+        fresh = []
+        for top in sorted(tops):
+            for place in _places(top, folders):
+                found = _files(place, group) if place.is_dir() else [(place.name, place)]
+                fresh += [(name, file) for name, file in found if name not in files]
+                files.update({name: file for name, file in found if name not in files})
+        size = sum(file.stat().st_size for file in files.values())
+        if size > MAX_BYTES or len(files) > MAX_FILES:
+            raise _too_large(
+                group, f"{', '.join(sorted(tops))} and the entrypoint", len(files), size
+            )
+    return files
+
+
+def _names(content: bytes, top: str) -> set[str]:
+    """Top-level names of all imports of a source, `top` being its own; none if it is no Python."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
+    names: set[str] = set()
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Import):
+            names |= {alias.name for alias in each.names}
+        elif isinstance(each, ast.ImportFrom):
+            names.add(top if each.level else str(each.module))
+        elif isinstance(each, ast.Call) and each.args and isinstance(each.args[0], ast.Constant):
+            called = ast.unparse(each.func).rpartition(".")[2]
+            names |= (
+                {str(each.args[0].value)} if called in {"import_module", "__import__"} else set()
+            )
+    return {name.partition(".")[0] for name in names}
+
+
+def _listed(folder: Path) -> list[str]:
+    """Names in a folder; none where Python would find none either."""
+    try:
+        return [each.name for each in folder.iterdir()]
+    except OSError:
+        return []
+
+
+def _places(top: str, folders: Sequence[Path]) -> list[Path]:
+    """The files or folders of python_path that Python takes for this name."""
+    portions = []
+    for folder in folders:
+        package = folder / top
+        if (package / "__init__.py").is_file():
+            return [package]
+        for suffix in (*importlib.machinery.EXTENSION_SUFFIXES, ".py"):
+            if (folder / f"{top}{suffix}").is_file():
+                return [folder / f"{top}{suffix}"]
+        if package.is_dir():
+            portions.append(package)
+    elsewhere = importlib.machinery.PathFinder.find_spec(top) if portions else None
+    return portions if elsewhere is None or elsewhere.origin is None else []
+
+
+def _files(package: Path, group: str) -> list[tuple[str, Path]]:
+    """A package's files, with their names beside it."""
     found, size = [], 0
     for name, file in _walk(package):
         if not file.is_file():
             raise ConfigError(
                 f"group {group!r}: {file} is no file, or a link that leads to none; delete it"
             )
-        found.append((f"{top}/{name}", file))
+        found.append((f"{package.name}/{name}", file))
         size += file.stat().st_size
         if size > MAX_BYTES or len(found) > MAX_FILES:
-            raise ConfigError(
-                f"group {group!r}: {package} holds {len(found):,} files and {size / 1e6:.1f} MB or "
-                f"more, and {MAX_FILES:,} files and {MAX_BYTES / 1e6:.0f} MB are copied per "
-                "revision; move data out of the package"
-            )
-    return _Found(files=tuple(sorted(found)), copied=True)
+            raise _too_large(group, str(package), len(found), size)
+    return sorted(found)
+
+
+def _too_large(group: str, what: str, files: int, size: int) -> ConfigError:
+    return ConfigError(
+        f"group {group!r}: {what} holds {files:,} files and {size / 1e6:.1f} MB or more, and "
+        f"{MAX_FILES:,} files and {MAX_BYTES / 1e6:.0f} MB are copied per revision; move data out "
+        "of the package"
+    )
 
 
 def _walk(package: Path) -> Iterator[tuple[str, Path]]:
@@ -263,4 +365,7 @@ def _installed(group: GroupSpec) -> _Found:
             f"worker.python_path {list(worker.python_path)} nor installed; add its folder to "
             "python_path or install it"
         )
-    return _Found(files=((Path(spec.origin).name, Path(spec.origin)),), copied=False)
+    own, folders = Path(spec.origin), [Path(folder) for folder in worker.python_path]
+    others = _imported(group.group, folders, {"": own})
+    del others[""]
+    return _Found(copied=tuple(sorted(others.items())), installed=((own.name, own),))

@@ -63,6 +63,95 @@ def test_a_package_is_copied_whole(tmp_path: Path) -> None:
     assert code_digest(spec) != digest
 
 
+IMPORTS = {
+    "by name": "import helper\n",
+    "from it": "from helper import RATE\n",
+    "a package": ("import kit.deep.rates as r\n", "kit__deep__rates"),
+    "a package without __init__.py": ("from bare import rates\n", "bare__rates"),
+    "in a function": "def process(df, context):\n    from helper import RATE\n",
+    "conditionally": "try:\n    import faster\nexcept ImportError:\n    import helper\n",
+    "by its name as text": "import importlib\nhelper = importlib.import_module('helper')\n",
+    "through another": ("import first_step\n", "helper"),
+}
+
+
+@pytest.mark.parametrize("how", IMPORTS)
+def test_what_is_imported_from_the_path_belongs_to_the_revision(how: str, tmp_path: Path) -> None:
+    """A change of it is another revision, and the copy holds it; what nobody imports is left."""
+    text, changed = IMPORTS[how] if isinstance(IMPORTS[how], tuple) else (IMPORTS[how], "helper")
+    src, other = tmp_path / "src", tmp_path / "other"
+    put(src, etl=text, first_step="import second_step\n", unused="x = 1\n")
+    put(src, kit__deep__rates="from .. import base\n")
+    for package in (src / "kit", src / "kit" / "deep"):
+        (package / "__init__.py").touch()
+    put(
+        other,
+        second_step="import helper, unused_name\n",
+        helper="RATE = 1\n",
+        bare__rates="x = 1\n",
+    )
+    put(src, helper="import not_there, json\nRATE = 1\n", kit__base="")
+    spec = group("etl:process", src, other)
+    before = snapshot_code(spec, tmp_path / "copy")
+    assert before == code_digest(spec)
+    (file,) = (tmp_path / "copy").rglob(f"{changed.rpartition('__')[2]}.py")
+    here = src if (src / file.relative_to(tmp_path / "copy")).exists() else other
+    (here / file.relative_to(tmp_path / "copy")).write_text("RATE = 2\n")
+    assert code_digest(spec) != before
+    assert not (tmp_path / "copy" / "unused.py").exists()
+    now = code_digest(spec)
+    put(src, unused="x = 2\n")
+    assert code_digest(spec) == now
+
+
+def test_all_folders_of_a_package_without_init_belong_to_the_revision(tmp_path: Path) -> None:
+    """Python joins its folders; one that an installed package has the name of is not meant."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    put(one, ns__etl="from ns import rates\nimport yaml\n", yaml__data="x = 1\n")
+    put(two, ns__rates="RATE = 1\n", ns__etl="never = 1\n")
+    spec = group("ns.etl:process", one, two)
+    digest = snapshot_code(spec, tmp_path / "copy")
+    copied = [
+        p.relative_to(tmp_path / "copy").as_posix() for p in (tmp_path / "copy").rglob("*.py")
+    ]
+    assert sorted(copied) == ["ns/etl.py", "ns/rates.py"]
+    assert (tmp_path / "copy/ns/etl.py").read_text().startswith("from ns")
+    put(two, ns__rates="RATE = 2\n")
+    assert code_digest(spec) != digest
+
+
+def test_an_installed_entrypoint_takes_along_what_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of python_path; its own file stays where it is."""
+    put(tmp_path / "site", installed_etl="import beside\n")
+    put(tmp_path / "src", beside="RATE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    spec = group("installed_etl:process", tmp_path / "src")
+    digest = snapshot_code(spec, tmp_path / "copy")
+    assert [file.name for file in (tmp_path / "copy").iterdir()] == ["beside.py"]
+    put(tmp_path / "src", beside="RATE = 2\n")
+    assert code_digest(spec) != digest
+
+
+def test_what_is_imported_is_bounded(tmp_path: Path) -> None:
+    """Many modules of data, each small enough, are too much together."""
+    put(tmp_path, etl="import a, b\n", a__x="", b__x="")
+    for name in ("a", "b"):
+        with (tmp_path / name / "data.bin").open("wb") as file:
+            file.truncate(11 * 1024 * 1024)
+    with pytest.raises(ConfigError, match=r"a, b and the entrypoint holds 5 files and 23\.1 MB"):
+        code_digest(group("etl:f", tmp_path))
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """With the file, and what to do."""
+    put(tmp_path, etl="import helper\n")
+    (tmp_path / "helper.py").symlink_to("/proc/self/mem")
+    with pytest.raises(ConfigError, match=r"helper\.py belongs to the code .* permissions"):
+        code_digest(group("etl:f", tmp_path))
+
+
 def test_the_digest_knows_names_from_content(tmp_path: Path) -> None:
     """Content that moves from one file to another is other code."""
     put(tmp_path / "one", pk__a="ab", pk__b="c")

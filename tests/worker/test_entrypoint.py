@@ -9,7 +9,7 @@ import pytest
 from fleet.errors import ConfigError
 from fleet.system.job_signature import examine_source
 from fleet.worker.batch.entrypoint import load, takes_batch_id
-from fleet.worker.batch.pickle_by_value import pickle_by_value
+from fleet.worker.batch.pickle_by_value import imported_from, pickle_by_value
 from tests.support.batch_parts import context_of
 
 MODULE = """
@@ -209,6 +209,26 @@ def test_a_package_on_the_path_goes_along(tmp_path: Path, unique: str):
     assert f"No module named '{name}'" in elsewhere(cloudpickle.dumps(price))
     assert pickle_by_value(entrypoint.name)
     assert elsewhere(cloudpickle.dumps(price)) == "42"
+
+
+@pytest.mark.parametrize("package", [True, False], ids=["package", "without init"])
+def test_what_is_imported_from_beside_goes_along(package: bool, tmp_path: Path, unique: str):
+    """A task of an executor runs the helper's code of the worker that asked."""
+    from pyspark import cloudpickle
+
+    helper = tmp_path / f"helper_{unique}"
+    helper.mkdir()
+    (helper / "rates.py").write_text("RATE = 2\n\ndef taxed(n):\n    return n * RATE\n")
+    if package:
+        (helper / "__init__.py").write_text("")
+    (tmp_path / f"etl_{unique}.py").write_text(
+        PACKAGE.format(name=helper.name).replace("deep.", "")
+    )
+    entrypoint = load(f"etl_{unique}:process", [str(tmp_path)])
+    assert pickle_by_value(entrypoint.name)
+    assert elsewhere(cloudpickle.dumps(sys.modules[f"etl_{unique}"].price)) == "42"
+    assert {helper.name, f"etl_{unique}"} <= set(imported_from([tmp_path]))
+    assert imported_from([tmp_path / "other"]) == []
 
 
 @pytest.mark.parametrize("entrypoint", ["json:dumps", "yaml:dump", "fleet.demo.orders:process"])

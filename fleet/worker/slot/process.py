@@ -206,7 +206,10 @@ class _Worker:
     def _warm(self, watcher: SlotWatcher) -> None:
         """Load the user's code, connect Spark, run `setup`, warm."""
         from fleet.worker.batch.entrypoint import load  # noqa: PLC0415 - after worker.env is in place
-        from fleet.worker.batch.pickle_by_value import pickle_by_value  # noqa: PLC0415
+        from fleet.worker.batch.pickle_by_value import (  # noqa: PLC0415
+            imported_from,
+            pickle_by_value,
+        )
 
         worker = self._settings.group.worker
         assert worker is not None
@@ -250,6 +253,12 @@ class _Worker:
         )
         self._reporter.overdue = lambda: None if self._runner is None else self._runner.overdue
         self._wait(self._runner.prepare(), watcher)
+        for module in imported_from([Path(folder) for folder in worker.python_path]):
+            self._events.log(
+                f"module {module} is no part of revision {self._settings.revision}: its name was "
+                "computed, so workers of one revision may run different code of it; import it by "
+                "its name"
+            )
         took = self._clock.monotonic() - began
         with contextlib.suppress(Unreachable):
             watcher.look()  # whoever probes a standby is to hear at once whether it is in doubt
