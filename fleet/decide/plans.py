@@ -223,8 +223,9 @@ class _Planning:
         if fresh:
             steps += self._open_steps(fresh, beside=held)
         owed = (rolling and topics_differ) or self._rejoin_was_left_out() or self._reads_removed()
-        if owed and not leaving and not fresh and held and self._needs_rejoin():
-            steps.append(self._rejoin_step((rolling or held)[0], members=len(held)))
+        idle = self.world.owners_of_nothing()
+        if (owed or idle) and not leaving and not fresh and held and self._needs_rejoin():
+            steps.append(self._rejoin_step((idle or rolling or held)[0], members=len(held)))
         return steps
 
     # --- steps -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import GroupSpec
 from fleet.decide.storms.assessment import Storm
-from fleet.model import GroupSnapshot, GroupState, Member
+from fleet.model import GroupSnapshot, GroupState, Member, TopicPartition
 from fleet.slots import (
     Change,
     Gate,
@@ -86,6 +86,21 @@ class GroupWorld:
             and (self.number_of(m) is None or self.number_of(m) in self.gate.quarantined)
         )
 
+    def owners_of_nothing(self) -> tuple[int, ...]:
+        """Slots whose member owns only partitions that are gone, while another has two or more.
+
+        Its return deals them anew: a sticky assignor goes on giving out what a topic had before it
+        was made again with fewer partitions.
+        """
+        there = {
+            m: sum(tp not in gone_partitions(m, self.topics) for tp in m.partitions)
+            for m in self.members()
+        }
+        if max(there.values(), default=0) < 2:
+            return ()
+        idle = {self.number_of(m) for m, count in there.items() if m.partitions and not count}
+        return tuple(number for number in self.open_slots() if number in idle)
+
     def away(self) -> tuple[int, ...]:
         """Slots whose static member may be gone: they block the join phase of a rebalance.
 
@@ -118,3 +133,10 @@ class GroupWorld:
         if self.group is None or not self.group.exists:
             return True
         return self.group.state in {GroupState.EMPTY, GroupState.DEAD} or not self.group.members
+
+
+def gone_partitions(member: Member, topics: Mapping[str, int]) -> frozenset[TopicPartition]:
+    """What a member owns beyond the partitions that its topics have now."""
+    return frozenset(
+        tp for tp in member.partitions if tp.partition >= topics.get(tp.topic, tp.partition + 1)
+    )

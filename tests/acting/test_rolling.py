@@ -173,6 +173,37 @@ def test_a_canary_that_fails_goes_back(scene):
     assert len(done.receipts) == 1
 
 
+@pytest.mark.parametrize(
+    ("works", "old", "new", "state"),
+    [
+        (True, "t-3, t-5: no leader (5)", "t-4: no leader (7)", ChangeState.DONE),
+        (True, None, "t-4: no leader (7)", ChangeState.ROLLED_BACK),
+        (True, "t-3: no leader (5)", "no such column", ChangeState.ROLLED_BACK),
+        (False, "no answer in 5 s", "no answer in 7 s", ChangeState.ROLLED_BACK),
+    ],
+)
+def test_a_canary_is_not_blamed_for_what_was_there_before(scene, works, old, new, state):
+    """What the old revision tells as well; whether it works all the same is another question."""
+    here = scene()
+    here.like("old", error=old)
+    here.running(2)
+    here.clock.sleep(1)
+    here.like("new", error=new, first_batch=0 if works else 1e9)
+    if not works:
+        hold = here.crowd.hold
+
+        def tells(who, how, joining):
+            hold(who, how, joining)
+            if who.revision == "new" and who.slot is not None:
+                here.crowd.renew(who, error=new)
+
+        here.crowd.hold = tells
+    done = here.perform(step_of(ROLL, (0, 1)))
+    assert done.state is state, done.sentence
+    assert (state is ChangeState.DONE) == (here.revisions() == ["new", "new"])
+    assert works or "what ran before tells the same" in done.sentence
+
+
 def test_a_canary_that_dies_goes_back(scene):
     """It holds the slot, and renews no more [13]."""
     here = scene()

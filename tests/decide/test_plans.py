@@ -195,6 +195,27 @@ def test_a_removed_topic_that_is_owned_still_is_let_go() -> None:
     assert "rejoin 0" not in kinds(make_plan(replace(gone, spec=both), wanted=3, now=NOW))
 
 
+def test_a_member_that_owns_only_what_is_gone_joins_again() -> None:
+    """A topic made again with fewer partitions: a sticky assignor goes on giving out the others."""
+    seen = world(held=3, topics={"orders": 6})
+    assert seen.group is not None
+
+    def owning(*parts: tuple[int, ...]) -> GroupWorld:
+        owned = [frozenset(TopicPartition("orders", n) for n in each) for each in parts]
+        members = tuple(
+            replace(member, partitions=mine)
+            for member, mine in zip(seen.members(), owned, strict=True)
+        )
+        group = replace(seen.group, members=members)
+        return replace(seen, group=group, topics={"orders": 3})
+
+    assert kinds(make_plan(owning((0, 1), (2, 3), (4, 5)), wanted=3, now=NOW)) == ["rejoin 2"]
+    assert make_plan(owning((0, 3), (1, 4), (2, 5)), wanted=3, now=NOW).empty, "nobody has two"
+    assert make_plan(owning((0, 1), (2, 3), ()), wanted=3, now=NOW).empty, "it has none of them"
+    deleted = replace(owning((0, 1), (2, 3), (4, 5)), topics={})
+    assert "rejoin 2" not in kinds(make_plan(deleted, wanted=3, now=NOW))
+
+
 def test_dynamic_members_pay_per_wave() -> None:
     """Rolling dynamic members is priced by waves of max_parallel, and said so."""
     fleet = spec(worker={"membership": "dynamic"}, rollout={"max_parallel": 2})

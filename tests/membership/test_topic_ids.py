@@ -15,7 +15,7 @@ from fleet.worker.offsets.commit_metadata import (
     decode_topic,
     encode_plan,
 )
-from fleet.worker.offsets.topics import TopicWatch
+from fleet.worker.offsets.topics import DescribedTopic, TopicWatch
 
 
 @pytest.mark.parametrize(("end", "topic"), [(7, "a_b-c"), (None, "a_b-c"), (7, None), (None, None)])
@@ -67,6 +67,12 @@ class Broker:
         return self.asked[-1]
 
 
+def described(topic_id: str, *partitions: int) -> SimpleNamespace:
+    """As the admin client answers."""
+    parts = [SimpleNamespace(id=number) for number in partitions]
+    return SimpleNamespace(topic_id=topic_id, partitions=parts)
+
+
 def test_ids_are_asked_for_without_waiting():
     """One question at a time, at every refresh; what cannot be answered is left out."""
     broker, clock = Broker(), ManualClock()
@@ -78,9 +84,10 @@ def test_ids_are_asked_for_without_waiting():
     clock.sleep(30)
     assert watch.look({"b", "a"}) == {}
     assert [list(each) for each in broker.asked] == [["a", "b"]]
-    broker.asked[0]["a"].set_result(SimpleNamespace(topic_id="x/y+z"))
+    broker.asked[0]["a"].set_result(described("x/y+z", 0, 2))
     broker.asked[0]["b"].set_exception(KafkaException(KafkaError(3)))
-    assert watch.look({"a", "b"}) == {"a": "x_y-z"}
+    seen = DescribedTopic(id="x_y-z", partitions=frozenset({0, 2}))
+    assert watch.look({"a", "b"}) == {"a": seen}
     assert len(broker.asked) == 2, "the refresh is over by now"
 
 
@@ -92,7 +99,7 @@ def test_an_error_that_may_mean_it_asks_at_once():
     watch.soon()
     watch.look({"a"})
     assert len(broker.asked) == 1
-    broker.asked[0]["a"].set_result(SimpleNamespace(topic_id="x"))
+    broker.asked[0]["a"].set_result(described("x", 0))
     watch.soon()
     watch.look({"a"})
     assert len(broker.asked) == 1

@@ -107,7 +107,7 @@ MUTANTS = faults(
         ("fleet/worker/offsets/assigning.py", _LEADERLESS): {
             "leader-end-untold-begins-at-the-start": "untold = [-{**untold, **unended}-]{+untold+}",
         },
-        ("fleet/worker/offsets/assigning.py", _POSITIONS): {
+        ("fleet/worker/offsets/start_positions.py", _POSITIONS): {
             "position-chosen-and-not-committed": "return [-not self.gone and self.committed != self.position-]{+False+}",
         },
         ("fleet/worker/offsets/assigning.py", (*_POSITIONS, *_OWNING)): {

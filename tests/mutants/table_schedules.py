@@ -42,7 +42,7 @@ MUTANTS = faults(
         ("fleet/worker/member/member_state.py", _LATER_SEEDS): {
             "seeds-asked-during-a-rejoin": "return before is not Drain.CLOSE{+ and before is not Drain.REJOIN+}",
         },
-        ("fleet/worker/offsets/assigning.py", _SEEDS): {
+        ("fleet/worker/offsets/start_positions.py", _SEEDS): {
             "seeds-latest-commits-nothing": "return not self.gone and self.committed != self.position{+ and self.anew+}",
         },
         ("fleet/act/steps/open_slots.py", _SEEDS): {

@@ -118,6 +118,8 @@ class MemoryKafka:
     """What a member's client cannot unpack, so that it gets no further."""
     leaderless: dict[TopicPartition, int | None] = field(default_factory=dict)
     """Partitions without a leader: the code that is answered; None: an offset that is none."""
+    unknown: list[TopicPartition] = field(default_factory=list)
+    """Partitions that the next description of their topic does not have yet."""
     todo: deque[Callable[["MemoryConsumer"], None]] = field(default_factory=deque)
     at_close: tuple[TopicPartition, ...] = ()
     """What the member is given only while it closes."""
@@ -228,8 +230,8 @@ class MemoryAdmin(_Client):
         for each, spec in asked.items():
             future: Future[Any] = Future()
             part, why = self.kafka.parts.get(_tp(each)), self.kafka.leaderless.get(_tp(each), 0)
-            if part is None:
-                future.set_exception(KafkaException(KafkaError(3)))
+            if part is None:  # seen: of what metadata has no leader of
+                future.set_exception(KafkaException(KafkaError(-156, "No leaders found")))
             elif why:
                 future.set_exception(KafkaException(KafkaError(why)))
             elif why is None:  # seen: after the timeout, without an error
@@ -248,7 +250,12 @@ class MemoryAdmin(_Client):
             if code:
                 future.set_exception(KafkaException(KafkaError(code)))
             elif name in self.kafka.ids:
-                future.set_result(SimpleNamespace(topic_id=self.kafka.ids[name]))
+                lacks = {tp for tp in self.kafka.unknown if tp.topic == name}
+                self.kafka.unknown = [tp for tp in self.kafka.unknown if tp not in lacks]
+                there = self.kafka.parts.keys() - lacks
+                numbers = [tp.partition for tp in there if tp.topic == name]
+                parts = [SimpleNamespace(id=number) for number in numbers]
+                future.set_result(SimpleNamespace(topic_id=self.kafka.ids[name], partitions=parts))
             else:
                 future.set_exception(KafkaException(KafkaError(3)))
         return found
@@ -363,7 +370,8 @@ class MemoryConsumer(_Client):
 
     def get_watermark_offsets(self, each: KafkaPartition, **_: Any) -> tuple[int, int]:
         """Log start, and the end that the last fetch told."""
-        return self.kafka.parts[_tp(each)].first, self.ends.get(_tp(each), -1001)
+        part = self.kafka.parts.get(_tp(each), Part())
+        return part.first, self.ends.get(_tp(each), -1001)
 
     @property
     def _committed(self) -> bool:
@@ -385,7 +393,9 @@ class MemoryConsumer(_Client):
         return found
 
     def _read(self, tp: TopicPartition, room: int) -> list[Message]:
-        part, at = self.kafka.parts[tp], self.at[tp]
+        part, at = self.kafka.parts.get(tp), self.at[tp]
+        if part is None:  # fetched no more, without a word
+            return []
         epoch = self.kafka.epochs.get(tp.topic, 0)
         self.epochs[tp.topic] = max(epoch, self.epochs.get(tp.topic, 0))
         if tp in self.kafka.leaderless or epoch < self.epochs[tp.topic]:

@@ -17,8 +17,8 @@ from fleet.worker.context import BatchContext
 from fleet.worker.member.backing_off import BackingOff
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.pipeline import Pipeline
-from fleet.worker.offsets.assigning import Start
 from fleet.worker.offsets.commit_metadata import decode_begun, decode_plan
+from fleet.worker.offsets.start_positions import Start
 from tests.support.batch_parts import connected, events_of, runner_of
 from tests.support.memory_kafka import Message
 

@@ -1,9 +1,11 @@
 """A partition whose leader is away holds up no other of its member: on a cluster in memory."""
 
+import json
+
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.offsets import assigning, leader_watch
+from fleet.worker.offsets import assigning, leader_watch, topics
 from fleet.worker.offsets.commit_metadata import encode_plan
 from tests.worker.driving import Drive
 
@@ -106,3 +108,60 @@ def test_whoever_goes_has_it_no_more(kafka, drive: Drive):
     driven.turns(20)
     assert kafka.committed(P[1]) == []
     assert driven.member.state.error is None
+
+
+# --- partitions that are not there any more ---------------------------------------------------
+
+
+def test_a_partition_that_its_topic_does_not_have_is_no_leaders_absence(kafka, drive: Drive):
+    """A sticky assignor gives out what was there before (librdkafka); nobody waits for it, and
+    nobody is blamed for it, until it is there after all.
+    """
+    late = TopicPartition("t", 5)
+    driven = drive(*P, late)
+    driven.until(lambda: [kafka.committed(tp)[-1:] for tp in P] == [[3]] * 2, "what is there")
+    driven.turns()
+    assert driven.member.state.error is None
+    kafka.make("t", 6)
+    kafka.produce(late, b"a", b"b")
+    driven.until(lambda: kafka.committed(late)[-1:] == [2], "what was made since")
+
+
+@pytest.mark.parametrize("now", [1, 0, 3], ids=["fewer", "none", "more"])
+def test_a_topic_is_made_again_with_other_partitions(kafka, drive: Drive, monkeypatch, now):
+    """Those that it does not have are let go, the others read from their beginning."""
+    monkeypatch.setattr(topics, "_SOON", 0.02)
+    driven = drive(*P)
+    driven.until(lambda: [kafka.committed(tp)[-1:] for tp in P] == [[3]] * 2, "what is there")
+    kafka.make("t", now, topic_id="id-2")
+    if not now:
+        del kafka.ids["t"]
+    for number in range(now):
+        kafka.produce(TopicPartition("t", number), b"x")
+    driven.member._commands.put(driven.member._topics.soon)
+    if now == 0:
+        driven.turns(20)
+    for tp in P[:now]:
+        driven.until(lambda tp=tp: kafka.committed(tp)[-1:] == [1], "what is in it now")
+    if now == 1:
+        driven.until(lambda: gone_in(driven) == [("t-1", 3)], "the other one to be let go")
+    assert driven.member.state.error is None
+
+
+def test_one_look_that_lacks_a_partition_is_not_believed(kafka, drive: Drive, monkeypatch):
+    """A broker may not know of a partition that was added a moment ago."""
+    monkeypatch.setattr(topics, "_SOON", 0.02)
+    driven = drive(*P)
+    driven.until(lambda: [kafka.committed(tp)[-1:] for tp in P] == [[3]] * 2, "what is there")
+    kafka.unknown.append(P[1])
+    driven.member._commands.put(driven.member._topics.soon)
+    driven.until(lambda: not kafka.unknown, "a look")
+    kafka.produce(P[1], b"more")
+    driven.until(lambda: kafka.committed(P[1])[-1:] == [4], "its records")
+    assert gone_in(driven) == []
+
+
+def gone_in(driven) -> list[tuple[str, int]]:
+    """Partitions that it let go so far, and where it was."""
+    told = [json.loads(line) for line in driven.events_at.read_text().splitlines()]
+    return [(e["partition"], e["position"]) for e in told if e["event"] == "partition_gone"]

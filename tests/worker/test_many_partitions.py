@@ -16,6 +16,7 @@ from fleet.worker.batch.batches import InlineBatch
 from fleet.worker.member.crash_search import SuspectRanges
 from fleet.worker.member.losses import Losses
 from fleet.worker.offsets.commit_metadata import Begun
+from fleet.worker.offsets.topics import DescribedTopic
 from tests.support.batch_parts import events_of
 from tests.support.calls import calls_of
 from tests.worker.flow import Broker, Process
@@ -41,7 +42,8 @@ def test_a_turn_without_an_answer_about_topics_goes_through_no_partition():
     worker = Process(Broker(ends=dict.fromkeys(range(300), 1)), print)
     losses = losses_of(worker)
     assert calls_of(losses.recreated, {}) < 5
-    assert calls_of(losses.recreated, {"another": "A"}) < 5 + 2 * 300
+    another = DescribedTopic(id="A", partitions=frozenset({0}))
+    assert calls_of(losses.recreated, {"another": another}) < 5 + 2 * 300
     worker.end()
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fleet.act.steps.cost import SETTLE_POLL, settle_limit, settled_from_here
-from fleet.act.steps.work import StepWork
+from fleet.act.steps.step_memory import StepStart
+from fleet.act.steps.work import StepWork, errors_of
 from fleet.errors import FleetError
 from fleet.model import Step
 from fleet.slots import Phase, Slot, WorkerReport
@@ -92,9 +93,17 @@ def raise_on_trial(
 
 
 def raise_on_error(work: StepWork, slot: Slot, revision: str) -> None:
-    """FleetError where a slot on trial tells an error, or its holder died."""
+    """FleetError where a slot on trial tells an error, or its holder died.
+
+    An error that what ran before tells as well says nothing of the revision: one that works all the
+    same is not blamed for it.
+    """
     if slot.revision == revision and slot.error:
-        _fail(work, revision, slot.error)
+        others = errors_of(s for s in work.slots().values() if s.revision != revision)
+        if not errors_of([slot]) <= {*others, *(work.lease.recall(StepStart).errors or ())}:
+            _fail(work, revision, slot.error)
+        elif slot.phase is not Phase.ACTIVE:
+            _fail(work, revision, f"{slot.error} (what ran before tells the same)")
     if slot.revision == revision and slot.holder and work.is_dead(slot):
         raise FleetError(f"worker {slot.holder} died while it was the canary")
 

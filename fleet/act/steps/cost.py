@@ -11,7 +11,7 @@ from typing import Final
 
 from fleet.act.steps.leave_slots import LeaveMemory
 from fleet.act.steps.step_memory import StepStart
-from fleet.act.steps.work import StepWork, member_ids
+from fleet.act.steps.work import StepWork, errors_of, member_ids
 from fleet.config.spec import ClassicWorker
 from fleet.decide.receipts import judge
 from fleet.errors import Unreachable
@@ -28,10 +28,12 @@ _QUIET: Final = 2.0
 def begin(work: StepWork, step: Step) -> None:
     """Write down where counting starts, and whose members are ours; once for a step."""
     if work.lease.recall(StepStart).started_at is None:
+        slots = work.slots().values()
         start = StepStart(
             started_at=work.clock.now(),
             position=work.ledger.position(work.spec.group),
-            members=tuple(sorted(member_ids(work.slots().values(), step.slots))),
+            members=tuple(sorted(member_ids(slots, step.slots))),
+            errors=tuple(sorted(errors_of(slots))),
         )
         work.lease.remember(start)
 

@@ -20,6 +20,8 @@ class StepStart:
     """In the coordinator's records; None where they cannot be read."""
     members: tuple[str, ...] | None = None
     """Member ids (of an adopted group: instance ids, else member ids) that were there."""
+    errors: tuple[str, ...] | None = None
+    """What slots told then, numbers aside: new code is not blamed for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """What every kind of step works with: its change, the group's slots and gate, workers, a wait."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from fleet.act.join_window import JoinWindow
 from fleet.act.lease import ChangeLease
@@ -21,6 +22,7 @@ Leave = Callable[..., str | None]
 gone, else why not (`fleet.act.kafka.GroupAdmin.leave_all`)."""
 
 
+_PARTITIONS: Final = re.compile(r"[\w.-]+-\d+(?:, [\w.-]+-\d+)*")
 _LOOKS_FOR_TRACEBACK = 5
 _PAUSE = 0.1
 """Seconds."""
@@ -194,3 +196,8 @@ def asking(gate: Gate, asks: dict[int, Handover], *, instead_of: Sequence[int] =
 def member_ids(slots: Iterable[Slot], numbers: Collection[int]) -> set[str]:
     """Kafka's, of those slots that have had a member."""
     return {s.member_id for s in slots if s.number in numbers and s.member_id}
+
+
+def errors_of(slots: Iterable[Slot]) -> set[str]:
+    """What is wrong in slots, whichever their partitions and figures are."""
+    return {re.sub(r"\d+", "#", _PARTITIONS.sub("#", s.error)) for s in slots if s.error}

@@ -15,7 +15,7 @@ from fleet.commands.invocation import Invocation
 from fleet.errors import CodeElsewhere, FleetError, Unreachable
 from fleet.model.findings import Finding, Severity, fail, ok, warn
 from fleet.slots import ChangeState
-from fleet.text import duration, plural
+from fleet.text import duration, few, plural
 
 _LOOK = 0.5
 """Seconds between two looks at the leases of unfinished changes."""
@@ -110,6 +110,7 @@ def groups_readable(fleet: "Fleet", seen: "list[Snapshot]") -> Iterator[Finding]
 def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
     """Every fleet with a worker has something to read."""
     from fleet.decide.capacity import missing_topics, subscribed, unmatched
+    from fleet.decide.world import gone_partitions
 
     specs = [each for each in fleet.spec.fleets if each.worker is not None]
     hidden = {name for kind, name in fleet.undescribed(specs, snapshot) if kind == "topic"}
@@ -136,6 +137,17 @@ def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
         else:
             count = f"{plural(len(there), 'topic')} with {plural(sum(there.values()), 'partition')}"
             yield ok("topics", f"{spec.group} reads {count}")
+        seen = snapshot.groups.get(spec.group)
+        owned = [gone_partitions(m, snapshot.topics) for m in seen.members] if seen else []
+        if gone := sorted(frozenset().union(*owned)):
+            yield warn(
+                "topics",
+                f"members of {spec.group} own {few(list(map(str, gone)))}, which is not there: the "
+                "topic was recreated with fewer partitions, and a sticky assignor goes on giving "
+                "them out",
+                f"nothing is read of them; `fleet apply {spec.group}` lets a member that owns "
+                "nothing else join again",
+            )
 
 
 def receipts_verifiable(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:

@@ -13,8 +13,8 @@ from fleet.worker.events import Events
 from fleet.worker.member.crash_search import SuspectRange
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.protocols import RETRIED, VOID, Fenced, is_fenced
-from fleet.worker.offsets.assigning import Start
 from fleet.worker.offsets.commit_metadata import encode_plan, parse_group_metadata
+from fleet.worker.offsets.start_positions import Start
 
 _UNKNOWN_TOPIC: Final = 3
 

@@ -21,8 +21,10 @@ from fleet.worker.member.fetch_watch import FetchWatch
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol
-from fleet.worker.offsets.assigning import Assigner, Start
+from fleet.worker.offsets.assigning import Assigner
 from fleet.worker.offsets.leader_watch import LeaderWatch
+from fleet.worker.offsets.start_positions import Start, absent
+from fleet.worker.offsets.topics import DescribedTopic
 
 OUT_OF_RANGE: Final = -140
 QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
@@ -57,6 +59,8 @@ class Losses:
         self._told: dict[TopicPartition, tuple[int, int]] = {}
         self._leaders = LeaderWatch(assigner.ask_first, clock=clock)
         self.fetches = FetchWatch(assigner.ask_ends, clock=clock)
+        self.missing: set[TopicPartition] = set()
+        """Partitions that the last description of their topic did not have."""
         self._waits_for: str | None = None
         """Which leaders, in words."""
 
@@ -106,27 +110,45 @@ class Losses:
         why = f"the client cannot read on ({error.str()}); worker.reading auto or ranges can"
         self._pipeline.quarantine(tp, start.position, why, 0)
 
-    def recreated(self, ids: Mapping[str, str]) -> None:
-        """Begin topics anew whose id is another than the one we began; ids by topic."""
-        if not ids:  # at nearly every turn, and there may be thousands of partitions
+    def recreated(self, topics: Mapping[str, DescribedTopic]) -> None:
+        """Begin topics anew whose id is another than the one we began; let go of partitions that
+        they do not have any more, once two looks agree: a broker may not know a new one yet.
+        """
+        if not topics:  # at nearly every turn, and there may be thousands of partitions
             return
-        for tp in sorted(each for each in self._state.partitions if each.topic in ids):
-            start, now = self._pipeline.start_of(tp), ids[tp.topic]
+        before, self.missing = self.missing, set()
+        there_after_all: list[TopicPartition] = []
+        for tp in sorted(each for each in self._state.partitions if each.topic in topics):
+            start, now = self._pipeline.start_of(tp), topics[tp.topic]
             if start is None:
                 continue
-            if start.known_id not in {None, now}:
+            anew = start.known_id not in {None, now.id}
+            if tp.partition not in now.partitions:
+                if tp not in self._pipeline.gone and (anew or tp in before):
+                    self._vanish(tp, start)
+                elif tp not in self._pipeline.gone:
+                    self.missing.add(tp)
+            elif anew:
                 self._begin_anew(tp)
             elif tp in self._pipeline.gone and start.silent is None:
-                self._begin_again(tp, start)
+                there_after_all.append(tp)
+        if there_after_all:
+            self._begin_again(there_after_all)
 
-    def _begin_again(self, tp: TopicPartition, start: Start) -> None:
-        """It is there after all: a broker that did not know it yet said otherwise."""
-        if start.gone:
-            (start,) = self._assigner.starts(self._consumer, [tp])
+    def _begin_again(self, tps: list[TopicPartition]) -> None:
+        """They are there after all: a broker that did not know them yet said otherwise."""
+        for start in self._assigner.starts(self._consumer, tps):
+            self._pipeline.drop([start.tp])
+            self._pipeline.start_partition(start, reads=False)
+            if not start.gone:
+                self._pipeline.stopped.add(start.tp)
+
+    def _vanish(self, tp: TopicPartition, before: Start) -> None:
+        """It is ours until the next rebalance that asks us what we have; nothing is read of it."""
         self._pipeline.drop([tp])
-        self._pipeline.start_partition(start, reads=False)
-        if not start.gone:
-            self._pipeline.stopped.add(tp)
+        self._pipeline.start_partition(absent(tp), reads=False)
+        self._events.log(f"{tp} is no partition of its topic any more: it was at {before.position}")
+        self._events.emit("partition_gone", partition=str(tp), position=before.position)
 
     def find_leaders(self) -> None:
         """Begin partitions that had no leader, once they have; until then they are named."""

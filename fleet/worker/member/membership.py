@@ -237,7 +237,7 @@ class Membership:
             self._commands.serve(_STILL)
             return
         self._losses.lift(self._lifts)
-        if self._pipeline.gone:
+        if self._pipeline.gone or self._losses.missing:
             self._topics.soon()
         with self.state.waits(self._clock):
             self._losses.recreated(self._topics.look({tp.topic for tp in self.state.partitions}))

@@ -29,9 +29,8 @@ from fleet.worker.member.commits import Committed, Committer, entry_of
 from fleet.worker.member.crash_search import SuspectRange, SuspectRanges, condemned, without
 from fleet.worker.member.dispatched_batch import DispatchedBatch
 from fleet.worker.member.member_state import MemberState
-from fleet.worker.offsets.assigning import Start
 from fleet.worker.offsets.commit_metadata import Begun, Finished, Ownership, commitable
-from fleet.worker.offsets.start_positions import StartPositions
+from fleet.worker.offsets.start_positions import Start, StartPositions
 
 _RETRY_PAUSE: Final = 0.1
 

@@ -12,7 +12,7 @@ where a leader is away.
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -27,13 +27,13 @@ from fleet.model import TopicPartition
 from fleet.worker.events import Events
 from fleet.worker.listed_offset import listed_offset
 from fleet.worker.offsets.commit_metadata import (
-    Begun,
     decode_begun,
     decode_cluster,
     decode_parts,
     decode_plan,
     decode_topic,
 )
+from fleet.worker.offsets.start_positions import Start, absent
 from fleet.worker.offsets.topics import id_of
 
 _TIMEOUT: Final = 5.0
@@ -53,59 +53,6 @@ _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _Offsets = dict[TopicPartition, int]
 _Errors = dict[TopicPartition, Any]
 """KafkaErrors by partition."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """One partition's beginning.
-
-    committed is None where nothing was ever committed. lost is (first, next after) of offsets
-    that are gone and were never read; position is already behind them. gone: there is no such
-    topic now, or no leader of it (then `silent` has why), so nothing is read. anew: the topic was
-    deleted and made again under its name; former: the deleted one's offset, which is not believed.
-    cluster: Kafka's id of it. parts: how many partitions the topic had when the group began it at
-    its end.
-    """
-
-    tp: TopicPartition
-    topic_id: str
-    position: int
-    committed: int | None
-    replay_to: int | None
-    lost: tuple[int, int] | None = None
-    gone: bool = False
-    silent: str | None = None
-    anew: bool = False
-    former: int | None = None
-    begun: Begun | None = None
-    """How often the planned range was begun without an end."""
-    cluster: str | None = None
-    parts: int | None = None
-
-    @property
-    def chosen(self) -> bool:
-        """Whether nobody committed this position: it has to be before it is read from [42]."""
-        return not self.gone and self.committed != self.position
-
-    def moved(self, position: int, replay_to: int | None = None) -> "Start":
-        """As it is once `position` is committed."""
-        return replace(
-            self,
-            position=position,
-            committed=position,
-            replay_to=replay_to,
-            lost=None,
-            gone=False,
-            silent=None,
-            anew=False,
-            former=None,
-            begun=None,
-        )
-
-    @property
-    def known_id(self) -> str | None:
-        """The topic's id; None where the name stands in for it."""
-        return None if self.topic_id == self.tp.topic else self.topic_id
 
 
 class Assigner:
@@ -303,18 +250,27 @@ class Assigner:
     def _there(self, tps: Sequence[TopicPartition], spec: Any) -> tuple[_Offsets, _Errors]:
         """Offsets by partition, and errors of the others.
 
-        A leader that is new, or not elected yet, is waited for, and asked for twice at least.
+        A leader that is new, or not elected yet, is waited for, and asked for twice at least; a
+        topic that is not there is, too, but no partition that its topic does not have. The error
+        of what is not there is None.
         """
         absent_after = self._clock.monotonic() + _ABSENT_AFTER
         found: _Offsets = {}
+        missing: _Errors = {}
         errors = self._insist(partial(self._offsets, tps, spec, found), tps)
         again = False
         while errors and not (again and self._clock.monotonic() >= absent_after):
             self._clock.sleep(_PAUSE)
-            self._learn_leaders(errors)
+            there = self._learn_leaders(errors)
             left, again = list(errors), True
             errors = self._insist(partial(self._offsets, left, spec, found), left)
-        return found, errors
+            over = self._clock.monotonic() >= absent_after
+            for tp in list(errors):
+                known = there.get(tp.topic)
+                if known is not None and tp.partition not in known and (known or over):
+                    missing[tp] = None
+                    del errors[tp]
+        return found, errors | missing
 
     def _offsets(self, tps: Sequence[TopicPartition], spec: Any, found: _Offsets) -> _Errors:
         """Put offsets where they are kept; errors of those that were not told.
@@ -351,13 +307,21 @@ class Assigner:
         )
         return futures
 
-    def _learn_leaders(self, tps: Collection[TopicPartition], timeout: float = _TIMEOUT) -> None:
+    def _learn_leaders(
+        self, tps: Collection[TopicPartition], timeout: float = _TIMEOUT
+    ) -> Mapping[str, Collection[int]]:
         """ListOffsets goes by cached leaders and epochs, which librdkafka never refreshes for it:
         after a broker's restart it is answered with 74 for ever.
+
+        The partitions of each topic; of one that is not there none.
         """
+        there: dict[str, Collection[int]] = {}
         for topic in sorted({tp.topic for tp in tps}):
             with contextlib.suppress(KafkaException):  # the next try tells
-                self._admin.list_topics(topic, timeout=timeout)
+                told = self._admin.list_topics(topic, timeout=timeout).topics[topic]
+                if told.error is None or told.error.code() in _UNKNOWN:
+                    there[topic] = () if told.error else told.partitions
+        return there
 
     def _learn_ids(self, topics: set[str]) -> None:
         """Kafka's topic ids, asked anew each time: a recreated topic has another.
@@ -401,16 +365,8 @@ class Assigner:
 
 
 def _absent(tp: TopicPartition, error: Any) -> Start:
-    """A partition that was assigned, but whose topic is deleted by now, or has no leader."""
-    return Start(
-        tp=tp,
-        topic_id=tp.topic,
-        position=0,
-        committed=None,
-        replay_to=None,
-        gone=True,
-        silent=None if error.code() in _UNKNOWN else error.str(),
-    )
+    missing = error is None or error.code() in _UNKNOWN
+    return absent(tp, silent=None if missing else error.str())
 
 
 def _raise_errors(partitions: list[Any]) -> list[Any]:

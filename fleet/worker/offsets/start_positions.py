@@ -9,11 +9,76 @@ one commit per assignment that has such a partition; none where all of them are 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet.model import TopicPartition
-from fleet.worker.offsets.assigning import Start
-from fleet.worker.offsets.commit_metadata import Finished, Ownership, commitable
+from fleet.worker.offsets.commit_metadata import Begun, Finished, Ownership, commitable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One partition's beginning.
+
+    committed is None where nothing was ever committed. lost is (first, next after) of offsets
+    that are gone and were never read; position is already behind them. gone: there is no such
+    topic now, or no leader of it (then `silent` has why), so nothing is read. anew: the topic was
+    deleted and made again under its name; former: the deleted one's offset, which is not believed.
+    cluster: Kafka's id of it. parts: how many partitions the topic had when the group began it at
+    its end.
+    """
+
+    tp: TopicPartition
+    topic_id: str
+    position: int
+    committed: int | None
+    replay_to: int | None
+    lost: tuple[int, int] | None = None
+    gone: bool = False
+    silent: str | None = None
+    anew: bool = False
+    former: int | None = None
+    begun: Begun | None = None
+    """How often the planned range was begun without an end."""
+    cluster: str | None = None
+    parts: int | None = None
+
+    @property
+    def chosen(self) -> bool:
+        """Whether nobody committed this position: it has to be before it is read from [42]."""
+        return not self.gone and self.committed != self.position
+
+    def moved(self, position: int, replay_to: int | None = None) -> "Start":
+        """As it is once `position` is committed."""
+        return replace(
+            self,
+            position=position,
+            committed=position,
+            replay_to=replay_to,
+            lost=None,
+            gone=False,
+            silent=None,
+            anew=False,
+            former=None,
+            begun=None,
+        )
+
+    @property
+    def known_id(self) -> str | None:
+        """The topic's id; None where the name stands in for it."""
+        return None if self.topic_id == self.tp.topic else self.topic_id
+
+
+def absent(tp: TopicPartition, *, silent: str | None = None) -> Start:
+    """A partition that was assigned, but is not there by now, or has no leader (`silent`)."""
+    return Start(
+        tp=tp,
+        topic_id=tp.topic,
+        position=0,
+        committed=None,
+        replay_to=None,
+        gone=True,
+        silent=silent,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,9 @@
 """Notices topics that were deleted and made again under the same name while we read them.
 
+A topic that was made again may have fewer partitions: librdkafka's cooperative-sticky assignor
+goes on giving those to the members that had them (seen with 2.16.1, through every rebalance in
+which these stay), so the description tells which there are.
+
 Problem: Kafka's consumers go by names. *Seen* (4.3.1, librdkafka 2.16.1): after a topic was
 deleted and made again between two metadata refreshes no rebalance comes; a commit that was on
 its way is accepted for the new topic; and where that is the longer one, the member reads on at
@@ -10,6 +14,7 @@ Cost: one small DescribeTopics per member and refresh.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -24,6 +29,14 @@ Ask = Callable[[Collection[str]], Mapping[str, Any]]
 def id_of(description: Any) -> str:
     """A topic's id as Java writes it: librdkafka's is not URL-safe, and ids become file names."""
     return str(description.topic_id).replace("+", "-").replace("/", "_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTopic:
+    """What brokers tell of a topic: its id, and the numbers of its partitions."""
+
+    id: str
+    partitions: frozenset[int]
 
 
 class TopicWatch:
@@ -41,8 +54,8 @@ class TopicWatch:
         """Something looks as if a topic were gone: ask at the next look, at most once a second."""
         self._due = min(self._due, self._asked_at + _SOON)
 
-    def look(self, topics: Collection[str]) -> dict[str, str]:
-        """The ids that have arrived since the last look; asks again where it is time."""
+    def look(self, topics: Collection[str]) -> dict[str, DescribedTopic]:
+        """The topics of which an answer came since the last look; asks again where it is time."""
         arrived = {topic: each for topic, each in self._asked.items() if each.done()}
         if arrived:
             self._asked = {t: each for t, each in self._asked.items() if t not in arrived}
@@ -54,7 +67,9 @@ class TopicWatch:
         for topic, each in arrived.items():
             error = each.exception()
             if error is None:
-                found[topic] = id_of(each.result())
+                told = each.result()
+                numbers = frozenset(part.id for part in told.partitions)
+                found[topic] = DescribedTopic(id=id_of(told), partitions=numbers)
             elif not isinstance(error, KafkaException):
                 raise error
         return found
