@@ -25,6 +25,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "fastavro": "formats",
     "jsonschema": "formats",
     "pyiceberg": "iceberg",
+    "pyiceberg_core": "iceberg",
     "pytest": "testing",
 }
 """Module → the extra that installs it."""

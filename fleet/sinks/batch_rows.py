@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from fleet.errors import FleetError
 from fleet.model.batch_context import BatchContext, BatchRange
-from fleet.sinks.moments import utc_schema
+from fleet.sinks.arrow_rows import is_arrow
 from fleet.sinks.written import Spans, missing
 
 Transform = Callable[[Any], Any]
@@ -88,25 +88,6 @@ def refuse_foreign(
         f"goes is an argument): leave them as they were read, or give {sink} the batch's records "
         "and the function that makes rows of them (transform=)"
     )
-
-
-def is_arrow(rows: Any) -> bool:
-    """A table on this worker, not a DataFrame of Spark."""
-    return type(rows).__module__.partition(".")[0] == "pyarrow"
-
-
-def as_arrow(rows: Any) -> Any:
-    """The rows on this worker."""
-    return rows if is_arrow(rows) else rows.toArrow()
-
-
-def arrow_schema(rows: Any) -> Any:
-    """Columns as Spark's tasks hand them over, or as they are here."""
-    if is_arrow(rows):
-        return utc_schema(rows.schema)
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - loads PySpark
-
-    return to_arrow_schema(rows.schema, timezone="UTC")
 
 
 def columns(rows: Any) -> Sequence[str]:

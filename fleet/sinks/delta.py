@@ -8,28 +8,34 @@ the files together with the new versions; delta-rs refuses a commit over a trans
 application that it has not read, so that a former owner who wakes up is refused, too. Offsets with
 gaps (a search for poison) need more numbers: their bounds are versions of `<id>/more/<n>`.
 
-From a `pyarrow.Table` delta-rs writes the files (statistics, constraints); from a DataFrame Spark's
-tasks do, and this worker commits them in one transaction. Cost: about 3 ms for each partition's
-version and 20 to 40 ms a commit; a table's log keeps the ids for good; files of a commit that was
-refused stay until VACUUM, since a refusal does not say that the table does not name them.
+delta-rs writes the files and checks the table's rules (NOT NULL, CHECK, invariants, generated
+columns), from rows that come batch by batch; into a partitioned table from a whole table in memory.
+Its folders hold partition values, which a file system limits to 255 bytes; such rows are written
+"apart" (see partition_values). Cost: about 3 ms for each partition's version and 20 to 40 ms a
+commit; a table's log keeps the ids for good; files of a commit that was refused stay until VACUUM,
+since a refusal does not say that the table does not name them.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote
 
 from fleet.errors import FleetError
 from fleet.extras import need
 from fleet.model.batch_context import BatchContext, BatchRange
-from fleet.sinks.batch_rows import Transform, arrow_schema, is_arrow, key, new_ranges, new_rows
-from fleet.sinks.data_files import FileWriter, ObjectStore, WrittenFile, written_files
-from fleet.sinks.moments import in_utc
+from fleet.sinks.arrow_rows import arrow_schema, open_reader
+from fleet.sinks.batch_rows import Transform, key, new_ranges, new_rows
+from fleet.sinks.object_store import delta_options
+from fleet.sinks.partition_values import (
+    fit_folders,
+    is_text,
+    refuse_bytes,
+    refuse_empty,
+    write_apart,
+)
 from fleet.sinks.written import Spans, added
 
 _TRIES: Final = 5
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def write_delta(
@@ -47,14 +53,16 @@ def write_delta(
     rows: the batch's DataFrame, or a `pyarrow.Table` of it. table: a folder or s3://…, made at
     the first write, partitioned by `partition_by`. transform: makes rows of the records that are
     not written yet (aggregates need it). store: option of the object store → name of an
-    environment variable (see ObjectStore). name: tells apart two writes of one batch to one table.
+    environment variable (see object_store). name: tells apart two writes of one batch to one table.
     Raises FleetError where rows cannot be left out, the table cannot take them, or others commit
     the same offsets again and again.
     """
     delta = _load()
     if context.warm or context.trial:
         return 0
-    sink = _Sink(delta, table.rstrip("/"), ObjectStore(store or {}), tuple(partition_by), name)
+    place = table.rstrip("/")
+    options = delta_options(store or {}) if "://" in place else None
+    sink = _Sink(delta, place, options, tuple(partition_by), name)
     for _ in range(_TRIES):
         written = sink.written(context)
         new = new_ranges(written)
@@ -79,12 +87,16 @@ def _load() -> Any:
 
 class _Sink:
     def __init__(
-        self, delta: Any, place: str, store: ObjectStore, partition_by: tuple[str, ...], name: str
+        self,
+        delta: Any,
+        place: str,
+        options: dict[str, str] | None,
+        partition_by: tuple[str, ...],
+        name: str,
     ) -> None:
         self._delta = delta
         self._place = place
-        self._store = store
-        self._options = store.for_delta() if "://" in place else None
+        self._options = options
         self._by = partition_by
         self._name = name
         self._table: Any = None
@@ -134,73 +146,66 @@ class _Sink:
         if self._table is None:
             self._create(rows)
             return False  # read anew: somebody else may have made it, and written
-        self._refuse_odd(rows)
-        refused = self._delta.exceptions.CommitFailedError
-        if is_arrow(rows):
-            try:
-                self._delta.write_deltalake(
-                    self._table, in_utc(rows), mode="append", commit_properties=properties
-                )
-            except refused as error:
-                return self._others_wrote(error)
-            return True
-        writer = FileWriter(self._place, self._store, self._by)
-        files = written_files(rows, writer, offsets=sum(r.end - r.start for r in new))
         try:
-            self._table.create_write_transaction(
-                [self._action(each, at_ms) for each in files],
-                mode="append",
-                schema=self._table.schema(),
-                partition_by=list(self._by),
-                commit_properties=properties,
-            )
-        except refused as error:
+            self._append(rows, properties)
+        except self._delta.exceptions.CommitFailedError as error:
             # The files stay: a store that took the commit and said 503 refuses the repetition.
-            return self._others_wrote(error)
+            if "transaction" in str(error).lower():
+                return False
+            raise self._refusal(error) from error
+        except self._delta.exceptions.DeltaError as error:
+            raise self._refusal(error) from error
         return True
 
-    def _others_wrote(self, error: Exception) -> bool:
-        if "transaction" not in str(error).lower():
-            raise FleetError(f"write_delta: {self._place} refuses the commit: {error}") from error
-        return False
+    def _append(self, rows: Any, properties: Any) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+        schema = pa.schema(self._table.schema().to_arrow())
+        by = self._table.metadata().partition_columns
+        refuse_bytes(schema, by, self._place)
+        with open_reader(rows, schema, sink="write_delta") as reader:
+            some = reader
+            if by:
+                some = reader.read_all()
+                refuse_empty(some, by)
+                if not fit_folders(self._table, some, by):
+                    write_apart(
+                        self._delta, self._table, some,
+                        place=self._place, options=self._options, properties=properties,
+                    )  # fmt: skip
+                    return
+            self._delta.write_deltalake(
+                self._table, some, mode="append", commit_properties=properties
+            )
+
+    def _refusal(self, error: Exception) -> FleetError:
+        return FleetError(f"write_delta: {self._place} does not take the rows: {error}")
 
     def _create(self, rows: Any) -> None:
+        """Makes the table of the columns of the rows.
+
+        An empty text is null in a partition column, so that no such column requires a value.
+        """
+        import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+        schema = arrow_schema(rows)
+        refuse_bytes(schema, self._by, self._place)
+        for at, field in enumerate(schema):
+            if field.name in self._by and is_text(field.type):
+                schema = schema.set(at, field.with_nullable(True))
+            try:
+                self._delta.Schema.from_arrow(pa.schema([field]))
+            except Exception as error:
+                raise FleetError(
+                    f"write_delta: column {field.name} is {field.type}, which Delta does not have: "
+                    f"{str(error).splitlines()[0]}"
+                ) from error
         self._delta.DeltaTable.create(
             self._place,
-            schema=self._delta.Schema.from_arrow(arrow_schema(rows)),
+            schema=self._delta.Schema.from_arrow(schema),
             mode="ignore",
             partition_by=list(self._by),
             storage_options=self._options,
-        )
-
-    def _refuse_odd(self, rows: Any) -> None:
-        """FleetError where rows do not fit into the table."""
-        self._by = tuple(self._table.metadata().partition_columns)
-        if is_arrow(rows):  # delta-rs casts, or says what is wrong
-            return
-        has = {each.name: each.type for each in self._table.schema().fields}
-        fields = self._delta.Schema.from_arrow(arrow_schema(rows)).fields
-        for each in fields:
-            if has.get(each.name) != each.type:
-                raise FleetError(
-                    f"write_delta: {self._place} has no column {each.name} of {each.type} "
-                    f"(it has {', '.join(f'{n}: {t}' for n, t in has.items())})"
-                )
-
-    def _action(self, each: WrittenFile, at_ms: int) -> Any:
-        _, root = self._store.file_system(self._place)
-        path = each.path[len(root) + 1 :]
-        values = {}
-        for folder in path.split("/")[:-1]:
-            column, _, value = folder.partition("=")
-            values[unquote(column)] = None if value == _NULL else unquote(value)
-        return self._delta.transaction.AddAction(
-            path,  # delta-rs encodes it
-            each.bytes,
-            values,
-            at_ms,
-            True,  # rows changed
-            json.dumps({"numRecords": each.rows}),
         )
 
 

@@ -8,11 +8,12 @@ transaction that adds the snapshot; the snapshot's summary names the batch's ran
 built on the snapshot that was read, and a catalog refuses it where another came first: then what
 is written is read anew, and a former owner who wakes up finds that it is there.
 
-From a `pyarrow.Table` pyiceberg writes the files (partitions, field ids); from a DataFrame Spark's
-tasks do, and this worker adds them in one transaction. Cost: about 100 ms a commit, one at a time
-over all writers of a table; some 60 bytes of metadata per partition, and per range of a snapshot;
-data files of a commit that was refused stay until orphan files are removed, since a refusal does
-not say that the table does not name them.
+pyiceberg writes the files, from rows that come batch by batch; into a partitioned table, which it
+cannot fill from a stream, from a whole table in memory. Partition values are no part of a file's
+path, so that a value may be longer than a folder's name. Cost: about 100 ms a commit, one
+at a time over all writers of a table; some 60 bytes of metadata per partition, and per range of a
+snapshot; data files of a commit that was refused stay until orphan files are removed, since a
+refusal does not say that the table does not name them.
 """
 
 import contextlib
@@ -23,14 +24,17 @@ from typing import Any, Final
 from fleet.errors import FleetError
 from fleet.extras import need
 from fleet.model.batch_context import BatchContext, BatchRange
-from fleet.sinks.batch_rows import Transform, arrow_schema, is_arrow, key, new_ranges, new_rows
-from fleet.sinks.data_files import FileWriter, ObjectStore, WrittenFile, written_files
-from fleet.sinks.moments import in_utc
+from fleet.sinks.arrow_rows import arrow_schema, open_reader
+from fleet.sinks.batch_rows import Transform, columns, key, new_ranges, new_rows
 from fleet.sinks.written import Spans, added, of_text, to_text
 
 PROPERTY: Final = "fleet.written."
 RANGES: Final = "fleet.ranges"
 _RETRIES: Final = "commit.retry.num-retries"
+_NO_VALUE_IN_PATHS: Final = {
+    "write.object-storage.enabled": "true",
+    "write.object-storage.partitioned-paths": "false",
+}
 _TRIES: Final = 20
 _PAUSE: Final = 0.05
 """Seconds, times the number of the try: others are faster with small batches."""
@@ -43,7 +47,6 @@ def write_iceberg(
     *,
     catalog: Any,
     transform: Transform | None = None,
-    store: Mapping[str, str] | None = None,
     name: str = "",
 ) -> int:
     """Append a batch's rows once, however often it is repeated; how many of its ranges were new.
@@ -51,16 +54,15 @@ def write_iceberg(
     rows: the batch's DataFrame, or a `pyarrow.Table` of it. table: `namespace.table`, made at the
     first write where it is missing (the namespace is there). catalog: a pyiceberg catalog, or the
     name of one in its configuration. transform: makes rows of the records that are not written yet
-    (aggregates need it). store: how Spark's tasks reach the files, option → name of an environment
-    variable (see ObjectStore). name: tells apart two writes of one batch to one table. Raises
-    FleetError where rows cannot be left out, or others commit again and again.
+    (aggregates need it). name: tells apart two writes of one batch to one table. Raises FleetError
+    where rows cannot be left out or stored, or others commit again and again.
     """
-    need("pyiceberg")
+    need("pyiceberg", "pyiceberg_core")
     loaded = _catalog(catalog)
     if context.warm or context.trial:
         return 0
-    files: list[WrittenFile] = []
-    of: Mapping[BatchRange, Spans] | None = None
+    files: list[Any] = []
+    of: tuple[Any, ...] = ()
     for number in range(_TRIES):
         time.sleep(_PAUSE * number)
         found = _table(loaded, table, rows, transform)
@@ -71,13 +73,11 @@ def write_iceberg(
         new = new_ranges(written)
         if not new:
             return 0
-        if written != of:  # at first; and where others wrote some of it, the files hold too much
+        # If another worker committed other offsets meanwhile, the files that are there still fit.
+        if of != (now := (written, found.schema().schema_id, found.spec().spec_id)):
             left = new_rows(rows, written, transform, sink="write_iceberg")
-            if not is_arrow(left):
-                writer = FileWriter(f"{found.location()}/data", ObjectStore(store or {}))
-                files = written_files(left, writer, offsets=sum(r.end - r.start for r in new))
-            of = written
-        if _committed(found, left if is_arrow(left) else files, context, written, name):
+            files, of = _written_files(found, left), now
+        if _committed(found, files, context, written, name):
             return len(new)
     raise FleetError(
         f"write_iceberg: others changed {table} {_TRIES} times while this batch was committed: "
@@ -109,9 +109,32 @@ def _table(catalog: Any, name: str, rows: Any, transform: Transform | None) -> A
         return catalog.load_table(name)
 
 
+def _written_files(table: Any, rows: Any) -> list[Any]:
+    """The data files that pyiceberg made of the rows; no snapshot names them yet.
+
+    It is what `append` does before it commits.
+    """
+    from pyiceberg.io import pyarrow as writer  # noqa: PLC0415 - loads pyarrow
+
+    table.metadata.properties.update(_NO_VALUE_IN_PATHS)  # in memory only
+    schema, metadata = table.schema(), table.metadata
+    here = set(columns(rows))
+    made = writer.schema_to_pyarrow(schema, include_field_ids=False)
+    target = made.empty_table().select([name for name in made.names if name in here]).schema
+    with open_reader(rows, target, sink="write_iceberg") as reader:
+        writer._check_pyarrow_schema_compatible(  # noqa: SLF001 - `append` commits at once
+            schema, reader.schema, format_version=metadata.format_version
+        )
+        some = reader
+        if not table.spec().is_unpartitioned():
+            some = reader.read_all()
+            _refuse_odd_floats(table, some)
+        return list(writer._dataframe_to_data_files(metadata, some, table.io))  # noqa: SLF001
+
+
 def _committed(
     table: Any,
-    rows: Any,
+    files: list[Any],
     context: BatchContext,
     written: Mapping[BatchRange, Spans],
     name: str,
@@ -119,8 +142,6 @@ def _committed(
     """Rows and offsets in one; False where another commit came first."""
     from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
 
-    if len(rows) == 0:  # no row was left
-        return True
     held = {
         PROPERTY + key(context, each, name): to_text(added(spans, each.start, each.end))
         for each, spans in written.items()
@@ -131,14 +152,33 @@ def _committed(
     try:
         with table.transaction() as transaction:
             transaction.set_properties(held)
-            if is_arrow(rows):
-                transaction.append(in_utc(rows), snapshot_properties=summary)
-            else:
-                scheme, mark, _ = table.location().partition("://")
-                paths = [f"{scheme}{mark}{f.path}" if mark else f.path for f in rows]
-                transaction.add_files(
-                    paths, snapshot_properties=summary, check_duplicate_files=False
-                )
+            with transaction._append_snapshot_producer(summary) as snapshot:  # noqa: SLF001
+                for file in files:
+                    snapshot.append_data_file(file)
     except CommitFailedException:
         return False
     return True
+
+
+def _refuse_odd_floats(table: Any, rows: Any) -> None:
+    """FleetError for values by which pyiceberg groups rows wrongly.
+
+    It puts rows of 0.0 and -0.0 into both partitions, and finds none for NaN.
+    """
+    import pyarrow.compute as pc  # noqa: PLC0415 - loaded by the first write
+    from pyiceberg.types import DoubleType, FloatType  # noqa: PLC0415
+
+    for field in table.spec().fields:
+        source = table.schema().find_field(field.source_id)
+        if not isinstance(source.field_type, (DoubleType, FloatType)):
+            continue
+        path = table.schema().find_column_name(field.source_id)
+        first, *nested = path.split(".")
+        column = rows[path] if path in rows.column_names else pc.struct_field(rows[first], nested)
+        negative = pc.and_(pc.equal(column, 0), pc.less(pc.divide(1.0, column), 0))
+        for value, there in (("NaN", pc.is_nan(column)), ("-0.0", negative)):
+            if pc.any(there).as_py():
+                raise FleetError(
+                    f"write_iceberg: column {path}, by which {'.'.join(table.name())} is "
+                    f"partitioned, is {value} in a row: pyiceberg cannot place such a row"
+                )

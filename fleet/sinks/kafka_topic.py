@@ -30,20 +30,20 @@ from fleet.errors import FleetError
 from fleet.kafka_source.size_limits import topic_limit
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext, BatchRange
+from fleet.sinks.arrow_rows import as_arrow, is_arrow
 from fleet.sinks.batch_rows import (
     PLACE,
     Transform,
-    as_arrow,
     columns,
-    is_arrow,
     new_ranges,
     new_rows,
     refuse_foreign,
 )
-from fleet.sinks.data_files import SMALL
 from fleet.sinks.span_producer import LostTransactionalId, Row, SideGroup, SpanProducer
 from fleet.sinks.written import Spans
 
+SMALL: Final = 50_000
+"""Offsets of a batch up to which its rows come by one job of Spark."""
 MOST_OPEN: Final = 100
 """Producers of one side group at a time: a partition not written for longest gives way."""
 _FILES: Final = 20

@@ -1,16 +1,17 @@
 """A Parquet sink: one folder per batch, renamed into place with the offsets that it stands for.
 
 Problem: after a kill the same offsets come again, and an append would hold their rows twice [4];
-a folder per range and batch, as the last release wrote them, is hundreds a minute. Choice: tasks
-write below a temporary name; the worker adds `_written.json` (spans of offsets per partition) and
-renames the folder to `batch-<hash of its ranges>`: it is there whole or not at all. What is there
-is known from these files, read once each, and from the names of the last release's folders
-(`topic=…/partition=…/range=…`). A lock of the file system (`flock`) makes looking and renaming
-one step, for a former owner of a partition who wakes up. Names with `_` are left out by readers.
+a folder per range and batch, as the last release wrote them, is hundreds a minute. Choice: the
+worker writes one file below a temporary name as rows come, adds `_written.json` (spans of offsets
+per partition) and renames the folder to `batch-<hash of its ranges>`: it is there whole or not at
+all. What is there is known from these files, read once each, and from the names of the last
+release's folders (`topic=…/partition=…/range=…`). A lock of the file system (`flock`) makes looking
+and renaming one step, for a former owner of a partition who wakes up. Names with `_` are left out
+by readers.
 
-Limits: `path` is a folder that Spark's tasks and the workers share (this machine, or a mount with
-locks), not an object store, which has no rename: use Delta Lake or Iceberg there. A batch is a
-folder of one file (more from 50,000 offsets on); `compact_parquet` merges them.
+Limits: `path` is a folder that the workers share (this machine, or a mount with locks), not an
+object store, which has no rename: use Delta Lake or Iceberg there. A batch is a folder of one
+file; `compact_parquet` merges them.
 """
 
 import contextlib
@@ -28,14 +29,16 @@ from typing import Any, Final
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.model.batch_context import BatchContext, BatchRange
+from fleet.sinks.arrow_rows import arrow_schema, open_reader
 from fleet.sinks.batch_rows import Transform, key, new_ranges, new_rows
-from fleet.sinks.data_files import FileWriter, ObjectStore, WrittenFile, written_files
 from fleet.sinks.written import Span, Spans, joined, missing, of_text, to_text
 
 TEMPORARY: Final = "_fleet-"
 WRITTEN: Final = "_written.json"
 _STALE_SECONDS: Final = 3600.0
 _TRIES: Final = 5
+_GROUP_ROWS: Final = 1 << 20
+"""Of a row group, at most; an eighth is gathered before one is written."""
 _FOLDERS: Final = ("batch-", "merged-", "_merged-")
 
 
@@ -66,7 +69,7 @@ def write_parquet(
     that are not written yet (aggregates need it). name: tells apart two writes of one batch to one
     folder. In the dummy batch that warms a worker it writes nothing and removes what crashed
     workers left under temporary names for more than an hour. Raises FleetError where `path` is no
-    local folder, rows cannot be left out, or some that Spark wrote are not seen here.
+    local folder, or rows cannot be left out or stored.
     """
     root = local_folder(path, "write_parquet")
     if context.warm:
@@ -95,11 +98,8 @@ def _write(
     temporary = root / f"{TEMPORARY}{uuid.uuid4().hex}"
     temporary.mkdir(parents=True)
     try:
-        offsets = sum(end - start for each in spans.values() for start, end in each)
-        files = written_files(rows, FileWriter(str(temporary), ObjectStore()), offsets=offsets)
-        if not files:  # no row was left
+        if not _write_file(temporary, rows):  # no row was left
             return True
-        _only(temporary, files)
         mine = {key(context, each, name): each_spans for each, each_spans in spans.items()}
         put_written(temporary, mine)
         with locked(root / f"{TEMPORARY}lock"):
@@ -110,6 +110,27 @@ def _write(
         return True
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_file(folder: Path, rows: Any) -> int:
+    """Writes the rows as they come; how many there were."""
+    import pyarrow.dataset as ds  # noqa: PLC0415 - loaded by the first write
+
+    counts: list[int] = []
+    with open_reader(rows, arrow_schema(rows), sink="write_parquet") as reader:
+        ds.write_dataset(
+            reader,
+            folder,
+            format="parquet",
+            basename_template="part-{i}.parquet",
+            existing_data_behavior="overwrite_or_ignore",  # the folder is new
+            min_rows_per_group=_GROUP_ROWS // 8,
+            max_rows_per_group=_GROUP_ROWS,
+            max_rows_per_file=0,  # no limit: a batch is one file
+            max_open_files=1,
+            file_visitor=lambda file: counts.append(file.metadata.num_rows),
+        )
+    return sum(counts)
 
 
 def _written(root: Path, context: BatchContext, name: str) -> dict[BatchRange, Spans]:
@@ -174,14 +195,6 @@ def locked(path: Path) -> Iterator[None]:
 def _name(kind: str, written: Mapping[str, Spans]) -> str:
     told = "|".join(f"{each}:{to_text(spans)}" for each, spans in sorted(written.items()))
     return f"{kind}-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
-
-
-def _only(folder: Path, files: Iterable[WrittenFile]) -> None:
-    """Without what attempts of tasks left that failed."""
-    told = {Path(each.path).name for each in files}
-    for each in folder.iterdir():
-        if each.name not in told:
-            each.unlink()
 
 
 def _older(root: Path, each: BatchRange) -> list[Span]:

@@ -52,9 +52,9 @@ def delta(place: Place) -> Case:
         return write_delta(rows, where, context, store=store, **more)
 
     def read() -> list[dict[str, Any]]:
-        from fleet.sinks.data_files import ObjectStore
+        from fleet.sinks.object_store import delta_options
 
-        options = ObjectStore(store).for_delta() if "://" in where else None
+        options = delta_options(store) if "://" in where else None
         if not DeltaTable.is_deltatable(where, options):
             return []
         found: list[dict[str, Any]] = pa.table(
@@ -86,12 +86,11 @@ def iceberg(place: Place) -> Case:
     folder = Path(place["path"])
     folder.mkdir(parents=True, exist_ok=True)
     where = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
-    store = json.loads(place.get("store", "{}"))
     catalog = SqlCatalog("test", **where | json.loads(place.get("catalog", "{}")))
     catalog.create_namespace_if_not_exists("ns")
 
     def write(rows: Any, context: BatchContext, **more: Any) -> int:
-        return write_iceberg(rows, "ns.table", context, catalog=catalog, store=store, **more)
+        return write_iceberg(rows, "ns.table", context, catalog=catalog, **more)
 
     def read() -> list[dict[str, Any]]:
         try:

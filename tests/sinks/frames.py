@@ -1,16 +1,12 @@
-"""A DataFrame as the sinks use it, over an Arrow table: its tasks run right here, without Spark.
+"""A DataFrame as the sinks use it, over an Arrow table, without Spark.
 
 Conditions are asked of DuckDB, whose SQL is Spark's as far as they go.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-
-FILES = pa.schema([("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
-"""What tasks that write answer."""
 
 
 class Frame:
@@ -38,17 +34,6 @@ class Frame:
     def limit(self, most: int) -> "Frame":
         """The first of them."""
         return Frame(self._rows.slice(0, most))
-
-    def coalesce(self, _parts: int) -> "Frame":
-        """One task it is in any case."""
-        return self
-
-    def mapInArrow(  # noqa: N802 - PySpark's name
-        self, task: Callable[[Iterator[Any]], Iterable[Any]], _schema: str
-    ) -> "Frame":
-        """One task over all rows, which writes files."""
-        answered = list(task(iter(self._rows.to_batches())))
-        return Frame(pa.Table.from_batches(answered, schema=FILES))
 
     def toArrow(self) -> pa.Table:  # noqa: N802 - PySpark's name
         """The rows."""

@@ -1,0 +1,277 @@
+"""A batch's rows as Arrow: what a table's library gets, with the values that the job made.
+
+Problem: delta-rs, pyiceberg and pyarrow check a table's rules, and each of them alters some values
+without a word: delta-rs cuts 1.5 to 1 for a column of whole numbers and nanoseconds to
+microseconds, and every one writes text that is no UTF-8, which other engines then cannot read.
+Choice: rows of a DataFrame come as a stream of Arrow batches, and each batch is cast to the
+table's own types first. A value that this cast would alter is refused by column, value and record.
+Cost: one pass over the columns that have another type, and one over text.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from fleet.errors import FleetError
+
+_PLACE: Final = ("topic", "partition", "offset")
+_HELD_ALIKE: Final = ("text", "bytes")
+"""Families whose types differ only in how values are held."""
+_MADE_BY_LIBRARY: Final = {b"delta.generationExpression", b"CURRENT_DEFAULT"}
+"""Metadata of columns that delta-rs fills."""
+_VALUE_CHARACTERS: Final = 80
+"""Of a refused value that an error shows."""
+
+
+def is_arrow(rows: Any) -> bool:
+    """A table on this worker, not a DataFrame of Spark."""
+    return type(rows).__module__.partition(".")[0] == "pyarrow"
+
+
+def as_arrow(rows: Any) -> Any:
+    """The rows on this worker."""
+    return rows if is_arrow(rows) else rows.toArrow()
+
+
+def arrow_schema(rows: Any) -> Any:
+    """Returns the columns of a DataFrame or a table, with the types that tables can have."""
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+    if is_arrow(rows):
+        schema = rows.schema
+    else:
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - loads PySpark
+
+        schema = to_arrow_schema(rows.schema, timezone="UTC")
+    return pa.schema([_plain_field(each) for each in schema])
+
+
+@contextmanager
+def open_reader(rows: Any, schema: Any, *, sink: str) -> Iterator[Any]:
+    """Yields the rows as a `pyarrow.RecordBatchReader` with the columns of `schema`.
+
+    schema: of the table; columns that only the rows have follow, for the library to judge. Rows of
+    a DataFrame over Spark Connect are read batch by batch. Raises FleetError inside the block for
+    a value that the table's types cannot hold, and what Spark raises as Spark raised it.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+    made = _made_schema(arrow_schema(rows), schema)
+    if len(set(made.names)) < len(made.names):
+        raise FleetError(f"{sink}: two columns have one name ({', '.join(made.names)})")
+    batches = _batches(rows)
+    first = next(batches, None)  # in this thread: Spark's request takes its tags from it
+    failures: list[Exception] = []
+
+    def checked() -> Iterator[Any]:
+        try:
+            batch = first
+            while batch is not None:
+                yield _fitted(batch, made, sink)
+                batch = next(batches, None)
+        except Exception as error:
+            failures.append(error)  # a library of Rust would pass on its text only
+            raise
+
+    try:
+        yield pa.RecordBatchReader.from_batches(made, checked())
+    except Exception as error:
+        if failures:
+            raise failures[0] from error
+        raise
+
+
+def read_table(rows: Any, schema: Any, *, sink: str) -> Any:
+    """Returns all rows as one table in memory; see open_reader."""
+    with open_reader(rows, schema, sink=sink) as reader:
+        return reader.read_all()
+
+
+def record_at(rows: Any, at: int) -> str:
+    """Returns whose record a row is, for the begin of a sentence; nothing if no column says it."""
+    if any(name not in rows.schema.names for name in _PLACE):
+        return ""
+    topic, partition, offset = (rows.column(name)[at].as_py() for name in _PLACE)
+    return f"record {topic}-{partition} at offset {offset}, "
+
+
+def _batches(rows: Any) -> Iterator[Any]:
+    if is_arrow(rows):
+        yield from rows.to_batches()
+    elif type(rows).__module__.startswith("pyspark.sql.connect"):
+        client, plan = rows._session.client, rows._plan  # noqa: SLF001 - no public way streams
+        for part in client.to_table_as_iterator(plan.to_proto(client), plan.observations):
+            if is_arrow(part):
+                yield from part.to_batches()
+    else:
+        yield from rows.toArrow().to_batches()
+
+
+def _made_schema(of_rows: Any, of_table: Any) -> Any:
+    """The table's columns that rows have or that become null, then the others of the rows."""
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+    here = set(of_rows.names)
+    kept = [each for each in of_table if each.name in here or _fills(each)]
+    names = {each.name for each in kept}
+    return pa.schema([*kept, *(each for each in of_rows if each.name not in names)])
+
+
+def _fills(field: Any) -> bool:
+    """Whether a column that rows lack is null; the library makes generated ones and defaults."""
+    return field.nullable and not _MADE_BY_LIBRARY & set(field.metadata or ())
+
+
+def _fitted(batch: Any, schema: Any, sink: str) -> Any:
+    """The same values in the table's types."""
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+    columns = []
+    for field in schema:
+        if field.name not in batch.schema.names:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        column = batch.column(field.name)
+        try:
+            columns.append(_stored(column, field))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise _refusal(batch, column, field, sink, str(error)) from None
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _stored(column: Any, field: Any) -> Any:
+    """The column as the table holds it; ArrowInvalid where a value would be another one."""
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+    column.validate(full=True)
+    if column.null_count and not field.nullable:
+        raise pa.ArrowInvalid("the table requires a value")
+    if column.type == field.type:
+        return column
+    if pa.types.is_null(column.type):
+        return column.cast(field.type)
+    was, becomes = list(_leaves(column.type)), list(_leaves(field.type))
+    if [(name, _family(kind)) for name, kind in was] != [
+        (name, _family(kind)) for name, kind in becomes
+    ]:
+        raise pa.ArrowInvalid(f"rows have {column.type}")
+    made = column.cast(field.type)
+    made.validate(full=True)
+    differ = any(
+        a != b and _family(a[1]) not in _HELD_ALIKE for a, b in zip(was, becomes, strict=True)
+    )
+    if differ and not _is_same(made.cast(_plain(column.type)), column):
+        raise pa.ArrowInvalid("the table would hold another value")
+    return made
+
+
+def _is_same(made: Any, column: Any) -> bool:
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    column = column.cast(made.type)
+    if pa.types.is_floating(made.type):  # NaN is no other value than NaN
+        made, column = (pc.if_else(pc.is_nan(each), None, each) for each in (made, column))
+    return bool(made.equals(column))
+
+
+def _refusal(batch: Any, column: Any, field: Any, sink: str, why: str) -> FleetError:
+    """Names the column, the first row that does not fit and its record."""
+    at, size = 0, len(column)
+    while size > 1:  # the first half fits: it is in the other one
+        half = size // 2
+        fits = _is_stored(column.slice(at, half), field)
+        at, size = (at + half, size - half) if fits else (at, half)
+    return FleetError(
+        f"{sink}: {record_at(batch, at)}column {field.name} cannot be stored as "
+        f"{field.type}{'' if field.nullable else ' not null'}: {why} ({_shown(column, at)})"
+    )
+
+
+def _is_stored(column: Any, field: Any) -> bool:
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+    try:
+        _stored(column, field)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True
+
+
+def _shown(column: Any, at: int) -> str:
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+    try:
+        value = column[at].as_py()
+    except UnicodeDecodeError:
+        value = column.cast(pa.binary())[at].as_py()
+    except (OverflowError, ValueError):
+        value = column[at]
+    text = repr(value)
+    return text if len(text) <= _VALUE_CHARACTERS else f"{text[:_VALUE_CHARACTERS]}…"
+
+
+def _plain_field(field: Any) -> Any:
+    return field.with_type(_plain(field.type))
+
+
+def _plain(kind: Any) -> Any:
+    """The type without what only says how rows are held here: zones, dictionaries, views."""
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+    types = pa.types
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_struct(kind):
+        return pa.struct([_plain_field(each) for each in kind])
+    if types.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
+    if types.is_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    if types.is_large_list(kind):
+        return pa.large_list(_plain_field(kind.value_field))
+    return kind
+
+
+def _leaves(kind: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Types of what is nested, by the names in structs; how a list names its items says nothing."""
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+    types = pa.types
+    if types.is_struct(kind):
+        for each in kind:
+            yield from _leaves(each.type, f"{name}.{each.name}")
+    elif types.is_map(kind):
+        yield from _leaves(kind.key_type, f"{name}.key")
+        yield from _leaves(kind.item_type, f"{name}.value")
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        yield from _leaves(kind.value_type, f"{name}[]")
+    else:
+        yield name, _plain(kind)
+
+
+def _family(kind: Any) -> str:
+    """Types between which a value may change without becoming another one."""
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+
+    types = pa.types
+    families = {
+        "text": types.is_string(kind) or types.is_large_string(kind),
+        "bytes": (
+            types.is_binary(kind) or types.is_large_binary(kind)
+            or types.is_fixed_size_binary(kind)
+        ),
+        "whole": types.is_integer(kind),
+        "float": types.is_floating(kind),
+        "decimal": types.is_decimal(kind),
+        "date": types.is_date(kind),
+        "moment": types.is_timestamp(kind) and kind.tz is not None,
+        "clock": types.is_timestamp(kind) and kind.tz is None,
+    }  # fmt: skip
+    return next((name for name, belongs in families.items() if belongs), str(kind))
