@@ -75,6 +75,10 @@ class Runtime(Protocol):
         """All workers not yet gone."""
         ...
 
+    def refusal(self, group: str) -> str | None:
+        """Why fewer workers exist than are wanted, where somebody refuses more."""
+        ...
+
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """No change of the group is carried out any more: what was asked for is done to its end.
 

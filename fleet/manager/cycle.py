@@ -260,6 +260,14 @@ class Fleet(PlanningFleet):
             self.runtime.finish_removals(group, given_up=True)
         return held
 
+    def refusal(self, group: str) -> str | None:
+        """Why the runtime has fewer workers than the group's open slots and standbys want."""
+        spec = self.group(group)
+        wanted = len(self.gate(group).open) + spec.replicas.standby
+        if spec.worker is None or sum(w.wanted for w in self.workers(group)) >= wanted:
+            return None
+        return self.runtime.refusal(group)
+
     def pause(self, group: str | None, *, reason: str, by: str) -> None:
         """Hold everything that acts on the group (None: on all groups)."""
         self.store.pause(Pause(group=group, reason=reason, by=by, at=self.clock.now()))

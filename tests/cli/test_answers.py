@@ -364,6 +364,17 @@ def test_status_of_one_group_shows_partitions_and_slots():
     assert re.search(r"1\s+open\s+1-2\s+2\s+0\s+1\s+6\s+0\.40 s\s+6\.5 s\s+equal", text)
 
 
+@pytest.mark.parametrize("detail", [True, False])
+def test_what_refuses_workers_is_shown(detail):
+    """A pod that is not made has no row of its own."""
+    told = "0 of 3 pods were made: minimum memory usage per Container is 1Gi"
+    status = dataclasses.replace(STATUS, managed=dataclasses.replace(STATUS.managed, refusal=told))
+    text = printed(print_status, SNAPSHOT, [status], now=200.0, detail=detail)
+    assert f"refused orders: {told}" in " ".join(text.split())
+    answer = status_answer(SNAPSHOT, [status], (), recent=RECENT, detail=detail)
+    assert answer["groups"][0]["managed"]["workers"]["refusal"] == told
+
+
 def test_a_running_change_names_its_step():
     """Somebody looking in from another shell sees how far it is."""
     running = dataclasses.replace(CHANGE, state=ChangeState.RUNNING, step=0, ended_at=None)

@@ -4,8 +4,9 @@ import pytest
 
 from fleet.errors import NoRoom
 from fleet.kubernetes.client.api import again_on_conflict
-from fleet.kubernetes.deployment import pod_counts, pod_creation
+from fleet.kubernetes.deployment import examining, pod_counts, pod_creation
 from fleet.kubernetes.deployment.pod_counts import PodCounts
+from fleet.model.findings import Severity
 from tests.support.nodeless import Ground
 
 pytestmark = pytest.mark.kubernetes
@@ -130,3 +131,29 @@ def test_what_an_earlier_release_left_behind(ground: Ground) -> None:
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.5)
     assert (ground.shape().replicas, ground.shape().held) == (3, False)
+
+
+def test_a_limit_that_refuses_all_pods_is_told(ground: Ground) -> None:
+    """By the start, and for as long as it stands by doctor and status: one pod is there of three,
+    and the next one that goes is not made again.
+    """
+    ground.start("one", 1)
+    ground.ready()
+    ground.limit("64Gi")
+    with pytest.raises(NoRoom, match="minimum memory usage per Container is 64Gi"):
+        ground.start("one", 2)
+    ground.until(lambda: ground.shape().total == 1)
+    assert ground.shape().refusal(ground.rolling.pods()) is None
+    ground.api.delete("Pod", ground.names_of("one")[0])
+    ground.until(lambda: ground.shape().refusal(ground.rolling.pods()) is not None)
+    told = ground.shape().refusal(ground.rolling.pods()) or ""
+    assert told.startswith("0 of 1 pods were made: ")
+    assert "minimum memory usage per Container is 64Gi" in told
+    fleet = ground.spec("a").fleets[0]
+    found = list(
+        examining._deployment(
+            fleet, ground.api.namespace, ground.names, ground.shape(), ground.rolling.pods()
+        )
+    )
+    assert [(each.check, each.level) for each in found] == [("deployment", Severity.FAIL)]
+    assert "0 of 1 pods are ready; 0 of 1 pods were made" in found[0].found

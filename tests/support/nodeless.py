@@ -91,6 +91,13 @@ class Ground:
 
         self.until(known)
 
+    def limit(self, memory: str) -> None:
+        """Containers of the namespace have to ask for so much memory at least."""
+        least = {"type": "Container", "min": {"memory": memory}}
+        wanted = {"metadata": {"name": "limits"}, "spec": {"limits": [least]}}
+        path = f"/api/v1/namespaces/{self.api.namespace}/limitranges"
+        self.api._call("POST", path, body=wanted)
+
     def start(self, revision: str, count: int) -> tuple[str, ...]:
         """More of a revision."""
         return self.rolling.start(self.settings(revision), count=count)

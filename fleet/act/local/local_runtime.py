@@ -257,6 +257,11 @@ class LocalRuntime:
 
     # --- beside a change ------------------------------------------------------------------------
 
+    def refusal(self, group: str) -> str | None:
+        """None: nobody refuses processes."""
+        del group
+        return None
+
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """Nothing: the supervisor does what the process table says at any time."""
 

@@ -52,6 +52,8 @@ class Managed:
     change: Change | None
     hold: Hold | None = None
     """A number of slots that a person holds against the policy."""
+    refusal: str | None = None
+    """Why there are fewer workers than wanted, where the runtime's cluster refuses more."""
 
     @property
     def held(self) -> int:
@@ -245,6 +247,7 @@ def _managed(fleet: "Fleet", name: str) -> Managed:
         reports=fleet.reports(name),
         change=changes[0] if changes else None,
         hold=fleet.hold(name),
+        refusal=fleet.refusal(name),
     )
 
 
@@ -341,6 +344,7 @@ def _managed_answer(managed: Managed) -> dict[str, Any]:
                 {"worker": w.name, "failures": w.failures, "error": w.exit_reason}
                 for w in managed.failing
             ],
+            "refusal": managed.refusal,
         },
         "hold": managed.hold and managed.hold.as_json(),
         "last_change": change

@@ -97,7 +97,7 @@ def _fleet(
     if shape is None:
         yield ok("deployment", f"{fleet.group} has none yet: `fleet up` makes it")
         return
-    yield from _deployment(fleet, names, shape, pods)
+    yield from _deployment(fleet, api.namespace, names, shape, pods)
     if api.get("PodDisruptionBudget", names.budget) is None:
         yield warn(
             "budget",
@@ -107,10 +107,21 @@ def _fleet(
 
 
 def _deployment(
-    fleet: GroupSpec, names: ObjectNames, shape: PodCounts, pods: list[Object]
+    fleet: GroupSpec, namespace: str, names: ObjectNames, shape: PodCounts, pods: list[Object]
 ) -> Iterator[Finding]:
-    ready = sum(is_ready(p) for p in pods)
-    yield ok("deployment", f"{names.deployment}: {ready} of {shape.total} pods are ready")
+    ready, refusal = sum(is_ready(p) for p in pods), shape.refusal(pods)
+    told = f"{names.deployment}: {ready} of {shape.total} pods are ready"
+    if refusal is not None:
+        yield fail(
+            "deployment",
+            f"{told}; {refusal}",
+            "change what refuses them (quota, LimitRange, policy), or runtime.resources",
+        )
+    elif ready < shape.total:
+        selector = f"-l {GROUP_LABEL}={names.slug}"
+        yield warn("deployment", told, f"kubectl -n {namespace} get pods {selector}")
+    else:
+        yield ok("deployment", told)
     if shape.paused:
         yield warn(
             "deployment",
@@ -158,8 +169,13 @@ def _spark(api: Api) -> Finding:
     found = api.get("Deployment", SPARK)
     if found is None:
         return warn("spark", "the shared server is not there", "fleet up")
-    ready = int((found.get("status") or {}).get("readyReplicas") or 0)
-    if not ready:
+    status = found.get("status") or {}
+    if not int(status.get("readyReplicas") or 0):
         told = "the shared server is not ready"
+        conditions = status.get("conditions") or []
+        refused = [c for c in conditions if c["type"] == "ReplicaFailure" and c["status"] == "True"]
+        if refused:
+            remedy = "change what refuses its pod, or runtime.spark.resources"
+            return fail("spark", f"{told}: {refused[0].get('message')}", remedy)
         return warn("spark", told, f"kubectl -n {api.namespace} logs deployment/{SPARK}")
     return ok("spark", "the shared server is ready")

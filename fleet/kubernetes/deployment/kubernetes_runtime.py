@@ -246,6 +246,15 @@ class KubernetesRuntime:
             found += [worker_of(p, group=each.group, templates=templates, now=now) for p in pods]
         return tuple(found)
 
+    def refusal(self, group: str) -> str | None:
+        """A quota, a LimitRange, a policy: in the API server's words, where this login may look."""
+        rolling = self._roll_of(group)
+        try:
+            _, shape = rolling.look()
+            return None if shape is None else shape.refusal(rolling.pods())
+        except FleetError:
+            return None
+
     def read_log(self, worker: str, place: str | None = None) -> LogPart:
         """Of the pod's container, and at first of the one that ended before it."""
         return read_log(self.api, worker, place)

@@ -129,6 +129,15 @@ class PodCounts:
         """Pods wanted of all templates."""
         return sum(each.replicas for each in self.sets)
 
+    def refusal(self, pods: Sequence[Object]) -> str | None:
+        """Why there are fewer of these pods than wanted, where the cluster refuses more."""
+        for each in self.sets:
+            mine = [p for p in pods if pod_status.hash_of(p) == each.hash]
+            living = [p for p in mine if not pod_status.is_gone(p)]
+            if each.is_short(living):
+                return f"{len(living)} of {each.replicas} pods were made: {each.refused}"
+        return None
+
     def of(self, hash_: str) -> CountedReplicaSet | None:
         """The ReplicaSet with that pod-template-hash."""
         return next((each for each in self.sets if each.hash == hash_), None)
