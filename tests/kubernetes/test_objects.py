@@ -204,6 +204,55 @@ def test_fleets_share_one_spark_server_or_say_that_they_cannot() -> None:
         spark_objects(FleetSpec.model_validate(raw))
 
 
+def sharing(login: str | None = None, **runtimes: dict[str, Any]) -> FleetSpec:
+    """Groups with these keys of their runtimes, on a cluster with a password in a variable."""
+    made = fleet(*runtimes).model_dump()
+    for each in made["fleets"]:
+        each["runtime"] |= runtimes[each["group"]]
+    if login is not None:
+        sasl = {"mechanism": "PLAIN", "username": "u", "password_env": login}
+        made["cluster"]["security"] = {"protocol": "SASL_SSL", "sasl": sasl}
+    return FleetSpec.model_validate(made)
+
+
+@pytest.mark.parametrize("login", [None, "KAFKA_PASSWORD"])
+def test_executors_have_the_secrets_of_every_fleet(login: str | None) -> None:
+    """As variables and as files, each once."""
+    spec = sharing(
+        login,
+        orders={"env_from": ["kafka"], "mounts": {"ca": "/tls"}},
+        payments={"env_from": ["kafka", "bank"], "mounts": {"ca": "/tls", "client": "/client"}},
+        returns={"mounts": {"ca": "/etc/ca"}},
+    )
+    template = spark_objects(spec)[1]["spec"]["template"]["spec"]
+    (container,) = template["containers"]
+    assert [each["secretRef"]["name"] for each in container["envFrom"]] == ["kafka", "bank"]
+    files = {m["mountPath"]: m for m in container["volumeMounts"]}
+    volumes = {v["name"]: v for v in template["volumes"]}
+    assert len(volumes) == len(template["volumes"])
+    for path, secret in {"/tls": "ca", "/etc/ca": "ca", "/client": "client"}.items():
+        assert files[path]["readOnly"]
+        assert volumes[files[path]["name"]]["secret"] == {"secretName": secret}
+
+
+def test_fleets_whose_secrets_exclude_each_other_are_refused_by_name() -> None:
+    """One path, or one variable, cannot be two."""
+    paths = sharing(orders={"mounts": {"ca-1": "/tls"}}, payments={"mounts": {"ca-2": "/tls"}})
+    with pytest.raises(
+        ConfigError, match=r"orders and payments .* different Secrets at /tls \(ca-1 and ca-2\)"
+    ):
+        spark_objects(paths)
+    apart: dict[str, dict[str, Any]] = {
+        "orders": {"env_from": ["a"]},
+        "payments": {"env_from": ["b"]},
+    }
+    with pytest.raises(
+        ConfigError, match=r"take KAFKA_PASSWORD from different Secrets \(a and b in"
+    ):
+        spark_objects(sharing("KAFKA_PASSWORD", **apart))
+    assert spark_objects(sharing(**apart)), "no login is in a variable"
+
+
 # --- what a pod is given to end, from the spec alone ------------------------------------------
 
 

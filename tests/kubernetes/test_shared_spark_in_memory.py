@@ -50,6 +50,8 @@ def told() -> Iterator[Callable[..., tuple[tuple[str, ...], tuple[str, ...]]]]:
         ({"spark": {"image": "fleet:2"}}, "image fleet:2, now fleet:1"),
         ({"spark": {"memory": "4g"}}, "memory 4g, now 2g"),
         ({"spark": {"master": "local[2]"}}, "master local[2], now local[*]"),
+        ({"env_from": ["kafka"]}, "env_from kafka, now none"),
+        ({"mounts": {"ca": "/tls"}}, "mounts /tls, now none"),
     ],
 )
 def test_it_is_said_that_the_server_is_replaced(told: Any, then: Any, what: str) -> None:

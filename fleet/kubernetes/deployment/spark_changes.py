@@ -3,7 +3,7 @@
 Problem: another heap, master or image of one fleet replaces the server under all that share it, and
 fleets that say different things of it can have none: found out once a change has begun, that leaves
 it unfinished. Choice: both are looked at with the plan. Cost: one read of its Deployment; only
-image, heap and master are compared, which an API server keeps as they were written.
+image, heap, master and Secrets are compared, which an API server keeps as they were written.
 """
 
 import secrets
@@ -90,7 +90,11 @@ def _of(deployment: Object) -> dict[str, str]:
     """The keys of fleet.yaml that its container shows."""
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     env = {e["name"]: str(e.get("value")) for e in container.get("env") or ()}
+    taken = [each["secretRef"]["name"] for each in container.get("envFrom") or ()]
+    mounts = [m for m in container.get("volumeMounts") or () if m["name"].startswith("secret-")]
     return {
         "image": str(container.get("image")),
         **{key: env[name] for name, key in _ENV.items() if name in env},
+        "env_from": " ".join(taken) or "none",
+        "mounts": " ".join(m["mountPath"] for m in mounts) or "none",
     }

@@ -10,6 +10,7 @@ writes beside its code has to write under /tmp; containers that others inject in
 the worker's processes.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from fleet.config.settings import WorkerSettings
@@ -135,10 +136,7 @@ def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Obje
             {"name": "settings", "mountPath": SETTINGS_DIR, "readOnly": True},
             {"name": "home", "mountPath": HOME},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
-            *(
-                {"name": f"secret-{name}", "mountPath": path, "readOnly": True}
-                for name, path in sorted(runtime.mounts.items())
-            ),
+            *secret_mounts(runtime.mounts.items()),
         ],
     }
     if runtime.env_from:
@@ -202,10 +200,20 @@ def _volumes(names: ObjectNames, revision: str, runtime: KubernetesRuntimeSpec) 
         {"name": "settings", "configMap": {"name": names.settings(revision)}},
         {"name": "home", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
-        *(
-            {"name": f"secret-{name}", "secret": {"secretName": name}}
-            for name in sorted(runtime.mounts)
-        ),
+        *secret_volumes(runtime.mounts),
+    ]
+
+
+def secret_volumes(names: Iterable[str]) -> list[Object]:
+    """A volume for each of these Secrets."""
+    return [{"name": f"secret-{name}", "secret": {"secretName": name}} for name in sorted(names)]
+
+
+def secret_mounts(mounts: Iterable[tuple[str, str]]) -> list[Object]:
+    """Where the files of Secrets are, by (Secret, path)."""
+    return [
+        {"name": f"secret-{name}", "mountPath": path, "readOnly": True}
+        for name, path in sorted(mounts)
     ]
 
 

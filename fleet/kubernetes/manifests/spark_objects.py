@@ -4,11 +4,14 @@ Problem: a JVM per worker costs 600 MB; a server that anybody in the cluster may
 anybody's code. Choice: one server per namespace that `worker.spark: shared` stands for, behind a
 token that server and workers take from the Secret `fleet-spark` (key `token`); the Secret is
 made by the person or the manager, never rendered. One replica, recreated: Connect sessions are
-in its memory, and workers make theirs again, which costs no rebalance. Cost: one heap for all.
+in its memory, and workers make theirs again, which costs no rebalance. Its executors read Kafka for
+all fleets that share it, so it has the Secrets of each, as variables and as files; what cannot be
+had at once is refused. Cost: one heap for all, and jobs of one fleet may read another's Secrets.
 """
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
@@ -22,6 +25,8 @@ from fleet.kubernetes.manifests.pod_template import (
     placement,
     pod_security,
     runtime_of,
+    secret_mounts,
+    secret_volumes,
     token,
     with_surroundings,
 )
@@ -29,6 +34,7 @@ from fleet.kubernetes.manifests.pod_template import (
 PORT: Final = 15002
 LABELS: Final = {"app.kubernetes.io/name": SPARK, MANAGED_LABEL: MANAGER}
 _SELECTOR: Final = {"app.kubernetes.io/name": SPARK}
+_APART: Final = "name the same in both, or give one of them a Spark of its own (worker.spark)"
 
 
 def shares_spark(group: GroupSpec) -> bool:
@@ -43,6 +49,7 @@ def spark_objects(spec: FleetSpec) -> list[Object]:
         return []
     runtime = runtime_of(sharing[0])
     _agreed(sharing)
+    _check_logins(spec, sharing)
     meta: Object = {"name": SPARK, "namespace": runtime.namespace, "labels": dict(LABELS)}
     return [
         {
@@ -66,7 +73,7 @@ def spark_objects(spec: FleetSpec) -> list[Object]:
                 "revisionHistoryLimit": 2,
                 "strategy": {"type": "Recreate"},
                 "selector": {"matchLabels": dict(_SELECTOR)},
-                "template": _template(sharing[0], runtime),
+                "template": _template(sharing),
             },
         },
     ]
@@ -104,14 +111,57 @@ def _server(group: GroupSpec) -> Any:
     return runtime.spark.model_copy(update={"image": runtime.spark.image or image_of(group)})
 
 
-def _template(group: GroupSpec, runtime: KubernetesRuntimeSpec) -> Object:
+def _check_logins(spec: FleetSpec, sharing: Sequence[GroupSpec]) -> None:
+    """ConfigError where two fleets want something else under one path, or one variable."""
+    first: dict[str, tuple[str, str]] = {}
+    for group in sharing:
+        for secret, path in runtime_of(group).mounts.items():
+            owner, known = first.setdefault(path, (group.group, secret))
+            if known != secret:
+                raise ConfigError(
+                    f"groups {owner} and {group.group} share one Spark server, but mount "
+                    f"different Secrets at {path} ({known} and {secret}): {_APART}"
+                )
+    variables = sorted(_variables(spec.cluster.security.model_dump()))
+    for one, other in itertools.combinations(sharing, 2):
+        ours, theirs = (runtime_of(each).env_from for each in (one, other))
+        if variables and ours and theirs and not set(ours) & set(theirs):
+            raise ConfigError(
+                f"groups {one.group} and {other.group} share one Spark server, but take "
+                f"{', '.join(variables)} from different Secrets ({', '.join(ours)} and "
+                f"{', '.join(theirs)} in runtime.env_from): {_APART}"
+            )
+
+
+def _variables(login: Mapping[str, Any]) -> Iterator[str]:
+    """The environment variables that a login names."""
+    for key, value in login.items():
+        if isinstance(value, Mapping):
+            yield from _variables(value)
+        elif key.endswith("_env") and value:
+            yield str(value)
+
+
+def _template(sharing: Sequence[GroupSpec]) -> Object:
+    group, runtime = sharing[0], runtime_of(sharing[0])
+    mounts = {(name, path) for each in sharing for name, path in runtime_of(each).mounts.items()}
+    container = _container(group, runtime)
+    # Executors take Kafka's credentials from the same variables and files [11].
+    secrets = dict.fromkeys(name for each in sharing for name in runtime_of(each).env_from)
+    if secrets:
+        container["envFrom"] = [{"secretRef": {"name": name}} for name in secrets]
+    container["volumeMounts"] += secret_mounts(mounts)
     spec: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
         "securityContext": pod_security(),
-        "containers": [_container(group, runtime)],
-        "volumes": [{"name": "home", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
+        "containers": [container],
+        "volumes": [
+            {"name": "home", "emptyDir": {}},
+            {"name": "tmp", "emptyDir": {}},
+            *secret_volumes({name for name, _ in mounts}),
+        ],
     }
     spec |= placement(runtime)
     return {"metadata": {"labels": dict(LABELS)}, "spec": spec}
@@ -144,6 +194,4 @@ def _container(group: GroupSpec, runtime: KubernetesRuntimeSpec) -> Object:
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
         ],
     }
-    if runtime.env_from:  # executors take Kafka's credentials from the same names [11]
-        made["envFrom"] = [{"secretRef": {"name": name}} for name in runtime.env_from]
     return made
