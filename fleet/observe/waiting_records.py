@@ -104,7 +104,7 @@ class WaitingRecords:
             with BatchFetcher(
                 self._config, client_id="fleet", committed=True, wait=0.0, most_of_one=_BYTES
             ) as fetcher:
-                read = _Reading(fetcher, told).done(until)
+                read = _FirstRecords(fetcher, told).done(until)
             found = {
                 at: _Behind(new[at], _case(readable=readable, held=told[at] < new[at]))
                 for at, readable in read.items()
@@ -232,7 +232,7 @@ def _sentence(producer: Any, ids: Mapping[int, tuple[str, float]], first: int) -
     return f"{_OPEN} of producer {producer.producer_id}{told} since {began}"
 
 
-class _Reading:
+class _FirstRecords:
     """Reads on from positions until each has met a committed record, or its end."""
 
     def __init__(self, fetcher: BatchFetcher, stable: Mapping[Position, int]) -> None:

@@ -287,6 +287,13 @@ class _Rules:
             )
             for name, verdict, runbook, said, why in (
                 (
+                    "FleetGroupHeld",
+                    "HELD",
+                    "group-held",
+                    "waits for an open transaction",
+                    "What waits in some partition is behind the begin of an open transaction",
+                ),
+                (
                     "FleetGroupRewind",
                     "REWIND",
                     "group-rewind",

@@ -250,6 +250,13 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             at(0.5, "FleetGroupFallsBehind", ticket("FleetGroupFallsBehind", "falls behind")),
         ],
     ),
+    "a transaction that holds records back is a ticket": (
+        [verdict("HELD", "1x40 0x40", level="WARN")],
+        [
+            at(1, "FleetGroupHeld", ticket("FleetGroupHeld", "waits for an open transaction")),
+            at(13, "FleetGroupHeld"),
+        ],
+    ),
     "commits that went back are a ticket": (
         [verdict("REWIND", "1x40 0x40", level="WARN")],
         [
