@@ -64,9 +64,13 @@ def telling_manager(net: Any, config: Mapping[str, Any]) -> Any:
     from kafka.net.manager import KafkaConnectionManager  # noqa: PLC0415
 
     class TellingManager(KafkaConnectionManager):  # type: ignore[misc]
-        """`failed` is why the last connection failed; `transports` are all that may be open."""
+        """`failed` is why the last connection failed; `transports` are all that may be open.
+
+        `reached`: whether there was a connection to a broker at an address that brokers name.
+        """
 
         failed: BaseException | None = None
+        reached = False
 
         def __init__(self) -> None:
             super().__init__(net, **config)
@@ -82,11 +86,12 @@ def telling_manager(net: Any, config: Mapping[str, Any]) -> Any:
                 timeout_ms = max(_LEAST_MS, timeout_ms / 2)
             found = super().get_connection(node_id, timeout_ms, **options)
             if found is not known:
-                found.init_future.add_both(self._tell)
+                found.init_future.add_both(partial(self._tell, node_id))
             return found
 
-        def _tell(self, outcome: Any) -> None:
+        def _tell(self, node_id: Any, outcome: Any) -> None:
             self.failed = outcome if isinstance(outcome, BaseException) else None
+            self.reached |= self.failed is None and not self.cluster.is_bootstrap(node_id)
 
         async def _build_transport(self, node: Any, timeout_at: Any = None) -> Any:
             made = await _transport(self, node, timeout_at)

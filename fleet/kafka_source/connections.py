@@ -39,6 +39,8 @@ _LOOKING: Final = 2.5
 _ODD: Final = ("closed the connection", "nobody listens", "the name is not known")
 """Why there is no connection, where it is looked sooner: a fifth of that."""
 _HOPELESS: Final = frozenset({NoAnswerKind.LOGIN, NoAnswerKind.TLS, NoAnswerKind.TOKEN})
+_NAMED: Final = 3
+"""Brokers that a sentence names."""
 _HEDGE: Final = 1.0
 """Seconds after which a question that any broker can answer is put to another one as well."""
 _OPTIONS: Final = {
@@ -238,8 +240,21 @@ class Connections(Closing):
             if time.monotonic() + _AGAIN >= deadline or not _may_answer_yet(answer):
                 self._lost = True
                 known = self._manager.failed  # why there is no connection says more
-                raise answer if known is None else no_answer(known, timeout)
+                raise self._advertised(answer if known is None else no_answer(known, timeout))
             self.pause(_AGAIN)
+
+    def _advertised(self, found: NoAnswer) -> NoAnswer:
+        """The same, or that bootstrap.servers sends us to where nobody is reached."""
+        named = [f"{each.host}:{each.port}" for each in self._manager.cluster.brokers()]
+        passing = found.kind in {NoAnswerKind.LOST, NoAnswerKind.SILENT}
+        if self._manager.reached or not named or not passing:
+            return found
+        return NoAnswer(
+            f"{', '.join(self._config['bootstrap_servers'])} answers, and sends clients on to "
+            f"{', '.join(sorted(named)[:_NAMED])}, where they get no connection ({found}): "
+            "advertised.listeners of the brokers must name addresses that this machine reaches",
+            NoAnswerKind.DOOR,
+        )
 
     def _asked_of_any(self, request: Any, timeout: float) -> Any:
         """The first answer; a broker that is silent for a second gets company."""

@@ -47,6 +47,31 @@ def listener(answer: bytes | None) -> Iterator[str]:
             each.close()
 
 
+@contextmanager
+def sends_on(broker: str, host: bytes, port: int) -> Iterator[str]:
+    """An address whose broker answers, and names another one of as many letters as its own."""
+    at = ("127.0.0.1", int(broker.rpartition(":")[2]))
+    named, other = (h + p.to_bytes(4) for h, p in ((at[0].encode(), at[1]), (host, port)))
+    assert len(named) == len(other)
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with source, sink, suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data.replace(named, other))
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                pair = (server.accept()[0], socket.create_connection(at))
+                for each in (pair, pair[::-1]):
+                    threading.Thread(target=pump, args=each, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.fixture
 def plain(broker) -> str:
     """A listener without TLS or login."""
@@ -88,6 +113,9 @@ def cases(guarded, plain, folder, stack) -> dict[str, tuple[str, Security, str]]
     odd = stack.enter_context(listener(b"SSH-2.0-OpenSSH_9.9\r\n"))
     mute = stack.enter_context(listener(None))
     signer = "tests.support.token_signer"
+    unknown = stack.enter_context(sends_on(plain, b"a.invalid", 9092))
+    refused = stack.enter_context(sends_on(plain, b"127.0.0.1", 1))
+    silent = stack.enter_context(sends_on(plain, b"127.0.0.1", int(mute.rpartition(":")[2])))
 
     def function(name: str) -> Security:
         return by_token(guarded, provider=TokenProvider(function=name))
@@ -98,6 +126,18 @@ def cases(guarded, plain, folder, stack) -> dict[str, tuple[str, Security, str]]
     return {
         "name": ("nowhere.invalid:9092", none, "name nowhere.invalid is not known"),
         "port": ("127.0.0.1:1", none, "nobody listens at 127.0.0.1:1"),
+        **{
+            f"advertised-{why}": (
+                address,
+                none,
+                rf"{address} answers, and sends clients on to {named}, .*\({told}.*\): advertised\.",
+            )
+            for why, address, named, told in (
+                ("name", unknown, r"a\.invalid:9092", "the name is not known"),
+                ("port", refused, "127.0.0.1:1", "nobody listens there"),
+                ("mute", silent, mute, "no answer within"),
+            )
+        },
         "web": (rest, none, f"{rest} is no listener of Kafka, it answers as a web server"),
         "web-by-tls": (rest, good, f"{rest} is no listener of Kafka, it answers as a web server"),
         "ssh": (odd, none, f"{odd} is no listener of Kafka, it answers with something else"),
@@ -160,7 +200,7 @@ NAMES = (
     *("no-certificate", "certificate", "password", "mechanism", "plain-mechanism"),
     *("login-unwanted", "client", "endpoint-away", "endpoint-mute", "endpoint-path"),
     *("endpoint-tls", "endpoint-trusted", "expired", "expired-function", "function-fails"),
-    *("no-function", "foreign-token"),
+    *("no-function", "foreign-token", "advertised-name", "advertised-port", "advertised-mute"),
 )
 COMMANDS = (("status",), ("up",), ("doctor",))
 
