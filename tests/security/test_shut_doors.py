@@ -130,7 +130,7 @@ def cases(guarded, plain, folder, stack) -> dict[str, tuple[str, Security, str]]
             f"advertised-{why}": (
                 address,
                 none,
-                rf"{address} answers, and sends clients on to {named}, .*\({told}.*\): advertised\.",
+                rf"{address} answers, and sends clients on to {named}, .*\({told}.*\): advertised",
             )
             for why, address, named, told in (
                 ("name", unknown, r"a\.invalid:9092", "the name is not known"),
