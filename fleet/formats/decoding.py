@@ -1,14 +1,14 @@
 """Values that a schema registry's serializers wrote, as a column of a batch.
 
-Problem: a value names its schema by number only, and a job has to know the column's type before it
-reads one. Choice: the type is that of a reader's schema, which the job gives or its subject's
-latest; the schemas of the values are found in Spark, asked for once by the worker, and sent to the
-tasks, which read each value into the reader's (Avro's schema resolution, by fastavro). Cost: the
-batch's values are looked at twice, first for the ids alone.
+Problem: a value names its schema by number only (before it, or by a GUID in a header), and a job
+has to know the column's type before it reads one. Choice: the type is that of a reader's schema,
+which the job gives or its subject's latest; the schemas of the values are found in Spark, asked for
+once by the worker, and sent to the tasks, which read each value into the reader's (Avro's schema
+resolution, by fastavro). Cost: the batch's values are looked at twice, first for the ids alone.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -32,6 +32,12 @@ from fleet.formats.spark_types import from_json, of_avro, of_json
 MOST_IDS: Final = 1000
 """Schemas of one batch: more are no ids, but other bytes behind a zero."""
 ERROR: Final = "error"
+VALUE_HEADER: Final = "__value_schema_id"
+KEY_HEADER: Final = "__key_schema_id"
+"""The record's headers in which a serializer may name the schema, instead of before the value."""
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_NAMED: Final = "__named_schema"
+"""A column that tasks get beside the rows."""
 
 
 def decoded(
@@ -60,7 +66,14 @@ def decoded(
         raise ValueError("decoded takes schema= or subject=, one of both")
     _refuse_columns(df, column, [into, *([ERROR] if on_error == "null" else [])])
     reader, kind = _reader(registry, schema, subject)
-    writers, unread = _writers(registry, _ids(df, column), reader.kind)
+    fields = [*df.schema.fields, t.StructField(into, kind)]
+    header = KEY_HEADER if column == "key" else VALUE_HEADER
+    with_headers = ("headers", _HEADERS) in df.dtypes
+    named = _NAMED if with_headers else None
+    if named is not None:
+        first = f"get(filter(headers, each -> each.key = '{header}'), 0).value"
+        df = df.selectExpr("*", f"{first} AS {named}")
+    writers, unread = _writers(registry, _schemas(df, column, named), reader.kind)
     made = value_decoder.ValueDecoder(
         column=column,
         into=into,
@@ -70,12 +83,13 @@ def decoded(
         arrow=to_arrow_type(kind, timezone="UTC"),
         with_errors=on_error == "null",
         install=pip_line("formats"),
+        header=header,
+        named=named,
     )
     # For good: Spark Connect pickles a plan at each action, not where it is made.
     cloudpickle.register_pickle_by_value(  # type: ignore[no-untyped-call]
         import_module(value_decoder.__name__)
     )
-    fields = [*df.schema.fields, t.StructField(into, kind)]
     if on_error == "null":
         fields.append(t.StructField(ERROR, t.StringType()))
     return df.mapInArrow(made, t.StructType(fields))
@@ -114,12 +128,16 @@ def _refuse_columns(df: Any, column: str, new: list[str]) -> None:
         raise ValueError(f"the rows have a column {there[0]} already: rename it, or give into=")
 
 
-def _ids(df: Any, column: str) -> list[int]:
-    """Of the schemas that the batch's values name."""
+def _schemas(df: Any, column: str, named: str | None) -> list[value_decoder.SchemaKey]:
+    """The schemas that the batch's records name: in a header, else before the value itself."""
     name = f"`{column.replace('`', '``')}`"
     rows = (
-        df.where(f"length({name}) >= 5 AND hex(substring({name}, 1, 1)) = '00'")
-        .selectExpr(f"CAST(conv(hex(substring({name}, 2, 4)), 16, 10) AS BIGINT) AS id")
+        df.where(f"{name} IS NOT NULL")
+        .selectExpr(
+            f"{named or 'CAST(NULL AS BINARY)'} AS header", f"substring({name}, 1, 5) AS value"
+        )
+        .selectExpr("header", "CASE WHEN header IS NULL THEN value END AS value")
+        .where("header IS NOT NULL OR (length(value) = 5 AND hex(value) LIKE '00%')")
         .distinct()
         .limit(MOST_IDS + 1)
         .collect()
@@ -129,15 +147,21 @@ def _ids(df: Any, column: str) -> list[int]:
             f"{column} names more than {MOST_IDS:,} schemas in one batch: are these values of a "
             "schema registry's serializers?"
         )
-    return sorted(row["id"] for row in rows)
+    found = [
+        value_decoder.schema_in_value(bytes(row["value"]))
+        if row["header"] is None
+        else value_decoder.schema_in_header(bytes(row["header"]))
+        for row in rows
+    ]
+    return sorted({key for key in found if key is not None}, key=str)
 
 
 def _writers(
-    registry: SchemaRegistry, ids: list[int], kind: str
-) -> tuple[dict[int, Any], dict[int, str]]:
-    """Schemas of values by id, and why those of other ids cannot be read."""
-    writers: dict[int, Any] = {}
-    unread: dict[int, str] = {}
+    registry: SchemaRegistry, ids: Sequence[value_decoder.SchemaKey], kind: str
+) -> tuple[dict[value_decoder.SchemaKey, Any], dict[value_decoder.SchemaKey, str]]:
+    """Schemas of values by id or GUID, and why those of others cannot be read."""
+    writers: dict[value_decoder.SchemaKey, Any] = {}
+    unread: dict[value_decoder.SchemaKey, str] = {}
     for each in ids:
         try:
             found = registry.schema(each)

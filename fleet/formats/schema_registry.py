@@ -67,8 +67,8 @@ class SchemaRegistry:
         if self.user_env is not None and self.token_env is not None:
             raise ValueError("user_env or token_env: one login, not two")
 
-    def schema(self, schema_id: int) -> KnownSchema:
-        """The schema of an id; UnreadSchema, or Unreachable where nobody answers."""
+    def schema(self, schema_id: int | str) -> KnownSchema:
+        """The schema of an id or a GUID; UnreadSchema, or Unreachable where nobody answers."""
         return _by_id(self, schema_id)
 
     def latest(self, subject: str) -> KnownSchema:
@@ -88,9 +88,12 @@ def avro_of(body: Any, named: dict[str, Any]) -> Any:
 
 
 @lru_cache(maxsize=_KEPT)
-def _by_id(registry: SchemaRegistry, schema_id: int) -> KnownSchema:
-    client, what = _client(registry), f"id {schema_id}"
-    found = _asked(registry, what, lambda: client.get_schema(schema_id))
+def _by_id(registry: SchemaRegistry, schema_id: int | str) -> KnownSchema:
+    client = _client(registry)
+    by_guid = isinstance(schema_id, str)
+    what = f"{'GUID' if by_guid else 'id'} {schema_id}"
+    ask = client.get_schema_by_guid if by_guid else client.get_schema
+    found = _asked(registry, what, lambda: ask(schema_id))
     return _known(registry, what, found)
 
 

@@ -17,32 +17,53 @@ import pyarrow as pa
 
 _HEAD: Final = 5
 """Bytes of the wire format: a zero and four of the schema's id, big-endian."""
+_GUID_HEAD: Final = 17
+"""In a header: a one and the schema's GUID, or as above."""
+SchemaKey = int | str
+"""A schema's id, or its GUID."""
+
+
+def schema_in_header(head: bytes) -> SchemaKey | None:
+    """The schema that a record's header names; None where it is of another format."""
+    if len(head) == _GUID_HEAD and head[0] == 1:
+        return str(UUID(bytes=head[1:]))
+    return schema_in_value(head) if len(head) == _HEAD else None
+
+
+def schema_in_value(raw: bytes) -> int | None:
+    """The id before a value; None where there is none."""
+    return int.from_bytes(raw[1:_HEAD], "big") if len(raw) >= _HEAD and raw[0] == 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueDecoder:
     """For mapInArrow: each batch with one column more, and `error` behind it where asked for.
 
-    writers: schema id → the Avro schema as fastavro parsed it, None for JSON. unread: schema id →
-    why its values cannot be read. reader: the Avro schema to read into, None for JSON.
+    writers: schema → the Avro schema as fastavro parsed it, None for JSON. unread: schema → why its
+    values cannot be read. reader: the Avro schema to read into, None for JSON. named: a column of
+    what the records' header `header` holds, which comes last and is left out of the rows; without
+    it only values' own beginnings name schemas.
     """
 
     column: str
     into: str
-    writers: Mapping[int, Any]
-    unread: Mapping[int, str]
+    writers: Mapping[SchemaKey, Any]
+    unread: Mapping[SchemaKey, str]
     reader: Any
     arrow: Any
     with_errors: bool
     install: str
     """What installs fastavro."""
+    header: str = ""
+    named: str | None = None
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Raises ValueError with the record's place where errors have no column."""
         for batch in batches:
             values, errors = self.columns(batch)
-            arrays = [*batch.columns, values]
-            names = [*batch.schema.names, self.into]
+            kept = [name for name in batch.schema.names if name != self.named]
+            arrays = [*(batch.column(name) for name in kept), values]
+            names = [*kept, self.into]
             if self.with_errors:
                 arrays.append(pa.array(errors, pa.string()))
                 names.append("error")
@@ -52,10 +73,15 @@ class ValueDecoder:
         """Decoded values as an Arrow array, and what each of them lacks."""
         found: list[Any] = []
         errors: list[str | None] = []
-        for row, raw in enumerate(batch.column(self.column)):
-            value, error = None, None
+        heads = batch.column(self.named).to_pylist() if self.named else [None] * len(batch)
+        for row, (raw, head) in enumerate(
+            zip(batch.column(self.column).to_pylist(), heads, strict=True)
+        ):
+            value, error = None, self.lacks(raw, head)
             try:
-                value = self.value(raw.as_py())
+                if error is not None:
+                    raise ValueError(error)
+                value = self.value(raw, head)
             except ValueError as problem:
                 error = str(problem)
                 if not self.with_errors:
@@ -67,23 +93,38 @@ class ValueDecoder:
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             return self._one_by_one(batch, found, errors), errors
 
-    def value(self, raw: bytes | None) -> Any:
-        """As pa.array takes it; None for a record without value; ValueError with a sentence."""
+    def lacks(self, raw: bytes | None, head: bytes | None = None) -> str | None:
+        """Why no schema of a value is known; head: what the record's header holds."""
         if raw is None:
             return None
-        if len(raw) < _HEAD or raw[0] != 0:
-            raise ValueError(
-                f"{self.column} of {len(raw)} bytes does not begin with a zero and a schema id: no "
-                "serializer of a schema registry wrote it"
-            )
-        schema_id = int.from_bytes(raw[1:_HEAD], "big")
-        if schema_id in self.unread:
-            raise ValueError(self.unread[schema_id])
+        key = schema_in_value(raw) if head is None else schema_in_header(head)
+        if key in self.writers:
+            return None
+        if key is not None:
+            return self.unread.get(key, f"schema {key} of {self.column} was not asked for")
+        if head is not None:
+            return f"header {self.header} of {len(head)} bytes holds no id and no GUID of a schema"
+        where = f"no header {self.header} names one" if self.named else "the rows have no headers"
+        return (
+            f"{self.column} of {len(raw)} bytes does not begin with a zero and a schema id, and "
+            f"{where}"
+        )
+
+    def value(self, raw: bytes | None, head: bytes | None = None) -> Any:
+        """As pa.array takes it; None for a record without value, or without a schema (`lacks`).
+
+        Raises ValueError with a sentence where the value is not what its schema says.
+        """
+        if raw is None or self.lacks(raw, head) is not None:
+            return None
+        schema_id = schema_in_value(raw) if head is None else schema_in_header(head)
+        assert schema_id is not None
+        start = _HEAD if head is None else 0
         try:
             if self.reader is None:
-                read = json.loads(raw[_HEAD:])
+                read = json.loads(raw[start:])
             else:
-                read = self._avro(raw, self.writers[schema_id])
+                read = self._avro(raw, start, self.writers[schema_id])
         except Exception as error:  # a damaged value fails in many ways inside fastavro
             if isinstance(error, ImportError):
                 raise
@@ -91,7 +132,7 @@ class ValueDecoder:
             raise ValueError(f"{self.column} does not fit schema {schema_id} ({said})") from error
         return _fitted(read, self.arrow, self.into)
 
-    def _avro(self, raw: bytes, writer: Any) -> Any:
+    def _avro(self, raw: bytes, start: int, writer: Any) -> Any:
         try:
             from fastavro import schemaless_reader  # noqa: PLC0415 - only Avro needs it
         except ImportError as error:
@@ -99,7 +140,7 @@ class ValueDecoder:
                 f"Spark's tasks need fastavro, here and on executors: {self.install}"
             ) from error
         stream = io.BytesIO(raw)
-        stream.seek(_HEAD)
+        stream.seek(start)
         found = schemaless_reader(stream, writer, self.reader)
         if left := len(raw) - stream.tell():
             raise ValueError(f"{left} bytes are left over")

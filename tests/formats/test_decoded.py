@@ -7,7 +7,12 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaReference,
+    SchemaRegistryClient,
+    header_schema_id_serializer,
+)
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -70,6 +75,38 @@ def test_avro_of_two_versions(server: RegistryServer, spark: Any):
     assert server.asked.count("/schemas/ids/1") == 1
     assert sum("latest" in path for path in server.asked) == 1
     assert df.columns[-2:] == ["headers", "decoded"], "every other column is there"
+
+
+@pytest.mark.spark
+def test_a_schema_that_a_header_names(server: RegistryServer, spark: Any):
+    """By its GUID, as confluent-kafka writes it; the content is no id then, however it begins."""
+    client = SchemaRegistryClient({"url": server.url})
+    schema = {"type": "record", "name": "P", "fields": [{"name": "p", "type": "string"}]}
+    conf = {"schema.id.serializer": header_schema_id_serializer}
+    rows: list[dict[str, Any]] = []
+    for text in ("", "x" * 55, "no schema"):
+        context = SerializationContext("orders", MessageField.VALUE, headers=[("a", b"b")])
+        value = AvroSerializer(client, json.dumps(schema), conf=conf)({"p": text}, context)
+        rows.append({"value": value, "headers": dict(context.headers)})
+    assert rows[0]["value"] == b"\0"
+    rows[0]["value"] = None
+    rows[2]["headers"] = {"__value_schema_id": b"1"}
+    rows += [{"value": avro_bytes(server, schema, {"p": "before"})}, {"value": b'{"p": 1}'}]
+    df = make_batch(rows, topic="orders").frame(spark)
+    registry = SchemaRegistry(url=server.url)
+    got = decoded(df, registry, schema=schema, on_error="null")
+    assert got.columns == [*df.columns, "decoded", "error"]
+    no_id = "header __value_schema_id of 1 bytes holds no id and no GUID of a schema"
+    no_schema = "value of 8 bytes does not begin with a zero and a schema id, and "
+    assert [tuple(row) for row in got.select("decoded.p", "error").collect()] == [
+        (None, None),
+        ("x" * 55, None),
+        (None, no_id),
+        ("before", None),
+        (None, no_schema + "no header __value_schema_id names one"),
+    ]
+    rest = decoded(df.drop("headers").where("offset = 4"), registry, schema=schema, on_error="null")
+    assert rest.select("error").collect()[0][0] == no_schema + "the rows have no headers"
 
 
 @pytest.mark.spark

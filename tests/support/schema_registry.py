@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from uuid import UUID
 
 from tests.support.json_server import JsonHandler, serving
 
@@ -38,12 +39,14 @@ class RegistryServer:
         versions = self.subjects.setdefault(subject, [])
         if number not in versions:
             versions.append(number)
-        return 200, {"id": number, **body}
+        return 200, {"id": number, "guid": str(UUID(int=number)), **body}
 
     def answer(self, path: str) -> Answer:
-        """GET /schemas/ids/N, /subjects/S/versions/V."""
+        """GET /schemas/ids/N, /schemas/guids/G, /subjects/S/versions/V."""
         self.asked.append(path)
         match [unquote(each) for each in path.strip("/").split("/")]:
+            case ["schemas", "guids", guid]:
+                return self.answer(f"schemas/ids/{UUID(guid).int}")
             case ["schemas", "ids", number]:
                 if int(number) > len(self.schemas):
                     return 404, {"error_code": 40403, "message": f"Schema {number} not found"}
