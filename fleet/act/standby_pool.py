@@ -4,19 +4,56 @@ A standby has Spark up and a dummy batch behind it, so that taking a slot costs 
 join. This module counts and asks; the runtime keeps processes alive.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 from fleet.act.runtime import Runtime
+from fleet.clock import Clock
 from fleet.config.settings import settings_if_readable
 from fleet.errors import FleetError, NoRoom
-from fleet.slots import SlotStore, WorkerProcess
+from fleet.slots import SlotStore, WorkerProcess, WorkerReport
 from fleet.text import plural
 
 Wait = Callable[..., None]
 """wait(predicate, seconds, what is awaited, poll=seconds between two looks): FleetError in the
 end."""
+_LEAST_SILENCE: Final = 3.0
+"""Seconds without a report that prove nothing on a busy machine, however short the lease."""
 _UNUSED_GRACE = 10.0
 """Seconds for a worker to end that has only just been started."""
+
+
+class HeardReports:
+    """When standbys reported last, as one manager sees it over all steps of a change.
+
+    A process that is frozen runs, and its last report says that it is warm: nothing but its next
+    report shows that it could take a slot now. Standbys report thrice a lease.
+    """
+
+    def __init__(self, *, lease: float, clock: Clock) -> None:
+        self._limit = max(lease / 2, _LEAST_SILENCE)
+        self._clock = clock
+        self._seen: dict[str, tuple[int, float, bool]] = {}
+        """Worker → its report's counter, since when that is seen, and whether it followed another
+        one that was seen."""
+
+    def note(self, reports: Iterable[WorkerReport]) -> None:
+        """A look at all reports."""
+        now = self._clock.monotonic()
+        for report in reports:
+            counter, _, _ = self._seen.get(report.worker, (None, now, False))
+            if report.counter != counter:
+                self._seen[report.worker] = (report.counter, now, counter is not None)
+
+    def answers(self, worker: str) -> bool:
+        """Whether it was seen to report just now."""
+        _, since, followed = self._seen.get(worker, (0, 0.0, False))
+        return followed and self._clock.monotonic() - since <= self._limit
+
+    def is_silent(self, report: WorkerReport) -> bool:
+        """Whether a standby was looked at for long enough, and did not report."""
+        _, since, _ = self._seen.get(report.worker, (0, self._clock.monotonic(), False))
+        return report.phase == "standby" and self._clock.monotonic() - since > self._limit
 
 
 class StandbyPool:
@@ -28,8 +65,11 @@ class StandbyPool:
         store: SlotStore,
         group: str,
         *,
+        heard: HeardReports | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """heard: None: every standby that runs is believed to answer."""
+        self._heard = heard
         self._runtime = runtime
         self._store = store
         self._group = group
@@ -72,14 +112,30 @@ class StandbyPool:
         )
 
     def warm(self, revision: str) -> tuple[str, ...]:
-        """Standbys of a revision that are ready to take a slot."""
+        """Standbys of a revision that are ready to take a slot, and answered just now."""
         free = set(self.free(revision))
         running = {w.name for w in self.wanted() if w.running}
         return tuple(
             r.worker
-            for r in self._store.reports(self._group)
-            if r.phase == "standby" and r.slot is None and r.worker in free & running
+            for r in self._reports()
+            if r.phase == "standby"
+            and r.slot is None
+            and r.worker in free & running
+            and (self._heard is None or self._heard.answers(r.worker))
         )
+
+    def silent(self) -> frozenset[str]:
+        """Standbys that run and do not report: frozen, or cut off from the store."""
+        heard, reports = self._heard, self._reports()
+        if heard is None:
+            return frozenset()
+        return frozenset(r.worker for r in reports if r.slot is None and heard.is_silent(r))
+
+    def _reports(self) -> tuple[WorkerReport, ...]:
+        found = self._store.reports(self._group)
+        if self._heard is not None:
+            self._heard.note(found)
+        return found
 
     def ensure(self, revision: str, count: int, *, least: int | None = None) -> int:
         """Have at least `count` workers without a slot; how many of them there can be.
@@ -90,13 +146,13 @@ class StandbyPool:
         enough = count if least is None else min(least, count)
         if self._room is not None:  # it was said; asked again when somebody needs more than that
             count = max(enough, min(count, self._room))
-        missing = count - len(self.free(revision))
+        missing = count - len(set(self.free(revision)) - self.silent())
         if missing <= 0:
             return count
         try:
             self._runtime.start(self._group, revision, missing)
         except NoRoom as error:
-            have = len(self.free(revision))
+            have = len(set(self.free(revision)) - self.silent())
             if have < enough:
                 self.remove(error.made, grace=_UNUSED_GRACE)
                 raise
@@ -124,7 +180,7 @@ class StandbyPool:
 
     def raise_if_ill(self, revision: str) -> None:
         """FleetError where workers of the revision cannot start, or end before they are warm."""
-        warm = {r.worker: r for r in self._store.reports(self._group)}
+        warm = {r.worker: r for r in self._reports()}
         for worker in self.wanted():
             report = warm.get(worker.name)
             if worker.revision != revision or not worker.ill:
@@ -147,11 +203,13 @@ class StandbyPool:
     def settle_standbys(
         self, revision: str, count: int, *, grace: float, least: int | None = None
     ) -> None:
-        """Leave exactly `count` standbys of `revision` (see `ensure`), and none of another."""
+        """Leave exactly `count` standbys of `revision` (see `ensure`), and none of another, nor
+        one that does not report.
+        """
+        spare = set(self.free(revision)) - self.silent()
         for name in self.free():
-            if name not in self.free(revision):
+            if name not in spare:
                 self.remove((name,), grace=grace)
-        spare = self.free(revision)
         warm = set(self.warm(revision))
         ranked = sorted(spare, key=lambda name: (name not in warm, name))
         self.remove(ranked[count:], grace=grace)

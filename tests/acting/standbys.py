@@ -33,6 +33,8 @@ class Worker:
     born: float
     wanted: bool = True
     alive: bool = True
+    frozen: bool = False
+    """Stopped by a signal: its process runs, and does nothing."""
     slot: Slot | None = None
     counter: int = 0
     phase: str = "starting"
@@ -167,7 +169,7 @@ class Crowd:
         joining: set[str] = set()
         self.watcher.look()
         for each in list(self.people.values()):
-            if each.alive and (each.wanted or each.slot is not None):
+            if each.alive and not each.frozen and (each.wanted or each.slot is not None):
                 self.live(each, joining)
         if joining:
             self.generation(joined=joining)

@@ -450,3 +450,29 @@ def test_who_came_after_is_not_named(scene):
     here.performer().perform(adopted)
     assert here.crowd.left == [[("orders-0", first)]]
     assert here.slots()[1].member_id == "m-x"
+
+
+def test_a_standby_that_does_not_report_takes_no_slot_that_opens(scene):
+    """Its process is stopped: another one is started, before the slots open or after."""
+    here = scene()
+    here.running(1)
+    (spare,) = [w for w in here.crowd.people.values() if w.slot is None]
+    spare.frozen = True
+    done = here.perform(step_of(OPEN, (1,), "old"), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    assert here.slots()[1].holder not in {None, spare.name}
+    assert not spare.wanted
+    turn, done_once = here.clock.turn, list[int]()
+
+    def freezes():
+        if here.gate().open == {0, 1, 2} and not done_once:
+            done_once.append(1)
+            for worker in here.crowd.people.values():
+                worker.frozen |= worker.slot is None
+        turn()
+
+    here.clock.turn = freezes
+    began = here.clock.now()
+    done = here.perform(step_of(OPEN, (2,), "old"), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    assert here.clock.now() - began < 30

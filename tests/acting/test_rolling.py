@@ -6,7 +6,7 @@ import pytest
 
 from fleet.model import StepKind
 from fleet.slots import ChangeState, Handover, Phase
-from tests.acting.standbys import GROUP, Behaviour
+from tests.acting.standbys import GROUP, LEASE, Behaviour
 from tests.support.declared import group_spec, settings_of
 from tests.support.plans import TWO, step_of
 
@@ -262,6 +262,91 @@ def test_a_later_slot_that_fails_ends_the_roll_where_it_stands(scene):
     assert "slot 1 to pass" in done.sentence
     assert here.revisions() == ["new", "old"]
     assert here.gate().handover == {}
+
+
+def frozen_at(here, when) -> list[float]:
+    """Freeze every standby of the new revision at that look; how long slots were free, at most."""
+    free: list[float] = []
+    turn, since = here.clock.turn, {}
+
+    def look():
+        if when():
+            for worker in here.crowd.people.values():
+                worker.frozen |= worker.revision == "new" and worker.slot is None
+        turn()
+        for slot in here.slots():
+            if slot.holder is None and slot.number in here.gate().open:
+                free.append(
+                    here.clock.monotonic() - since.setdefault(slot.number, here.clock.monotonic())
+                )
+            else:
+                since.pop(slot.number, None)
+
+    here.clock.turn = look
+    return free
+
+
+@pytest.mark.parametrize("proven", [True, False], ids=["after the canary", "before"])
+def test_a_standby_that_is_frozen_is_not_waited_for(scene, proven):
+    """Its process runs, and its last report says that it is warm: another one is started first."""
+    here = scene(replicas={"min": 0, "max": 9, "standby": 2})
+    here.running(2)
+    done = []
+
+    def due():
+        if done or not [
+            w for w in here.crowd.people.values() if w.revision == "new" and w.phase == "standby"
+        ]:
+            return False
+        if proven and here.revisions()[0] != "new":
+            return False
+        done.append(1)
+        return True
+
+    free = frozen_at(here, due)
+    ended = here.perform(step_of(ROLL, (0, 1)))
+    assert done
+    assert ended.state is ChangeState.DONE, ended.sentence
+    assert here.revisions() == ["new", "new"]
+    assert max(free, default=0.0) < LEASE / 3 + 1
+    assert not [w for w in here.crowd.people.values() if w.frozen and w.wanted]
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_slot_that_no_standby_takes_goes_back_to_what_it_ran(scene, slot):
+    """Frozen just after it answered: the slot is asked for again once another one is warm."""
+    here = scene()
+    here.running(2)
+    done = []
+
+    def due():
+        asked = here.gate().handover.get(slot)
+        if done or asked is None or asked.revision != "new":
+            return False
+        done.append(1)
+        return True
+
+    free = frozen_at(here, due)
+    ended = here.perform(step_of(ROLL, (0, 1)))
+    assert done
+    assert ended.state is ChangeState.DONE, ended.sentence
+    assert here.revisions() == ["new", "new"]
+    assert 3.0 < max(free) < LEASE / 3 + 1
+    assert f"no standby took slot {slot}" in " ".join(here.told)
+    assert here.gate().handover == {}
+
+
+def test_standbys_that_freeze_each_time_end_the_roll(scene):
+    """What ran goes on: it is not the revision's fault."""
+    here = scene()
+    here.running(2)
+    free = frozen_at(here, lambda: any(p.revision == "new" for p in here.gate().handover.values()))
+    ended = here.perform(step_of(ROLL, (0, 1)))
+    assert ended.state is not ChangeState.DONE
+    assert "no standby of revision new took slot 0" in ended.sentence
+    assert here.revisions() == ["old", "old"]
+    assert all(s.holder for s in here.slots())
+    assert max(free) < LEASE / 3 + 1
 
 
 def three_of_five(here):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from fleet.act.join_window import JoinWindow
 from fleet.act.lease import ChangeLease
 from fleet.act.runtime import Runtime
-from fleet.act.standby_pool import StandbyPool
+from fleet.act.standby_pool import HeardReports, StandbyPool
 from fleet.act.steps import cost, kinds
 from fleet.act.steps.adopting import Adopting
 from fleet.act.steps.step_memory import StopMemory
@@ -53,8 +53,10 @@ class Performer:
     adopting: Adopting | None = None
     """Set where the group is other people's: its Deployment is scaled, there are no slots."""
     _lease: ChangeLease | None = field(default=None, init=False)
+    _heard: HeardReports = field(init=False)
 
     def __post_init__(self) -> None:
+        self._heard = HeardReports(lease=self.spec.runtime.lease, clock=self.clock)
         self.progress = _whatever_comes_of_it(self.progress)
 
     def perform(self, change: Change) -> Change:
@@ -136,7 +138,9 @@ class Performer:
         )
 
     def _pool(self) -> StandbyPool:
-        return StandbyPool(self.runtime, self.store, self.spec.group, say=self.progress)
+        return StandbyPool(
+            self.runtime, self.store, self.spec.group, heard=self._heard, say=self.progress
+        )
 
     def _tidy(self, revision: str) -> None:
         if self.adopting is not None:

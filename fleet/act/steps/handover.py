@@ -7,7 +7,7 @@ standbys are kept ahead, started between two handovers and not beside them, beca
 takes the cores that a successor's first batch needs. Cost: a start's seconds per slot.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn
@@ -21,6 +21,8 @@ from fleet.text import numbers_of, plural, slots_of
 
 STOCK_PATIENCE: Final = 20.0
 """Seconds that a handover waits for standbys it does not need itself."""
+_TRIES: Final = 3
+"""Handovers of a slot that no standby takes, before the roll ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,13 +154,9 @@ class _Roll:
         if canary and memory.canary is None:
             was = before[numbers[0]].revision or ""
             work.lease.remember(HandoverMemory(canary=numbers[0], old_revision=was))
-        asks = asks_of(before, self._new, memory)
-        work.write_gate(lambda gate: asking(gate, asks))
         started = work.clock.monotonic()
         try:
-            what = f"{slots_of(numbers)} to pass to revision {self._new}"
-            taken = partial(self._taken, numbers, canary=canary)
-            work.await_ready(taken, work.pass_limit, numbers, what, revision=self._new)
+            self._pass(numbers, canary=canary)
             if canary:
                 prove(work, numbers[:1], self._new)
         except LostLease:
@@ -172,6 +170,68 @@ class _Roll:
         work.remove(sorted(holders_before(before, memory)))
         kind = "canary slot" if canary else "slot"
         work.progress(f"  {kind} {numbers_of(numbers)} runs {self._new} after {took:.1f} s")
+
+    def _pass(self, numbers: Sequence[int], *, canary: bool) -> None:
+        """Ask the holders to go, until workers of the new revision have taken all.
+
+        A standby that answered may be frozen a moment later: a slot that nobody takes goes back to
+        what it ran, and is asked for again once another standby answers.
+        """
+        work, memory = self._work, self._memory()
+        what = f"{slots_of(numbers)} to pass to revision {self._new}"
+        for _ in range(_TRIES):
+            now = work.slots()
+            asks = asks_of({n: now[n] for n in numbers}, self._new, memory)
+            work.write_gate(partial(asking, asks=asks))
+            over = partial(self._taken_or_not, numbers, self._untaken(numbers), canary=canary)
+            work.await_ready(over, work.pass_limit, numbers, what, revision=self._new)
+            if self._taken(numbers, canary=canary):
+                return
+            self._put_back(numbers)
+            work.pool.ensure(self._new, len(numbers), least=0)
+            self._await_warm(len(numbers))
+        raise FleetError(f"no standby of revision {self._new} took {slots_of(numbers)}")
+
+    def _taken_or_not(
+        self, numbers: Sequence[int], untaken: Callable[[], bool], *, canary: bool
+    ) -> bool:
+        return self._taken(numbers, canary=canary) or untaken()
+
+    def _untaken(self, numbers: Sequence[int]) -> Callable[[], bool]:
+        """Whether one of these has been free for long: to be asked again and again."""
+        work, limit = self._work, self._work.spec.runtime.lease / 3
+        since: dict[int, float] = {}
+
+        def free_for_long() -> bool:
+            now, slots = work.clock.monotonic(), work.slots()
+            free = {n for n in numbers if slots[n].holder is None}
+            for n in numbers:
+                since[n] = since.get(n, now) if n in free else now
+            return any(now - since[n] > limit and self._old(slots[n]) for n in free)
+
+        return free_for_long
+
+    def _old(self, slot: Slot) -> str | None:
+        """What a slot ran before, where that is another revision."""
+        return slot.revision if slot.revision != self._new else None
+
+    def _put_back(self, numbers: Sequence[int]) -> None:
+        """Let whoever had them take them again; not those that were taken after all."""
+        work = self._work
+        now = work.slots()
+        back = {
+            n: Handover(token=0, revision=old)
+            for n in numbers
+            if now[n].holder is None and (old := self._old(now[n])) is not None
+        }
+        named = slots_of(sorted(back))
+        work.progress(f"  no standby took {named}: what ran before goes on, another one is started")
+        work.write_gate(lambda gate: asking(gate, back))
+
+        def held() -> bool:
+            return all(work.slots()[n].phase is Phase.ACTIVE for n in numbers)
+
+        work.await_ready(held, work.pass_limit, numbers, f"{named} to be held again")
 
     def _taken(self, numbers: Sequence[int], *, canary: bool) -> bool:
         found, memory = self._work.slots(), self._memory()

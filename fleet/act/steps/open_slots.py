@@ -50,6 +50,9 @@ def open_together(
     def active() -> bool:
         nonlocal raised
         ready = all_active(work, numbers, revision)
+        if not ready and work.pool.silent():  # one that was warm is frozen: another takes its slot
+            unheld = frozenset(numbers) - work.pool.holders().keys()
+            work.pool.ensure(revision, len(unheld), least=0)
         if raised and work.window is not None and _all_joined(work, missing, opens):
             raised = False
             work.window.restore()
