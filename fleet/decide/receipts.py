@@ -46,13 +46,15 @@ def judge(
     started_at: float,
     ended_at: float,
     moved_at: float | None = None,
+    most_pause: float | None = None,
     extra: tuple[str, ...] = (),
 ) -> Receipt:
     """The receipt of one step [26]; unverified where `counted` is None (records unreadable).
 
     `our_instances` are the instance ids (or, of dynamic members, the member ids) that the
     step may touch; `moved_at` is when the first of them joined, or was asked to be removed;
-    `extra` are sentences of whoever performed it.
+    `most_pause`: seconds beyond which the downtime of a partition differs from what such a step is
+    for; `extra` are sentences of whoever performed it.
     """
     step = plan.steps[step_index]
     price = step.price
@@ -68,6 +70,11 @@ def judge(
         sentences = _sentences(counted, ours, others, our_instances)
         if not equal:
             sentences.insert(0, f"{count_of(ours, 'rebalance')} where {price} was expected.")
+        still = max((counted.longest_downtime_s or 0.0, *counted.unended.values()))
+        if most_pause is not None and still > most_pause:
+            verdict = Verdict.DIFFERS
+            told = f"A partition stood still for {still:.1f} s, more than {most_pause:g} s."
+            sentences.insert(0, told)
     return Receipt(
         plan_id=plan.id,
         group=plan.group,
@@ -78,7 +85,7 @@ def judge(
         others=len(others),
         aborted=counted.aborted if counted else 0,
         moved=sum(len(generation.moved) for generation in ours),
-        longest_pause_s=counted.longest_pause_s if counted else None,
+        longest_pause_s=counted.longest_downtime_s if counted else None,
         from_generation=counted.from_generation if counted else None,
         to_generation=counted.to_generation if counted else None,
         started_at=started_at,
@@ -132,13 +139,19 @@ def _sentences(
             f"{plural(counted.aborted, 'round')} never completed, before generation "
             f"{', '.join(before)}."
         )
-    longest = counted.longest_pause_s or 0.0
+    longest = counted.longest_downtime_s or 0.0
     paused = {tp: pause for tp, pause in counted.unended.items() if pause > longest}
     if paused:
         so_far = max(paused.values())
         said.append(
             f"{plural(len(paused), 'partition')} ({_names(map(str, paused))}) that moved had no "
             f"commit yet when the records were read: paused for {so_far:.1f} s so far."
+        )
+    if counted.silences:
+        said.append(
+            f"{plural(len(counted.silences), 'partition')} ({_names(map(str, counted.silences))}) "
+            f"had no commit for up to {max(counted.silences.values()):.1f} s, though nobody else "
+            "took over: brokers or the owner did not answer, or nothing came."
         )
     if counted.undecoded:
         said.append(f"{plural(counted.undecoded, 'record')} of the group could not be decoded.")

@@ -27,6 +27,8 @@ class Counted:
     """The pause of each hand-over of a partition, in order of the log, seconds [27]."""
     unended: Mapping[TopicPartition, float] = field(default_factory=dict)
     """Read until it was handed over and not committed again by the last record: pause so far, s."""
+    silences: Mapping[TopicPartition, float] = field(default_factory=dict)
+    """Longest time without a commit, beyond the usual, of partitions whose owner stayed, s."""
     from_generation: int | None = None
     """The generation before the stretch; None where there was none or it cannot be known."""
     to_generation: int | None = None
@@ -54,3 +56,8 @@ class Counted:
     def longest_pause_s(self) -> float | None:
         """The longest pause of a handed-over partition; None where none can be said."""
         return max(self.pauses.values(), default=None)
+
+    @property
+    def longest_downtime_s(self) -> float | None:
+        """The longest that a partition stood still, handed over or not; None as above."""
+        return max((*self.pauses.values(), *self.silences.values()), default=None)

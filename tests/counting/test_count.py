@@ -176,6 +176,37 @@ def test_a_pause_that_has_not_ended_is_told_so_far():
     assert (ended.unended, ended.longest_pause_s) == ({}, pytest.approx(5.0))
 
 
+def test_a_silence_of_an_owner_that_stayed_is_downtime():
+    """A broker was away for 12 s in the middle of a change, after its hand-overs and before."""
+    before = [BEFORE, *steady(2, start=80, end=98, first=1)]
+    records = [
+        *steady(0, start=100, end=110, first=1),
+        generation(5, at=110.5, a="a2:0,1", b="b1:2,3"),
+        commit(0, 12, 112.0),
+        commit(2, 20, 112.0),
+        *steady(0, start=113, end=118, first=13),
+        commit(0, 19, 131.0),
+    ]
+    found = count(records, before=before)
+    assert found.pauses == {t(0): pytest.approx(1.0)}
+    assert found.silences == {t(0): pytest.approx(12.0), t(2): pytest.approx(13.0)}
+    assert (found.longest_pause_s, found.longest_downtime_s) == (
+        pytest.approx(1.0),
+        pytest.approx(13.0),
+    )
+    unended = count(records[:-1], before=before).silences
+    assert t(0) not in unended, "as far as was read it goes on"
+
+
+def test_what_comes_seldom_or_by_fits_is_no_silence():
+    """Nor one that began long before, nor one of few commits."""
+    fits = [commit(0, n, at) for n, at in enumerate([100, 101, 102, 103, 111, 112, 125], start=1)]
+    few = [commit(1, n, at) for n, at in enumerate([100, 101, 102, 116], start=1)]
+    old = steady(2, start=50, end=60, first=1)
+    records = [*fits, *few, commit(2, 30, 126.0)]
+    assert count(records, before=[BEFORE, *old, commit(3, 1, 99.0)]).silences == {}
+
+
 def test_a_cooperative_pause_starts_at_the_commit_in_the_revocation():
     """The old owner may commit after the withholding generation, until the next one."""
     records = [

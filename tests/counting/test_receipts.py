@@ -52,6 +52,29 @@ def test_a_longest_pause_that_has_not_ended_is_told():
 
 
 @pytest.mark.parametrize(
+    ("downtime", "verdict"),
+    [
+        ({"pauses": 37.0}, Verdict.DIFFERS),
+        ({"silences": 37.0}, Verdict.DIFFERS),
+        ({"unended": 37.0}, Verdict.DIFFERS),
+        ({"pauses": 7.0}, Verdict.EQUAL),
+    ],
+)
+def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
+    """A standby was frozen, a broker away: the rebalances alone are as they should be."""
+    told = {name: {TopicPartition("t", 1): seconds} for name, seconds in downtime.items()}
+    counted = Counted(group="g", generations=(), replacements=1, **told)
+    found = judge(
+        plan=plan(0, 0), step_index=0, counted=counted, our_instances=OURS,
+        started_at=10.0, ended_at=60.0, most_pause=15.0,
+    )  # fmt: skip
+    assert found.verdict is verdict
+    said = " ".join(found.sentences)
+    assert ("stood still for 37.0 s, more than 15 s" in said) == (verdict is Verdict.DIFFERS)
+    assert "silences" not in downtime or (found.longest_pause_s, "t-1" in said) == (37.0, True)
+
+
+@pytest.mark.parametrize(
     ("generations", "low", "high", "verdict"),
     [
         pytest.param([], 0, 0, Verdict.EQUAL, id="zero-as-planned"),

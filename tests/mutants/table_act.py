@@ -84,9 +84,9 @@ MUTANTS = faults(
             "roll-asks-before-anybody-is-warm": "self._await_warm([-1-]{+0+})",
         },
         ("fleet/act/steps/canary.py", _ROLLING): {
-            "roll-canary-error-ignored": """[-    if slot.revision == revision and slot.error:
-        _fail(work, revision, slot.error)
--]""",
+            "roll-canary-error-ignored": """            [-_fail(work, revision, slot.error)-]{+pass+}
+        elif slot.phase is not Phase.ACTIVE:""",
+            "roll-canary-blamed-for-what-was-before": "if not errors_of([slot]) <= [-{*others, *(work.lease.recall(StepStart).errors or ())}-]{+set()+}:",
             "roll-canary-one-batch-short": "committed = any(slot.batches >= [-rollout.canary_batches-]{+1+} for slot in slots)",
             "roll-batch-in-hand-forgotten": "committed or (baked[- and not _batch_in_hand(slots, reports)-])",
             "roll-anybodys-batch-waited-for": "report.in_hand[- and (report.slot, report.worker) in held-] for report",
@@ -129,13 +129,17 @@ MUTANTS = faults(
         },
         # --- the crew
         ("fleet/act/standby_pool.py", ("tests/acting/test_standby_pool.py",)): {
-            "crew-ended-process-is-warm": 'if r.phase == "standby" and r.slot is None and r.worker in free[- & running-]',
+            "crew-ended-process-is-warm": "and r.worker in free[- & running-]",
+            "crew-frozen-process-is-warm": """[-            and (self._heard is None or self._heard.answers(r.worker))
+-]        )""",
             "crew-ended-one-holds-its-slot": "if any([-s.holder_ended-]{+False+} for s in held):",
             "crew-ended-one-with-an-open-slot-holds-none": "if not s.holder_ended[- or s.number in opened-]]",
             "crew-warm-standbys-go-first": "ranked = sorted(spare, key=lambda name: (name [-not -]in warm, name))",
         },
         ("fleet/act/standby_pool.py", ("tests/acting/test_standby_pool.py", *_PERFORMING)): {
-            "crew-starting-process-is-warm": 'if r.[-phase == "standby" and r.-]slot is None and r.worker in free & running',
+            "crew-starting-process-is-warm": """if r.[-phase == "standby"
+            and r.-]slot is None
+            and r.worker in free""",
             "crew-holders-removed-as-standbys": "if [-w.name not in held and (-]revision is None or w.revision == revision[-)-]",
         },
         ("fleet/act/standby_pool.py", _ROLLING): {

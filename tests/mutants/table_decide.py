@@ -20,7 +20,7 @@ MUTANTS = faults(
         ("fleet/decide/plans.py", _PLANS): {
             "plans-new-topics-before-the-roll": "roll_first = [-topics_differ or -]not leaving",
             "plans-quarantined-number-opened": "number, closed = 0, {*taken[-, *self.world.gate.quarantined-]}",
-            "plans-rejoin-beside-an-opening": "if owed and not leaving and [-not fresh and -]held and self._needs_rejoin():",
+            "plans-rejoin-beside-an-opening": "if (owed or idle) and not leaving and [-not fresh and -]held and self._needs_rejoin():",
             "plans-assignor-changed-in-place": 'if held and differing - {"topics"{+, "assignor"+}} and self.wanted > 0:',
             "plans-wave-takes-numbers-of-those-that-stay": "fresh = self._free_numbers(len(old), taken=[-held-]{+old+})",
             "plans-repair-forgotten": "return bool(blocked) and [-not -]set(unheld) <= {n for s in blocked for n in s.slots}",

@@ -21,6 +21,10 @@ from fleet.text import plural
 
 SETTLE_POLL: Final = 0.5
 """Seconds between two looks at what the coordinator recorded."""
+_LONG_PAUSE: Final = 15.0
+"""Seconds that no partition stands still in a roll, however busy the machine: somebody was dead,
+frozen or away.
+"""
 _QUIET: Final = 2.0
 """Seconds; also for the first commits of partitions that moved, which end their pauses."""
 
@@ -95,6 +99,9 @@ def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
         started_at=change.step_began,
         ended_at=ended,
         moved_at=_moved_at(work, step),
+        most_pause=max(_LONG_PAUSE, work.spec.runtime.lease)
+        if step.kind is StepKind.ROLL
+        else None,
         extra=notes,
     )
     work.progress(

@@ -14,6 +14,10 @@ after, by record time, less the median gap between up to 20 commits before; only
 advance the offset count. Where fewer than two came before, nothing can be said. A pause without a
 commit after it has no end yet: so far it lasts to the last record that was read. It is told only
 where the partition was read until its hand-over, since one without input has no commits either.
+
+A silence is the same without a hand-over: its owner stayed, and did not commit for much longer than
+it used to (a broker that was away, a member that was frozen). It is told only where commits came
+steadily before: whatever else was the reason, records that came wait for the next one.
 """
 
 from collections import deque
@@ -32,6 +36,12 @@ from fleet.model.sessions import AskSession, never_asked
 _GAPS = 20
 _SILENT_GAPS = 5
 """Usual gaps without a commit: nothing came to a partition before its hand-over."""
+_STEADY_GAPS = 3
+"""Usual gaps that the longest of the gaps before may have, of commits that come steadily."""
+_LEAST_COMMITS = 6
+"""Commits that show whether they come steadily."""
+_LEAST_SILENCE = 3.0
+"""Seconds: shorter ones are a rebalance's, or a busy machine's."""
 _PLACE = -1
 """Which partition of the log it is makes no difference here."""
 
@@ -82,7 +92,7 @@ class _Stretch:
         self._found: dict[int, Rebalance] = {}
         self._moved: dict[int, set[TopicPartition]] = {}
         self._replacements = self._undecoded = 0
-        self._pauses.begin()
+        self._pauses.begin(self._latest / 1000)
 
     def feed(self, record: Record) -> None:
         """The next one of the log."""
@@ -126,6 +136,7 @@ class _Stretch:
             pauses=dict(self._pauses.longest),
             every_pause=tuple(self._pauses.every),
             unended=self._pauses.unended(self._latest / 1000),
+            silences=self._pauses.silent_until(self._latest / 1000),
             from_generation=self._first,
             to_generation=self._replay.number,
             owners={tp: m.identity for m in self._replay.members() for tp in m.owned},
@@ -144,6 +155,20 @@ class _Commits:
         gaps = [b - a for a, b in pairwise(self.times)]
         return median(gaps) if gaps else None
 
+    def silence(self, at: float, *, since: float) -> float | None:
+        """Seconds without a commit until `at`, beyond the usual; None where it is none, where
+        commits do not come steadily, or where it began before `since`.
+        """
+        gaps = [b - a for a, b in pairwise(self.times)]
+        if len(gaps) < _LEAST_COMMITS - 1:
+            return None
+        usual = median(gaps)
+        beyond = at - self.times[-1] - usual
+        steady = max(gaps) <= _STEADY_GAPS * usual
+        ours = self.times[-1] + _SILENT_GAPS * usual >= since
+        long = beyond > max(_SILENT_GAPS * usual, _LEAST_SILENCE)
+        return beyond if steady and ours and long else None
+
 
 class _Pauses:
     """Hand-overs that wait for the new owner's first commit, and how long each took."""
@@ -152,7 +177,9 @@ class _Pauses:
         self._commits: dict[TopicPartition, _Commits] = {}
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, at: float = 0.0) -> None:
+        self._began = at
+        self._silences: dict[TopicPartition, float] = {}
         self._waiting: dict[TopicPartition, tuple[float, float] | None] = {}
         self._idle: set[TopicPartition] = set()
         self.longest: dict[TopicPartition, float] = {}
@@ -170,7 +197,20 @@ class _Pauses:
             pause = max(0.0, at - start[0] - start[1])
             self.longest[record.tp] = max(pause, self.longest.get(record.tp, 0.0))
             self.every.append(pause)
+        elif record.tp not in self._waiting:
+            self._be_silent(record.tp, known, at)
         known.times.append(at)
+
+    def _be_silent(self, tp: TopicPartition, known: _Commits, at: float) -> None:
+        silence = known.silence(at, since=self._began)
+        if silence is not None:
+            self._silences[tp] = max(silence, self._silences.get(tp, 0.0))
+
+    def silent_until(self, at: float) -> dict[TopicPartition, float]:
+        for tp, known in self._commits.items():
+            if tp not in self._waiting:
+                self._be_silent(tp, known, at)
+        return dict(self._silences)
 
     def passed_on(self, partitions: Iterable[TopicPartition], at: float) -> None:
         for tp in partitions:
