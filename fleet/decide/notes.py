@@ -62,8 +62,8 @@ def promises(world: GroupWorld, steps: tuple[Step, ...], wanted: int) -> tuple[s
         notes.append(f"slot {number} is quarantined: another process uses {spec.group}-{number}")
     for mark in world.quarantines:
         notes.append(
-            f"{mark.tp} is stopped at offset {mark.offset} after {mark.attempts} attempts: "
-            f"{mark.error}"
+            f"{mark.tp} is stopped at offset {mark.offset}"
+            f"{'' if mark.of_log else f' after {mark.attempts} attempts'}: {mark.error}"
         )
     if changing and not world.readable_log:
         notes.append(

@@ -188,15 +188,21 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """A partition that is stopped because its next record cannot be processed."""
+    """A partition that is stopped because its next record cannot be processed, or is not there."""
 
     group: str
     tp: TopicPartition
     offset: int
     error: str
     attempts: int
+    """To process the record; 0: the log does not hold it."""
     revision: str
     at: float
+
+    @property
+    def of_log(self) -> bool:
+        """Whether the log is the reason, and not the code."""
+        return self.attempts == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ MUTANTS = faults(
             "member-idles-while-it-gives-up": "if [-self._protocol.rejoins_after-]{+False+} and self._draining",
             "member-keeps-its-group-waiting": "if [-self._protocol.rejoins_after and -]self._draining.then is None:\n                self._begin_last()",
             "member-lets-nobody-go-first": "[-        self._reading.rest(self._clock.monotonic())  # those who take them over go first\n-]        self._protocol.unassign(",
-            "member-goes-first-without-what-came": "[-        if tps:\n            self._pipeline.reopen()\n-]        marked =",
+            "member-goes-first-without-what-came": "[-        if tps:\n            self._pipeline.reopen()\n-]        marked, skipped =",
         },
         ("fleet/worker/member/membership.py", ("tests/worker/test_ended_while_joining.py",)): {
             "member-asks-for-offsets-while-it-closes": "if self._done{+ and not partitions+}:  # inside close()",
@@ -116,9 +116,11 @@ MUTANTS = faults(
         ("fleet/worker/member/member_state.py", _POSITIONS): {
             "position-drain-does-not-wait-for-its-commit": "return not busy[- and not (unsettled and in_time)-]",
         },
-        ("fleet/worker/quarantine.py", ("tests/worker/test_quarantine.py",)): {
-            "marks-of-what-others-own-lifted": "if mark.revision != self._revision[- and mark.tp in tps-]:",
-            "marks-of-its-own-revision-lifted": "if [-mark.revision != self._revision and -]mark.tp in tps:",
+        ("fleet/worker/member/quarantine.py", ("tests/worker/test_quarantine.py",)): {
+            "marks-of-its-own-revision-lifted": 'return [-None if mark.revision == self._revision else -]"this revision tries it"',
+            "marks-of-the-log-lifted-by-a-revision": "if not mark.of_log[-:-]{+ or mark.revision != self._revision:+}",
+            "marks-of-the-log-skipped-without-a-word": "                        [-skipped.add(mark.tp)-]{+pass+}",
+            "marks-of-the-log-stay-after-a-commit": "if [-start.committed != mark.offset-]{+False+}:",
         },
         ("fleet/worker/member/nudging.py", _NUDGES): {
             "nudge-without-an-end": """        if hurry.count >= MOST or now - hurry.begins >= LONGEST:

@@ -23,7 +23,7 @@ from fleet.worker.member import membership
 from fleet.worker.member.member_state import Drain
 from fleet.worker.member.nudging import Nudging
 from fleet.worker.member.protocols import protocol_of
-from fleet.worker.quarantine import QuarantinedPartitions
+from fleet.worker.member.quarantine import QuarantinedPartitions
 from fleet.worker.slot import membership_setup
 from tests.support import spark_stand_in
 from tests.support.batch_parts import connected, events_of, runner_of

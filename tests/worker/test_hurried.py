@@ -22,7 +22,7 @@ from fleet.worker.member.member_state import Drain
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.nudging import VARIABLE, Nudging
 from fleet.worker.member.protocols import protocol_of
-from fleet.worker.quarantine import QuarantinedPartitions
+from fleet.worker.member.quarantine import QuarantinedPartitions
 from fleet.worker.slot.membership_setup import membership_of
 from tests.conftest import RunningBroker
 from tests.support.batch_parts import connected, events_of, runner_of

@@ -262,12 +262,14 @@ def slots(fleet: "Fleet") -> Iterator[Finding]:
                 f"`fleet resume {spec.group} --slot {number}`",
             )
         for mark in fleet.store.quarantines(spec.group):
-            lost = "worker.on_truncated" in mark.error  # the log has no record at that offset
-            first = "set worker.on_truncated: skip" if lost else "correct the entrypoint"
             yield warn(
                 "partitions",
                 f"{mark.tp} of {spec.group} is stopped at offset {mark.offset}: {mark.error}",
-                f"{first}, then `fleet roll {spec.group}`",
+                "no roll ends this: commit an offset while the group is down, or set "
+                "worker.on_truncated: skip"
+                if mark.of_log
+                else "correct the entrypoint, or the setting that the error names, then "
+                f"`fleet roll {spec.group}`",
             )
 
 

@@ -9,7 +9,7 @@ begins the other partitions again at their committed offsets, too (their prepare
 twice, never processed twice).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -87,15 +87,7 @@ class Losses:
             self._pipeline.start_partition(start, reads=False)
             return
         if start.lost is None and start.position > self._assigner.end(tp):
-            first = self._assigner.first(tp)
-            start = Start(
-                tp=tp,
-                topic_id=start.topic_id,
-                position=first,
-                committed=start.committed,
-                replay_to=None,
-                lost=(start.position, first),
-            )
+            (start,) = self.skip_past_end([start], {tp})
         self._pipeline.drop([tp])
         self._pipeline.start_partition(start, reads=True)
         self._pipeline.stopped.add(tp)
@@ -108,7 +100,15 @@ class Losses:
         if start is None or tp in self._pipeline.quarantined:
             return
         why = f"the client cannot read on ({error.str()}); worker.reading auto or ranges can"
-        self._pipeline.quarantine(tp, start.position, why, 0)
+        self._pipeline.quarantine(tp, start.position, why, 1)  # a revision may read in another way
+
+    def skip_past_end(
+        self, starts: Sequence[Start], past_end: Collection[TopicPartition]
+    ) -> tuple[Start, ...]:
+        """With those of which the committed offset lay beyond the end at the log's start."""
+        return tuple(
+            self._assigner.past_end(start) if start.tp in past_end else start for start in starts
+        )
 
     def recreated(self, topics: Mapping[str, DescribedTopic]) -> None:
         """Begin topics anew whose id is another than the one we began; let go of partitions that

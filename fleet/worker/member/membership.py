@@ -33,6 +33,7 @@ from fleet.worker.member.member_state import Drain, End, Ended, MembershipOption
 from fleet.worker.member.nudging import Nudging
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol, end_of, verdict
+from fleet.worker.member.quarantine import Marked
 from fleet.worker.member.revocation import finish
 from fleet.worker.member.subscription import Subscription
 from fleet.worker.offsets.assigning import Assigner, look_around
@@ -55,7 +56,7 @@ class Membership:
         reading: BatchReader,
         runner: BatchRunner,
         assigner: Assigner,
-        marks: Callable[[frozenset[TopicPartition]], frozenset[TopicPartition]],
+        marks: Callable[..., Marked],
         poisoned: Callable[[TopicPartition, int, str, int], None],
         backing_off: BackingOff,
         nudging: Nudging | None,
@@ -381,7 +382,8 @@ class Membership:
             starts = self._assigner.starts(consumer, tps)
         if tps:
             self._pipeline.reopen()
-        marked = self._quarantine(frozenset(tps))
+        marked, skipped = self._quarantine(starts, skip=self._terms.skip_truncated)
+        starts = self._losses.skip_past_end(starts, skipped)
         self._pipeline.quarantined |= marked
         self.state.partitions |= frozenset(tps)
         for start in starts:

@@ -209,6 +209,12 @@ class Assigner:
         """The partition's log start."""
         return self._one(tp, _EARLIEST)
 
+    def past_end(self, start: Start) -> Start:
+        """A beginning at the log's start, where the committed offset lies beyond its end."""
+        first = self.first(start.tp)
+        lost = (start.position, first)
+        return replace(start, position=first, replay_to=None, lost=lost, begun=None)
+
     def _start(
         self,
         tp: TopicPartition,

@@ -32,8 +32,8 @@ from fleet.worker.member.member_state import MembershipOptions
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.nudging import Nudging, wanted
 from fleet.worker.member.protocols import MemberProtocol
+from fleet.worker.member.quarantine import QuarantinedPartitions
 from fleet.worker.offsets.assigning import Assigner
-from fleet.worker.quarantine import QuarantinedPartitions
 from fleet.worker.slot.orphans import Orphans
 
 DELAY: Final = "FLEET_COMMIT_DELAY"

@@ -17,7 +17,7 @@ from fleet.slots import Handover, Phase, Slot
 from fleet.worker.member.member_state import End, Ended, MemberState
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.nudging import Nudging
-from fleet.worker.quarantine import QuarantinedPartitions
+from fleet.worker.member.quarantine import QuarantinedPartitions
 from fleet.worker.revision_trial import alone
 from fleet.worker.slot.gate_of_holder import GateOfHolder
 from fleet.worker.slot.holder_tools import HolderTools
