@@ -82,7 +82,7 @@ manager: act act.change act.local act.steps broker config decide decide.forecast
 observe: kafka_source lag log log.readers log.replay observe.messages
 observe.messages:
 report: config decide
-sinks:
+sinks: kafka_source
 security: config kafka_source
 sim:
 sim.assignors: sim.hashing
