@@ -68,9 +68,11 @@ def code_part(group: GroupSpec, code_digest: str) -> dict[str, Any]:
         raise ValueError(f"group {group.group} declares no worker")
     # Where the code lies says nothing of what it is: its digest does.
     skip = {"protocol", "membership", "assignor", "session_timeout", "python_path"}
+    # A pod's grace period holds one lease: another lease is another pod.
+    place = {"context"} if group.runtime.kind == "kubernetes" else {"lease"}
     return {
         "worker": worker.model_dump(mode="json", exclude=skip),
-        "runtime": group.runtime.model_dump(mode="json", exclude={"lease", "context"}),
+        "runtime": group.runtime.model_dump(mode="json", exclude=place),
         "drain_timeout": group.rollout.drain_timeout,
         "code": code_digest,
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet.config.settings import WorkerSettings
+from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import ObjectNames
@@ -327,3 +327,12 @@ def test_a_worker_writes_its_slots_and_reads_the_change() -> None:
 def test_a_reader_writes_nothing() -> None:
     """Exporter, `fleet status`."""
     assert not {verb for rule in reader_rules() for verb in rule["verbs"]} & WRITES
+
+
+def test_another_lease_is_another_revision_of_pods_and_its_grace() -> None:
+    """Processes on this machine take it from what is published."""
+    now, then = group(lease="30s"), group(lease="60s")
+    assert revision_of(now, "code") != revision_of(then, "code")
+    assert grace_seconds(then) - grace_seconds(now) == 30
+    here = [group_spec(runtime={"kind": "local", "lease": lease}) for lease in ("10s", "20s")]
+    assert revision_of(here[0], "code") == revision_of(here[1], "code")
