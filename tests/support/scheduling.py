@@ -18,6 +18,7 @@ _TOGETHER: Final = {
     "tests/kubernetes/test_adoption.py": "cluster",
     "tests/kubernetes/test_cluster.py": "cluster",
     "tests/kubernetes/test_images.py": "cluster",
+    "tests/kubernetes/test_injected.py": "cluster",
     "tests/kubernetes/test_manager_pod.py": "cluster",
     "tests/kubernetes/test_run_jobs.py": "cluster",
     "tests/kubernetes/test_runtime_promises.py": "cluster",
