@@ -152,6 +152,17 @@ def test_a_worker_waits_for_a_sidecar_that_is_not_up_yet() -> None:
     assert (seen.running, seen.ill, seen.exit_reason) == (False, False, None)
 
 
+def test_what_comes_after_a_sidecar_that_is_up_is_what_is_waited_for() -> None:
+    """Init containers of both kinds start in their order."""
+    found = with_init(RUNS, sidecar=True, started=True, restartCount=5)
+    found["spec"]["initContainers"].append({"name": "certificates"})
+    second = {"name": "certificates", "restartCount": 0, "state": NO_IMAGE}
+    found["status"]["initContainerStatuses"].append(second)
+    seen = worker(found)
+    assert (seen.stuck, seen.restarts, seen.running) == (True, 0, False)
+    assert seen.exit_reason == "its container certificates: ErrImageNeverPull: no such image"
+
+
 def test_a_worker_runs_while_another_container_fails() -> None:
     """The pod is not ready, and says for which of its containers."""
     ended = {"terminated": {"exitCode": 1, "message": "no certificate"}}
