@@ -14,16 +14,15 @@ Dagster's check and the page; sentences are made only for the rows that are not 
 4. OK        at most `allowed` records wait
 5. REWIND    it went back, within `rewound` seconds, and is not where it was
 6. OK        the group rebalances, or nothing has waited for longer than its patience
-7. OK        nothing of what waits can be read
-8. HELD      an open transaction holds back what waits
-9. STOP      no commit for that long, counted from the last rebalance at the earliest
-10. STALL    it commits, and stands still
-11. WARN     it moves, and what waits grows older by a tenth of the time or more
-12. OK
+7. HELD      an open transaction holds back what waits
+8. STOP      no commit for that long, counted from the last rebalance at the earliest
+9. STALL     it commits, and stands still
+10. WARN     it moves, and what waits grows older by a tenth of the time or more
+11. OK
 
-What 7 and 8 want is read where 9 or 10 would fit (`standing`, `Observer.read_on`). A group is as
-its worst partition; Empty for `abandoned` seconds it is ABANDONED, which is no error. STOP, STALL
-and LOSS are level ERR, HELD, REWIND and WARN level WARN.
+Where 8 or 9 would fit, what waits is read first (`standing`, `Observer.read_on`): what nobody can
+read has not waited. A group is as its worst partition; Empty for `abandoned` seconds it is
+ABANDONED, which is no error. STOP, STALL and LOSS are level ERR, HELD, REWIND and WARN level WARN.
 
 False alarms that this ends, each a case in the tests: a commit after a pause (the pause counts,
 not the wait); a consumer that commits every ten minutes; a quiet topic's transaction marker; a
@@ -137,7 +136,6 @@ def _codes(seen: Snapshot, calm: Floats, moving: Rows, patience: Patience) -> Lo
         (lag.records <= patience.allowed, LagVerdict.OK),
         (fell & (_since(commits.fell, now) < patience.rewound), LagVerdict.REWIND),
         (moving | ~(lag.waited >= enough), LagVerdict.OK),
-        (lag.case == _CASE[LagCase.NOTHING], LagVerdict.OK),
         (lag.case == _CASE[LagCase.HELD], LagVerdict.HELD),
         (silent >= enough, LagVerdict.STOP),
         (np.minimum(_since(commits.moved, now), calm) >= enough, LagVerdict.STALL),

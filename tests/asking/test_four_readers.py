@@ -119,6 +119,7 @@ GONE: Final = {
     "before-readable-and-open": Odd({("open", 0): 3}),
     "held-and-silent": Odd({("open", 0): 10, P: 10}),
     "held-and-aborted": Odd({("open", 0): 10, ("aborted", 0): 10}, later="HELD"),
+    "two-large-batches": Odd({("large", 0): 0}),
     "some-partitions": Odd({Q: 30}),
     "mixed": Odd({P: 100, Q: 99, ("empty", 0): 0, ("aborted", 0): 10}, later="OK"),
     "mixed-with-loss": Odd(
@@ -198,7 +199,7 @@ def written(ground: Ground) -> Producer:
     """The topics; the producer has a transaction open."""
     admin = AdminClient(ground.config)
     topics = dict.fromkeys(("trimmed", "empty", "marker", "aborted", "open", "shared"), 1)
-    topics |= {"plain": 2, "deleted": 1, "recreated": 1}
+    topics |= {"plain": 2, "deleted": 1, "recreated": 1, "large": 1}
     made = admin.create_topics([NewTopic(ground.named(t), n, 1) for t, n in topics.items()])
     for done in made.values():
         done.result(120)
@@ -210,6 +211,9 @@ def written(ground: Ground) -> Producer:
         for topic in ("aborted", "open"):
             plain.produce(ground.named(topic), str(number), partition=0)
     assert plain.flush(120) == 0
+    for _ in range(2):  # more than there is room for among other partitions
+        plain.produce(ground.named("large"), b"x" * 500_000, partition=0)
+        assert plain.flush(120) == 0
     trimmed = KafkaPartition(ground.named("trimmed"), 0, 40)
     admin.delete_records([trimmed])[trimmed].result(120)
     for topic in ("marker", "aborted", "open"):

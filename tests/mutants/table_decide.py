@@ -163,6 +163,8 @@ MUTANTS = faults(
         ("fleet/manager/lag_judge.py", _VERDICTS): {
             "verdicts-stop-before-the-rebalance-ended": "silent = [-np.minimum(-]_since(commits.at, now)[-, calm)-]",
             "verdicts-marker-is-lag": "(lag.records <[-=-] patience.allowed, LagVerdict.OK),",
+            "verdicts-beyond-the-end-of-nothing": "(lag.case == _CASE[LagCase.BEYOND_END])[- & (lag.end > lag.start)-]",
+            "verdicts-beyond-the-end-at-once": "(_beyond(lag) & ~moving[- & (silent >= enough)-], LagVerdict.STOP),",
         },
         ("fleet/decide/adopted.py", _ADOPTED): {
             "adopted-static-members-not-named": "return tuple(m for m in members_of(group, adopted) if m.instance_id is [-not -]None)",
