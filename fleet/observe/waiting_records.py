@@ -5,8 +5,8 @@ committed records stands before an open transaction; the log's end counts all of
 few partitions whose group seems to have stopped are read from its position, as a reader of
 committed records reads them, until one record is found. Before an open transaction its producer is
 asked for (KIP-664). What was found of a position is known until the log's end moves. Cost: Read on
-the topic; where that is refused, or the time is up, nothing is known and the verdict stays. Whether
-the group itself reads uncommitted records no broker tells.
+the topic; where that is refused, or the time is up, the verdict stays. Whether the group itself
+reads uncommitted records no broker tells.
 """
 
 import time
@@ -240,10 +240,13 @@ class _FirstRecords:
         self._at = {position: position[1] for position in stable}
         self._alone: set[Position] = set()
         """What came back empty among others: its first batch may only have had no room."""
-        self._found: dict[Position, bool | None] = {}
+        self._found: dict[Position, bool] = {}
 
     def done(self, until: float) -> dict[Position, bool]:
-        """Whether a committed record stands there or behind it; left out where it is not known."""
+        """Whether a committed record stands there or behind it; left out where time is up.
+
+        What is refused or damaged counts as a record: it is not asked for again.
+        """
         while True:
             for position, at in self._at.items():
                 if at >= self._stable[position]:
@@ -258,7 +261,7 @@ class _FirstRecords:
                 break
             for each in answers:
                 self._take(asked[each.where], each, alone=len(asked) == 1)
-        return {position: each for position, each in self._found.items() if each is not None}
+        return self._found
 
     def _asked(self) -> dict[Where, Position]:
         """One position of each partition; what came back empty among others is asked alone."""
@@ -268,7 +271,7 @@ class _FirstRecords:
 
     def _take(self, position: Position, fetched: Fetched, *, alone: bool) -> None:
         if fetched.error:
-            self._found[position] = None
+            self._found[position] = True
             return
         if not fetched.data:
             if alone:
@@ -279,13 +282,12 @@ class _FirstRecords:
         try:
             records = fields(found.batches)
         except DamagedBatch:
-            self._found[position] = None
+            self._found[position] = True
             return
         there = (records.offset >= position[1]) & (records.offset < self._stable[position])
         stays = kept(found, fetched.aborted)
-        if (there if stays is None else there & stays[records.batch]).any():
+        read = (there if stays is None else there & stays[records.batch]).any()
+        if read or found.damaged is not None or found.next is None:
             self._found[position] = True
-        elif found.damaged is not None or found.next is None:
-            self._found[position] = None
         else:
             self._at[position] = found.next

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.doctor.checks_fleet import changes
+from fleet.commands.doctor.checks_fleet import changes, slots
 from fleet.manager.planning import PlanningFleet
+from fleet.model import TopicPartition
 from fleet.model.findings import Severity
+from fleet.slots import Quarantine
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.support.clocks import Turning
@@ -35,6 +37,9 @@ def fleet() -> Any:
         group=specs.get,
         changes=store.changes,
         pauses=store.pauses,
+        workers=lambda: (),
+        slots=store.slots,
+        gate=store.gate,
     )
     made.change_alive = lambda name: PlanningFleet.change_alive(made, name)
     return made
@@ -59,3 +64,25 @@ def test_none_unfinished_is_said(fleet):
     began = fleet.clock.monotonic()
     assert [f.found for f in changes(fleet)] == ["none was left unfinished"]
     assert fleet.clock.monotonic() == began
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("ValueError: no JSON", "correct the entrypoint, then `fleet roll living`"),
+        (
+            "t-0 ends before the committed offset 8000 (worker.on_truncated: stop)",
+            "set worker.on_truncated: skip, then `fleet roll living`",
+        ),
+    ],
+)
+def test_a_stopped_partition_has_the_remedy_of_its_cause(fleet, error, remedy):
+    """No code is at fault where the log has no record at the committed offset."""
+    fleet.store.quarantine(
+        Quarantine(
+            group="living", tp=TopicPartition("t", 0), offset=8000, error=error, attempts=0,
+            revision="abc", at=1.0,
+        )
+    )  # fmt: skip
+    (found,) = [each for each in slots(fleet) if each.check == "partitions"]
+    assert (found.level, found.remedy) == (Severity.WARN, remedy)
