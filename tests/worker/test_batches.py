@@ -7,6 +7,7 @@ import pytest
 from fleet.clock import ManualClock, SystemClock
 from fleet.kafka_source.columns import batch_of, to_stderr
 from fleet.model import TopicPartition
+from fleet.worker.batch import batches
 from fleet.worker.batch.batches import (
     ONE_TASK,
     ONE_TASK_BYTES,
@@ -129,6 +130,23 @@ def test_while_spark_is_busy_only_a_full_batch_closes():
     batch = made.close(99.0, busy=True)
     assert batch is not None
     assert batch.records == 2
+
+
+def test_what_came_at_once_and_is_too_much_is_several_batches(monkeypatch: pytest.MonkeyPatch):
+    """A batch of the log unpacks to any size, and Spark's server takes so much in one call."""
+    monkeypatch.setattr(batches, "MOST_BYTES", 150)
+    made = buffer(limit=1000, max_bytes=100)
+    made.add(P0, [*records(0, 3), record(5, value=b"v" * 500), *records(6, 19)])
+    made.add(P1, records(0, 12, part=1))
+    cut: list[Any] = []
+    while (batch := made.close(10.0 + len(cut))) is not None:
+        cut.append(([each.id for each in batch.ranges], batch.table()["offset"].to_pylist()))
+    assert cut == [
+        (["T-0-0-5", "T-1-0-7"], [*range(3), *range(7)]),
+        (["T-0-5-6"], [5]),
+        (["T-0-6-16"], [*range(6, 16)]),
+        (["T-0-16-19", "T-1-7-12"], [16, 17, 18, *range(7, 12)]),
+    ]
 
 
 def test_ranges_tile_the_offsets():

@@ -25,6 +25,9 @@ from fleet.worker.batch.batch_reader import Prepared
 
 MAX_BYTES: Final = 64 << 20
 """Bytes of values that close a batch."""
+MOST_BYTES: Final = 96 << 20
+"""Bytes of values that are one batch at most, if it has several records: librdkafka hands over all
+that it unpacked, and Spark Connect takes 128 MiB in one call."""
 STREAM: Final = 500
 """Records a second from which on a batch begins whenever Spark is idle: it takes 0.05-0.09 s, and
 as much of a core, so that a record of such a stream costs less than 0.2 ms."""
@@ -291,8 +294,11 @@ class Buffer:
     def _cut(self, parts: Mapping[TopicPartition, _InlinePart], now: float) -> InlineBatch:
         ranges, tables = [], {}
         records, size_of_values = 0, 0
+        too_many = self._bytes > MOST_BYTES
         for tp, part in sorted(parts.items()):
             end = part.position if part.replay_to is None else part.replay_to
+            if too_many and part.replay_to is None:
+                end = _end_within(part, self.max_bytes - size_of_values, least=int(not records))
             if end <= part.start:
                 continue
             ranges.append(
@@ -323,6 +329,15 @@ class Buffer:
             tables=tables,
             one_task=records <= self.one_task and size_of_values <= ONE_TASK_BYTES,
         )
+
+
+def _end_within(part: _InlinePart, room: int, *, least: int) -> int:
+    """Where a partition's part of a batch ends: `room` bytes, or `least` records."""
+    for at, message in enumerate(part.messages):
+        room -= len(message)
+        if room < 0 and at >= least:
+            return part.offsets[at] if at else part.start
+    return part.position
 
 
 def _complete(part: _InlinePart) -> bool:
