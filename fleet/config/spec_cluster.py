@@ -47,7 +47,7 @@ def _one_of(model: BaseModel, part: str, *keys: str) -> None:
 class Oidc(Strict):
     """Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4)."""
 
-    endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+(/\S*)?$")]
+    endpoint: Annotated[str, Field(pattern=r"^https?://(\[[^]/@\s]+\]|[^/@:\s]+)(:\d+)?(/\S*)?$")]
     """The token endpoint. `http://` only where nobody listens in between."""
     client_id: str | None = None
     """The id itself: it is no secret. `${NAME}` is read as client_id_env."""

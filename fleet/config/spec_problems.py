@@ -20,7 +20,7 @@ from fleet.config.yaml_tree import Problem, YamlNode, join
 
 _TAGS = {"worker": "protocol", "scaling": "policy", "runtime": "kind"}
 _SECRET = re.compile(r"password|secret|token|jaas|passphrase", re.IGNORECASE)
-_LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
+_LOGIN = re.compile(r"(?<=://)\S*@")
 """In an address: nobody should write one there, and nobody sees it then."""
 _HINTS = {
     "entrypoint": "write package.module:function",

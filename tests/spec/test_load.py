@@ -386,9 +386,10 @@ def test_what_is_no_path_is_refused(path: str, why: str) -> None:
     assert why in said
 
 
-def test_a_login_in_an_address_is_not_shown() -> None:
+@pytest.mark.parametrize("password", ["hunter2", "p@hunter2", "p/hunter2", "p@/hunter2"])
+def test_a_login_in_an_address_is_not_shown(password: str) -> None:
     """It is refused, and whoever reads the refusal does not see it."""
-    oidc = "{endpoint: 'https://u:hunter2@x', client_id: i, client_secret_env: S}"
+    oidc = f"{{endpoint: 'https://u:{password}@x', client_id: i, client_secret_env: S}}"
     login = f"{{protocol: SASL_SSL, sasl: {{mechanism: OAUTHBEARER, oidc: {oidc}}}}}"
     (said,) = refusal(f"cluster: {{name: m, bootstrap_servers: 'b:1', security: {login}}}\n")
     assert "https://…@x" in said

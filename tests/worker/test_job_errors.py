@@ -4,6 +4,7 @@ import logging
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -131,17 +132,18 @@ def secretive(unique: str) -> WorkerSettings:
     return settings.model_copy(update={"cluster": cluster})
 
 
-def test_what_the_settings_know_as_secret_is_in_no_sentence(unique: str) -> None:
+@pytest.mark.parametrize("password", ["db-hush", "a@b/db-hush", "a%40db-hush"])
+def test_what_the_settings_know_as_secret_is_in_no_sentence(unique: str, password: str) -> None:
     """The login, what `worker.env` refers to, and the password inside of an address."""
     environ = {
         "KAFKA_PW": "kafka-hush",
-        "DB": "postgres://ada:db-hush@host/x",
+        "DB": f"postgres://ada:{password}@host/x",
         "PLAIN": "written-in-the-file",
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": "spark-hush",
     }
     said: list[str] = []
     errors = JobErrors(say=said.append, secrets=known_secrets(secretive(unique), environ))
-    told = "kafka-hush, postgres://ada:db-hush@host/x, db-hush, spark-hush, written-in-the-file"
+    told = f"kafka-hush, {environ['DB']}, {unquote(password)}, spark-hush, written-in-the-file"
     line = errors.told(ValueError(f"no login with {told}"))
     assert "hush" not in line + said[0] + str(errors.traceback_in(line))
     assert "written-in-the-file" in line, "what stands in fleet.yaml is no secret"

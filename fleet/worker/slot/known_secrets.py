@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from pydantic import BaseModel
 
@@ -12,7 +13,10 @@ from fleet.config.references import refers
 from fleet.config.settings import WorkerSettings
 
 _SECRET: Final = re.compile(r"(password|secret|token)\w*_(env|file)$")
-_IN_URL: Final = re.compile(r"://[^:/@\s]*:([^@\s]+)@")
+_IN_URL: Final = (
+    re.compile(r"://[^:/@\s]*:([^@\s]+)@"),  # of several addresses each one's
+    re.compile(r"://[^:/@\s]*:(\S+)@"),  # a password that holds @ itself
+)
 
 
 def known_secrets(settings: WorkerSettings, environ: Mapping[str, str]) -> frozenset[str]:
@@ -29,7 +33,8 @@ def _found(settings: WorkerSettings, environ: Mapping[str, str]) -> Iterator[str
     for key, text in worker.env.items() if worker is not None else ():
         if refers(text) and key in environ:
             yield environ[key]
-            yield from _IN_URL.findall(environ[key])
+            found = [each for pattern in _IN_URL for each in pattern.findall(environ[key])]
+            yield from (*found, *map(unquote, found))
     yield environ.get("SPARK_CONNECT_AUTHENTICATE_TOKEN", "")
 
 
