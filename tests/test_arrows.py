@@ -18,7 +18,7 @@ ROOT = repository()
 PACKAGES = ("fleet", "assets", "k8s")
 MOST_LINES = 450
 MOST_FLOORS = 12
-MOST_ARROWS = 123
+MOST_ARROWS = 124
 """Between the folders of fleet/, `assets` and `k8s`, whatever rooms they have inside."""
 ENTRIES = (
     *("fleet.__main__", "fleet.worker.__main__", "fleet.cli"),
@@ -97,7 +97,7 @@ ui: decide report slots system
 worker: config kafka_source sinks slots system
 worker.batch: config kafka_source system worker
 worker.member: config slots worker worker.batch worker.offsets
-worker.offsets: config worker
+worker.offsets: config kafka_source log log.readers worker
 worker.slot: act config kafka_source security slots system worker worker.batch worker.member
     worker.offsets
 k8s:

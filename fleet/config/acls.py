@@ -106,12 +106,19 @@ _CHANGE: Final = (
     ),
 )
 
+_DELETED: Final = Acl(
+    "topic",
+    OFFSETS,
+    "Read",
+    "positions that Kafka deleted, for `start_from: latest`",
+    "a group whose commits Kafka deleted counts as new",
+)
 TABLE: Final[dict[Part, tuple[Acl, ...]]] = {
     "observe": _LOOK,
     "history": _RECORDS,
     "plan": (*_LOOK, *_RECORDS),
     "act": (*_LOOK, *_RECORDS, *_CHANGE),
-    "worker": _JOIN,
+    "worker": (*_JOIN, _DELETED),
 }
 """What each part needs; `mode: observe|plan|act` are the manager's."""
 

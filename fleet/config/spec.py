@@ -98,7 +98,8 @@ class _WorkerBase(Strict):
     dead_letter_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")] | None = None
     """Where records go that fail alone; absent = their partition is quarantined [9]."""
     start_from: Literal["earliest", "latest"] = "earliest"
-    """Where a topic begins that the group never committed; partitions added later: earliest."""
+    """Where a topic begins that the group never committed; partitions added later: earliest.
+    Commits that Kafka deleted count [53]."""
     spark: SparkPlace = "shared"
     """shared (the Connect server of this home or namespace), sc://host:port, or local[n]."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -184,6 +184,8 @@ class WorkerReport:
     """Wall time since when its revision is wanted: who is newest [22]; None = not told."""
     in_hand: bool = False
     """A batch is being processed, or its commit is due; told of a holder's first batches."""
+    gap: str | None = None
+    """Where partitions went on whose commits Kafka had deleted, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,8 @@ class Behaviour:
     commits: bool = True
     late_batch: tuple[float, float] | None = None
     """Seconds after its join from which to which its first batch is in hand; idle before."""
+    gap: str | None = None
+    """What it says of deleted commits."""
     ends: int = 0
     """How often it ended before it was warm."""
 
@@ -291,5 +293,6 @@ class Crowd:
                 joined_at=who.joined_at,
                 error=how.error if who.slot is not None else None,
                 in_hand=self.in_hand(who, how),
+                gap=how.gap if who.slot is not None else None,
             )
         )

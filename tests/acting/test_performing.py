@@ -76,6 +76,17 @@ def test_an_opening_ends_when_all_are_active(scene):
     assert here.slots()[0].holder is not None
 
 
+def test_a_receipt_says_where_deleted_commits_go_on(scene):
+    """Of the slots that it opened; what others said before is no news."""
+    here = scene()
+    here.like("new", gap="it goes on at 100")
+    assert "it goes on at 100" in here.perform(step_of(OPEN, (0,))).receipts[0].sentences
+    told = here.perform(step_of(OPEN, (1,))).receipts[0].sentences
+    assert told.count("it goes on at 100") == 1
+    here.crowd.like["new"].gap = None
+    assert "it goes on at 100" not in here.perform(step_of(OPEN, (2,))).receipts[0].sentences
+
+
 def test_the_join_window_is_for_several_of_kip_848(scene):
     """Raised before the gate, put back when all have joined and after; one alone needs none."""
     here = scene(worker={"protocol": "consumer"})

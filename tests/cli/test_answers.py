@@ -108,6 +108,10 @@ STORM = Storm(
     words="orders-3 joins and leaves every 40 s",
 )  # fmt: skip
 STOPPED = "no commit for 90 s: 7 records wait, the oldest for 95 s"
+GAP = (
+    "Kafka had deleted the group's commit of orders-0: it goes on at 100, the last that it "
+    "committed, and not at the end 200 (worker.start_from: latest)"
+)
 STATUS = GroupStatus(
     group="orders",
     storm=STORM,
@@ -137,7 +141,7 @@ STATUS = GroupStatus(
                                exit_reason="killed by SIGKILL: batch 7")),
         reports=(WorkerReport(worker="w-1", group="orders", revision="0a1b2c3d4e", phase="active",
                               slot=0, counter=4, http_port=None, batches=3, records=40,
-                              reading="columnar"),
+                              reading="columnar", gap=GAP),
                  WorkerReport(worker="w-2", group="orders", revision="0a1b2c3d4e", phase="standby",
                               slot=None, counter=4, http_port=None,
                               error=FAILS, traceback=TRACEBACK,

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 
 from fleet.slots import Phase
 from fleet.worker.offsets.commit_metadata import decode_cluster, decode_parts
@@ -72,6 +73,35 @@ def test_a_clean_handover_of_an_idle_topic_skips_nothing(group: Group, worker: d
     cluster = group.admin.list_topics(group.topic, timeout=10).cluster_id
     told = {(decode_cluster(text), decode_parts(text)) for text in texts}
     assert told == {(cluster, group.partitions)}
+
+
+def test_what_came_while_kafka_had_deleted_the_commits_is_read(group: Group):
+    """As after `offsets.retention.minutes` without members: log and report say where it goes on."""
+    how = {"start_from": "latest", "membership": "dynamic"}
+    group.standbys("w1", **how)
+    group.open(0)
+    group.produce(40)
+    group.drained()
+    assert group.end() == {"w1": 0}
+
+    def deleted() -> bool:
+        try:
+            group.admin.delete_consumer_groups([group.name])[group.name].result(60)
+        except KafkaException:  # it is left only just now
+            return False
+        return True
+
+    group.until(deleted, "the group to be deleted")
+    group.produce(40)
+    group.start("w2", **how)
+    group.drained()
+    assert set(group.times_called().values()) == {1}
+    expired = {e["partition"]: (e["position"], e["end"]) for e in group.events("expired")}
+    assert expired == {f"{group.topic}-{n}": (10, 20) for n in range(group.partitions)}
+    (told,) = (r.gap for r in group.store.reports(group.name) if r.worker == "w2")
+    assert told is not None
+    assert "it goes on at 10, the last that it committed, and not at the end 20" in told
+    assert told.endswith(f"and {group.partitions - 1} more of its partitions alike")
 
 
 def metadata(group: Group) -> list[str | None]:

@@ -35,9 +35,9 @@ def test_foreign_metadata_is_no_plan(metadata: str | None):
 
 
 def test_group_metadata_of_librdkafka():
-    """Generation and member id are read out of librdkafka's opaque bytes."""
+    """Generation, member id and group are read out of librdkafka's opaque bytes."""
     raw = b"CGMDv2:" + struct.pack("=i", 7) + b"g1\0i1-0f6b\0i1\0"
-    assert parse_group_metadata(raw) == (7, "i1-0f6b")
+    assert parse_group_metadata(raw) == (7, "i1-0f6b", "g1")
 
 
 @pytest.mark.parametrize("raw", [None, b"", b"CGMDv2:", b"CGMDv9:\0\0\0\0g\0m\0"])

@@ -102,13 +102,20 @@ def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
         most_pause=max(_LONG_PAUSE, work.spec.runtime.lease)
         if step.kind is StepKind.ROLL
         else None,
-        extra=notes,
+        extra=(*notes, *_gaps(work, step)),
     )
     work.progress(
         f"  recorded {plural(made.ours, 'rebalance')} where {step.price} expected, "
         f"{plural(made.moved, 'partition')} moved: {made.verdict}"
     )
     return made
+
+
+def _gaps(work: StepWork, step: Step) -> list[str]:
+    """Where members that came went on after Kafka had deleted the group's commits."""
+    begun = work.lease.recall(StepStart).started_at or 0.0
+    came = [r for r in work.store.reports(work.spec.group) if (r.joined_at or 0.0) >= begun]
+    return sorted({r.gap for r in came if r.gap is not None and r.slot in step.slots})
 
 
 def _counted(work: StepWork) -> Counted | None:

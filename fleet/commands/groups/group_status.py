@@ -101,6 +101,12 @@ class Managed:
         return tuple(sorted(told))
 
     @property
+    def gaps(self) -> tuple[str, ...]:
+        """Where partitions went on whose commits Kafka had deleted, as workers that run tell."""
+        running = {worker.name for worker in self.workers if worker.running}
+        return tuple(r.gap for r in self.reports if r.gap and r.worker in running)
+
+    @property
     def without_slot(self) -> tuple[WorkerReport, ...]:
         """Reports of running workers without a slot (a dead one's last report stays stored)."""
         running = {worker.name for worker in self.workers if worker.running}
@@ -303,6 +309,7 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
             if status.managed
             else [],
             "spark_uis": list(status.managed.spark_uis) if status.managed else [],
+            "gaps": list(status.managed.gaps) if status.managed else [],
         }
     return answer
 

@@ -130,6 +130,8 @@ def _detail(console: Console, status: GroupStatus, now: float) -> None:
         said = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
         console.print(f"last change {last_change(managed.change, now)}{said}")
         print_receipts(console, managed.change)
+    for gap in managed.gaps if managed else ():
+        console.print(f"[yellow]commits deleted[/yellow]: {escape(gap)}")
     for address in managed.spark_uis if managed else ():
         console.print(f"Spark's UI: {escape(address)}")
     if managed:

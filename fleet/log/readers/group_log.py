@@ -74,9 +74,16 @@ class GroupLog(Closing):
     the topic may not be read, Unreachable where no broker answers.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, clock: Clock, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        clock: Clock,
+        timeout: float = 10.0,
+        isolation: str = "read_uncommitted",
+    ) -> None:
         self._address = str(config.get("bootstrap.servers", "?"))
-        self._config = {**config, **READS_ONLY}
+        self._config = {**config, **READS_ONLY, "isolation.level": isolation}
         self._clock = clock
         self._timeout = timeout
         self._consumer: Consumer | None = None
@@ -148,6 +155,10 @@ class GroupLog(Closing):
             if since == start or _is_classic(found):
                 return found
         return self._last(group, start, before)
+
+    def last_commits(self, group: str) -> tuple[Record, ...]:
+        """The last commits of each partition in all of the log, and what deleted them, in order."""
+        return self._last(group, *self._bounds(group))
 
     # --- the consumer -----------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class Committer:
         known = self._group_metadata()
         return known[0] if known else None
 
-    def _group_metadata(self) -> tuple[int, str] | None:
+    def _group_metadata(self) -> tuple[int, str, str] | None:
         try:
             return parse_group_metadata(self._consumer.consumer_group_metadata())
         except (KafkaException, RuntimeError):

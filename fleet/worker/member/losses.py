@@ -57,6 +57,7 @@ class Losses:
         self._events = events
         self._later: set[TopicPartition] = set()
         self._told: dict[TopicPartition, tuple[int, int]] = {}
+        self._gaps: set[TopicPartition] = set()
         self._leaders = LeaderWatch(assigner.ask_first, clock=clock)
         self.fetches = FetchWatch(assigner.ask_ends, clock=clock)
         self.missing: set[TopicPartition] = set()
@@ -192,11 +193,28 @@ class Losses:
         self.tell(start)
 
     def tell(self, start: Start) -> None:
-        """A partition begins here: name what was lost before, and a topic that was made again."""
+        """A partition begins here: name a deleted commit, what was lost before, and a topic that
+        was made again.
+        """
+        if start.expired is not None:
+            self._name_gap(start, start.expired)
         if start.lost is not None:
             self.report(start)
         if start.anew:
             self._made_again(start)
+
+    def _name_gap(self, start: Start, end: int) -> None:
+        """Say where a group goes on whose commit Kafka deleted."""
+        where = "the last that it committed" if start.resumes else "the log's start"
+        told = (
+            f"Kafka had deleted the group's commit of {start.tp}: it goes on at {start.position}, "
+            f"{where}, and not at the end {end} (worker.start_from: latest)"
+        )
+        self._gaps.add(start.tp)
+        more = len(self._gaps) - 1
+        self._state.gap = told if not more else f"{told}, and {more} more of its partitions alike"
+        self._events.log(told)
+        self._events.emit("expired", partition=str(start.tp), position=start.position, end=end)
 
     def _made_again(self, start: Start) -> None:
         told = "" if start.former is None else f"; the old topic's offset {start.former} is void"

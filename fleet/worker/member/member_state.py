@@ -36,6 +36,8 @@ class MemberState:
     """A batch runs, or its commit is due."""
     lost_records: int = 0
     dead_letters: int = 0
+    gap: str | None = None
+    """Where partitions went on whose commits Kafka had deleted."""
     last_commit_at: float | None = None
     error: str | None = None
     failed: bool = False

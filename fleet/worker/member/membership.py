@@ -36,8 +36,8 @@ from fleet.worker.member.protocols import MemberProtocol, end_of, verdict
 from fleet.worker.member.quarantine import Marked
 from fleet.worker.member.revocation import finish
 from fleet.worker.member.subscription import Subscription
-from fleet.worker.offsets.assigning import Assigner, look_around
-from fleet.worker.offsets.topics import TopicWatch
+from fleet.worker.offsets.assigning import Assigner
+from fleet.worker.offsets.topics import TopicWatch, look_around
 
 _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01

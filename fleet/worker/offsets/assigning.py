@@ -6,8 +6,9 @@ answer for all partitions together, and a committed offset below the log start i
 A position that is not the committed one is `chosen`, and committed before it is read from [42].
 A partition whose leader is away begins later, and holds up no other one (`leader_watch`). A topic
 with another id was made again, unless the address leads to another cluster by now, whose offsets
-were brought there. Cost: two or three round trips (a few milliseconds) per assignment; five seconds
-where a leader is away.
+were brought there. A group whose commits the coordinator deleted is not new: `latest` means its
+last position where that is known, else the log's start [53]. Cost: two or three round trips (a few
+milliseconds) per assignment; five seconds where a leader is away.
 """
 
 import contextlib
@@ -21,10 +22,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in __all__
 
 from fleet.clock import Clock
-from fleet.config.topic_patterns import is_pattern, matches
 from fleet.errors import Unreachable
 from fleet.model import TopicPartition
-from fleet.worker.events import Events
 from fleet.worker.listed_offset import listed_offset
 from fleet.worker.offsets.commit_metadata import (
     decode_begun,
@@ -33,6 +32,7 @@ from fleet.worker.offsets.commit_metadata import (
     decode_plan,
     decode_topic,
 )
+from fleet.worker.offsets.deleted_commits import DeletedCommits
 from fleet.worker.offsets.start_positions import Start, absent
 from fleet.worker.offsets.topics import id_of
 
@@ -59,9 +59,18 @@ class Assigner:
     """Asks the coordinator and the leaders; used on the consumer thread, in callbacks too."""
 
     def __init__(
-        self, *, admin: Any, start_from: str, isolation: str, patience: float, clock: Clock
+        self,
+        *,
+        admin: Any,
+        start_from: str,
+        isolation: str,
+        patience: float,
+        clock: Clock,
+        config: Mapping[str, Any] | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._admin = admin
+        self._deleted = DeletedCommits(admin, config, clock=clock, say=say)
         self._latest = start_from == "latest"
         self._isolation = (
             IsolationLevel.READ_COMMITTED
@@ -92,17 +101,20 @@ class Assigner:
             again = set()
         parts: Mapping[str, int | None] = {}
         latest: Mapping[TopicPartition, int] = {}
+        deleted: Mapping[TopicPartition, Any] = {}
         if self._latest and (new := [tp for tp in new if tp.topic not in again]):
             parts = self._parts(consumer, new)
             at_end = [tp for tp in new if tp.partition < (parts[tp.topic] or 0)]
             latest, unended = self._there(at_end, _LATEST) if at_end else ({}, {})
             untold = {**untold, **unended}
+            deleted = self._deleted.of(consumer, latest.keys(), self._ids)
         return tuple(
             self._start(
                 tp,
                 known[tp],
                 first=first[tp],
                 latest=latest.get(tp),
+                deleted=[deleted[tp]] if tp in deleted else [],
                 parts=parts.get(tp.topic),
                 anew=tp.topic in again,
             )
@@ -224,8 +236,9 @@ class Assigner:
         latest: int | None,
         parts: int | None,
         anew: bool,
+        deleted: Sequence[Any] = (),
     ) -> Start:
-        """anew: the topic has another id than the one known until now."""
+        """anew: the topic has another id than the one known until now. deleted: of `_deleted`."""
         start = Start(
             tp=tp,
             topic_id=self._ids.get(tp.topic, tp.topic),
@@ -237,6 +250,8 @@ class Assigner:
         if stored.offset < 0:
             if anew:
                 return replace(start, anew=True)
+            if deleted and latest is not None:
+                return self._resumed(start, deleted[0], latest)
             return replace(start, position=first if latest is None else latest, parts=parts)
         ours = self._is_ours(tp.topic, stored.metadata)
         if self._is_void(tp.topic, stored):
@@ -252,6 +267,17 @@ class Assigner:
             lost=lost,
             begun=decode_begun(stored.metadata, stored.offset) if ours and not lost else None,
         )
+
+    def _resumed(self, start: Start, last: Any, latest: int) -> Start:
+        """Where a group goes on whose commit the coordinator deleted; `start` is at the first."""
+        first = start.position
+        if last is None:
+            return replace(start, expired=latest)
+        found = self._start(start.tp, last, first=first, latest=None, parts=None, anew=False)
+        if found.position > latest:
+            return replace(start, lost=(found.position, first), expired=latest)
+        resumes = found.position == found.committed
+        return replace(found, committed=None, expired=latest, resumes=resumes)
 
     def _there(self, tps: Sequence[TopicPartition], spec: Any) -> tuple[_Offsets, _Errors]:
         """Offsets by partition, and errors of the others.
@@ -380,32 +406,3 @@ def _raise_errors(partitions: list[Any]) -> list[Any]:
         if each.error is not None:
             raise KafkaException(each.error)
     return partitions
-
-
-def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | None:
-    """Make the connections that a join needs: brokers, metadata, the coordinator [19].
-
-    The cluster's id; None where the brokers do not tell it. Raises KafkaException where one of
-    them does not answer within 5 s; a topic that is not there (yet) is only told.
-    """
-    known: list[str] = []
-    cluster: str | None = None
-    for topic in topics:
-        if is_pattern(topic):
-            there = consumer.list_topics(timeout=_TIMEOUT)
-            cluster = there.cluster_id or cluster
-            matching = [name for name in there.topics if matches(topic, name)]
-            known += matching[:1]
-            if not matching:
-                events.log_rarely(f"no topic matches {topic} yet; waiting for one")
-            continue
-        there = consumer.list_topics(topic, timeout=_TIMEOUT)
-        cluster = there.cluster_id or cluster
-        told = there.topics[topic]
-        if told.error is None:
-            known.append(topic)
-        else:
-            events.log_rarely(f"topic {topic}: {told.error.str()}; waiting for it")
-    if known:  # an OffsetFetch is what finds the coordinator
-        consumer.committed([KafkaPartition(known[0], 0)], _TIMEOUT)
-    return cluster

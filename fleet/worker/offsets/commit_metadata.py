@@ -120,8 +120,8 @@ def _plan(metadata: str | None) -> dict[str, object]:
     return plan if isinstance(plan, dict) and plan.get("v") == 1 else {}
 
 
-def parse_group_metadata(raw: bytes | None) -> tuple[int, str] | None:
-    """(generation, member id) of `consumer_group_metadata()`; None where it is unknown.
+def parse_group_metadata(raw: bytes | None) -> tuple[int, str, str] | None:
+    """(generation, member id, group) of `consumer_group_metadata()`; None where it is unknown.
 
     Format (librdkafka 2.16): `CGMDv2:`, int32 generation, group NUL member NUL instance NUL. The
     four bytes are the machine's own order on librdkafka's side; only equality is of interest.
@@ -132,7 +132,7 @@ def parse_group_metadata(raw: bytes | None) -> tuple[int, str] | None:
     parts = raw[len(_HEAD) + 4 :].split(b"\0")
     if len(parts) < 2:
         return None
-    return generation, parts[1].decode("utf-8", "replace")
+    return generation, parts[1].decode("utf-8", "replace"), parts[0].decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

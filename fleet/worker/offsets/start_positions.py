@@ -24,7 +24,8 @@ class Start:
     topic now, or no leader of it (then `silent` has why), so nothing is read. anew: the topic was
     deleted and made again under its name; former: the deleted one's offset, which is not believed.
     cluster: Kafka's id of it. parts: how many partitions the topic had when the group began it at
-    its end.
+    its end. expired: Kafka deleted the group's commit, and the partition ends there now; resumes:
+    position is that commit's.
     """
 
     tp: TopicPartition
@@ -41,6 +42,8 @@ class Start:
     """How often the planned range was begun without an end."""
     cluster: str | None = None
     parts: int | None = None
+    expired: int | None = None
+    resumes: bool = False
 
     @property
     def chosen(self) -> bool:
@@ -60,6 +63,7 @@ class Start:
             anew=False,
             former=None,
             begun=None,
+            expired=None,
         )
 
     @property

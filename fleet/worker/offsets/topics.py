@@ -13,14 +13,18 @@ waiting for the answer; a topic with another id than the one that was begun is b
 Cost: one small DescribeTopics per member and refresh.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import Clock
+from fleet.config.topic_patterns import is_pattern, matches
+from fleet.worker.events import Events
 
+_TIMEOUT: Final = 5.0
 _SOON: Final = 1.0
 Ask = Callable[[Collection[str]], Mapping[str, Any]]
 """Starts one DescribeTopics; topic → future of its description."""
@@ -73,3 +77,32 @@ class TopicWatch:
             elif not isinstance(error, KafkaException):
                 raise error
         return found
+
+
+def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | None:
+    """Make the connections that a join needs: brokers, metadata, the coordinator [19].
+
+    The cluster's id; None where the brokers do not tell it. Raises KafkaException where one of
+    them does not answer within 5 s; a topic that is not there (yet) is only told.
+    """
+    known: list[str] = []
+    cluster: str | None = None
+    for topic in topics:
+        if is_pattern(topic):
+            there = consumer.list_topics(timeout=_TIMEOUT)
+            cluster = there.cluster_id or cluster
+            matching = [name for name in there.topics if matches(topic, name)]
+            known += matching[:1]
+            if not matching:
+                events.log_rarely(f"no topic matches {topic} yet; waiting for one")
+            continue
+        there = consumer.list_topics(topic, timeout=_TIMEOUT)
+        cluster = there.cluster_id or cluster
+        told = there.topics[topic]
+        if told.error is None:
+            known.append(topic)
+        else:
+            events.log_rarely(f"topic {topic}: {told.error.str()}; waiting for it")
+    if known:  # an OffsetFetch is what finds the coordinator
+        consumer.committed([KafkaPartition(known[0], 0)], _TIMEOUT)
+    return cluster

@@ -99,6 +99,8 @@ def membership_of(
             isolation=worker.isolation,
             patience=session_timeout(settings),
             clock=clock,
+            config=quiet,
+            say=events.log,
         ),
         marks=marks.on_assign,
         poisoned=marks.poisoned,

@@ -253,12 +253,14 @@ class _Worker:
         )
         self._reporter.overdue = lambda: None if self._runner is None else self._runner.overdue
         self._wait(self._runner.prepare(), watcher)
-        for module in imported_from([Path(folder) for folder in worker.python_path]):
-            self._events.log(
-                f"module {module} is no part of revision {self._settings.revision}: its name was "
-                "computed, so workers of one revision may run different code of it; import it by "
-                "its name"
-            )
+        live = imported_from([Path(folder) for folder in worker.python_path])
+        if worker.entrypoint.partition(":")[0].partition(".")[0] not in live:  # but in the copy
+            for module in live:
+                self._events.log(
+                    f"module {module} is no part of revision {self._settings.revision}: its name "
+                    "was computed, and workers of a revision may run different code; import it "
+                    "by its name"
+                )
         took = self._clock.monotonic() - began
         with contextlib.suppress(Unreachable):
             watcher.look()  # whoever probes a standby is to hear at once whether it is in doubt

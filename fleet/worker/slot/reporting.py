@@ -201,6 +201,7 @@ class Reporter:
             unclean=state.unclean,
             since=self._since,
             in_hand=self._state is not None and self._state.in_hand,
+            gap=state.gap,
         )
 
     def status(self) -> Mapping[str, Any]:
@@ -283,6 +284,7 @@ class Reporter:
             before.last_commit_at = state.last_commit_at or before.last_commit_at
             before.joined_at = state.joined_at
             before.unclean = state.unclean
+            before.gap = state.gap or before.gap
 
 
 def _news(report: WorkerReport) -> WorkerReport:
