@@ -293,6 +293,6 @@ class Crowd:
                 joined_at=who.joined_at,
                 error=how.error if who.slot is not None else None,
                 in_hand=self.in_hand(who, how),
-                gap=how.gap if who.slot is not None else None,
+                gap=f"{who.name}: {how.gap}" if how.gap and who.slot is not None else None,
             )
         )

@@ -104,18 +104,21 @@ def test_what_is_imported_from_the_path_belongs_to_the_revision(how: str, tmp_pa
     assert code_digest(spec) == now
 
 
-def test_all_folders_of_a_package_without_init_belong_to_the_revision(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["from ns import rates", "from . import rates"])
+def test_all_folders_of_a_package_without_init_belong_to_the_revision(
+    how: str, tmp_path: Path
+) -> None:
     """Python joins its folders; one that an installed package has the name of is not meant."""
     one, two = tmp_path / "one", tmp_path / "two"
-    put(one, ns__etl="from ns import rates\nimport yaml\n", yaml__data="x = 1\n")
+    put(one, ns__etl=how, ns__more="import yaml\n", yaml__data="x = 1\n")
     put(two, ns__rates="RATE = 1\n", ns__etl="never = 1\n")
     spec = group("ns.etl:process", one, two)
     digest = snapshot_code(spec, tmp_path / "copy")
     copied = [
         p.relative_to(tmp_path / "copy").as_posix() for p in (tmp_path / "copy").rglob("*.py")
     ]
-    assert sorted(copied) == ["ns/etl.py", "ns/rates.py"]
-    assert (tmp_path / "copy/ns/etl.py").read_text().startswith("from ns")
+    assert sorted(copied) == ["ns/etl.py", "ns/more.py", "ns/rates.py"]
+    assert (tmp_path / "copy/ns/etl.py").read_text().startswith(how)
     put(two, ns__rates="RATE = 2\n")
     assert code_digest(spec) != digest
 

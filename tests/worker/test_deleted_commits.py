@@ -129,6 +129,14 @@ def test_what_retention_took_is_a_named_loss(scene: Scene) -> None:
     assert (start.position, start.lost, start.resumes) == (80, (50, 80), False)
 
 
+def test_a_position_behind_the_log_s_end_is_a_named_loss(scene: Scene) -> None:
+    """As after an unclean election: the log was cut, and begins anew for this group."""
+    scene.commit(900)
+    scene.expire()
+    start = scene.starts()[0]
+    assert (start.position, start.lost, start.expired) == (0, (900, 0), 100)
+
+
 def test_a_topic_made_again_is_read_from_its_start(scene: Scene) -> None:
     """The old topic's offset lies within the new one, or beyond its end."""
     scene.commit(40, 900)
