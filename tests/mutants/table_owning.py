@@ -118,7 +118,6 @@ MUTANTS = faults(
         },
         ("fleet/worker/member/quarantine.py", ("tests/worker/test_quarantine.py",)): {
             "marks-of-its-own-revision-lifted": 'return [-None if mark.revision == self._revision else -]"this revision tries it"',
-            "marks-of-the-log-lifted-by-a-revision": "if not mark.of_log[-:-]{+ or mark.revision != self._revision:+}",
             "marks-of-the-log-skipped-without-a-word": "                        [-skipped.add(mark.tp)-]{+pass+}",
             "marks-of-the-log-stay-after-a-commit": "if [-start.committed != mark.offset-]{+False+}:",
         },

@@ -189,8 +189,17 @@ def test_without_a_witness_nothing_is_poison(bench: Bench, partitions: tuple[int
 def test_a_spark_failure_is_no_attempt(bench: Bench):
     """Connected again, the same ranges run again; three attempts are still there [9]."""
     failing(bench, 3, unavailable)
+    told, connect = [], bench.link.connect
+
+    def connecting(**how):
+        told.append(bench.runner.spark_away)
+        return connect(**how)
+
+    bench.link.connect = connecting
     done = bench.run(0)
     assert (done.failed, done.fatal, bench.link.connected) == ({}, None, 4)
+    assert [str(each).partition(";")[0] for each in told] == ["Spark does not answer"] * 3
+    assert bench.runner.spark_away is None
 
 
 def test_ranges_that_cannot_be_read_are_no_poison(bench: Bench):

@@ -212,3 +212,14 @@ def test_a_store_that_hangs_delays_no_answer(probed: Probed):
 def test_other_paths_are_named(probed: Probed):
     """A wrong path says which there are."""
     assert probed.get("/healthz") == (404, "/startupz /livez /readyz /metrics /status")
+
+
+def test_a_holder_whose_spark_is_away_says_so(probed: Probed):
+    """All workers of a home share one server: nothing of them moves until it is back."""
+    probed.reporter.spark_away = lambda: "Spark does not answer"
+    probed.reporter.start(probed.store)
+    assert probed.status()["error"] is None, "it holds nothing"
+    probed.reporter.member(0, MemberState(moved_at=probed.clock.monotonic()))
+    assert probed.status()["error"] == "Spark does not answer"
+    (report,) = probed.store.reports("orders")
+    assert report.error == "Spark does not answer"

@@ -324,9 +324,15 @@ class Supervisor:
         now = self._clock.monotonic()
         lived = now - (self._spark.started_at or now)
         self._spark.started_at = None
-        delay = self._spark.backoff.ended(lived=lived, orderly=False, now=now)
+        # All partitions wait for it: one that served for a while is started again at once.
+        steady = lived >= STEADY_SECONDS
+        delay = self._spark.backoff.ended(lived=lived, orderly=steady, now=now)
         self._spark.trouble = f"the Spark server does not run: {why}"
-        _log.warning("%s; starts in %g s", self._spark.trouble, delay)
+        _log.warning(
+            "%s; starts in %g s, and all who share it wait some 10 to 30 s",
+            self._spark.trouble,
+            delay,
+        )
         for row in self._rows:
             if row.shared_spark and row.process is None:
                 self.table.explain(row.name, self._spark.trouble)

@@ -416,8 +416,9 @@ def _slots(managed: Managed) -> list[dict[str, Any]]:
 
 def error_of(slot: Slot, managed: Managed) -> str | None:
     """What a slot's owner reports, or else how its process ends again and again."""
-    failing = (how_it_fails(w) for w in managed.failing if w.name == slot.holder)
-    return slot.error or next(failing, None)
+    told = [how_it_fails(w) for w in managed.failing if w.name == slot.holder]
+    told += [r.error for r in managed.reports if r.worker == slot.holder and r.error]
+    return slot.error or next(iter(told), None)
 
 
 def _storm(storm: Storm) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class BatchRunner:
         self._jobs: list[Running] = []
         """The batch in hand first; another waits only behind one that its membership gave up."""
         self._wake = threading.Event()
+        self.spark_away: str | None = None
+        """Why the batch in hand stands still, while Spark is connected again."""
         self._number = 0
         self._thread = threading.Thread(target=self._loop, name="batches", daemon=True)
         self._thread.start()
@@ -360,12 +362,16 @@ class BatchRunner:
             raise FleetError(
                 f"Spark failed {failures} times under one batch: {self._errors.line(error)}"
             ) from error
+        why = self._errors.line(error)[:200]
+        self.spark_away = f"Spark does not answer; the batch runs again once it does ({why})"
         try:
             self._connect(warm=False, given_up=lambda: running.void)
         except Unreachable:
             if running.void:  # a drain that waited for it has run out of time
                 raise Void from error
             raise
+        finally:
+            self.spark_away = None
         if not self._renew():  # with the session of now: its successor has to end that one
             raise Void from error
         self._events.log("Spark is connected again; the same ranges run again")

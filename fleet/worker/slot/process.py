@@ -252,6 +252,7 @@ class _Worker:
             errors=self._errors,
         )
         self._reporter.overdue = lambda: None if self._runner is None else self._runner.overdue
+        self._reporter.spark_away = lambda: self._runner.spark_away if self._runner else None
         self._wait(self._runner.prepare(), watcher)
         live = imported_from([Path(folder) for folder in worker.python_path])
         if worker.entrypoint.partition(":")[0].partition(".")[0] not in live:  # but in the copy

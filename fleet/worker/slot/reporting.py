@@ -92,6 +92,8 @@ class Reporter:
         """Why a standby could not serve now: which brokers do not answer."""
         self.overdue: Callable[[], str | None] = lambda: None
         """Says why the batch in hand makes the worker not live [5]."""
+        self.spark_away: Callable[[], str | None] = lambda: None
+        """Why a holder's batch in hand stands still."""
         self.traceback: Callable[[str | None], str | None] = lambda _: None
         """Of the job, where an error is the job's."""
         self.spark_ui: Callable[[], str | None] = lambda: None
@@ -208,7 +210,7 @@ class Reporter:
         """All facts, for HTTP and the report."""
         now, before = self._state or MemberState(), self._before
         overdue = self.overdue()
-        tried = self.trial_error() if self._state is None else None
+        tried = self.trial_error() if self._state is None else self.spark_away()
         error = self._error or overdue or now.error or tried
         phase, live = self.phase, overdue is None and self._live()
         condition = self._condition(phase, live=live)
