@@ -26,6 +26,16 @@ def test_all_stop_before_members_of_another_kind(scene):
     assert here.revisions() == ["new", "new"]
     assert [r.ours for r in done.receipts] == [1, 1]
     assert [w.revision for w in here.crowd.workers() if w.wanted] == ["new"] * 3
+    assert here.gate().handover == {}
+
+
+def test_a_slot_that_is_not_opened_again_is_pinned_to_nothing(scene):
+    """Whoever opens it later may run anything."""
+    here = scene()
+    here.running(2)
+    assert here.perform(*stopping(opens=((0,),))).state is ChangeState.DONE
+    assert here.gate().handover == {}
+    assert here.perform(step_of(OPEN, (1,), "new"), revision="new").state is ChangeState.DONE
 
 
 def watched(here) -> list[int]:

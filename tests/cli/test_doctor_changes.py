@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.doctor.checks_fleet import changes, slots
+from fleet.commands.doctor.checks_fleet import changes, slots, topics
 from fleet.manager.planning import PlanningFleet
 from fleet.model import TopicPartition
 from fleet.model.findings import Severity
@@ -15,6 +15,8 @@ from fleet.slots.store import Store
 from tests.support.clocks import Turning
 from tests.support.declared import group_spec
 from tests.support.plans import plan_of
+from tests.support.seen_groups import group_seen, member_seen
+from tests.support.snapshots import snapshot_of
 
 LEASE = 10.0
 """Of a local runtime as it comes."""
@@ -66,23 +68,33 @@ def test_none_unfinished_is_said(fleet):
     assert fleet.clock.monotonic() == began
 
 
-@pytest.mark.parametrize(
-    ("error", "remedy"),
-    [
-        ("ValueError: no JSON", "correct the entrypoint, then `fleet roll living`"),
-        (
-            "t-0 ends before the committed offset 8000 (worker.on_truncated: stop)",
-            "set worker.on_truncated: skip, then `fleet roll living`",
-        ),
-    ],
-)
-def test_a_stopped_partition_has_the_remedy_of_its_cause(fleet, error, remedy):
-    """No code is at fault where the log has no record at the committed offset."""
-    fleet.store.quarantine(
-        Quarantine(
-            group="living", tp=TopicPartition("t", 0), offset=8000, error=error, attempts=0,
-            revision="abc", at=1.0,
-        )
-    )  # fmt: skip
-    (found,) = [each for each in slots(fleet) if each.check == "partitions"]
-    assert (found.level, found.remedy) == (Severity.WARN, remedy)
+def test_partitions_that_are_gone_and_owned_are_named(fleet: Any) -> None:
+    """The topic was made again with fewer: nothing fails, and nothing else would tell."""
+    fleet.undescribed = lambda specs, seen: []
+    owned = frozenset(TopicPartition("orders", n) for n in (0, 2, 4))
+    fleet.spec.fleets = (group_spec(group="new", topics=["orders"]),)
+    seen = group_seen("new", members=(member_seen(member_id="m", partitions=owned),))
+    told = {}
+    for count in (6, 3):
+        found = list(topics(fleet, snapshot_of(seen, topics={"orders": count})))
+        told[count] = [each.found for each in found if each.level is Severity.WARN]
+    assert told[6] == []
+    assert "members of new own orders-4, which is not there" in told[3][0]
+
+
+@pytest.mark.parametrize(("attempts", "said"), [(3, "`fleet roll new`"), (0, "no roll ends this")])
+def test_what_ends_a_stopped_partition_is_named(fleet: Any, attempts: int, said: str) -> None:
+    """Code that fails is mended and rolled; what the log does not hold, no code brings back."""
+    mark = Quarantine(
+        group="new",
+        tp=TopicPartition("orders", 1),
+        offset=7,
+        error="why",
+        attempts=attempts,
+        revision="r",
+        at=0.0,
+    )
+    fleet.store.quarantine(mark)
+    (found,) = [each for each in slots(fleet) if each.level is Severity.WARN]
+    assert "orders-1 of new is stopped at offset 7: why" in found.found
+    assert said in found.remedy

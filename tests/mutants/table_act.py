@@ -65,7 +65,17 @@ MUTANTS = faults(
 -]""",
         },
         # --- rolling
+        ("fleet/act/steps/stop_all.py", ("tests/acting/test_stopping_all.py",)): {
+            "stop-before-it-is-warm": "[-        _warm(work, step)\n-]",
+            "stop-slots-go-to-what-cannot-share": "[-        work.write_gate(lambda gate: asking(gate, stays))\n-]",
+            "stop-old-workers-end-at-once": "if [-len(work.pool.free(step.revision)) < len(_opens(work))-]{+True+}:",
+            "stop-what-was-put-back-leaves-again": "going = tuple(sorted(gate.open[- - (back - gate.leaving)-]))",
+            "stop-not-proven": "[-        prove(work, step.slots, step.revision)\n-]",
+            "stop-undone-forgotten": "[-    work.lease.remember(StopMemory(undone=str(error)))\n-]",
+        },
         ("fleet/act/steps/handover.py", _ROLLING): {
+            "roll-untaken-slot-is-waited-for": "return self._taken(numbers, canary=canary)[- or untaken()-]",
+            "roll-untaken-slot-waits-for-its-lease": "Handover(token=[-0-]{+now[n].token+}, revision=old)",
             "roll-without-a-canary": "turn = todo[:[-1] if canary_due else todo[:-] min(width, stock)]",
             "roll-canary-not-proven": """[-            if canary:
                 prove(work, numbers[:1], self._new)
@@ -130,8 +140,6 @@ MUTANTS = faults(
         # --- the crew
         ("fleet/act/standby_pool.py", ("tests/acting/test_standby_pool.py",)): {
             "crew-ended-process-is-warm": "and r.worker in free[- & running-]",
-            "crew-frozen-process-is-warm": """[-            and (self._heard is None or self._heard.answers(r.worker))
--]        )""",
             "crew-ended-one-holds-its-slot": "if any([-s.holder_ended-]{+False+} for s in held):",
             "crew-ended-one-with-an-open-slot-holds-none": "if not s.holder_ended[- or s.number in opened-]]",
             "crew-warm-standbys-go-first": "ranked = sorted(spare, key=lambda name: (name [-not -]in warm, name))",
@@ -143,6 +151,9 @@ MUTANTS = faults(
             "crew-holders-removed-as-standbys": "if [-w.name not in held and (-]revision is None or w.revision == revision[-)-]",
         },
         ("fleet/act/standby_pool.py", _ROLLING): {
+            "crew-frozen-process-is-warm": """[-            and (self._heard is None or self._heard.answers(r.worker))
+-]        )""",
+            "crew-silent-one-counts": "missing = count - len(set(self.free(revision))[- - self.silent()-])",
             "crew-one-that-took-a-slot-not-made-up-for": "[-            self.ensure(revision, count, least=0)\n-]            return False",
             "crew-ill-ones-waited-for": """            if worker.revision != revision or not worker.[-ill-]{+stuck+}:
                 continue""",

@@ -41,6 +41,7 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
         raise
     except FleetError as error:
         _undo(work, step, error)
+    work.unpin(step.slots)
     if len(work.pool.free(step.revision)) < len(_opens(work)):
         work.progress("  no room for old and new workers at once: the old ones end")
         drop_holders(work)
