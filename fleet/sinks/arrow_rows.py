@@ -8,8 +8,9 @@ table's own types first. A value that this cast would alter is refused by column
 Cost: one pass over the columns that have another type, and one over text.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Final
 
 from fleet.errors import FleetError
@@ -19,6 +20,7 @@ _HELD_ALIKE: Final = ("text", "bytes")
 """Families whose types differ only in how values are held."""
 _MADE_BY_LIBRARY: Final = {b"delta.generationExpression", b"CURRENT_DEFAULT"}
 """Metadata of columns that delta-rs fills."""
+_MOMENTS: Final = (datetime.min, datetime.max)  # noqa: DTZ901 - as clocks in UTC show them
 _VALUE_CHARACTERS: Final = 80
 """Of a refused value that an error shows."""
 
@@ -33,8 +35,11 @@ def as_arrow(rows: Any) -> Any:
     return rows if is_arrow(rows) else rows.toArrow()
 
 
-def arrow_schema(rows: Any) -> Any:
-    """Returns the columns of a DataFrame or a table, with the types that tables can have."""
+def arrow_schema(rows: Any, *, nanoseconds: bool = False) -> Any:
+    """Returns the columns of a DataFrame or a table, with the types that tables can have.
+
+    nanoseconds: whether moments may have them, which no engine reads from Delta or Iceberg tables.
+    """
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
     if is_arrow(rows):
@@ -43,16 +48,19 @@ def arrow_schema(rows: Any) -> Any:
         from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - loads PySpark
 
         schema = to_arrow_schema(rows.schema, timezone="UTC")
-    return pa.schema([_plain_field(each) for each in schema])
+    return pa.schema([_plain_field(each, nanoseconds) for each in schema])
 
 
 @contextmanager
-def open_reader(rows: Any, schema: Any, *, sink: str) -> Iterator[Any]:
+def open_reader(
+    rows: Any, schema: Any, *, sink: str, check: Callable[[Any], None] | None = None
+) -> Iterator[Any]:
     """Yields the rows as a `pyarrow.RecordBatchReader` with the columns of `schema`.
 
-    schema: of the table; columns that only the rows have follow, for the library to judge. Rows of
-    a DataFrame over Spark Connect are read batch by batch. Raises FleetError inside the block for
-    a value that the table's types cannot hold, and what Spark raises as Spark raised it.
+    schema: of the table; columns that only the rows have follow, for the library to judge. check:
+    raises for a batch that the library would write wrongly. Rows of a DataFrame over Spark Connect
+    are read batch by batch. Raises FleetError inside the block for a value that the table's types
+    cannot hold, and what Spark raises as Spark raised it.
     """
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
@@ -67,7 +75,10 @@ def open_reader(rows: Any, schema: Any, *, sink: str) -> Iterator[Any]:
         try:
             batch = first
             while batch is not None:
-                yield _fitted(batch, made, sink)
+                fitted = _fitted(batch, made, sink)
+                if check is not None:
+                    check(fitted)
+                yield fitted
                 batch = next(batches, None)
         except Exception as error:
             failures.append(error)  # a library of Rust would pass on its text only
@@ -81,10 +92,28 @@ def open_reader(rows: Any, schema: Any, *, sink: str) -> Iterator[Any]:
         raise
 
 
-def read_table(rows: Any, schema: Any, *, sink: str) -> Any:
-    """Returns all rows as one table in memory; see open_reader."""
-    with open_reader(rows, schema, sink=sink) as reader:
-        return reader.read_all()
+def refuse_value(rows: Any, name: str, found: Any, why: str, *, sink: str) -> None:
+    """Raises FleetError if a value of column `name` is one of `found`, which is true for those."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - loaded by the first write
+
+    at = pc.index(found, True).as_py()
+    if at >= 0:
+        raise FleetError(
+            f"{sink}: {record_at(rows, at)}column {name} is {_shown(rows.column(name), at)}: {why}"
+        )
+
+
+def refuse_years(rows: Any, name: str, *, sink: str) -> None:
+    """Raises FleetError for a moment that no datetime of Python holds, which the library needs."""
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    column = rows.column(name)
+    if pa.types.is_timestamp(column.type):
+        first, last = (pa.scalar(each, pa.timestamp("us")) for each in _MOMENTS)
+        moment = column.cast(pa.timestamp("us"), safe=False)  # nanoseconds do not count here
+        odd = pc.or_(pc.less(moment, first), pc.greater(moment, last))
+        refuse_value(rows, name, odd, "years are 1 to 9999", sink=sink)
 
 
 def record_at(rows: Any, at: int) -> str:
@@ -211,31 +240,40 @@ def _shown(column: Any, at: int) -> str:
     return text if len(text) <= _VALUE_CHARACTERS else f"{text[:_VALUE_CHARACTERS]}…"
 
 
-def _plain_field(field: Any) -> Any:
-    return field.with_type(_plain(field.type))
+def _plain_field(field: Any, nanoseconds: bool) -> Any:
+    return field.with_type(_plain(field.type, nanoseconds))
 
 
-def _plain(kind: Any) -> Any:
-    """The type without what only says how rows are held here: zones, dictionaries, views."""
+def _plain(kind: Any, nanoseconds: bool = True) -> Any:
+    """The type without what only says how rows are held here: zones, dictionaries, small widths."""
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
     types = pa.types
-    if types.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp(kind.unit, "UTC")
+    if types.is_timestamp(kind):
+        unit = "ns" if nanoseconds and kind.unit == "ns" else "us"
+        return pa.timestamp(unit, None if kind.tz is None else "UTC")
+    if types.is_date(kind):
+        return pa.date32()
+    if types.is_float16(kind):
+        return pa.float32()
+    if types.is_decimal32(kind) or types.is_decimal64(kind):
+        return pa.decimal128(kind.precision, kind.scale)
     if types.is_dictionary(kind):
-        return _plain(kind.value_type)
+        return _plain(kind.value_type, nanoseconds)
     if types.is_string_view(kind):
         return pa.string()
     if types.is_binary_view(kind):
         return pa.binary()
     if types.is_struct(kind):
-        return pa.struct([_plain_field(each) for each in kind])
+        return pa.struct([_plain_field(each, nanoseconds) for each in kind])
     if types.is_map(kind):
-        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
+        return pa.map_(
+            _plain_field(kind.key_field, nanoseconds), _plain_field(kind.item_field, nanoseconds)
+        )
     if types.is_list(kind):
-        return pa.list_(_plain_field(kind.value_field))
+        return pa.list_(_plain_field(kind.value_field, nanoseconds))
     if types.is_large_list(kind):
-        return pa.large_list(_plain_field(kind.value_field))
+        return pa.large_list(_plain_field(kind.value_field, nanoseconds))
     return kind
 
 

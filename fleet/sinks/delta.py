@@ -29,8 +29,8 @@ from fleet.sinks.object_store import delta_options
 from fleet.sinks.partition_values import (
     fit_folders,
     is_text,
-    refuse_bytes,
-    refuse_empty,
+    readable,
+    refuse_types,
     write_apart,
 )
 from fleet.sinks.written import Spans, added
@@ -162,12 +162,11 @@ class _Sink:
 
         schema = pa.schema(self._table.schema().to_arrow())
         by = self._table.metadata().partition_columns
-        refuse_bytes(schema, by, self._place)
+        refuse_types(schema, by, self._place)
         with open_reader(rows, schema, sink="write_delta") as reader:
             some = reader
             if by:
-                some = reader.read_all()
-                refuse_empty(some, by)
+                some = readable(reader.read_all(), by)
                 if not fit_folders(self._table, some, by):
                     write_apart(
                         self._delta, self._table, some,
@@ -189,7 +188,7 @@ class _Sink:
         import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
         schema = arrow_schema(rows)
-        refuse_bytes(schema, self._by, self._place)
+        refuse_types(schema, self._by, self._place)
         for at, field in enumerate(schema):
             if field.name in self._by and is_text(field.type):
                 schema = schema.set(at, field.with_nullable(True))

@@ -18,13 +18,13 @@ refusal does not say that the table does not name them.
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fleet.errors import FleetError
 from fleet.extras import need
 from fleet.model.batch_context import BatchContext, BatchRange
-from fleet.sinks.arrow_rows import arrow_schema, open_reader
+from fleet.sinks.arrow_rows import arrow_schema, open_reader, refuse_value, refuse_years
 from fleet.sinks.batch_rows import Transform, columns, key, new_ranges, new_rows
 from fleet.sinks.written import Spans, added, of_text, to_text
 
@@ -121,14 +121,13 @@ def _written_files(table: Any, rows: Any) -> list[Any]:
     here = set(columns(rows))
     made = writer.schema_to_pyarrow(schema, include_field_ids=False)
     target = made.empty_table().select([name for name in made.names if name in here]).schema
-    with open_reader(rows, target, sink="write_iceberg") as reader:
+    with open_reader(rows, target, sink="write_iceberg", check=_checked(table)) as reader:
         writer._check_pyarrow_schema_compatible(  # noqa: SLF001 - `append` commits at once
             schema, reader.schema, format_version=metadata.format_version
         )
         some = reader
         if not table.spec().is_unpartitioned():
             some = reader.read_all()
-            _refuse_odd_floats(table, some)
         return list(writer._dataframe_to_data_files(metadata, some, table.io))  # noqa: SLF001
 
 
@@ -160,25 +159,29 @@ def _committed(
     return True
 
 
-def _refuse_odd_floats(table: Any, rows: Any) -> None:
-    """FleetError for values by which pyiceberg groups rows wrongly.
+def _checked(table: Any) -> Callable[[Any], None]:
+    """Raises FleetError for what pyiceberg cannot write, or would write wrongly.
 
-    It puts rows of 0.0 and -0.0 into both partitions, and finds none for NaN.
+    It puts rows of 0.0 and -0.0 into the partitions of both, and finds no row for NaN.
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - loaded by the first write
     from pyiceberg.types import DoubleType, FloatType  # noqa: PLC0415
 
-    for field in table.spec().fields:
-        source = table.schema().find_field(field.source_id)
-        if not isinstance(source.field_type, (DoubleType, FloatType)):
-            continue
-        path = table.schema().find_column_name(field.source_id)
-        first, *nested = path.split(".")
-        column = rows[path] if path in rows.column_names else pc.struct_field(rows[first], nested)
-        negative = pc.and_(pc.equal(column, 0), pc.less(pc.divide(1.0, column), 0))
-        for value, there in (("NaN", pc.is_nan(column)), ("-0.0", negative)):
-            if pc.any(there).as_py():
-                raise FleetError(
-                    f"write_iceberg: column {path}, by which {'.'.join(table.name())} is "
-                    f"partitioned, is {value} in a row: pyiceberg cannot place such a row"
-                )
+    schema = table.schema()
+    floats = [
+        schema.find_column_name(each.source_id)
+        for each in table.spec().fields
+        if isinstance(schema.find_field(each.source_id).field_type, (DoubleType, FloatType))
+    ]
+
+    def check(batch: Any) -> None:
+        for name in batch.schema.names:
+            refuse_years(batch, name, sink="write_iceberg")
+        for name in floats:
+            column = batch.column(name)
+            negative = pc.and_(pc.equal(column, 0), pc.less(pc.divide(1.0, column), 0))
+            odd = pc.or_(pc.is_nan(column), negative)
+            why = "pyiceberg finds no partition for it"
+            refuse_value(batch, name, odd, why, sink="write_iceberg")
+
+    return check

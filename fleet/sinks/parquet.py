@@ -37,8 +37,8 @@ TEMPORARY: Final = "_fleet-"
 WRITTEN: Final = "_written.json"
 _STALE_SECONDS: Final = 3600.0
 _TRIES: Final = 5
-_GROUP_ROWS: Final = 1 << 20
-"""Of a row group, at most; an eighth is gathered before one is written."""
+_GROUP_ROWS: Final = 100_000
+"""That are gathered before they are written as one row group."""
 _FOLDERS: Final = ("batch-", "merged-", "_merged-")
 
 
@@ -113,24 +113,35 @@ def _write(
 
 
 def _write_file(folder: Path, rows: Any) -> int:
-    """Writes the rows as they come; how many there were."""
-    import pyarrow.dataset as ds  # noqa: PLC0415 - loaded by the first write
+    """Writes the rows as they come; how many there were.
 
-    counts: list[int] = []
-    with open_reader(rows, arrow_schema(rows), sink="write_parquet") as reader:
-        ds.write_dataset(
-            reader,
-            folder,
-            format="parquet",
-            basename_template="part-{i}.parquet",
-            existing_data_behavior="overwrite_or_ignore",  # the folder is new
-            min_rows_per_group=_GROUP_ROWS // 8,
-            max_rows_per_group=_GROUP_ROWS,
-            max_rows_per_file=0,  # no limit: a batch is one file
-            max_open_files=1,
-            file_visitor=lambda file: counts.append(file.metadata.num_rows),
-        )
-    return sum(counts)
+    In this thread: pyarrow's dataset writer reads from Python in threads of its own, and has ended
+    a process by a segmentation fault after rows that it did not take.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    count = 0
+    schema = arrow_schema(rows, nanoseconds=True)
+    for field in schema:
+        if pa.types.is_interval(field.type):
+            raise FleetError(
+                f"write_parquet: column {field.name} is {field.type}, which Parquet does not have"
+            )
+    with (
+        open_reader(rows, schema, sink="write_parquet") as reader,
+        pq.ParquetWriter(folder / "part-0.parquet", schema) as writer,
+    ):
+        gathered: list[Any] = []
+        for batch in reader:
+            gathered.append(batch)
+            count += batch.num_rows
+            if sum(each.num_rows for each in gathered) >= _GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(gathered))
+                gathered.clear()
+        if gathered:
+            writer.write_table(pa.Table.from_batches(gathered))
+    return count
 
 
 def _written(root: Path, context: BatchContext, name: str) -> dict[BatchRange, Spans]:

@@ -1,12 +1,12 @@
 """Partition values of a Delta table: which are refused, and how those are written that need care.
 
 Problem: delta-rs names a folder after each partition value, and a file system takes 255 bytes: 50
-emoji, or 1e-320 with all its zeros, are too long. It also spells a small negative decimal so that
-no reader takes it. The log itself holds any text. Choice: such a batch is written by delta-rs into
-a table of its own, in a folder `apart-<uuid>` below the table: the same columns and rules, and a
-number for each partition. The real table's commit then names these files with their partition
-values, which come from the rows. Cost: two more commits (some 30 ms); delta-rs' own compaction
-writes folders and fails for such partitions; in an object store the other log stays.
+emoji, or 1e-320 with all its zeros, are too long. The log itself holds any text. Choice: such a
+batch is written by delta-rs into a table of its own, in a folder `apart-<uuid>` below the table:
+the same columns and rules, and a number for each partition. The real table's commit then names
+these files with their partition values, which come from the rows. Cost: two more commits (some 30
+ms); delta-rs' own compaction makes folders and fails for such partitions; in an object store the
+log of the table apart stays.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from fleet.errors import FleetError
-from fleet.sinks.arrow_rows import record_at
+from fleet.sinks.arrow_rows import refuse_value, refuse_years
 
 _FOLDER_BYTES: Final = 255
 """Of one folder's name, in the file systems in use."""
@@ -47,36 +47,50 @@ def is_text(kind: Any) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
-def refuse_bytes(schema: Any, by: Sequence[str], place: str) -> None:
-    """Raises FleetError if a partition column holds bytes: engines read them differently."""
+def refuse_types(schema: Any, by: Sequence[str], place: str) -> None:
+    """Raises FleetError if Delta has no partition values of a column's type.
+
+    It has some of bytes; but delta-rs reads back other bytes than it wrote.
+    """
     from pyarrow import types  # noqa: PLC0415 - loaded by the first write
 
-    kinds = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    kinds = (
+        *(is_text, types.is_boolean, types.is_integer, types.is_floating, types.is_decimal),
+        *(types.is_date, types.is_timestamp),
+    )
     for field in schema:
-        if field.name in by and any(fits(field.type) for fits in kinds):
+        if field.name in by and not any(fits(field.type) for fits in kinds):
             raise FleetError(
-                f"write_delta: {place} is to be partitioned by column {field.name} of bytes, which "
-                f"engines read differently: partition by a text, such as base64({field.name})"
+                f"write_delta: {place} is to be partitioned by column {field.name}, which is "
+                f"{field.type}: readers would not find its values as they were; partition by a "
+                f"text, a number or a time (of bytes, for example by base64({field.name}))"
             )
 
 
-def refuse_empty(rows: Any, by: Sequence[str]) -> None:
-    """Raises FleetError for an empty text where the table requires a value.
+def readable(rows: Any, by: Sequence[str]) -> Any:
+    """Returns the rows with partition values that every reader finds; an empty text is null there.
 
-    Delta holds it as null, and delta-rs commits a table then that nobody can open.
+    Raises FleetError for values that delta-rs would commit, and then could not read.
     """
-    import pyarrow.compute as pc  # noqa: PLC0415 - loaded by the first write
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
+    import pyarrow.compute as pc  # noqa: PLC0415
 
     for name in by:
-        field = rows.schema.field(name)
-        if field.nullable or not is_text(field.type):
-            continue
-        at = pc.index(rows[name], "").as_py()
-        if at >= 0:
-            raise FleetError(
-                f"write_delta: {record_at(rows, at)}column {name} is an empty text, which Delta "
-                f"holds as null in a partition column, and {name} is not null in this table"
-            )
+        at, column = rows.schema.get_field_index(name), rows[name]
+        field = rows.schema.field(at)
+        refuse_years(rows, name, sink="write_delta")
+        if pa.types.is_decimal(field.type):
+            odd = pc.and_(pc.less(column, 0), pc.not_equal(pc.trunc(column), column))
+            why = "delta-rs cannot read such a partition value with a fraction"
+            refuse_value(rows, name, odd, why, sink="write_delta")
+        elif is_text(field.type):
+            empty = pc.equal(column, "")
+            if not field.nullable:
+                why = "Delta holds an empty partition value as null, and the table requires a value"
+                refuse_value(rows, name, empty, why, sink="write_delta")
+            elif pc.any(empty).as_py():
+                rows = rows.set_column(at, field, pc.if_else(empty, None, column))
+    return rows
 
 
 def fit_folders(table: Any, rows: Any, by: Sequence[str]) -> bool:
@@ -88,7 +102,7 @@ def fit_folders(table: Any, rows: Any, by: Sequence[str]) -> bool:
 
 
 def _folder_bytes(column: Any) -> int:
-    """Bytes of the longest value in a folder's name; the limit for what delta-rs misspells."""
+    """Bytes of the longest value in a folder's name; the limit if a float has too many digits."""
     import pyarrow.compute as pc  # noqa: PLC0415 - loaded by the first write
     from pyarrow import types  # noqa: PLC0415
 
@@ -98,9 +112,7 @@ def _folder_bytes(column: Any) -> int:
         odd = pc.and_(pc.is_finite(column), pc.or_(pc.less(size, least), pc.greater(size, most)))
         odd = pc.and_(odd, pc.not_equal(column, 0))
         return _FOLDER_BYTES if pc.any(odd).as_py() else _OTHER_BYTES
-    if types.is_decimal(column.type):
-        return _FOLDER_BYTES if pc.any(pc.less(column, 0)).as_py() else _OTHER_BYTES
-    if not types.is_string(column.type):
+    if not is_text(column.type):
         return _OTHER_BYTES
     return max(
         (len(quote(each, safe="")) for each in pc.unique(column).to_pylist() if each), default=26
