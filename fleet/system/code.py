@@ -23,6 +23,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from fleet.config.spec import GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import CodeElsewhere, ConfigError
@@ -32,6 +33,9 @@ MAX_BYTES = 20 * 1024 * 1024
 """Most code that is copied; data belongs elsewhere."""
 MAX_FILES = 20_000
 """And the most files: a link may lead to a whole disk."""
+_IMPORTERS: Final = frozenset({"import_module", "__import__"})
+_PARSED: Final[dict[bytes, frozenset[str]]] = {}
+"""What sources import, by their digests: a manager looks at the same ones again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +238,11 @@ def _imported(group: str, folders: Sequence[Path], own: dict[str, Path]) -> dict
     there -= {re.sub(r"(/__init__)?\.py$", "", name) for name in own}
     there = {each for each in there if each.isidentifier()}
     while fresh and there:
-        named = re.compile(rf"\b(?:{'|'.join(sorted(there))})\b".encode())
+        some, others = "|".join(sorted(there)), "|".join(_IMPORTERS)
+        # Parsing is slow: only a source that may import one of them is parsed.
+        named = re.compile(
+            rf"\b(?:from|import)\b(?:\\\r?\n|[^\n])*(?:{some})|\b(?:{others})\b".encode()
+        )
         tops: set[str] = set()
         for name, file in fresh:
             if file.suffix == ".py":
@@ -258,22 +266,32 @@ def _imported(group: str, folders: Sequence[Path], own: dict[str, Path]) -> dict
 
 def _names(content: bytes, top: str) -> set[str]:
     """Top-level names of all imports of a source, `top` being its own; none if it is no Python."""
+    key = hashlib.sha256(content).digest()
+    if key not in _PARSED:
+        if len(_PARSED) >= MAX_FILES:
+            _PARSED.clear()
+        _PARSED[key] = frozenset(_parsed(content))
+    return {name or top for name in _PARSED[key]}
+
+
+def _parsed(content: bytes) -> Iterator[str]:
+    """The names; "" for a relative import."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):
-        return set()
-    names: set[str] = set()
+        return
     for each in ast.walk(tree):
         if isinstance(each, ast.Import):
-            names |= {alias.name for alias in each.names}
+            yield from (alias.name.partition(".")[0] for alias in each.names)
         elif isinstance(each, ast.ImportFrom):
-            names.add(top if each.level else str(each.module))
-        elif isinstance(each, ast.Call) and each.args and isinstance(each.args[0], ast.Constant):
-            called = ast.unparse(each.func).rpartition(".")[2]
-            names |= (
-                {str(each.args[0].value)} if called in {"import_module", "__import__"} else set()
-            )
-    return {name.partition(".")[0] for name in names}
+            yield "" if each.level else str(each.module).partition(".")[0]
+        elif (
+            isinstance(each, ast.Call)
+            and getattr(each.func, "attr", getattr(each.func, "id", None)) in _IMPORTERS
+            and each.args
+            and isinstance(each.args[0], ast.Constant)
+        ):
+            yield str(each.args[0].value).partition(".")[0]
 
 
 def _listed(folder: Path) -> list[str]:

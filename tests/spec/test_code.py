@@ -68,6 +68,8 @@ IMPORTS = {
     "from it": "from helper import RATE\n",
     "a package": ("import kit.deep.rates as r\n", "kit__deep__rates"),
     "a package without __init__.py": ("from bare import rates\n", "bare__rates"),
+    "on a line that goes on": "import json, \\\n    helper\n",
+    "of a letter beyond ASCII": ("from caf\u00e9 import x\n", "caf\u00e9"),
     "in a function": "def process(df, context):\n    from helper import RATE\n",
     "conditionally": "try:\n    import faster\nexcept ImportError:\n    import helper\n",
     "by its name as text": "import importlib\nhelper = importlib.import_module('helper')\n",
@@ -81,6 +83,7 @@ def test_what_is_imported_from_the_path_belongs_to_the_revision(how: str, tmp_pa
     text, changed = IMPORTS[how] if isinstance(IMPORTS[how], tuple) else (IMPORTS[how], "helper")
     src, other = tmp_path / "src", tmp_path / "other"
     put(src, etl=text, first_step="import second_step\n", unused="x = 1\n")
+    put(src, café="x = 1\n")
     put(src, kit__deep__rates="from .. import base\n")
     for package in (src / "kit", src / "kit" / "deep"):
         (package / "__init__.py").touch()
