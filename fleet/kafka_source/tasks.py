@@ -34,7 +34,7 @@ from fleet.kafka_source.transactions import kept
 _NEEDED = {"kafka": "kafka-python", "google_crc32c": "google-crc32c"}
 READ_TIMEOUT = 20.0
 """Seconds without progress after which a range is given up."""
-_TOGETHER = 256 << 20
+_TOGETHER = 64 << 20
 """Bytes of pieces in one record batch: what a column of Arrow holds ends at 2 GiB."""
 _POLL = 0.25
 _ASKING = 5.0

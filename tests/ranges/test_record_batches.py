@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 from kafka.record import MemoryRecords
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from fleet.kafka_source import codecs
+from fleet.kafka_source import codecs, record_batches
 from fleet.kafka_source.arrow_arrays import sliced
 from fleet.kafka_source.record_batches import Batches, Cut, DamagedBatch, cut
 from fleet.kafka_source.record_fields import _marks, _numbers, fields
@@ -220,3 +220,12 @@ def test_no_damage_is_read_as_records():
             continue
         assert ours == others, (number, bytes(data))
     assert read
+
+
+def test_what_unpacks_to_much_is_cut_behind_a_batch(monkeypatch: pytest.MonkeyPatch):
+    """With what ended before the next one, and no damage behind it."""
+    monkeypatch.setattr(record_batches, "_ENOUGH", 1)
+    data = batch(0, of(b"a")) + marker(1, 5, committed=True) + batch(2, of(b"b"))
+    found = cut(data + marker(3, 5, committed=True) + bytes(80))
+    assert (found.next, found.damaged, [each.offset for each in found.markers]) == (2, None, [1])
+    assert [each[0] for each in rows(found)] == [0]
