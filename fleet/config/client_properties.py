@@ -135,13 +135,16 @@ def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> 
         for step in steps:
             holder = holder.setdefault(step, {})
         holder[last] = written
-    return ClientProperties(security, bootstrap, tuple(sorted(_left_out(given, login))))
+    return ClientProperties(security, bootstrap, tuple(sorted(set(_left_out(given, login)))))
 
 
 def _left_out(given: Mapping[str, str], login: Mapping[str, str]) -> Iterator[str]:
+    """What is not taken over; a line that is no key of a client's may be a part of a secret."""
     for key, value in given.items():
         usual = _SILENT.get(key)
-        if key not in _KNOWN or (usual is not None and not re.fullmatch(usual, value)):
+        if key not in _KNOWN and not (value and re.fullmatch(r"[a-z]+|.+\..+", key)):
+            yield "a line that is no KEY=VALUE of a client"
+        elif key not in _KNOWN or (usual is not None and not re.fullmatch(usual, value)):
             yield key
     for name in login.keys() - _JAAS.keys():
         if not name.startswith(_EXTENSION):

@@ -243,11 +243,12 @@ def test_what_has_no_setting_is_named(tmp_path):
     """Keys, options of JAAS, and values that are not what the clients here do anyway."""
     text = JAVA.replace(";", " tokenauth=true;") + (
         "ssl.endpoint.identification.algorithm=\nssl.cipher.suites=X\nssl.keystore.type=PEM\n"
-        "sasl.login.callback.handler.class=org.acme.Tokens\n"
+        f"sasl.login.callback.handler.class=org.acme.Tokens\n{SECRET}\n{SECRET.upper()}==\n"
     )
     held = load_security(_file(tmp_path, text), {}, {"sasl.password": "P"})
     assert held.left_out == (
-        *("acks", "sasl.jaas.config: tokenauth", "sasl.login.callback.handler.class"),
+        *("a line that is no KEY=VALUE of a client", "acks", "sasl.jaas.config: tokenauth"),
+        "sasl.login.callback.handler.class",
         *("ssl.cipher.suites", "ssl.endpoint.identification.algorithm"),
     )
 
