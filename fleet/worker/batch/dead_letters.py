@@ -116,7 +116,6 @@ class DeadLetters:
                     "message.timeout.ms": int(self._seconds * 1000),
                     "topic.metadata.propagation.max.ms": 10_000,
                     "linger.ms": 0,
-                    "batch.num.messages": 1,
                     "logger": self._events.librdkafka_logger(),
                     "error_cb": lambda _: None,  # told by each record's delivery
                 }
