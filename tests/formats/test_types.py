@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from fleet.errors import FleetError
 from fleet.extras import pip_line
 from fleet.formats.decoding import reader_of
 from fleet.formats.spark_types import from_json, of_avro, of_json
-from fleet.formats.value_decoder import ValueDecoder
+from fleet.formats.value_decoder import ValueDecoder, schema_in_header
 
 
 def record(*fields: tuple[str, Any], name: str = "R") -> dict[str, Any]:
@@ -186,6 +187,22 @@ def batch(*values: bytes | None) -> pa.RecordBatch:
 def framed(data: bytes, schema_id: int = 1) -> bytes:
     """As a registry's serializers write it."""
     return b"\0" + schema_id.to_bytes(4, "big") + data
+
+
+@pytest.mark.parametrize(
+    ("head", "key"),
+    [
+        (b"\1" + UUID(int=7).bytes, str(UUID(int=7))),
+        (b"\0\0\0\0\7", 7),
+        (b"\2" + UUID(int=7).bytes, None),
+        (b"\1" + UUID(int=7).bytes[:15], None),
+        (b"\0\0\0\0\7more", None),
+        (b"", None),
+    ],
+)
+def test_what_a_header_names(head: bytes, key: int | str | None):
+    """A one and a GUID, or a zero and an id, and nothing behind it."""
+    assert schema_in_header(head) == key
 
 
 def test_every_logical_type_arrives():
