@@ -284,7 +284,7 @@ class _FirstRecords:
         except DamagedBatch:
             self._found[position] = True
             return
-        there = (records.offset >= position[1]) & (records.offset < self._stable[position])
+        there = records.offset >= position[1]
         stays = kept(found, fetched.aborted)
         read = (there if stays is None else there & stays[records.batch]).any()
         if read or found.damaged is not None or found.next is None:

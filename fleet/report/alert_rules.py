@@ -5,7 +5,7 @@ says neither who nor what to do. Choice: what a storm is, is decided once, by Fl
 (`fleet.decide.storms.assessment`, exported as `fleet_group_storm`): rebalances within a plan's
 price are not in it, and begin and end have hysteresis; the rules only call. Cause and worst member
 come into the annotations by a query, not as labels, since a label that changes would end one alert
-and begin another. Whether a group keeps up is decided once too (`fleet.decide.verdicts`): each
+and begin another. Whether a group keeps up is decided once too (`fleet.manager.lag_judge`): each
 verdict has its rule, and only a limit in seconds is held against the lag. Severity is `page`
 (somebody gets up) or `ticket` (somebody looks today); `scope` is what Alertmanager inhibits by.
 Needs Prometheus 2.42 (`keep_firing_for`). Cost: rules are rendered again when limits or groups in
