@@ -40,7 +40,9 @@ def injecting(kube: Kube, namespace: str) -> Iterator[None]:
     sidecar = container("proxy", "initContainers", restartPolicy='"Always"')
     agent = container("agent", "containers")
     patch = (
-        f'[JSONPatch{{op: "add", path: "/spec/initContainers", value: [{sidecar}]}}, '
+        # A list that is not empty as a value makes this API server panic.
+        '[JSONPatch{op: "add", path: "/spec/initContainers", value: []}, '
+        f'JSONPatch{{op: "add", path: "/spec/initContainers/-", value: {sidecar}}}, '
         f'JSONPatch{{op: "add", path: "/spec/containers/0", value: {agent}}}]'
     )
     rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}]
