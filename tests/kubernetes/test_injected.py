@@ -10,6 +10,7 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.kubernetes.client.object_names import GROUP_LABEL
+from fleet.model.findings import Severity
 from fleet.slots import ChangeState
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube, image, in_pods
@@ -82,12 +83,20 @@ def injecting(kube: Kube, namespace: str) -> Iterator[None]:
         kube.kubectl("delete", "-f", "-", stdin=listed)
 
 
+def refuse_pods(kube: Kube, namespace: str) -> None:
+    """From now on the namespace takes none."""
+    least = {"type": "Container", "min": {"memory": "64Gi"}}
+    limits = {"metadata": {"name": "limits"}, "spec": {"limits": [least]}}
+    kube.core.create_namespaced_limit_range(namespace, limits)
+
+
 def test_containers_that_admission_adds(
     kube: Kube, kube_broker: RunningBroker, namespace: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """The fleet comes up and works, its log is the worker's; an image that is not there is told
-    beside a sidecar that runs, and nothing is handed over to it.
+    beside a sidecar that runs, and nothing is handed over to it; pods that admission refuses are
+    told by status, doctor and up.
     """
     monkeypatch.setenv("KUBECONFIG", str(kube.kubeconfig))
     shop = PodShop(tmp_path, kube_broker.bootstrap_servers, namespace, runtime=in_pods(namespace))
@@ -115,6 +124,19 @@ def test_containers_that_admission_adds(
             assert change.state is ChangeState.ROLLED_BACK, change.sentence
             assert "cannot be started: ErrImageNeverPull" in change.sentence
             assert SystemClock().monotonic() - began < 120
+            shop.declare(runtime=shop.runtime)
+            refuse_pods(kube, namespace)
+            with shop.fleet() as fleet:
+                assert fleet.refusal(shop.group) is None
+                holders = {slot.holder for slot in fleet.slots(shop.group)}
+                standby = next(w.name for w in fleet.workers(shop.group) if w.name not in holders)
+                kube.core.delete_namespaced_pod(standby, namespace)
+                until(lambda: fleet.refusal(shop.group), 60, "the refusal to be told")
+                (found,) = (f for f in fleet.runtime.examine() if f.level is Severity.FAIL)
+                assert "2 of 3 pods are ready; 2 of 3 pods were made" in found.found
+                said: list[str] = []
+                fleet.up([shop.group], actor="test", progress=said.append)
+                assert [s for s in said if "minimum memory usage per Container is 64Gi" in s], said
         finally:
             with shop.fleet() as fleet:
                 fleet.down(purge=True)
