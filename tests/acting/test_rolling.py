@@ -290,6 +290,7 @@ def test_a_standby_that_is_frozen_is_not_waited_for(scene):
     """Its process runs, and its last report says that it is warm: another one is started first."""
     here = scene(rollout={"bake": 60, "canary_batches": 80})
     here.running(2)
+    here.like("new", warm_after=3.0)
     free = frozen_at(here, lambda: 0 < here.slots()[0].batches < 9 and here.revisions()[0] == "new")
     ended = here.perform(step_of(ROLL, (0, 1)))
     assert ended.state is ChangeState.DONE, ended.sentence

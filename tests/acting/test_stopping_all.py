@@ -66,7 +66,14 @@ def test_what_never_gets_warm_stops_nobody(scene, ends):
     assert not [w for w in here.crowd.workers() if w.revision == "new" and w.wanted]
 
 
-@pytest.mark.parametrize("how", [{"error": "no such column"}, {"first_batch": 1e9}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"error": "no such column"},
+        {"first_batch": 1e9},
+        {"error": "no such column", "late_batch": (0.5, 30.0)},
+    ],
+)
 @pytest.mark.parametrize("opens", [((0, 1),), ((0,), (1,))])
 @pytest.mark.parametrize("membership", ["static", "dynamic"])
 def test_what_fails_after_all_stopped_puts_back_what_ran(scene, membership, opens, how):
@@ -82,6 +89,8 @@ def test_what_fails_after_all_stopped_puts_back_what_ran(scene, membership, open
     assert (here.gate().open, here.gate().handover) == ({0, 1}, {})
     assert [w.revision for w in here.crowd.workers() if w.wanted] == ["old"] * 3
     assert len(done.receipts) == 2
+    ran = [w for w in here.crowd.people.values() if w.revision == "old"]
+    assert len(ran) == 3, "none was started anew"
 
 
 def test_what_fails_while_all_stop_puts_back_what_ran(scene):
@@ -124,6 +133,7 @@ def test_a_stop_whose_manager_is_killed_is_carried_on(scene, fails, opens):
         assert here.revisions() == [ran, ran], dies_at
         assert [w.revision for w in here.crowd.workers() if w.wanted] == [ran] * 3, dies_at
         assert here.gate().handover == {}, dies_at
+        assert len(here.crowd.left) == (2 if fails else 1), "nobody leaves twice"
 
 
 def looks_of(here, begun) -> list[int]:
@@ -157,19 +167,22 @@ def test_a_slot_whose_holder_dies_before_all_stop_goes_to_what_runs(scene):
     """A worker of another assignor would be refused, and the slot wait for its lease again."""
     here = scene()
     here.running(2)
-    here.like("new", warm_after=40)
     here.crowd.people[here.slots()[0].holder].alive = False
-    seen: list[str | None] = []
-    turn = here.clock.turn
+    begun = here.begin(*stopping())
+    began, turn = here.clock.now(), here.clock.turn
+    here.crowd.start(GROUP, "new", 2)
+    known = set(here.crowd.people)
+    held: list[tuple[str | None, int]] = []
 
     def look():
+        for name, worker in here.crowd.people.items():
+            worker.frozen = name not in known and here.clock.now() < began + 40
         turn()
-        if here.gate().open == {0, 1} and not here.gate().leaving:
-            seen.extend(here.revisions())
+        if not here.gate().leaving and here.gate().open == {0, 1} and not here.crowd.left:
+            held.extend((s.revision, s.token) for s in here.slots())
 
     here.clock.turn = look
-    begun = here.begin(*stopping())
-    here.crowd.start(GROUP, "new", 3)
-    here.like("new", warm_after=0.5)
-    here.performer().perform(begun)
-    assert "old" in seen
+    done = here.performer().perform(begun)
+    assert done.state is ChangeState.DONE, done.sentence
+    assert max(token for _, token in held) == 2, "a standby has taken it"
+    assert {revision for revision, _ in held} == {"old"}

@@ -71,11 +71,9 @@ MUTANTS = faults(
             "stop-old-workers-end-at-once": "if [-len(work.pool.free(step.revision)) < len(_opens(work))-]{+True+}:",
             "stop-what-was-put-back-leaves-again": "going = tuple(sorted(gate.open[- - (back - gate.leaving)-]))",
             "stop-not-proven": "[-        prove(work, step.slots, step.revision)\n-]",
-            "stop-undone-forgotten": "[-    work.lease.remember(StopMemory(undone=str(error)))\n-]",
         },
         ("fleet/act/steps/handover.py", _ROLLING): {
             "roll-untaken-slot-is-waited-for": "return self._taken(numbers, canary=canary)[- or untaken()-]",
-            "roll-untaken-slot-waits-for-its-lease": "Handover(token=[-0-]{+now[n].token+}, revision=old)",
             "roll-without-a-canary": "turn = todo[:[-1] if canary_due else todo[:-] min(width, stock)]",
             "roll-canary-not-proven": """[-            if canary:
                 prove(work, numbers[:1], self._new)
