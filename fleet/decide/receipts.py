@@ -70,10 +70,12 @@ def judge(
         sentences = _sentences(counted, ours, others, our_instances)
         if not equal:
             sentences.insert(0, f"{count_of(ours, 'rebalance')} where {price} was expected.")
-        still = max((counted.longest_downtime_s or 0.0, *counted.unended.values()))
+        still = counted.longest_pause_s or 0.0  # of hand-overs: what stood still by itself may idle
         if most_pause is not None and still > most_pause:
             verdict = Verdict.DIFFERS
-            told = f"A partition stood still for {still:.1f} s, more than {most_pause:g} s."
+            told = (
+                f"A partition that moved stood still for {still:.1f} s, more than {most_pause:g} s."
+            )
             sentences.insert(0, told)
     return Receipt(
         plan_id=plan.id,

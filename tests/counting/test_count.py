@@ -195,7 +195,18 @@ def test_a_silence_of_an_owner_that_stayed_is_downtime():
         pytest.approx(13.0),
     )
     unended = count(records[:-1], before=before).silences
-    assert t(0) not in unended, "as far as was read it goes on"
+    assert t(0) not in unended, "nothing may come to it any more"
+
+
+def test_what_idled_before_its_hand_over_has_no_pause():
+    """Stopped, or without input: its next record may come much later."""
+    records = [
+        *steady(0, start=100, end=110, first=1),
+        generation(5, at=130, a="a2:0,1", b="b1:2,3"),
+        commit(0, 12, 160.0),
+    ]
+    found = count(records, before=BEFORE)
+    assert (found.pauses, found.silences) == ({}, {})
 
 
 def test_what_comes_seldom_or_by_fits_is_no_silence():

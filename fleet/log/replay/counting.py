@@ -12,12 +12,13 @@ Cost: the state before has to be read first (`GroupLog.last_state`).
 A pause [27] runs from the last commit of a partition before its hand-over to the first one
 after, by record time, less the median gap between up to 20 commits before; only commits that
 advance the offset count. Where fewer than two came before, nothing can be said. A pause without a
-commit after it has no end yet: so far it lasts to the last record that was read. It is told only
-where the partition was read until its hand-over, since one without input has no commits either.
+commit after it has no end yet: so far it lasts to the last record that was read. Either is told
+only where the partition was read until its hand-over, since one without input has no commits
+either.
 
 A silence is the same without a hand-over: its owner stayed, and did not commit for much longer than
-it used to (a broker that was away, a member that was frozen). It is told only where commits came
-steadily before: whatever else was the reason, records that came wait for the next one.
+it used to (a broker that was away, a member that was frozen). It is told where commits came
+steadily before, once the next one came: that nothing came meanwhile is possible, and said.
 """
 
 from collections import deque
@@ -136,7 +137,7 @@ class _Stretch:
             pauses=dict(self._pauses.longest),
             every_pause=tuple(self._pauses.every),
             unended=self._pauses.unended(self._latest / 1000),
-            silences=self._pauses.silent_until(self._latest / 1000),
+            silences=dict(self._pauses.silences),
             from_generation=self._first,
             to_generation=self._replay.number,
             owners={tp: m.identity for m in self._replay.members() for tp in m.owned},
@@ -179,7 +180,7 @@ class _Pauses:
 
     def begin(self, at: float = 0.0) -> None:
         self._began = at
-        self._silences: dict[TopicPartition, float] = {}
+        self.silences: dict[TopicPartition, float] = {}
         self._waiting: dict[TopicPartition, tuple[float, float] | None] = {}
         self._idle: set[TopicPartition] = set()
         self.longest: dict[TopicPartition, float] = {}
@@ -193,24 +194,13 @@ class _Pauses:
             return
         at = record.timestamp_ms / 1000
         start = self._waiting.pop(record.tp, None)
-        if start is not None:
+        if start is not None and record.tp not in self._idle:
             pause = max(0.0, at - start[0] - start[1])
             self.longest[record.tp] = max(pause, self.longest.get(record.tp, 0.0))
             self.every.append(pause)
-        elif record.tp not in self._waiting:
-            self._be_silent(record.tp, known, at)
+        elif start is None and (silence := known.silence(at, since=self._began)) is not None:
+            self.silences[record.tp] = max(silence, self.silences.get(record.tp, 0.0))
         known.times.append(at)
-
-    def _be_silent(self, tp: TopicPartition, known: _Commits, at: float) -> None:
-        silence = known.silence(at, since=self._began)
-        if silence is not None:
-            self._silences[tp] = max(silence, self._silences.get(tp, 0.0))
-
-    def silent_until(self, at: float) -> dict[TopicPartition, float]:
-        for tp, known in self._commits.items():
-            if tp not in self._waiting:
-                self._be_silent(tp, known, at)
-        return dict(self._silences)
 
     def passed_on(self, partitions: Iterable[TopicPartition], at: float) -> None:
         for tp in partitions:
