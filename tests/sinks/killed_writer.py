@@ -19,7 +19,7 @@ from types import FrameType
 from tests.sinks.cases import SINKS, batch, range_of
 
 PARTITIONS = (0, 1)
-SECOND_BATCH = {"delta": 250, "parquet": 800, "iceberg": 250, "kafka": 800}
+SECOND_BATCH = {"delta": 400, "parquet": 800, "iceberg": 580, "kafka": 800}
 """About how many steps two batches are."""
 
 

@@ -18,7 +18,7 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 
 from fleet.errors import FleetError
 from fleet.sinks import write_delta, write_iceberg
-from tests.sinks.cases import batch, range_of
+from tests.sinks.cases import SINKS, batch, range_of
 from tests.sinks.frames import Frame
 
 SHAPES = [pytest.param(lambda rows: rows, id="arrow"), pytest.param(Frame, id="frame")]
@@ -191,6 +191,31 @@ def test_a_value_that_the_column_cannot_hold(
     DeltaTable.create(place, Schema.from_arrow(rows.schema.set(4, pa.field("v", kind))))
     told = refused(place, lambda: write_delta(shape(rows), place, context))
     assert "record t-3 at offset 0, column v cannot be stored as" in told
+
+
+NO_YEAR = pa.array([None, 2**62], pa.timestamp("us", "UTC"))
+
+
+@pytest.mark.parametrize(
+    ("sink", "values", "more"),
+    [
+        *((sink, [b"a", b"\xff"], {}) for sink in ("delta", "iceberg", "parquet")),
+        ("iceberg", NO_YEAR, {}),
+        ("delta", NO_YEAR, {"partition_by": ["v"]}),
+        ("delta", pa.array(["1.5", "-1.5"]).cast(pa.decimal128(5, 2)), {"partition_by": ["v"]}),
+    ],
+)
+def test_what_no_reader_would_find(sink: str, values: Any, more: dict[str, Any], tmp_path: Path):
+    """The good row beside it is written alone; the record of the other one is named."""
+    if isinstance(values, list):
+        values = pa.Array.from_buffers(pa.string(), 2, pa.array(values, pa.binary()).buffers())
+    rows, context = rows_of(v=values)
+    case = SINKS[sink]({"path": str(tmp_path / "table")})
+    with pytest.raises(FleetError, match="record t-3 at offset 1, column v "):
+        case.write(rows, context, **more)
+    assert case.rows() == []
+    assert case.write(rows.slice(0, 1), context, **more) == 1
+    assert [row["v"] for row in case.rows()] == [values[0].as_py()]
 
 
 def iceberg_table(folder: Path, rows: pa.Table, *fields: tuple[str, Any]) -> Any:
