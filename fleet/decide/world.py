@@ -120,12 +120,13 @@ class GroupWorld:
     def joining(self) -> tuple[int, ...]:
         """Slots whose holder has not joined yet, or not shown that it works.
 
-        A member whose entrypoint fails joins no more: to take it out, or to replace it, is what
-        has to be possible.
+        A member whose entrypoint fails joins no more, nor does a worker that ends again and again:
+        to take it out, or to replace it, is what has to be possible.
         """
+        failing = {process.name for process in self.processes if process.fails}
         here = {member.member_id for member in self.members()}
         slots = [self.slot(n) for n in self.open_slots()]
-        joining = [s for s in slots if s.phase is Phase.JOINING]
+        joining = [s for s in slots if s.phase is Phase.JOINING and s.holder not in failing]
         return tuple(s.number for s in joining if s.error is None or s.member_id not in here)
 
     def is_empty(self) -> bool:

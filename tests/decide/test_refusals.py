@@ -300,6 +300,14 @@ def test_what_a_refusal_advises_lifts_it(
     assert (plan.empty, plan.refusals) == (False, ())
 
 
+def test_a_worker_that_ends_again_and_again_may_leave() -> None:
+    """It never commits a batch, so nobody waits for that."""
+    seen = _joining()
+    assert make_plan(seen, wanted=0, now=NOW).refusals
+    fails = tuple(replace(each, failures=3, restarts=9) for each in seen.processes)
+    assert make_plan(replace(seen, processes=fails), wanted=0, now=NOW).refusals == ()
+
+
 def test_an_absent_member_may_leave() -> None:
     """A leave that takes the absent along is not blocked by them; another leave is."""
     seen = without_holder(world(held=4), 3)
