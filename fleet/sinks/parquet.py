@@ -115,8 +115,8 @@ def _write(
 def _write_file(folder: Path, rows: Any) -> int:
     """Writes the rows as they come; how many there were.
 
-    In this thread: pyarrow's dataset writer reads from Python in threads of its own, and has ended
-    a process by a segmentation fault after rows that it did not take.
+    In this thread: pyarrow's dataset writer reads rows in threads of its own, and has ended the
+    process after a row that was refused.
     """
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
     import pyarrow.parquet as pq  # noqa: PLC0415

@@ -211,8 +211,9 @@ def test_what_no_reader_would_find(sink: str, values: Any, more: dict[str, Any],
         values = pa.Array.from_buffers(pa.string(), 2, pa.array(values, pa.binary()).buffers())
     rows, context = rows_of(v=values)
     case = SINKS[sink]({"path": str(tmp_path / "table")})
-    with pytest.raises(FleetError, match="record t-3 at offset 1, column v "):
+    with pytest.raises(FleetError, match="record t-3 at offset 1, column v ") as raised:
         case.write(rows, context, **more)
+    assert "Traceback" not in str(raised.value)  # as delta-rs passes on what Python raises
     assert case.rows() == []
     assert case.write(rows.slice(0, 1), context, **more) == 1
     assert [row["v"] for row in case.rows()] == [values[0].as_py()]
