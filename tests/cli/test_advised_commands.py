@@ -41,7 +41,7 @@ def _advised() -> list[str]:
 def test_what_is_advised_can_be_run(advised: str) -> None:
     """A bare name names the command; with anything behind it, click takes all of it."""
     words = [re.sub(r"^[A-Z]+$", "1", word) for word in advised.split()]
-    context: click.Context = click.Context(cli.cli)
+    context: click.Context = click.Context(cli.cli, **cli.cli.context_settings)
     command: click.Command = cli.cli
     while words and isinstance(command, click.Group):
         found = command.get_command(context, words[0])

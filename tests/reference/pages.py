@@ -46,12 +46,12 @@ the file says so in its first line. `fleet schema` prints the schema:
 
 ## When a change takes effect
 
-- `worker` (but `python_path`), `rollout.drain_timeout`, `runtime` (but `lease`, `context`), the
-  code: another revision: the next plan rolls to it. `topics`, `assignor`, `protocol`,
-  `session_timeout` and `membership` take steps of their own, with their price.
+- `worker` (but `python_path`), `rollout.drain_timeout`, `runtime` (but `context` and, of `kind:
+  local`, `lease`), the code: another revision: the next plan rolls to it. `topics`, `assignor`,
+  `protocol`, `session_timeout` and `membership` take steps of their own, with their price.
 - `mode`, `replicas`, `scaling`, `create`, `storm`, the rest of `rollout`: with the next plan or
   look.
-- `cluster.bootstrap_servers`, `cluster.security`, `runtime.lease`, `worker.python_path`: for
+- `cluster.bootstrap_servers`, `cluster.security`, `worker.python_path`, a local `lease`: for
   workers that start from the next `fleet apply` or tick on; `fleet roll` brings it to those that
   run.
 - `exporter`, `owner`: with the exporter's next look.

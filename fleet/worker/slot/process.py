@@ -206,10 +206,7 @@ class _Worker:
     def _warm(self, watcher: SlotWatcher) -> None:
         """Load the user's code, connect Spark, run `setup`, warm."""
         from fleet.worker.batch.entrypoint import load  # noqa: PLC0415 - after worker.env is in place
-        from fleet.worker.batch.pickle_by_value import (  # noqa: PLC0415
-            imported_from,
-            pickle_by_value,
-        )
+        from fleet.worker.batch.pickle_by_value import imported_from, pickle_by_value  # noqa: PLC0415
 
         worker = self._settings.group.worker
         assert worker is not None
