@@ -70,7 +70,7 @@ def judge(
         sentences = _sentences(counted, ours, others, our_instances)
         if not equal:
             sentences.insert(0, f"{count_of(ours, 'rebalance')} where {price} was expected.")
-        still = counted.longest_pause_s or 0.0  # of hand-overs: what stood still by itself may idle
+        still = counted.moved_silence_s  # what did not move, or idled before it did, had no input
         if most_pause is not None and still > most_pause:
             verdict = Verdict.DIFFERS
             told = (
@@ -149,11 +149,11 @@ def _sentences(
             f"{plural(len(paused), 'partition')} ({_names(map(str, paused))}) that moved had no "
             f"commit yet when the records were read: paused for {so_far:.1f} s so far."
         )
-    if counted.silences:
+    if stayed := counted.stayed:
         said.append(
-            f"{plural(len(counted.silences), 'partition')} ({_names(map(str, counted.silences))}) "
-            f"had no commit for up to {max(counted.silences.values()):.1f} s, though nobody else "
-            "took over: brokers or the owner did not answer, or nothing came."
+            f"{plural(len(stayed), 'partition')} ({_names(map(str, stayed))}) had no commit for up "
+            f"to {max(stayed.values()):.1f} s, though no other member took over: brokers or the "
+            "owner did not answer, or nothing came."
         )
     if counted.undecoded:
         said.append(f"{plural(counted.undecoded, 'record')} of the group could not be decoded.")

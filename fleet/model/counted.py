@@ -28,7 +28,7 @@ class Counted:
     unended: Mapping[TopicPartition, float] = field(default_factory=dict)
     """Read until it was handed over and not committed again by the last record: pause so far, s."""
     silences: Mapping[TopicPartition, float] = field(default_factory=dict)
-    """Longest time without a commit, beyond the usual, of partitions whose owner stayed, s."""
+    """Longest time without a commit, beyond the usual, of partitions that committed steadily, s."""
     from_generation: int | None = None
     """The generation before the stretch; None where there was none or it cannot be known."""
     to_generation: int | None = None
@@ -56,6 +56,16 @@ class Counted:
     def longest_pause_s(self) -> float | None:
         """The longest pause of a handed-over partition; None where none can be said."""
         return max(self.pauses.values(), default=None)
+
+    @property
+    def stayed(self) -> Mapping[TopicPartition, float]:
+        """The silences of partitions whose owner stayed."""
+        return {tp: silence for tp, silence in self.silences.items() if tp not in self.pauses}
+
+    @property
+    def moved_silence_s(self) -> float:
+        """The longest silence of a partition that was handed over; 0 if there is none."""
+        return max((s for tp, s in self.silences.items() if tp in self.pauses), default=0.0)
 
     @property
     def longest_downtime_s(self) -> float | None:

@@ -198,15 +198,24 @@ def test_a_silence_of_an_owner_that_stayed_is_downtime():
     assert t(0) not in unended, "nothing may come to it any more"
 
 
-def test_what_idled_before_its_hand_over_has_no_pause():
-    """Stopped, or without input: its next record may come much later."""
+def test_a_frozen_standby_is_a_silence_of_what_moved():
+    """The owner drained at 110, its slot was taken at 130: until then no record tells of it."""
     records = [
         *steady(0, start=100, end=110, first=1),
         generation(5, at=130, a="a2:0,1", b="b1:2,3"),
-        commit(0, 12, 160.0),
+        commit(0, 12, 131.0),
     ]
     found = count(records, before=BEFORE)
-    assert (found.pauses, found.silences) == ({}, {})
+    assert found.pauses == {t(0): pytest.approx(20.0)}
+    assert (found.moved_silence_s, found.stayed) == (pytest.approx(20.0), {})
+
+
+def test_what_idled_long_before_its_hand_over_has_a_pause_and_no_silence():
+    """Nothing came to it, which is no fault of the step."""
+    before = [BEFORE, *steady(0, start=50, end=60, first=1), commit(1, 1, 129.0)]
+    records = [generation(5, at=130, a="a2:0,1", b="b1:2,3"), commit(0, 12, 131.0)]
+    found = count(records, before=before)
+    assert (found.longest_pause_s, found.moved_silence_s) == (pytest.approx(70.0), 0.0)
 
 
 def test_what_comes_seldom_or_by_fits_is_no_silence():

@@ -54,10 +54,11 @@ def test_a_longest_pause_that_has_not_ended_is_told():
 @pytest.mark.parametrize(
     ("downtime", "verdict"),
     [
-        ({"pauses": 37.0}, Verdict.DIFFERS),
+        ({"pauses": 37.0, "silences": 37.0}, Verdict.DIFFERS),
+        ({"pauses": 37.0}, Verdict.EQUAL),
         ({"silences": 37.0}, Verdict.EQUAL),
         ({"unended": 37.0}, Verdict.EQUAL),
-        ({"pauses": 7.0}, Verdict.EQUAL),
+        ({"pauses": 7.0, "silences": 7.0}, Verdict.EQUAL),
     ],
 )
 def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
@@ -74,7 +75,7 @@ def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
     assert found.verdict is verdict
     said = " ".join(found.sentences)
     assert ("stood still for 37.0 s, more than 15 s" in said) == (verdict is Verdict.DIFFERS)
-    assert "silences" not in downtime or (found.longest_pause_s, "t-1" in said) == (37.0, True)
+    assert (found.longest_pause_s, "t-1" in said) == (37.0, True) or set(downtime) != {"silences"}
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,12 @@ Cost: the state before has to be read first (`GroupLog.last_state`).
 A pause [27] runs from the last commit of a partition before its hand-over to the first one
 after, by record time, less the median gap between up to 20 commits before; only commits that
 advance the offset count. Where fewer than two came before, nothing can be said. A pause without a
-commit after it has no end yet: so far it lasts to the last record that was read. Either is told
-only where the partition was read until its hand-over, since one without input has no commits
-either.
+commit after it has no end yet: so far it lasts to the last record that was read. It is told only
+where the partition was read until its hand-over, since one without input has no commits either.
 
-A silence is the same without a hand-over: its owner stayed, and did not commit for much longer than
-it used to (a broker that was away, a member that was frozen). It is told where commits came
-steadily before, once the next one came: that nothing came meanwhile is possible, and said.
+A silence needs no hand-over: commits came steadily, and then none for much longer than usual (a
+broker that was away, an owner or a standby that was frozen). It is told once the next one came:
+that nothing came meanwhile is possible.
 """
 
 from collections import deque
@@ -194,11 +193,11 @@ class _Pauses:
             return
         at = record.timestamp_ms / 1000
         start = self._waiting.pop(record.tp, None)
-        if start is not None and record.tp not in self._idle:
+        if start is not None:
             pause = max(0.0, at - start[0] - start[1])
             self.longest[record.tp] = max(pause, self.longest.get(record.tp, 0.0))
             self.every.append(pause)
-        elif start is None and (silence := known.silence(at, since=self._began)) is not None:
+        if (silence := known.silence(at, since=self._began)) is not None:
             self.silences[record.tp] = max(silence, self.silences.get(record.tp, 0.0))
         known.times.append(at)
 
