@@ -96,6 +96,7 @@ class SimulatedWorker:
         self.reported = False
         """Whether what it last said of itself is stored."""
         self._counter = 0
+        self._told_at = 0.0
         self._warm = warm
         process.start(self._live)
 
@@ -106,7 +107,7 @@ class SimulatedWorker:
 
     def report(self) -> None:
         """What it says of itself."""
-        self._counter += 1
+        self._counter, self._told_at = self._counter + 1, self.process.monotonic()
         tenure = self.tenure
         held = tenure is not None
         report = WorkerReport(
@@ -141,11 +142,12 @@ class SimulatedWorker:
             return False
         return read
 
-    def rest(self) -> None:
+    def rest(self, longest: float = LONGEST_WAIT) -> None:
         """Until something is rung, or the next look is due."""
-        self.bell.wait(1.4 + 1.2 * self.process.world.random.random())
+        self.bell.wait(min(longest, 1.4 + 1.2 * self.process.world.random.random()))
 
     def _live(self) -> None:
+        self.report()
         self.process.sleep(self._warm)
         self.phase = "standby"
         self.report()
@@ -178,7 +180,11 @@ class SimulatedWorker:
             self.watcher.forget()
             self.process.sleep(0.05)
             return None
-        self.rest()
+        # As Reporter.beat: a third of the lease after the last report.
+        due = self._told_at + self.around.lease / 3 - self.process.monotonic()
+        if due <= 0:
+            self.report()
+        self.rest(self.around.lease / 3 if due <= 0 else due)
         return None
 
     def _take(self, seen: Slot, void: Handover | None) -> Slot | None:
