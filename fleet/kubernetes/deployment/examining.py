@@ -109,7 +109,9 @@ def _fleet(
 def _deployment(
     fleet: GroupSpec, namespace: str, names: ObjectNames, shape: PodCounts, pods: list[Object]
 ) -> Iterator[Finding]:
-    ready, refusal = sum(is_ready(p) for p in pods), shape.refusal(pods)
+    # A pod that was deleted stays Ready until its last container ends.
+    ready = sum(is_ready(p) and not is_gone(p) for p in pods)
+    refusal = shape.refusal(pods)
     told = f"{names.deployment}: {ready} of {shape.total} pods are ready"
     if refusal is not None:
         yield fail(
