@@ -1,6 +1,7 @@
 """`fleet test` on records of a real broker: it sees them, and the cluster does not see it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.worker.pod_environment import SPARK_TOKEN
+from tests.support.brokers import RunningBroker, running_broker
 from tests.support.command import process
 from tests.support.commits import commit_groups
 from tests.support.kafka_tools import consumer_group_command, dump_records
@@ -23,6 +25,13 @@ def process(df, context):
     assert context.trial
     return df.selectExpr("partition", "offset", "cast(value AS STRING) AS value")
 """
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    """Its own: on the session's, other tests make groups and delete them meanwhile."""
+    with running_broker(tmp_path / "kafka") as made:
+        yield made
 
 
 def test_it_reads_without_joining_or_committing(broker, spark_home, unique, tmp_path: Path):
