@@ -269,11 +269,14 @@ class Terminal:
         )  # fmt: skip
 
     def until(self, text: str) -> None:
-        """Read until this was on the screen."""
+        """Read until this was on the screen; a view that ended shows nothing more."""
 
         def shown() -> bool:
+            ended = self.process.poll()
             if select.select([self._ours], [], [], 0.1)[0]:
                 self.text += os.read(self._ours, 65536).decode("utf-8", "replace")
+            else:
+                assert ended is None, f"ended with {ended} before {text!r}\n{self.text[-2000:]}"
             return text in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text)
 
         until(shown, repr(text), every=0.0, picture=lambda: self.text[-2000:])
