@@ -26,11 +26,11 @@ from fleet.lag.partition_lag import Logs
 from fleet.log.readers.positions import key_to
 from fleet.model import TopicPartition
 from tests.history.test_exactly_once import TOPIC, held, scan
-from tests.observe.test_tail import config, topic
+from tests.observe.test_tail import broker, config, topic
 from tests.support import commits
 from tests.support.transactions import Transactions, beside
 
-__all__ = ["config", "topic"]
+__all__ = ["broker", "config", "topic"]
 pytestmark = pytest.mark.broker
 
 

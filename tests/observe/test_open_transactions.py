@@ -14,13 +14,13 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.log.group_partition import partition_for
 from fleet.log.readers.held_commits import HeldCommits, HeldRecord
-from tests.observe.test_tail import config, members, tailing, topic
+from tests.observe.test_tail import broker, config, members, tailing, topic
 from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS
 from tests.support.transactions import Transactions, beside
 from tests.support.waiting import until
 
-__all__ = ["config", "topic"]
+__all__ = ["broker", "config", "topic"]
 
 
 @pytest.mark.broker

@@ -19,8 +19,17 @@ from fleet.model import Member, TopicPartition
 from fleet.model.rebalances import Cause, Rebalance
 from fleet.observe.admin import Observer
 from tests.support import commits
-from tests.support.brokers import OFFSETS_PARTITIONS
+from tests.support.brokers import OFFSETS_PARTITIONS, running_broker
 from tests.support.waiting import until
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """One of its own: what a client writes to the coordinator's log puts the coordinator out of
+    step with it, and other groups' transactions may not end.
+    """
+    with running_broker(tmp_path_factory.mktemp("tailed")) as made:
+        yield made
 
 
 @pytest.fixture
