@@ -304,8 +304,8 @@ def test_top_on_a_terminal_answers_to_keys(folder, group):
     view.until(" classic ")
     view.press("s")
     view.until("by lag")
-    view.press("/nothing\r")
-    view.until("0 match 'nothing'")
+    view.press("/no-such-group\r")
+    view.until("0 match 'no-such-group'")
     view.press("q")
     assert view.end() == 0
 
