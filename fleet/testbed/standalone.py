@@ -53,7 +53,7 @@ class Standalone:
             "SPARK_HOME": str(spark),
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0",  # its nodes are told these ports
+            "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0",  # its nodes get these ports
         }
         self._nodes: list[ProcessId] = []
         self._master = self._start(

@@ -33,4 +33,4 @@ class StopMemory:
     ran: str | None = None
     """The revision of those; empty where it is not known."""
     undone: str | None = None
-    """Why what ran is put back, whoever goes on."""
+    """Why what ran is put back; the next manager reads it too."""

@@ -73,7 +73,7 @@ def ensure_token(api: Api) -> None:
 
 
 def purge_token(spec: FleetSpec, api: Api) -> tuple[str, ...]:
-    """Delete the Secret once nobody shares the server; one that Fleet did not make is told."""
+    """Delete the Secret once nobody shares the server; it reports one that Fleet did not make."""
     if not spark_objects(spec) or api.get("Deployment", SPARK) is not None:
         return ()
     found = api.get("Secret", SPARK)

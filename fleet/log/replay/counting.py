@@ -16,7 +16,7 @@ commit after it has no end yet: so far it lasts to the last record that was read
 where the partition was read until its hand-over, since one without input has no commits either.
 
 A silence needs no hand-over: commits came steadily, and then none for much longer than usual (a
-broker that was away, an owner or a standby that was frozen). It is told once the next one came:
+broker that was away, an owner or a standby that was frozen). It counts once the next one came:
 that nothing came meanwhile is possible.
 """
 
