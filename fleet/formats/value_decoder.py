@@ -81,7 +81,7 @@ class ValueDecoder:
             try:
                 if error is not None:
                     raise ValueError(error)
-                value = self.value(raw, head)
+                value = None if raw is None else self._read(raw, head)
             except ValueError as problem:
                 error = str(problem)
                 if not self.with_errors:
@@ -97,7 +97,7 @@ class ValueDecoder:
         """Why no schema of a value is known; head: what the record's header holds."""
         if raw is None:
             return None
-        key = schema_in_value(raw) if head is None else schema_in_header(head)
+        key = _schema_of(raw, head)
         if key in self.writers:
             return None
         if key is not None:
@@ -115,9 +115,11 @@ class ValueDecoder:
 
         Raises ValueError with a sentence where the value is not what its schema says.
         """
-        if raw is None or self.lacks(raw, head) is not None:
-            return None
-        schema_id = schema_in_value(raw) if head is None else schema_in_header(head)
+        return None if raw is None or self.lacks(raw, head) else self._read(raw, head)
+
+    def _read(self, raw: bytes, head: bytes | None) -> Any:
+        """A value that lacks nothing."""
+        schema_id = _schema_of(raw, head)
         assert schema_id is not None
         start = _HEAD if head is None else 0
         try:
@@ -156,6 +158,10 @@ class ValueDecoder:
                     raise ValueError(f"{_place(batch, row)}: {said}") from problem
                 found[row], errors[row] = None, said
         return pa.array(found, self.arrow)
+
+
+def _schema_of(raw: bytes, head: bytes | None) -> SchemaKey | None:
+    return schema_in_value(raw) if head is None else schema_in_header(head)
 
 
 def _fitted(value: Any, kind: Any, at: str) -> Any:

@@ -77,41 +77,34 @@ def test_commits_of_a_stale_epoch_are_retried_and_of_a_fenced_one_void():
     assert not RETRIED & VOID
 
 
-@pytest.mark.parametrize("code", [-195, -169, -181])
-def test_a_commit_on_a_connection_that_failed_is_made_again(code):
-    """Unreachable, a login whose token has just ended, a TLS handshake cut short."""
+def answered_with(code: int) -> Committer:
+    """Its commits are all refused with this code."""
 
     def commit(**_: Any) -> None:
         raise KafkaException(KafkaError(code))
 
     clock = ManualClock()
-    committer = Committer(
+    return Committer(
         SimpleNamespace(commit=commit),
         state=MemberState(),
         clock=clock,
         events=events_of("w1", clock),
     )
+
+
+@pytest.mark.parametrize("code", [-195, -169, -181])
+def test_a_commit_on_a_connection_that_failed_is_made_again(code):
+    """Unreachable, a login whose token has just ended, a TLS handshake cut short."""
     entries = [KafkaPartition("orders", 0, 7)]
-    assert committer.write(entries) == (Committed.RETRY, frozenset())
+    assert answered_with(code).write(entries) == (Committed.RETRY, frozenset())
 
 
 def test_metadata_that_is_too_large_is_named_with_its_setting():
     """One partition's, however many are committed together."""
-
-    def commit(**_: Any) -> None:
-        raise KafkaException(KafkaError(12))
-
-    clock = ManualClock()
-    committer = Committer(
-        SimpleNamespace(commit=commit),
-        state=MemberState(),
-        clock=clock,
-        events=events_of("w1", clock),
-    )
     entries = [KafkaPartition("orders", each, 7, metadata="m" * each) for each in (90, 110, 100)]
     told = r"metadata of orders-110 has 110 bytes, .* offset\.metadata\.max\.bytes: raise that"
     with pytest.raises(FleetError, match=told):
-        committer.write(entries)
+        answered_with(12).write(entries)
 
 
 # --- who is evicted for a newcomer under KIP-848, and who never is ----------------------------
