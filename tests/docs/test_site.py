@@ -23,7 +23,7 @@ def test_site(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=280,
+            timeout=1500,  # ends what hangs: the commands themselves wait for progress
         )
         assert done.returncode == 0, done.stderr
 

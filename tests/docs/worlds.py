@@ -165,7 +165,7 @@ class World:
             capture_output=True,
             text=True,
             check=False,
-            timeout=280,
+            timeout=1500,  # ends what hangs: the commands themselves wait for progress
         )
         assert done.returncode == 0, (
             f"{block}: exit {done.returncode}\n{textwrap.indent(text, '  ')}"
