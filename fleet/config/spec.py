@@ -92,7 +92,7 @@ class _WorkerBase(Strict):
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     """isolation.level of the reader."""
     on_truncated: Literal["stop", "skip"] = "stop"
-    """What to do where records are gone before they were read; the loss is named either way."""
+    """What to do if records are gone or damaged before they were read; both name the loss."""
     metadata_refresh: Annotated[Duration, Field(ge=1.0, le=300.0)] = 30.0
     """How soon new partitions, new topics of a pattern and topics made again are seen."""
     dead_letter_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")] | None = None

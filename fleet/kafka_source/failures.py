@@ -1,8 +1,8 @@
 """What a task may find wrong with a range, told so that the driver's side knows it again.
 
 Problem: between task and caller an exception becomes the text of another one. Choice: each
-failure has a condition in brackets, as Spark's own errors have, and is recognised by it. Both are
-no fault of the records or of the user's code: a batch that meets one is read again [7].
+failure has a condition in brackets, as Spark's own errors have, and is recognised by it. None is a
+fault of the user's code: a batch that meets one is read again [7].
 """
 
 import re
@@ -10,13 +10,15 @@ from typing import Any, Final
 
 TRUNCATED: Final = "FLEET_RANGE_TRUNCATED"
 UNREAD: Final = "FLEET_RANGE_UNREAD"
+DAMAGED: Final = "FLEET_RANGE_DAMAGED"
 ABSENT: Final = 3
 """Kafka's code for a topic that is not there, or hidden: UNKNOWN_TOPIC_OR_PARTITION."""
 DENIED: Final = frozenset({29, 30, 31})
 """Kafka's codes for what this login may not do: with the topic, the group, the cluster."""
 NO_ANSWER: Final = -(1 << 16)
 """Stands for a code where a broker did not answer. Kafka's are 16 bits (-1: an unknown error)."""
-_TOLD: Final = re.compile(rf"\[({TRUNCATED}|{UNREAD})\] ([^\n]*)")
+_TOLD: Final = re.compile(rf"\[({TRUNCATED}|{UNREAD}|{DAMAGED})\] ([^\n]*)")
+_DAMAGE: Final = re.compile(r"(\S+)-(\d+): offsets (\d+) to (\d+|\?) cannot be read: (.*)")
 
 
 class RangeTruncated(RuntimeError):
@@ -32,8 +34,29 @@ class RangeTruncated(RuntimeError):
 class RangeUnread(RuntimeError):
     """Nothing arrived for as long as read_timeout, or the brokers refuse."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(f"[{UNREAD}] {sentence}")
+    def __init__(self, sentence: str, condition: str = UNREAD) -> None:
+        super().__init__(f"[{condition}] {sentence}")
+
+
+class RangeDamaged(RangeUnread):
+    """A record batch of the range cannot be read, whoever asks; `after`: where the next begins."""
+
+    def __init__(
+        self, topic: str, partition: int, offset: int, after: int | None, why: object
+    ) -> None:
+        upto = "?" if after is None else after - 1
+        sentence = f"{topic}-{partition}: offsets {offset} to {upto} cannot be read: {why}"
+        super().__init__(sentence, DAMAGED)
+
+
+def damage_in(sentence: str) -> tuple[str, int, int, int | None, str] | None:
+    """What RangeDamaged was made of, by its sentence; None: it is none of that."""
+    match = _DAMAGE.match(sentence)
+    if match is None:
+        return None
+    topic, partition, offset, upto, why = match.groups()
+    after = None if upto == "?" else int(upto) + 1
+    return topic, int(partition), int(offset), after, why.strip()
 
 
 def code_named(code: int) -> str:

@@ -159,7 +159,8 @@ def cut(data: bytes) -> Cut:
             payloads.append(unpacked(data[start:end], codec) if codec else view[start:end])
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             why = f"it cannot be unpacked ({str(error)[:100]})"
-            damaged = _damaged(data, at[row], why)
+            base = int(table["base"][row])
+            damaged = DamagedBatch(base, base + int(table["last_delta"][row]) + 1, why)
             plain, at = plain[:done], at[:row]
             markers = [each for each in markers if each.offset < damaged.offset]
             break

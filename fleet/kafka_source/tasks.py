@@ -24,7 +24,13 @@ import numpy.typing as npt
 
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
 from fleet.kafka_source.columns import batch_of_pieces, to_stderr
-from fleet.kafka_source.failures import DENIED, RangeTruncated, RangeUnread, code_named
+from fleet.kafka_source.failures import (
+    DENIED,
+    RangeDamaged,
+    RangeTruncated,
+    RangeUnread,
+    code_named,
+)
 from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
 from fleet.kafka_source.pieces import OffsetRange, Piece
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
@@ -36,6 +42,8 @@ READ_TIMEOUT = 20.0
 """Seconds without progress after which a range is given up."""
 _TOGETHER = 64 << 20
 """Bytes of pieces in one record batch: what a column of Arrow holds ends at 2 GiB."""
+_CORRUPT = 2
+"""Kafka's code where the broker itself finds damage: CORRUPT_MESSAGE."""
 _POLL = 0.25
 _ASKING = 5.0
 _AGAIN = 0.1
@@ -79,11 +87,13 @@ def read_ranges(
     make: columns of pieces of partitions, instead of SCHEMA's (one call for what came at once,
     more where that is large). gone: what to yield for the part of a range that is before the log's
     first offset; without it that is a failure. since: by partition, the offset from which on `gone`
-    is also told where compaction took some, and how many. Raises RangeTruncated or RangeUnread.
+    is also told where compaction took some, and how many. Raises RangeTruncated, RangeUnread or
+    its RangeDamaged.
     """
     make = make or partial(batch_of_pieces, tell=to_stderr())
     todo = {(each.topic, each.partition): each for each in ranges}
     moved, last_error = time.monotonic(), ""
+    corrupt: Where | None = None
     try:
         while todo:
             positions = {where: left.start for where, left in todo.items()}
@@ -95,6 +105,7 @@ def read_ranges(
                     moved = time.monotonic()
                 elif each.error:
                     last_error = _judged(each)
+                    corrupt = each.where if each.error == _CORRUPT else corrupt
                 elif each.data:
                     parts.append(_part(each, todo))
             if todo:
@@ -110,6 +121,8 @@ def read_ranges(
             if parts:
                 moved = time.monotonic()  # after the yield: Spark may take its time
             elif time.monotonic() - moved > read_timeout:
+                if corrupt in todo:
+                    raise RangeDamaged(*corrupt, todo[corrupt].start, None, code_named(_CORRUPT))
                 raise RangeUnread(_stalled(todo, read_timeout, last_error or fetching.problem))
     finally:
         fetching.close()
@@ -134,7 +147,9 @@ def _part(each: Fetched, todo: dict[Where, OffsetRange]) -> _Part:
     left = todo[each.where]
     after = found.next
     if after is None:
-        raise RangeUnread(f"{each.where[0]}-{each.where[1]}: {found.damaged}")
+        why = found.damaged or "the record batch is longer than what the broker has of it"
+        upto = None if found.damaged is None else found.damaged.after
+        raise RangeDamaged(*each.where, left.start, upto, why)
     if after >= left.end:
         found = before(found, left.end)  # up to a megabyte came for nothing: it is not decoded
         del todo[each.where]
@@ -147,7 +162,8 @@ def _fields(part: _Part) -> Fields:
     try:
         return fields(part.found.batches)
     except DamagedBatch as error:
-        raise RangeUnread(f"{part.where[0]}-{part.where[1]}: {error}") from error
+        offset = max(part.wanted.start, error.offset)
+        raise RangeDamaged(*part.where, offset, error.after, error) from error
 
 
 def _wanted(

@@ -18,7 +18,7 @@ them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from fleet.model import Plan, Receipt, TopicPartition
 from fleet.slots.evidence import Writes
@@ -188,6 +188,9 @@ class WorkerReport:
     """Where partitions went on whose commits Kafka had deleted, in a sentence."""
 
 
+DAMAGED: Final = -1  # in place of a mark's attempts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
     """A partition that is stopped because its next record cannot be processed, or is not there."""
@@ -197,14 +200,14 @@ class Quarantine:
     offset: int
     error: str
     attempts: int
-    """To process the record; 0: the log does not hold it."""
+    """To process the record; 0: the log does not hold it; DAMAGED: it cannot be read there."""
     revision: str
     at: float
 
     @property
     def of_log(self) -> bool:
         """Whether the log is the reason, and not the code."""
-        return self.attempts == 0
+        return self.attempts <= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

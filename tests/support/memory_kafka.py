@@ -116,6 +116,8 @@ class MemoryKafka:
     """Questions about offsets, commits included."""
     unreadable: set[TopicPartition] = field(default_factory=set)
     """What a member's client cannot unpack, so that it gets no further."""
+    damaged: set[tuple[TopicPartition, int]] = field(default_factory=set)
+    """Records whose batch has a wrong checksum."""
     leaderless: dict[TopicPartition, int | None] = field(default_factory=dict)
     """Partitions without a leader: the code that is answered; None: an offset that is none."""
     unknown: list[TopicPartition] = field(default_factory=list)
@@ -187,7 +189,10 @@ class MemoryKafka:
                     if part.first <= at < end and at not in left_out:
                         record = (message.key(), message.value(), ())
                         stamp = message.timestamp()[1]
-                        written.add(batch(at, [record], timestamp=stamp), at + 1)
+                        data = batch(at, [record], timestamp=stamp)
+                        if (tp, at) in self.damaged:
+                            data = data[:-1] + bytes([data[-1] ^ 1])
+                        written.add(data, at + 1)
                 if written.end < end:
                     written.add(batch(end - 1, {}), end)
                 parts[tp.topic, tp.partition] = written

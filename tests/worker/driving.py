@@ -122,6 +122,10 @@ class Driven:
         """Of all rows, in order."""
         return [value for _, _, value in self.rows]
 
+    def values_of(self, tp: TopicPartition) -> list[bytes]:
+        """Of one partition's rows, in order."""
+        return [value for at, _, value in self.rows if at == tp]
+
     def began(self) -> bool:
         """Whether a batch is in the job's hands."""
         return bool(self.contexts)

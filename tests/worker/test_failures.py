@@ -14,11 +14,12 @@ from pyspark.errors.exceptions.connect import PythonException, SparkConnectGrpcE
 
 from fleet.clock import SystemClock
 from fleet.kafka_source.columns import SCHEMA
-from fleet.kafka_source.failures import TRUNCATED, UNREAD
+from fleet.kafka_source.failures import TRUNCATED, UNREAD, RangeDamaged
 from fleet.model import TopicPartition
 from fleet.worker.batch.batch_run import BatchDone, Why
 from fleet.worker.batch.batches import InlineBatch
 from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import is_spark_failure
 from fleet.worker.context import BatchContext, BatchRange
 from tests.support.batch_parts import connected, runner_of
@@ -210,6 +211,51 @@ def test_ranges_that_cannot_be_read_are_no_poison(bench: Bench):
     failing(bench, 99, lambda: unread(TRUNCATED))
     done = bench.run(0)
     assert (done.failed, done.fatal, done.void, len(bench.calls)) == ({}, None, True, 3)
+
+
+def test_a_condemned_record_is_no_stop_of_the_log(bench: Bench):
+    """A new revision tries it; Fault: `skip` reads its partition from the log's start again."""
+    bench.runner.condemn(batch(0), "its processes ended", bench.done.put)
+    done = bench.done.get(timeout=120)
+    assert (set(done.failed), done.attempts > 0) == ({TopicPartition("t", 0)}, True)
+
+
+def named(*partitions: int) -> NamedBatch:
+    """The same ranges, to be read by Spark's tasks."""
+    return NamedBatch(ranges=batch(*partitions).ranges, read=lambda _, ranges: ranges)
+
+
+def test_what_lies_before_damage_is_run(bench: Bench):
+    """Believed the second time; each partition of the batch is cut at its own damage."""
+
+    def answer(context: BatchContext) -> None:
+        for each in context.ranges:
+            if each.partition < 2 and each.end > each.partition * 5:
+                raise RangeDamaged("t", each.partition, each.partition * 5, 7, "its checksum")
+
+    bench.answer = answer
+    bench.runner.submit(named(0, 1, 2), bench.done.put)
+    done = bench.done.get(timeout=120)
+    assert (done.failed, done.fatal, done.void, done.ill) == ({}, None, False, None)
+    assert {tp.partition: at for tp, at in done.stops.items()} == {0: 0, 1: 5}
+    ran = [[(each.partition, each.end) for each in call.ranges] for call in bench.calls]
+    assert ran[-1] == [(1, 5), (2, 10)]
+    assert len(ran) == 5, "two tries of the whole, two without 0, one of what is left"
+
+
+def test_damage_that_a_second_try_does_not_find_is_none(bench: Bench):
+    """A leader may have moved to a broker that holds the batch whole."""
+    failing(bench, 1, lambda: RangeDamaged("t", 0, 3, 7, "its checksum"))
+    bench.runner.submit(named(0), bench.done.put)
+    done = bench.done.get(timeout=120)
+    assert (done.stops, done.fatal, len(bench.calls)) == ({}, None, 2)
+
+
+def test_damage_of_another_topic_ends_the_worker(bench: Bench):
+    """The job reads ranges of its own: nothing of this batch can be left out for that."""
+    failing(bench, 9, lambda: RangeDamaged("other", 0, 3, 7, "its checksum"))
+    bench.runner.submit(named(0), bench.done.put)
+    assert "other-0: offsets 3 to 6 cannot be read" in str(bench.done.get(timeout=120).fatal)
 
 
 def test_spark_that_keeps_failing_ends_the_worker(bench: Bench):

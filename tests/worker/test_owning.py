@@ -285,3 +285,31 @@ def test_a_position_that_is_gone_is_a_named_loss(kafka, drive: Drive, reading: s
         driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the quarantine")
         assert kafka.commits[P[0]][0] == 3
     assert driven.member.state.lost_records == 2
+
+
+@pytest.mark.parametrize("at", [0, 1, 2], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("on_truncated", ["stop", "skip"])
+def test_a_damaged_record_batch_stops_its_partition_alone(
+    kafka, drive: Drive, on_truncated: str, at: int
+):
+    """Fault: the worker ends, and each of its successors, so that nobody reads any partition."""
+    kafka.damaged = {(P[0], at)}
+    driven = drive(*P[:2], reading="ranges", on_truncated=on_truncated)
+    driven.until(lambda: kafka.committed(P[1])[-1:] == [3], "the other partition")
+    before = [b"a", b"b", b"c"][:at]
+    if on_truncated == "skip" and at < 2:  # of the last one nobody knows where it ends
+        driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "what is behind it")
+        assert driven.values_of(P[0]) == before + [b"a", b"b", b"c"][at + 1 :]
+        assert driven.member.state.lost_records == 1
+        assert not driven.store.quarantines("g")
+        return
+    driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the stop")
+    (mark,) = driven.store.quarantines("g")
+    assert (mark.tp, mark.offset, mark.of_log) == (P[0], at, True)
+    assert f"batch at offset {at} is damaged: its checksum does not fit" in mark.error
+    assert ("skip has no effect" if at == 2 else f"skip would go on at {at + 1}") in mark.error
+    assert driven.values_of(P[0]) == before
+    assert kafka.commits[P[0]][0] == at
+    kafka.produce(P[1], b"d")
+    driven.until(lambda: kafka.committed(P[1])[-1:] == [4], "the others go on")
+    assert driven.member.ended is None

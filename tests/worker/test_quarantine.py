@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.slots import Quarantine
+from fleet.slots import DAMAGED, Quarantine
 from tests.worker.driving import Drive, Driven
 
 P = [TopicPartition("t", number) for number in range(2)]
@@ -47,12 +47,13 @@ def test_what_this_revision_stopped_stays_stopped(kafka, drive: Drive):
 # --- what the log does not hold is no matter of code ------------------------------------------
 
 
+@pytest.mark.parametrize("attempts", [0, DAMAGED])
 @pytest.mark.parametrize("revision", ["r0", "r1"])
-def test_a_stop_of_the_log_outlives_a_revision(kafka, drive: Drive, revision: str):
+def test_a_stop_of_the_log_outlives_a_revision(kafka, drive: Drive, revision: str, attempts: int):
     """Another tool committed 2 where 1 was the end; what came meanwhile would never be read."""
     kafka.commits[P[0]] = (2, "")
     driven = drive()
-    mark(driven, P[0], revision, offset=2, attempts=0)
+    mark(driven, P[0], revision, offset=2, attempts=attempts)
     kafka.assign(*P)
     driven.until(lambda: kafka.committed(P[1])[-1:] == [3], "the other one")
     driven.turns()
@@ -83,6 +84,16 @@ def test_a_commit_past_the_end_is_skipped_by_name(kafka, drive: Drive):
     assert kafka.committed(P[0])[0] == 0, "chosen, and committed before it is read [42]"
     told = [json.loads(line) for line in driven.events_at.read_text().splitlines()]
     assert [(e["first"], e["after"]) for e in told if e["event"] == "lost_records"] == [(2, 0)]
+
+
+def test_a_damaged_record_batch_is_read_again_under_skip(kafka, drive: Drive):
+    """It may be whole by now; Fault: the partition begins at the log's start once more."""
+    kafka.commits[P[0]] = (1, "")
+    driven = drive(on_truncated="skip")
+    mark(driven, P[0], "r0", offset=1, attempts=DAMAGED)
+    kafka.assign(P[0])
+    driven.until(lambda: driven.values() == [b"b", b"c"], "what follows the stop")
+    assert driven.store.quarantines("g") == ()
 
 
 def test_a_commit_past_the_end_stays_stopped_when_the_log_has_grown(kafka, drive: Drive):

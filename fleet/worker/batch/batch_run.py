@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from fleet.model import TopicPartition
 from fleet.worker.batch.batch_reader import Prepared
@@ -24,6 +24,15 @@ class Void(Exception):
     """The batch in hand is not wanted any more."""
 
 
+class Damage(NamedTuple):
+    """A record batch that cannot be read; `after` is None if its end is not known."""
+
+    tp: TopicPartition
+    offset: int
+    after: int | None
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """Who the worker is, as its contexts tell it."""
@@ -37,7 +46,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """What became of a batch. Partitions not in `failed` were written, unless `void`."""
+    """What became of a batch. What is not `failed` or `damaged` was written, unless `void`."""
 
     batch: Prepared
     seconds: float
@@ -46,6 +55,8 @@ class BatchDone:
     """Partition → the entrypoint's error, after its last attempt alone."""
     reached: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Of a failed partition: the offset that fails, where every record before it was written."""
+    damaged: Mapping[TopicPartition, Damage] = field(default_factory=dict)
+    """Partition → a record batch that cannot be read; every record before it was written."""
     ill: str | None = None
     """The entrypoint's error where nothing of the batch went well: nobody's poison [43]."""
     letters: int = 0
@@ -53,6 +64,13 @@ class BatchDone:
     void: bool = False
     fatal: str | None = None
     """Why the worker has to end: a sentence."""
+
+    @property
+    def stops(self) -> dict[TopicPartition, int]:
+        """Of partitions that are not written whole: the offset up to which they are."""
+        starts = {each.tp: each.start for each in self.batch.ranges}
+        failed = {tp: self.reached.get(tp, starts[tp]) for tp in self.failed}
+        return {tp: found.offset for tp, found in self.damaged.items()} | failed
 
 
 @dataclass(slots=True)

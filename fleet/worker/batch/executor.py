@@ -18,15 +18,17 @@ from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
-from fleet.kafka_source.failures import TRUNCATED, told_by
+from fleet.kafka_source.failures import TRUNCATED, damage_in, told_by
+from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext
 from fleet.text import duration
 from fleet.worker.batch.batch_reader import Prepared
-from fleet.worker.batch.batch_run import BatchDone, Identity, Running, Void, Why
+from fleet.worker.batch.batch_run import BatchDone, Damage, Identity, Running, Void, Why
 from fleet.worker.batch.dead_letters import DeadLetters, condemned, put_aside
 from fleet.worker.batch.entrypoint import Entrypoint, call
 from fleet.worker.batch.job_errors import JobErrors
 from fleet.worker.batch.poison_search import PoisonFound, PoisonSearch
+from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import SparkLink, frame_of, is_spark_failure
 from fleet.worker.events import Events
 
@@ -42,6 +44,21 @@ STUCK_SECONDS: Final = 10.0
 _HEARS: Final = 1.0
 """Seconds before a batch that took too long is run again: a process that was stopped that long
 hears first, with its next poll, that the partitions are another's by now."""
+
+
+class _DamageFound(Exception):
+    """The log holds a record batch that cannot be read, twice in a row."""
+
+    def __init__(self, damage: Damage, sentence: str) -> None:
+        super().__init__(sentence)
+        self.damage = damage
+
+
+def _damage_of(sentence: str) -> Damage | None:
+    if (found := damage_in(sentence)) is None:
+        return None
+    topic, partition, offset, after, why = found
+    return Damage(TopicPartition(topic, partition), offset, after, why)
 
 
 class BatchRunner:
@@ -231,12 +248,10 @@ class BatchRunner:
         started = self._clock.monotonic()
         count = [0]
         found = PoisonFound()
+        damaged: dict[TopicPartition, Damage] = {}
         void, fatal = False, None
         try:
-            error = self._attempts(batch, job, count, pauses=self._pauses)
-            if error is not None:
-                found = self._culprits(batch, job, count, error)
-                found = put_aside(self._letters, found, self._link.session)
+            found = self._run_readable(batch, job, count, damaged)
         except Void:
             void = True
         except Exception as error:  # noqa: BLE001 - any failure of ours ends the worker, named
@@ -250,18 +265,50 @@ class BatchRunner:
             attempts=count[0],
             failed=found.failed,
             reached=found.reached,
+            damaged={} if void else damaged,
             ill=found.ill,
             letters=len(found.letters),
             void=void,
             fatal=fatal,
         )
 
+    def _run_readable(
+        self,
+        batch: Prepared,
+        job: Running,
+        count: list[int],
+        damaged: dict[TopicPartition, Damage],
+    ) -> PoisonFound:
+        """Run what lies before record batches that cannot be read, which are put into `damaged`."""
+        left = batch
+        while True:
+            try:
+                error = self._attempts(left, job, count, pauses=self._pauses)
+                found = PoisonFound()
+                if error is not None:
+                    found = self._culprits(left, job, count, error)
+                    found = put_aside(self._letters, found, self._link.session)
+            except _DamageFound as unread:
+                tp, offset, *_ = unread.damage
+                named = left.only(each.tp for each in left.ranges)
+                if not isinstance(named, NamedBatch) or not any(
+                    each.tp == tp and each.start <= offset < each.end for each in named.ranges
+                ):
+                    raise FleetError(f"Spark's tasks cannot read the batch: {unread}") from unread
+                damaged[tp], left = unread.damage, named.before(tp, offset)
+                if left.ranges:
+                    continue
+                found = PoisonFound()
+            for tp in found.failed:  # it stops further in front
+                damaged.pop(tp, None)
+            return found
+
     def _condemned(self, batch: Prepared, error: str) -> BatchDone:
         found = condemned(self._letters, batch, error, self._link.session)
         return BatchDone(
             batch=batch,
             seconds=0.0,
-            attempts=0,
+            attempts=1,  # by the processes that ended; 0 would be a stop of the log [9]
             failed=found.failed,
             letters=len(found.letters),
         )
@@ -303,6 +350,7 @@ class BatchRunner:
         """None once it succeeded; the entrypoint's error after its last attempt."""
         pauses_left = list(pauses)
         spark_failures = timeouts = 0
+        suspect: Damage | None = None
         while True:
             count[0] += 1
             context = self._context(batch.ranges, attempt=count[0])
@@ -323,6 +371,10 @@ class BatchRunner:
                     self._events.log("the interrupted batch is run once more")
                 elif (unread := told_by(error)) is not None:
                     spark_failures += 1
+                    damage = _damage_of(unread[1])
+                    if damage and suspect and damage[:2] == suspect[:2]:
+                        raise _DamageFound(damage, unread[1]) from error
+                    suspect = damage  # its leader may have moved to a broker with a good copy
                     self._read_again(*unread, spark_failures, running)
                 elif is_spark_failure(error):
                     spark_failures += 1

@@ -66,6 +66,12 @@ class NamedBatch:
         (whole,) = (each for each in self.ranges if each.tp == tp)
         return NamedBatch(ranges=(replace(whole, start=start, end=end),), read=self.read)
 
+    def before(self, tp: TopicPartition, offset: int) -> "NamedBatch":
+        """The same batch with what lies before an offset of one partition."""
+        kept = self.only(each.tp for each in self.ranges if each.tp != tp or each.start < offset)
+        cut = [replace(each, end=offset) if each.tp == tp else each for each in kept.ranges]
+        return replace(kept, ranges=tuple(cut))
+
     def holds_records(self, spark: Any) -> bool:
         """See Prepared.holds_records: Spark looks for a first one."""
         return bool(self.frame(spark).limit(1).count())

@@ -24,14 +24,11 @@ class DispatchedBatch:
     """Whether it was interrupted for having outlasted a drain or a revocation."""
 
     def finished(self) -> tuple[Finished, ...]:
-        """What of it is written: all of a partition, or what lies before its first bad record."""
+        """What of it is written: all of a partition, or what lies before what stops it."""
         done = self.done
         if done is None or done.void or done.ill:
             return ()
-        ends = {
-            each.tp: done.reached.get(each.tp, each.start) if each.tp in done.failed else each.end
-            for each in self.batch.ranges
-        }
+        ends = {each.tp: each.end for each in self.batch.ranges} | done.stops
         return tuple(
             Finished(tp=each.tp, token=self.tokens[each.tp], end=ends[each.tp])
             for each in self.batch.ranges

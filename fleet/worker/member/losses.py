@@ -10,12 +10,15 @@ twice, never processed twice).
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import Clock
 from fleet.model import TopicPartition
+from fleet.slots import DAMAGED
+from fleet.worker.batch.batch_run import Damage
 from fleet.worker.events import Events, names
 from fleet.worker.member.fetch_watch import FetchWatch
 from fleet.worker.member.member_state import MemberState
@@ -50,6 +53,7 @@ class Losses:
     ) -> None:
         self._consumer = consumer
         self._pipeline = pipeline
+        pipeline.on_damage = self.damaged
         self._assigner = assigner
         self._protocol = protocol
         self._state = state
@@ -102,6 +106,25 @@ class Losses:
             return
         why = f"the client cannot read on ({error.str()}); worker.reading auto or ranges can"
         self._pipeline.quarantine(tp, start.position, why, 1)  # a revision may read in another way
+
+    def damaged(self, tp: TopicPartition, damage: Damage) -> None:
+        """A record batch cannot be read: stop the partition, or go on behind it by name."""
+        start, first, after = self._pipeline.start_of(tp), damage.offset, damage.after
+        if start is None:
+            return
+        if self._skip and after is not None:
+            behind = replace(start.moved(after), committed=start.position, lost=(first, after))
+            self._pipeline.drop([tp])
+            self._pipeline.start_partition(behind, reads=True)
+            told = f"records {first} to {after - 1} of {tp} cannot be read and are skipped"
+            self.report(behind, f"{told} ({damage.why})")
+            return
+        told = f"the log cannot be read on ({damage.why}); "
+        if after is None:
+            told += "skip has no effect, since nothing tells where the next record batch begins"
+        else:
+            told += f"worker.on_truncated: skip would go on at {after}"
+        self._pipeline.quarantine(tp, first, told, DAMAGED)
 
     def skip_past_end(
         self, starts: Sequence[Start], past_end: Collection[TopicPartition]
@@ -230,7 +253,7 @@ class Losses:
             former=start.former,
         )
 
-    def report(self, start: Start) -> None:
+    def report(self, start: Start, why: str | None = None) -> None:
         """Name what was lost, once; stop the partition, or go on behind the loss."""
         assert start.lost is not None
         if self._skip and self._told.get(start.tp) == start.lost:
@@ -240,6 +263,7 @@ class Losses:
         if after > first:
             self._state.lost_records += after - first
             what = f"records {first} to {after - 1} of {start.tp} are gone and were never read"
+            what = why or what
         else:
             what = (
                 f"{start.tp} ends before the committed offset {first}: "

@@ -20,7 +20,7 @@ from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.batch.batch_reader import BatchReader, Prepared
-from fleet.worker.batch.batch_run import BatchDone, Why
+from fleet.worker.batch.batch_run import BatchDone, Damage, Why
 from fleet.worker.batch.batches import InlineBatch
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events
@@ -65,6 +65,7 @@ class Pipeline:
         self._patience = patience
         self._post = post
         self._poisoned = poisoned
+        self.on_damage: Callable[[TopicPartition, Damage], None] = lambda *_: None
         self._clock = clock
         self._events = events
         self.owned = Ownership()
@@ -120,10 +121,7 @@ class Pipeline:
 
     def _begin_reading(self, start: Start) -> None:
         self._reading.add_partition(
-            start.tp,
-            topic_id=start.topic_id,
-            start=start.position,
-            replay_to=start.replay_to,
+            start.tp, topic_id=start.topic_id, start=start.position, replay_to=start.replay_to
         )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
@@ -296,10 +294,12 @@ class Pipeline:
         if done.failed and self._pieces.of(done.batch.ranges[0]).condemned:
             self._spare(hand)  # nor shall its next owner count what was counted for the mark
         state.dead_letters += done.letters
-        starts = {each.tp: each.start for each in done.batch.ranges}
-        for tp, error in done.failed.items():
+        for tp, at in done.stops.items():
             if self.owned.holds(tp, hand.tokens[tp]):
-                self.quarantine(tp, done.reached.get(tp, starts[tp]), error, done.attempts)
+                if tp in done.failed:
+                    self.quarantine(tp, at, done.failed[tp], done.attempts)
+                else:
+                    self.on_damage(tp, done.damaged[tp])
         if not done.failed and not done.void and not self.quarantined:
             state.error = None
 

@@ -3,8 +3,9 @@
 Problem: in a roll two revisions run side by side, and the store's marks are of both. Choice: a
 revision ends another one's mark where it is assigned that partition, and is the one to try it; a
 mark of a partition that others own is theirs. A mark that is not about code but about the log
-(records that are gone, a commit beyond the end) outlives revisions, too: by the next roll the log
-may have grown beyond the commit, and nothing else tells that what came before was never read.
+(records that are gone or damaged, a commit beyond the end) outlives revisions, too: by the next
+roll the log may have grown beyond the commit, and nothing else tells that what came before was
+never read. `skip` reads on at a damaged record batch, and passes over it if it still is.
 Cost: a mark stays until its partition is assigned.
 """
 
@@ -59,7 +60,7 @@ class QuarantinedPartitions:
                     self._events.log(f"{mark.tp} is read again: {why}")
                     self._store.lift(self._group, mark.tp)
                     self._known -= {mark.tp}
-                    if mark.of_log and start.lost is None and start.committed == mark.offset:
+                    if mark.attempts == 0 and start.lost is None and start.committed == mark.offset:
                         skipped.add(mark.tp)
                 elif mark.revision != self._revision:
                     self._store.quarantine(replace(mark, revision=self._revision))
