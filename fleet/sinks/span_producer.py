@@ -24,6 +24,8 @@ from fleet.sinks.written import Spans, added, of_text, to_text
 
 SECONDS: Final = 30.0
 """For each request to the cluster, its repetitions included."""
+_ABORT_SECONDS: Final = 5.0
+"""Bounded further: if it fails, the next opening or the broker ends the transaction."""
 _POLL: Final = 0.05
 _PAUSE: Final = 0.1
 _PASSING: Final = frozenset(
@@ -132,7 +134,12 @@ class SpanProducer:
         self.spans = after
 
     def let_go(self) -> None:
-        """Close it now: an error that somebody looks at holds whatever raised it."""
+        """Close it now: an error that somebody looks at holds whatever raised it.
+
+        A transaction that stays open would hold up readers until the broker ends it.
+        """
+        with suppress(KafkaException):  # none is open, or it is another's by now
+            self._producer.abort_transaction(_ABORT_SECONDS)
         del self._producer
 
     def _produce(self, topic: str, row: Row, refused: list[tuple[KafkaError, int]]) -> None:

@@ -1,19 +1,22 @@
 """The Kafka sink on a real broker: what was begun is ended, who was frozen adds nothing."""
 
 import os
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, IsolationLevel, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from fleet.errors import FleetError
 from fleet.sinks import kafka_topic, write_kafka
 from fleet.sinks.kafka_topic import _TopicWriter
+from fleet.sinks.span_producer import Row
 from fleet.testing import make_batch
 from tests.conftest import RunningBroker
 from tests.sinks.cases import GROUP, Case, Place, batch, kafka, made_topics, range_of, records
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -150,9 +153,44 @@ def test_what_cannot_be_written_is_one_sentence(case: Case, place: Place):
         write_kafka(large, place["topic"], context, client=client)
     with pytest.raises(FleetError, match=r"topic a/b cannot be written: .*Invalid topic"):
         write_kafka(records(), "a/b", context, client=client)
+    until(lambda: not undecided(place), "the end of all transactions")
     assert case.rows() == []
     assert case.write(rows, context) == 1
     assert case.offsets() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("bad", ["x" * 2_000_000, "a header"], ids=["too large", "no bytes"])
+def test_a_refused_row_leaves_no_transaction_open(
+    place: Place, bad: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Fault: who reads what is committed stands behind it until the broker's timeout."""
+    client = {"bootstrap.servers": place["bootstrap"], "transaction.timeout.ms": 600_000}
+
+    def made(_: pa.Table) -> Iterator[Row]:
+        yield Row(None, "good", ())
+        until(lambda: undecided(place), "the first row to be there")
+        yield Row(None, bad, [("h", 1)] if bad == "a header" else ())
+
+    monkeypatch.setattr(kafka_topic, "_rows", made)
+    rows, context = batch(range_of(0, 2))
+    rows = rows.drop_columns(["n"]).append_column("value", [["a", "b"]])
+    with pytest.raises(Exception, match=r"cannot be written|header"):
+        write_kafka(rows, place["topic"], context, client=client)
+    until(lambda: not undecided(place), "the end of all transactions")
+
+
+def undecided(place: Place) -> list[int]:
+    """Partitions of the topic in which a transaction is open."""
+    admin = AdminClient({"bootstrap.servers": place["bootstrap"]})
+    asked = {KafkaPartition(place["topic"], each): OffsetSpec.latest() for each in range(3)}
+    ends = [
+        {tp.partition: end.result(20).offset for tp, end in found.items()}
+        for found in (
+            admin.list_offsets(asked, isolation_level=each)
+            for each in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+        )
+    ]
+    return [each for each, end in ends[0].items() if end != ends[1][each]]
 
 
 @pytest.mark.parametrize(
