@@ -19,6 +19,7 @@ from fleet.model import TopicPartition
 from fleet.worker.batch.batch_run import BatchDone, Why
 from fleet.worker.batch.batches import InlineBatch
 from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.batch.job_errors import JobErrors
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import is_spark_failure
 from fleet.worker.context import BatchContext, BatchRange
@@ -185,6 +186,26 @@ def test_without_a_witness_nothing_is_poison(bench: Bench, partitions: tuple[int
     done = bench.run(*partitions)
     assert (done.failed, done.fatal, done.void) == ({}, None, False)
     assert done.ill.startswith("OSError: disk full (test_failures.py:")
+
+
+def test_rows_that_are_too_large_for_spark_are_run_in_parts(bench: Bench):
+    """Fault: the partition beside a small one is stopped, as if its records were bad."""
+    told: list[str] = []
+    bench.runner._errors = JobErrors(say=told.append)
+
+    def answer(context: BatchContext) -> None:
+        if sum(each.end - each.start for each in context.ranges) > 5:
+            raise ValueError("my table cannot be written") from SparkConnectGrpcException(
+                message="Job aborted due to stage failure: Total size of serialized results of 3 "
+                "tasks (1028.3 KiB) is bigger than spark.driver.maxResultSize (1024.0 KiB)"
+            )
+
+    bench.answer = answer
+    done = bench.run(0, 1)
+    assert (done.failed, done.ill, done.fatal, done.letters) == ({}, None, None, 0)
+    assert [sum(r.end - r.start for r in call.ranges) for call in bench.calls][:2] == [20, 10]
+    (once,) = told
+    assert "1028.3 KiB or more, and spark.driver.maxResultSize is 1024.0 KiB: lower" in once
 
 
 def test_a_spark_failure_is_no_attempt(bench: Bench):

@@ -106,6 +106,45 @@ def test_several_in_several_partitions():
     assert not result.failed
 
 
+LARGE = "the rows have 3.0 GiB or more, and spark.driver.maxResultSize is 1024.0 MiB"
+
+
+class Bounded(Entry):
+    """Takes so many records at once."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def __call__(self, part: InlineBatch) -> str | None:
+        told = super().__call__(part)
+        if self.calls[-1][0] <= self.most:
+            return told
+        del self.written[-self.calls[-1][0] :]
+        return LARGE
+
+
+@pytest.mark.parametrize("letters", [None, 10])
+@pytest.mark.parametrize("parts", [{}, {"p1": [0, 1]}, {"p1": list(range(30))}])
+def test_what_is_too_large_for_spark_is_run_in_parts(parts, letters: int | None):
+    """Fault: the hot partition is stopped, for the small one beside it went well."""
+    made, entry = batch(p0=list(range(40)), **parts), Bounded(7)
+    assert examined(made, entry, most=letters) == PoisonFound()
+    assert len(entry.written) == len(set(entry.written)) == made.records
+
+
+@pytest.mark.parametrize("letters", [None, 10])
+def test_a_record_that_is_too_large_for_spark_is_no_poison(letters: int | None):
+    """Its code is right: nothing is stopped or put aside, and the worker says what to set."""
+
+    class Single(Entry):
+        def __call__(self, part: InlineBatch) -> str | None:
+            return LARGE if super().__call__(part) else None
+
+    result = examined(batch(p0=[0, 1, 2], p1=[0]), Single((0, 1)), most=letters)
+    assert result == PoisonFound(ill=LARGE)
+
+
 def test_gaps_are_no_calls():
     """Compacted offsets between two records are not run."""
     entry = Entry((0, 1_000_000))

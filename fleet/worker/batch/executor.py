@@ -26,7 +26,7 @@ from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.batch_run import BatchDone, Damage, Identity, Running, Void, Why
 from fleet.worker.batch.dead_letters import DeadLetters, condemned, put_aside
 from fleet.worker.batch.entrypoint import Entrypoint, call
-from fleet.worker.batch.job_errors import JobErrors
+from fleet.worker.batch.job_errors import JobErrors, over_limit
 from fleet.worker.batch.poison_search import PoisonFound, PoisonSearch
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import SparkLink, frame_of, is_spark_failure
@@ -379,7 +379,7 @@ class BatchRunner:
                 elif is_spark_failure(error):
                     spark_failures += 1
                     self._recover(error, spark_failures, running)
-                elif not pauses_left:
+                elif not pauses_left or over_limit(error):
                     return self._errors.told(error)
                 else:
                     told = self._errors.told(error)

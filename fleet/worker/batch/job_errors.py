@@ -28,6 +28,12 @@ _MOST_TOLD: Final = 100
 """Distinct errors of one process."""
 _LEAST_LINE: Final = 16
 """Characters of a secret's line, such as a key's, that no other text happens to have."""
+RESULT_LIMIT: Final = "spark.driver.maxResultSize"
+"""What bounds the rows that a job takes from Spark at once, for sinks and `toArrow`, `collect`."""
+_OVER_LIMIT: Final = re.compile(
+    r"serialized results of \d+ tasks? \(([^)]*)\) is bigger than "
+    rf"{re.escape(RESULT_LIMIT)} \(([^)]*)\)"
+)
 _OURS: Final = str(Path(__file__).parents[1])
 _LEFT_OUT: Final = (
     _OURS,
@@ -54,6 +60,11 @@ class JobErrors:
 
     def told(self, error: BaseException) -> str:
         """The error in a line that every store and log can hold, with the place in the job."""
+        if (large := over_limit(error)) is not None:
+            if (RESULT_LIMIT,) not in self._seen:
+                self._seen.add((RESULT_LIMIT,))
+                self._say(f"{large}; such batches are run in parts")
+            return large
         text = self.clean(traceback_of(error))
         line = self.line(error)
         line = self.clean(_with_place(_of_task(error, self.clean) or line, text))
@@ -81,6 +92,21 @@ class JobErrors:
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text.encode(errors="backslashreplace").decode()
+
+
+def over_limit(error: BaseException | None) -> str | None:
+    """A sentence if Spark's driver refused rows for their size; None: another error."""
+    seen = 0
+    while error is not None and seen < 10:
+        match = _OVER_LIMIT.search(text_of(error))
+        if match is not None:
+            return (
+                f"the rows that the job takes from Spark have {match[1]} or more, and "
+                f"{RESULT_LIMIT} is {match[2]}: lower batch.ranges and batch.inline, or raise that "
+                "setting where Spark's driver is started"
+            )
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return None
 
 
 def traceback_of(error: BaseException) -> str:

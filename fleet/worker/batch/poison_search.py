@@ -5,9 +5,10 @@ record just as well and must neither be called poison nor empty a topic into ano
 nothing is poison without a witness [43]: a part of the same batch that went well, in this round,
 before the suspect failed once more. Partitions run alone first; where none goes well, or dead
 letters are wanted, a failing partition is halved until single records fail. Without a witness
-the batch is given back whole, and the worker is ill. Cost: at most 2 log2(offsets) calls per
-poisoned record and one more to be sure, each with a range id of its own, so that a sink that
-writes before it fails sees those records again.
+the batch is given back whole, and the worker is ill. So it is if one record makes more rows than
+Spark's driver hands out; a larger part that does is halved, and all of it is run. Cost: at most
+2 log2(offsets) calls per poisoned record and one more to be sure, each with a range id of its own,
+so that a sink that writes before it fails sees those records again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Final, Protocol
 
 from fleet.model import TopicPartition
 from fleet.worker.batch.batch_reader import Prepared
+from fleet.worker.batch.job_errors import RESULT_LIMIT
 
 WITHOUT_WITNESS: Final = 3
 """Records that may fail alone before any part of the batch went well: no more are asked then."""
@@ -109,7 +111,7 @@ class PoisonSearch:
                     del failed[tp]
                     continue
                 failed.update(again)
-            if self._witness and self._narrowing is None:
+            if self._witness and self._narrowing is None and RESULT_LIMIT not in failed[tp]:
                 continue
             if not self._witness and (tp in blind or len(blind) >= WITHOUT_WITNESS):
                 break  # nor will the next one's records tell
@@ -127,6 +129,9 @@ class PoisonSearch:
                     failed[tp], reached[tp] = found[0].error, found[0].offset
         if failed and not self._witness:
             return PoisonFound(ill=self._error)
+        errors = (*failed.values(), *(each.error for each in letters))
+        if large := [error for error in errors if RESULT_LIMIT in error]:
+            return PoisonFound(ill=large[0])
         return PoisonFound(failed=failed, reached=reached, letters=tuple(letters))
 
     def _alone(self) -> dict[TopicPartition, str]:
@@ -138,10 +143,12 @@ class PoisonSearch:
         return self._still_failing(failed) if failed and self._witness else failed
 
     def _still_failing(self, failed: dict[TopicPartition, str]) -> dict[TopicPartition, str]:
-        for seconds in self._rests:
+        large = {tp: error for tp, error in failed.items() if RESULT_LIMIT in error}
+        left = {tp: error for tp, error in failed.items() if tp not in large}
+        for seconds in self._rests if left else ():
             self._rest(seconds)
-            failed = self._failing(failed)
-        return failed
+            left = self._failing(left)
+        return large | left
 
     def _failing(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         outcomes = {tp: self._run(self._batch.only([tp])) for tp in tps}
