@@ -18,6 +18,7 @@ from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
 from fleet.slots import Slot
 from fleet.slots.sqlite import SqliteStore
+from fleet.worker.batch.dead_letters import DeadLetters
 from fleet.worker.context import BatchContext
 from fleet.worker.member import membership
 from fleet.worker.member.member_state import Drain
@@ -65,13 +66,20 @@ class Driven:
     """One member at work; its job notes rows, and waits where it is told to."""
 
     def __init__(
-        self, kafka: MemoryKafka, folder: Path, patch: pytest.MonkeyPatch, **worker: Any
+        self,
+        kafka: MemoryKafka,
+        folder: Path,
+        patch: pytest.MonkeyPatch,
+        letters: DeadLetters | None = None,
+        **worker: Any,
     ) -> None:
         self.kafka = kafka
         self.rows: list[tuple[TopicPartition, int, bytes]] = []
         """(partition, offset, value) of every row that the job got."""
         self.contexts: list[BatchContext] = []
         self.error: Exception | None = None
+        self.sink: Callable[[pa.Table, BatchContext], Any] = lambda *_: None
+        """Gets the same columns as `rows`."""
         self.ours = True
         """Whether its slot is its own yet."""
         self.joining = False
@@ -87,7 +95,7 @@ class Driven:
         self.events_at = folder / "events"
         events = events_of("w1", FLEET_EVENTS=str(self.events_at))
         link = connected(Link(Session))
-        self.runner = runner_of(link, self._process, events=events, pauses=())
+        self.runner = runner_of(link, self._process, events=events, pauses=(), letters=letters)
         self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=CLOCK)
         self.member = membership_setup.membership_of(
             settings,
@@ -109,11 +117,12 @@ class Driven:
 
     def _process(self, df: Any, context: BatchContext) -> None:
         self.contexts.append(context)
-        columns = ("topic", "partition", "offset", "value")
-        rows = df.select(columns).to_pylist()
+        table = df.select(["topic", "partition", "offset", "value"])
+        rows = table.to_pylist()
         assert self.may_end.wait(120), "the test never let the batch end"
         if self.error is not None:
             raise self.error
+        self.sink(table, context)
         self.rows += [
             (TopicPartition(r["topic"], r["partition"]), r["offset"], r["value"]) for r in rows
         ]

@@ -2,20 +2,29 @@
 
 import os
 import re
+from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 
+from fleet import model
+from fleet.sinks import write_delta
 from fleet.testing import make_batch
 from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.dead_letters import DeadLetters
 from fleet.worker.batch.poison_search import PoisonRecord
 from tests.conftest import RunningBroker
 from tests.support.batch_parts import events_of
+from tests.support.memory_kafka import MemoryKafka
+from tests.worker.driving import Drive
 from tests.worker.test_failures import batch
+
+PARTITIONS = [model.TopicPartition("t", number) for number in range(2)]
 
 
 def letters(bootstrap: str, topic: str, seconds: float) -> DeadLetters:
@@ -62,6 +71,36 @@ def test_what_nobody_acknowledges_is_not_passed_over():
     why = letters("127.0.0.1:1", "dead", 0.2).send([letter(2)], None)
     assert why is not None
     assert why.startswith("the dead-letter topic dead cannot be written: ")
+
+
+def test_rows_that_a_sink_refuses_go_there_alone(
+    kafka: MemoryKafka, drive: Drive, mock_broker: str, unique: str, tmp_path: Path
+):
+    """From a table's rule through the worker: the others are in the table once, and committed."""
+    topic, place = f"dead-{unique}", str(tmp_path / "table")
+    fields = {"topic": "string", "partition": "integer", "offset": "long", "value": "string"}
+    made = Schema([Field(name, PrimitiveType(kind)) for name, kind in fields.items()])
+    DeltaTable.create(place, made).alter.add_constraint({"known": "value <> 'b'"})
+    driven = drive(letters=letters(mock_broker, topic, 20.0))
+    of_table = pa.schema(made.to_arrow())
+    driven.sink = lambda table, context: write_delta(table.cast(of_table), place, context)
+    kafka.assign(*PARTITIONS)
+    for tp in PARTITIONS:
+        driven.until(lambda tp=tp: kafka.committed(tp)[-1:] == [3], f"all of {tp}")
+    reader = Consumer({"bootstrap.servers": mock_broker, "group.id": unique})
+    parts = reader.list_topics(topic, timeout=10).topics[topic].partitions
+    reader.assign([TopicPartition(topic, number, 0) for number in parts])
+    found = [reader.poll(20) for _ in PARTITIONS]
+    reader.close()
+    told = [dict(each.headers()) for each in found]
+    assert sorted(each["fleet.partition"] for each in told) == [b"0", b"1"]
+    assert {each["fleet.offset"] for each in told} == {b"1"}
+    assert {each.value() for each in found} == {b"b"}
+    assert all(b"failed validation" in each["fleet.error"] for each in told)
+    rows = DeltaTable(place).to_pyarrow_table().to_pylist()
+    good = [(number, at, value) for number in range(2) for at, value in ((0, "a"), (2, "c"))]
+    assert sorted((r["partition"], r["offset"], r["value"]) for r in rows) == good
+    assert (driven.store.quarantines("g"), driven.member.state.dead_letters) == ((), 2)
 
 
 class Rows:
