@@ -5,8 +5,9 @@ emoji, or 1e-320 with all its zeros, are too long. The log itself holds any text
 batch is written by delta-rs into a table of its own, in a folder `apart-<uuid>` below the table:
 the same columns and rules, and a number for each partition. The real table's commit then names
 these files with their partition values, which come from the rows. Cost: two more commits (some 30
-ms); delta-rs' own compaction makes folders and fails for such partitions; in an object store the
-log of the table apart stays.
+ms); delta-rs' own compaction makes folders, and so fails for a table with such partitions unless
+its filter names others (seen: values stay as they were either way); in an object store the log of
+the table apart stays.
 """
 
 import json

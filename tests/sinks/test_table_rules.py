@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, QueryBuilder, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
@@ -154,6 +155,32 @@ def test_long_partition_values_obey_the_rules(shape: Shape, tmp_path: Path):
         {name: values[:3] for name, values in odd.items()}
     )
     assert not list(Path(place).glob("apart-*/_delta_log"))
+
+
+def test_compaction_of_a_table_with_long_partition_values(tmp_path: Path):
+    """delta-rs merges those with short values, in whichever files, and refuses the whole table."""
+    place, many = str(tmp_path / "table"), 3
+    values = ["x" * 300, "w", None, "a/b%2F"]
+    for number in range(many):
+        at = number * 5
+        rows, context = batch(range_of(at, at + 4))
+        write_delta(rows.append_column("who", [values]), place, context, partition_by=["who"])
+        rows, context = batch(range_of(at + 4, at + 5))
+        write_delta(rows.append_column("who", [["w"]]), place, context)
+
+    def found() -> list[tuple[int, Any]]:
+        table = DeltaTable(place).to_pyarrow_table()
+        return sorted((each["offset"], each["who"]) for each in table.to_pylist())
+
+    before = found()
+    assert [who for _, who in before] == [*values, "w"] * many
+    with pytest.raises(DeltaError):
+        DeltaTable(place).optimize.compact()
+    assert found() == before
+    merged = DeltaTable(place).optimize.compact(partition_filters=[("who", "=", "w")])
+    assert (merged["numFilesRemoved"], merged["numFilesAdded"]) == (2 * many, 1)
+    DeltaTable(place).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert found() == before
 
 
 @pytest.mark.parametrize("shape", SHAPES)
