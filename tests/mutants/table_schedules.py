@@ -5,6 +5,8 @@ from tests.mutants.mutant import faults
 _SEEDS = ("tests/schedules/test_schedules.py::test_schedules_hold[0]",)
 _LATER_SEEDS = ("tests/schedules/test_schedules.py::test_schedules_hold[2]",)
 _CALLED_OFF = ("tests/schedules/test_schedules.py::test_what_is_called_off_is_processed_once",)
+_FILE = "tests/schedules/test_schedules.py"
+_FROZEN = (f"{_FILE}::test_an_owner_frozen_before_its_join_fences_nobody[none-frozen0]",)
 _MANAGERS = ("tests/schedules/test_schedules.py::test_managers_come_and_go[0]",)
 
 MUTANTS = faults(
@@ -32,6 +34,10 @@ MUTANTS = faults(
             return [-None-]{+True+}""",
             "seeds-lost-not-noticed": """[-            self.lost = f"slot {self.slot.number} has another holder or token"
 -]""",
+        },
+        ("fleet/worker/slot/held_slot.py", _FROZEN): {
+            "seeds-joins-unconfirmed": """{+        return True
++}        if self.lost is None and not self.fresh:""",
         },
         ("fleet/worker/member/draining.py", _CALLED_OFF): {
             "seeds-goes-on-before-its-batch-is-committed": "Drain.is_over(busy=busy{+ and self.then is not Drain.GO_ON+},",

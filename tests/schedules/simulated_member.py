@@ -50,12 +50,14 @@ class SimulatedMember(GroupSide):
         *,
         instance: str | None,
         times: Times,
+        may_join: Callable[[], bool | None],
         changed: Callable[[], None],
         begins: Callable[["SimulatedMember", Work], None],
     ) -> None:
         super().__init__(process, broker, topic, instance=instance, times=times, changed=changed)
         self.hand: Hand | None = None
         self._begins = begins
+        self._may_join = may_join
         self._owned = Ownership()
         self._chosen = StartPositions()
         self._at: dict[int, int] = {}
@@ -70,7 +72,19 @@ class SimulatedMember(GroupSide):
     def start(self, open_at: float) -> None:
         """Join when that wall time has come."""
         ahead = max(0.0, open_at - self.process.now())
-        self.process.later(ahead + 0.03 * self.process.world.random.random(), self._subscribe)
+        self.process.later(ahead + 0.03 * self.process.world.random.random(), self._enter)
+
+    def _enter(self) -> None:
+        """As Membership._subscribe."""
+        self.process.start(self._confirm)
+
+    def _confirm(self) -> None:
+        while self.ended is None and (ours := self._may_join()) is not True:
+            if ours is False or self._draining.then is Drain.CLOSE:
+                self._close(End.CLOSED, "closed")
+            else:
+                self.process.sleep(1.0)
+        self._subscribe()
 
     def drain(self, then: Drain) -> None:
         """As Membership.drain."""
@@ -197,7 +211,7 @@ class SimulatedMember(GroupSide):
             self._draining.end()
             self.member_id = ""
             self.state.phase = Phase.JOINING
-            self._later(0.02, self._subscribe)
+            self._later(0.02, self._enter)
         elif then is Drain.GO_ON:
             self._draining.end()
             self._rewind()

@@ -301,6 +301,11 @@ class Tenure:
                 return None
             self.worker.process.sleep(1.0)
 
+    def _may_join(self) -> bool | None:
+        """As SlotLease has it."""
+        with self._mutex:
+            return self.held.may_join()
+
     def _one_membership(self) -> Any:
         worker = self.worker
         around, process = worker.around, worker.process
@@ -312,6 +317,7 @@ class Tenure:
             around.topic,
             instance=slot.instance_id() if around.static else None,
             times=around.times,
+            may_join=self._may_join,
             changed=worker.bell.ring,
             begins=lambda who, work: around.batch_begins(worker, who, work),
         )

@@ -5,6 +5,7 @@ something is shrunk, and its timeline told.
 """
 
 import gc
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from tests.schedules.schedule import (
     told,
 )
 from tests.schedules.simulated_broker import GROUP
+from tests.schedules.simulated_fleet import LEASE
 from tests.schedules.simulated_member import SimulatedMember
 from tests.schedules.simulated_time import Process
 
@@ -52,6 +54,25 @@ def hold(seeds: range, *, most: int, kinds: tuple[str, ...] = KINDS) -> None:
 def test_schedules_hold(part: int) -> None:
     """1,800, with three workers each at first."""
     hold(range(part * 450, part * 450 + 450), most=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("change", "frozen"), [("none", (0.3, 1.2)), ("up", (6.0, 8.6)), ("roll", (6.0, 8.6))]
+)
+def test_an_owner_frozen_before_its_join_fences_nobody(
+    change: str, frozen: tuple[float, float]
+) -> None:
+    """I1, I6: its slot may have a new owner, with the same instance id [54]."""
+    assert Played(drawn(10717)).broken is None
+    for seed in range(30):
+        rng = random.Random(seed)
+        stop = Fault(rng.uniform(*frozen), "pause", rng.randrange(5), rng.uniform(LEASE, 28.0))
+        count = 2 if change == "up" else 0
+        schedule = replace(
+            drawn(seed, most=SMALL), static=True, change=change, count=count, faults=(stop,)
+        )
+        if Played(schedule).broken is not None:
+            pytest.fail(told(schedule), pytrace=False)
 
 
 @pytest.mark.slow

@@ -82,6 +82,8 @@ class Driven:
         """Gets the same columns as `rows`."""
         self.ours = True
         """Whether its slot is its own yet."""
+        self.confirmed: bool | None = True
+        """What the store answers directly before a join."""
         self.joining = False
         """Whether others of its group join."""
         self.may_end = threading.Event()
@@ -107,6 +109,7 @@ class Driven:
             marks=QuarantinedPartitions(
                 self.store, group="g", revision="r1", clock=CLOCK, events=events
             ),
+            may_join=lambda: self.confirmed,
             may_wait=lambda: True,
             nudging=Nudging(
                 ours=lambda: self.ours, joining=lambda: self.joining, clock=CLOCK, events=events

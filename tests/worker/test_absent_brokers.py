@@ -81,6 +81,7 @@ class Place:
                 options={"bootstrap.servers": "kafka:9092"},
                 topics=("orders",),
                 open_at=0.0,
+                may_join=lambda: True,
                 drain_timeout=60.0,
                 patience=PATIENCE,
                 skip_truncated=False,

@@ -54,6 +54,56 @@ def test_who_is_to_end_before_it_subscribed_does_not_join(
     assert kafka.subscribed == []
 
 
+@pytest.mark.parametrize("answer", [False, None])
+def test_a_slot_of_another_worker_is_not_joined(
+    kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool | None
+) -> None:
+    """Its join would fence the new owner; a silent store is waited for, until it is to end [54]."""
+    joining = Driven(kafka, tmp_path, monkeypatch)
+    joining.confirmed = answer
+    joining.member.start()
+    if answer is None:
+        assert not joining.member.join(1.5), "it waits"
+        joining.member.drain(Drain.CLOSE)
+    assert joining.member.join(20)
+    joining.end()
+    assert joining.member.ended is not None
+    assert (joining.member.ended.how, joining.member.ended.clean) == (End.CLOSED, True)
+    assert kafka.subscribed == []
+
+
+@pytest.mark.parametrize("confirmed", [True, None])
+def test_who_is_to_end_while_it_leaves_to_join_again_ends(
+    kafka: MemoryKafka, drive: Drive, confirmed: bool | None
+) -> None:
+    """It is no member by then: where the store is silent it does not join at all [54]."""
+    joined = drive(*PARTS)
+    joined.until(lambda: bool(joined.member.state.partitions), "its partitions")
+    joined.confirmed = confirmed
+    joined.member.drain(Drain.REJOIN)
+    joined.until(lambda: not joined.member.state.partitions, "its leave")
+    joined.member.drain(Drain.CLOSE)
+    assert joined.member.join(20)
+    assert joined.member.ended is not None
+    assert joined.member.ended.how is End.CLOSED
+    assert len(kafka.subscribed) == (2 if confirmed else 1)
+
+
+def test_a_member_joins_once_the_store_answers(
+    kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its probe sees it move meanwhile."""
+    joining = Driven(kafka, tmp_path, monkeypatch)
+    joining.confirmed = None
+    joining.member.start()
+    assert not joining.member.join(1.5), "it waits"
+    assert joining.member.state.moves(time.monotonic(), stalled=5.0, patience=5.0)
+    assert kafka.subscribed == []
+    joining.confirmed = True
+    joining.until(lambda: bool(kafka.subscribed), "its join")
+    joining.end()
+
+
 @pytest.mark.broker
 def test_librdkafka_answers_nothing_about_offsets_while_it_closes(broker, unique) -> None:
     """Why: the assignment of a join that was answered comes inside close()."""

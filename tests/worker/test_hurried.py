@@ -113,6 +113,7 @@ class Crew:
             marks=QuarantinedPartitions(
                 self._store, group=self.group, revision="r1", clock=CLOCK, events=events
             ),
+            may_join=lambda: True,
             may_wait=lambda: True,
             nudging=Nudging(
                 ours=lambda: True,

@@ -138,6 +138,38 @@ def test_an_old_renewal_is_not_believed(scene: Scene):
     assert not scene.holding.still_ours()
 
 
+def test_a_slot_is_confirmed_before_its_join(scene: Scene):
+    """An owner that stood still, or whose store is silent, may have a successor [54]."""
+    assert scene.holding.may_join()
+    asked = scene.store.renewals
+    scene.clock.sleep(LEASE / 3 - 1)
+    assert scene.holding.may_join()
+    assert scene.store.renewals == asked, "nobody takes it so soon"
+    scene.clock.sleep(2)
+    scene.store.refuses = Unreachable("nobody answers")
+    assert scene.holding.may_join() is None
+    scene.store.refuses = None
+    assert scene.holding.may_join()
+    scene.lose()
+    scene.clock.sleep(LEASE)
+    assert scene.holding.may_join() is False
+
+
+def test_a_renewal_whose_answer_came_late_confirms_nothing(scene: Scene, monkeypatch):
+    """The worker stood still between its write and its answer: another owner may follow [39]."""
+    renew = scene.store.renew
+
+    def late(slot: Slot) -> Slot | None:
+        stored = renew(slot)
+        scene.clock.sleep(LEASE)
+        return stored
+
+    monkeypatch.setattr(scene.store, "renew", late)
+    assert scene.holding.may_join() is None
+    monkeypatch.undo()
+    assert scene.holding.may_join()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_release_says_whether_it_was_clean(scene: Scene, clean: bool):
     """The next taker has to cure first where it was not [3]."""

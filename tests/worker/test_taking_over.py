@@ -198,6 +198,7 @@ def unstarted(scene: Scene, holder: SlotHolder) -> Membership:
         protocol=scene.tools.protocol,
         runner=scene.runner,
         marks=holder._quarantine,
+        may_join=lambda: True,
         may_wait=lambda: True,
         nudging=Nudging(
             ours=lambda: holder._lease.lost is None,

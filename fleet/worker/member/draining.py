@@ -45,5 +45,6 @@ class Draining:
         return Drain.is_over(busy=busy, unsettled=unsettled, in_time=now < self._by)
 
     def end(self) -> None:
-        """Read again."""
-        self.then = None
+        """Read again, unless more was asked while the member left to join again."""
+        if self.then in {Drain.REJOIN, Drain.GO_ON}:
+            self.then = None

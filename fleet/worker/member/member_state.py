@@ -147,6 +147,8 @@ class MembershipOptions:
     drain_timeout: float
     patience: float
     """Seconds it waits for brokers before a batch is void: the session timeout [32]."""
+    may_join: Callable[[], bool | None]
+    """Whether its slot has no other owner; None: not known yet. Asked directly before a join."""
     skip_truncated: bool
     metadata_refresh: float
     """Seconds between two looks at topics: new partitions, topics made again."""

@@ -41,8 +41,7 @@ from fleet.worker.offsets.topics import TopicWatch, look_around
 
 _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01
-_STILL: Final = 0.05
-"""Seconds to wait for commands where nothing is read."""
+_STILL: Final = 0.05  # seconds to wait for commands where nothing is read
 
 
 class Membership:
@@ -137,8 +136,7 @@ class Membership:
             with self.state.waits(self._clock):
                 self._connect()
             self._await_gate()
-            if not self._done:
-                self._subscribe()
+            self._subscribe()
             while not self._done:
                 self._turn()
             if self._stalled is not None:
@@ -208,14 +206,18 @@ class Membership:
         opens = self._clock.monotonic() + (self._terms.open_at - self._clock.now())
         while not self._done and (left := opens - self._clock.monotonic()) > 0:
             if left > 0.05:
-                self._commands.serve(min(left - 0.03, 0.1))
+                self._serve(min(left - 0.03, 0.1))
             else:
                 self._clock.sleep(left)
-            self.state.moved_at = self._clock.monotonic()
             self._errors.check()
         self._commands.serve(0.0)  # whoever was asked to end meanwhile does not join
 
     def _subscribe(self) -> None:
+        while not self._done and (ours := self._terms.may_join()) is not True:
+            self._done = ours is False or self._draining.then is Drain.CLOSE
+            self._serve(1.0)
+        if self._done:
+            return
         self._subscription.join(self._clock.monotonic())
         self.state.joined_at, self._joined = self._clock.now(), self._clock.monotonic()
         self._events.emit("subscribed")

@@ -6,6 +6,7 @@ and a clock; `SlotLease` calls them from its thread and under its lock, and the 
 (tests/schedules) from processes on simulated time. Cost: whoever calls from several threads locks.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -39,7 +40,7 @@ class HeldSlot:
         self._fields = fields
         self._clock = clock
         self._say = say
-        self._renewed_at = clock.monotonic()
+        self._renewed_at = -math.inf
 
     def renew(self) -> bool:
         """Write the fields; False where the slot is somebody else's.
@@ -52,6 +53,7 @@ class HeldSlot:
         """The same; None where the store does not say whose the slot is."""
         if self.lost is not None:
             return False
+        began = self._clock.monotonic()  # its answer may be read long after it was stored
         try:
             told = replace(self.slot, lease=self._lease, **self._fields())
             stored = self._store.renew(told)
@@ -64,13 +66,26 @@ class HeldSlot:
             self.lost = f"slot {self.slot.number} has another holder or token"
             return False
         self.slot = stored
-        self._renewed_at = self._clock.monotonic()
+        self._renewed_at = began
         return True
 
     @property
     def fresh(self) -> bool:
-        """Whether the last renewal is younger than a third of the lease."""
+        """Whether the last renewal began less than a third of the lease ago."""
         return self._clock.monotonic() - self._renewed_at < self._lease / 3
+
+    def may_join(self) -> bool | None:
+        """Tell whether no other worker can own the slot now; None: the store does not say [54].
+
+        Ask the store if the last renewal is too old, directly before each join.
+        """
+        if self.lost is None and not self.fresh:
+            self.confirm()
+        if self.lost is not None:
+            return False
+        if not self.fresh:
+            self._say(f"slot {self.slot.number} is not confirmed by the store: waiting to join")
+        return self.fresh or None
 
     def give_up(self, *, clean: bool, closed: bool = False, gone: bool = False) -> bool:
         """See `SlotLease.release`; nobody renews any more."""

@@ -224,6 +224,7 @@ class SlotHolder:
             protocol=tools.protocol,
             runner=tools.runner,
             marks=self._quarantine,
+            may_join=self._lease.may_join,
             may_wait=self._may_wait,
             nudging=Nudging(
                 ours=lambda: self._lease.lost is None,

@@ -211,6 +211,13 @@ class SlotLease:
         with self._lock:
             return self._held.confirm()
 
+    def may_join(self) -> bool | None:
+        """Tell whether no other worker can own the slot now; see `HeldSlot.may_join`."""
+        if self.lost is None and self._held.fresh:
+            return True
+        with self._lock:
+            return self._held.may_join()
+
     def still_ours(self) -> bool:
         """Ask the store where the last renewal is older than a third of the lease."""
         return self.lost is None if self._held.fresh else self.renew()
