@@ -325,6 +325,10 @@ class SlotStore(Protocol):
         """
         ...
 
+    def committed(self, group: str, *topics: str) -> frozenset[str]:
+        """Return the topics that the group has committed offsets of, with these added [53]."""
+        ...
+
     def slots(self, group: str) -> tuple[Slot, ...]:
         """All slots that were ever opened, by number; unheld ones too."""
         ...
@@ -357,9 +361,8 @@ class SlotStore(Protocol):
         ...
 
     def release(self, slot: Slot, *, clean: bool) -> bool:
-        """Give the slot up if (holder, token) still match.
-
-        Holder None, phase free (or closed where the slot's phase is CLOSED), member_id kept.
+        """Give the slot up if (holder, token) still match: holder None, member_id kept, phase free
+        (or closed where the slot's phase is CLOSED).
         """
         ...
 

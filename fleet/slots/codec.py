@@ -61,6 +61,7 @@ def record_as_json(record: GateRecord) -> dict[str, Any]:
         "opened": sorted(record.opened),
         "trials": trials_as_json(record.trials),
         "going": sorted(record.going),
+        "committed": sorted(record.committed),
         "token": record.token,
     }
 
@@ -72,6 +73,7 @@ def record_from_json(value: Mapping[str, Any], *, made: frozenset[int]) -> GateR
         opened=frozenset(value.get("opened", made)),
         trials=trials_from_json(value.get("trials", {})),
         going=frozenset(value.get("going", ())),
+        committed=frozenset(value.get("committed", ())),
         token=value.get("token", 0),
     )
 

@@ -27,5 +27,7 @@ class GateRecord:
     """By revision."""
     going: frozenset[str] = frozenset()
     """Workers that were asked to go: they live until they are removed, and take nothing."""
+    committed: frozenset[str] = frozenset()
+    """Topics that the group has committed offsets of, whether Kafka keeps them or not [53]."""
     token: int = 0
     """The latest of the changes whose actors wrote here: who has an older one is stale."""

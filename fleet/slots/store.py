@@ -115,6 +115,18 @@ class Store:
                 return stored
         return None
 
+    def committed(self, group: str, *topics: str) -> frozenset[str]:
+        """Return the topics that the group has committed offsets of, with these added [53].
+
+        Writes only what is new: once per group, as a rule.
+        """
+        known = self._objects.record(group, fresh=True).committed
+        if not known.issuperset(topics):
+            self._objects.change_record(
+                group, lambda record: replace(record, committed=record.committed.union(topics))
+            )
+        return known.union(topics)
+
     # --- slots ------------------------------------------------------------------------------
 
     def slots(self, group: str) -> tuple[Slot, ...]:

@@ -61,10 +61,11 @@ def test_an_unwritten_lease_is_a_free_slot():
     st.frozensets(st.integers(0, 99)),
     st.dictionaries(st.text(max_size=10), st.text(max_size=10)),
     st.dictionaries(st.text(max_size=10), st.from_type(Claim), max_size=3),
+    st.frozensets(st.text(max_size=10)),
 )
-def test_the_gates_lease_reads_back(gate, opened, templates, trials):
-    """Gate, opened slots, templates and claims; `first` is left to whoever rendered it."""
-    record = GateRecord(gate=gate, opened=opened, trials=trials)
+def test_the_gates_lease_reads_back(gate, opened, templates, trials, committed):
+    """All that it holds; `first` is left to whoever rendered it."""
+    record = GateRecord(gate=gate, opened=opened, trials=trials, committed=committed)
     held = GateLease(record=record, templates=PublishedTemplates(templates))
     found = lease()
     found["metadata"]["annotations"][objects.FIRST] = '{"slots":2,"after":60}'

@@ -5,7 +5,7 @@ Doubles: confluent-kafka's clients (tests/support/memory_kafka.py) and PySpark's
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,9 @@ class Session(spark_stand_in.Session):
 class Driven:
     """One member at work; its job notes rows, and waits where it is told to."""
 
+    begun: Callable[[], Collection[str]] = staticmethod(frozenset)
+    """Topics that its group has committed offsets of, by the store."""
+
     def __init__(
         self,
         kafka: MemoryKafka,
@@ -110,6 +113,7 @@ class Driven:
                 self.store, group="g", revision="r1", clock=CLOCK, events=events
             ),
             may_join=lambda: self.confirmed,
+            begun=self.begun,
             may_wait=lambda: True,
             nudging=Nudging(
                 ours=lambda: self.ours, joining=lambda: self.joining, clock=CLOCK, events=events

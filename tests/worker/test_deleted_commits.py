@@ -112,6 +112,13 @@ def test_a_new_group_begins_at_the_end(scene: Scene) -> None:
     assert all(each.expired is None for each in scene.starts())
 
 
+def test_a_group_that_only_the_store_remembers_begins_at_the_start(scene: Scene) -> None:
+    """The coordinator's log holds nothing of it any more; another topic of its is new."""
+    begun = scene.starts(begun=lambda: {scene.name})
+    assert [(each.position, each.expired, each.resumes) for each in begun] == [(0, 100, False)] * 2
+    assert [each.position for each in scene.starts(begun=lambda: {"another"})] == [100, 100]
+
+
 def test_a_group_goes_on_at_its_last_position(scene: Scene) -> None:
     """Of the partition that it had; a reset to an earlier offset was its last word."""
     scene.commit(90)

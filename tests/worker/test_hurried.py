@@ -114,6 +114,7 @@ class Crew:
                 self._store, group=self.group, revision="r1", clock=CLOCK, events=events
             ),
             may_join=lambda: True,
+            begun=frozenset,
             may_wait=lambda: True,
             nudging=Nudging(
                 ours=lambda: True,

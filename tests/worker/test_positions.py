@@ -4,13 +4,15 @@ The real membership, pipeline and assigner; what it did is told by the cluster.
 """
 
 import json
+import time
 
 import pytest
 
+from fleet.errors import Unreachable
 from fleet.model import TopicPartition
 from fleet.worker.offsets.commit_metadata import encode_plan
 from tests.support.memory_kafka import MemoryKafka
-from tests.worker.driving import Drive
+from tests.worker.driving import Drive, Driven
 
 P = [TopicPartition("t", number) for number in range(8)]
 PROTOCOLS = [
@@ -164,6 +166,60 @@ def test_members_that_begin_together_begin_at_the_end(kafka, drive: Drive):
     other = drive(P[1], start_from="latest")
     other.until(lambda: bool(kafka.committed(P[1])), "the second")
     assert kafka.committed(P[1]) == [3]
+
+
+@pytest.mark.parametrize(
+    ("topics", "at"), [({"t"}, 0), ({"another"}, 3)], ids=["this one", "another one"]
+)
+def test_a_group_whose_commits_nobody_remembers_is_not_new(
+    kafka, drive: Drive, monkeypatch: pytest.MonkeyPatch, topics: set[str], at: int
+):
+    """The store knows that it has committed the topic: it skips nothing, and names the gap [53]."""
+    monkeypatch.setattr(Driven, "begun", staticmethod(lambda: topics))
+    driven = drive(P[0], start_from="latest")
+    driven.until(lambda: bool(kafka.committed(P[0])), "the beginning")
+    assert kafka.committed(P[0])[0] == at
+    gap = driven.member.state.gap
+    assert gap is None if at else gap and "it goes on at 0, the log's start" in gap
+    assert driven.member.state.committed == {"t"}
+    other = drive(P[1], start_from="latest")
+    other.until(lambda: bool(kafka.committed(P[1])), "its neighbour")
+    assert kafka.committed(P[1])[0] == at
+
+
+def test_what_the_store_knows_is_asked_before_what_kafka_knows(
+    kafka, drive: Drive, monkeypatch: pytest.MonkeyPatch
+):
+    """A neighbour that begins at this moment commits before it tells the store [53]."""
+
+    def begun() -> set[str]:
+        kafka.commits[P[0]] = (3, '{"v":1,"rev":"r1","topic":"id-1","parts":2}')
+        return {"t"}
+
+    monkeypatch.setattr(Driven, "begun", staticmethod(begun))
+    driven = drive(P[1], start_from="latest")
+    driven.until(lambda: bool(kafka.committed(P[1])), "the beginning")
+    assert kafka.committed(P[1]) == [3]
+
+
+def test_a_silent_store_is_waited_for_before_a_group_counts_as_new(
+    kafka, drive: Drive, monkeypatch: pytest.MonkeyPatch
+):
+    """Its answer decides whether records are skipped [53]."""
+    answers = [{"t"}]
+
+    def begun() -> set[str]:
+        if answers:
+            raise Unreachable("the store is locked")
+        return {"t"}
+
+    monkeypatch.setattr(Driven, "begun", staticmethod(begun))
+    driven = drive(P[0], start_from="latest")
+    time.sleep(0.5)
+    assert not kafka.committed(P[0])
+    answers.clear()
+    driven.until(lambda: bool(kafka.committed(P[0])), "the beginning")
+    assert kafka.committed(P[0])[0] == 0
 
 
 def test_an_added_partition_begins_at_its_start(kafka, drive: Drive):

@@ -161,6 +161,24 @@ def test_a_slot_given_up_before_the_cure_ended_is_not_clean(shop: Shop):
     assert shop.slot().spark_session == "theirs"
 
 
+def test_what_a_member_has_committed_is_told_to_the_store(slow_shop: Shop):
+    """Once: the group is not new any more, however long Kafka keeps its offsets [53]."""
+    holder = SlotHolder.take(slow_shop.tools, Slot(group=GROUP, number=0))
+    assert holder is not None
+    serving = threading.Thread(target=holder.serve)
+    serving.start()
+    while (member := holder._membership) is None:
+        SYSTEM.sleep(0.02)
+    member.state.committed = frozenset({"t"})
+    while slow_shop.store.committed(GROUP) != {"t"}:
+        SYSTEM.sleep(0.02)
+    while holder._committed != {"t"}:
+        SYSTEM.sleep(0.02)
+    slow_shop.stop.set()
+    serving.join(15)
+    assert not serving.is_alive()
+
+
 @pytest.mark.parametrize("membership", ["static", "dynamic"])
 def test_a_slot_that_is_somebody_elses_is_left_at_once(
     membership: str, tmp_path: Path, mock_broker: str

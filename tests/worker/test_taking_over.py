@@ -199,6 +199,7 @@ def unstarted(scene: Scene, holder: SlotHolder) -> Membership:
         runner=scene.runner,
         marks=holder._quarantine,
         may_join=lambda: True,
+        begun=frozenset,
         may_wait=lambda: True,
         nudging=Nudging(
             ours=lambda: holder._lease.lost is None,

@@ -39,6 +39,7 @@ TEMPLATES: Final = f"{PREFIX}/templates"
 FIRST: Final = f"{PREFIX}/first"
 TRIALS: Final = f"{PREFIX}/trials"
 GOING: Final = f"{PREFIX}/going"
+COMMITTED: Final = f"{PREFIX}/committed"
 TOKEN: Final = f"{PREFIX}/token"
 """Of the change whose actor was the last to write the gate, or to adopt a change."""
 BEAT: Final = f"{PREFIX}/beat"
@@ -245,6 +246,7 @@ def gate_from(found: Object, group: str) -> GateLease:
                 opened=frozenset(json.loads(annotation(found, OPENED) or "[]")),
                 trials=trials_from_json(json.loads(annotation(found, TRIALS) or "{}")),
                 going=frozenset(json.loads(annotation(found, GOING) or "[]")),
+                committed=frozenset(unpacked(annotation(found, COMMITTED) or "[]")),
                 token=int(annotation(found, TOKEN) or 0),
             ),
             templates=PublishedTemplates(dict(json.loads(annotation(found, TEMPLATES) or "{}"))),
@@ -266,6 +268,7 @@ def with_gate(found: Object, lease: GateLease) -> Object:
             TEMPLATES: text(dict(lease.templates.known)),
             TRIALS: text(trials_as_json(record.trials)) if record.trials else None,
             GOING: text(sorted(record.going)) if record.going else None,
+            COMMITTED: packed(sorted(record.committed)) if record.committed else None,
             TOKEN: str(record.token) if record.token else None,
         },
     )

@@ -54,6 +54,7 @@ class Committer:
         errors = [error for _, error in told if error.code() != _UNKNOWN_TOPIC]
         if not errors:
             self._state.last_commit_at = self._clock.now()
+            self._state.committed |= {e.topic for e in entries} - {tp.topic for tp in deleted}
             return Committed.DONE, deleted
         if any(each.code() == KafkaError.OFFSET_METADATA_TOO_LARGE for each in errors):
             raise _too_large(entries)

@@ -39,6 +39,8 @@ class MemberState:
     gap: str | None = None
     """Where partitions went on whose commits Kafka had deleted."""
     last_commit_at: float | None = None
+    committed: frozenset[str] = frozenset()
+    """Topics that this member has committed offsets of."""
     error: str | None = None
     failed: bool = False
     """The last batch failed, in part or whole; that a partition is stopped since is no failure."""

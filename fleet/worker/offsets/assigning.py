@@ -7,8 +7,9 @@ A position that is not the committed one is `chosen`, and committed before it is
 A partition whose leader is away begins later, and holds up no other one (`leader_watch`). A topic
 with another id was made again, unless the address leads to another cluster by now, whose offsets
 were brought there. A group whose commits the coordinator deleted is not new: `latest` means its
-last position where that is known, else the log's start [53]. Cost: two or three round trips (a few
-milliseconds) per assignment; five seconds where a leader is away.
+last position where that is known, else the log's start [53]. The store keeps for longer than Kafka
+which topics a group has committed. Cost: two or three round trips (a few milliseconds) per
+assignment; five seconds where a leader is away.
 """
 
 import contextlib
@@ -67,9 +68,13 @@ class Assigner:
         patience: float,
         clock: Clock,
         config: Mapping[str, Any] | None = None,
+        begun: Callable[[], Collection[str]] = frozenset,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """begun: asks the store for topics that the group has committed offsets of."""
         self._admin = admin
+        self._begun = begun
+        self._say = say
         self._deleted = DeletedCommits(admin, config, clock=clock, say=say)
         self._latest = start_from == "latest"
         self._isolation = (
@@ -103,11 +108,13 @@ class Assigner:
         latest: Mapping[TopicPartition, int] = {}
         deleted: Mapping[TopicPartition, Any] = {}
         if self._latest and (new := [tp for tp in new if tp.topic not in again]):
-            parts = self._parts(consumer, new)
+            begun = self._ask_begun()  # before Kafka is asked: another member may commit meanwhile
+            parts, untouched = self._parts(consumer, new)
             at_end = [tp for tp in new if tp.partition < (parts[tp.topic] or 0)]
             latest, unended = self._there(at_end, _LATEST) if at_end else ({}, {})
             untold = {**untold, **unended}
-            deleted = self._deleted.of(consumer, latest.keys(), self._ids)
+            lost = dict.fromkeys(tp for tp in latest if tp.topic in begun & untouched)
+            deleted = lost | dict(self._deleted.of(consumer, latest.keys(), self._ids))
         return tuple(
             self._start(
                 tp,
@@ -123,7 +130,21 @@ class Assigner:
             for tp in tps
         )
 
-    def _parts(self, consumer: Any, new: Sequence[TopicPartition]) -> dict[str, int | None]:
+    def _ask_begun(self) -> frozenset[str]:
+        """Topics that the group has committed offsets of; a silent store is waited for, too."""
+        deadline = self._clock.monotonic() + self._patience
+        while True:
+            try:
+                return frozenset(self._begun())
+            except Unreachable as error:
+                if self._clock.monotonic() >= deadline:
+                    raise
+                self._say(f"waiting for the store, to learn what the group committed: {error}")
+                self._clock.sleep(1.0)
+
+    def _parts(
+        self, consumer: Any, new: Sequence[TopicPartition]
+    ) -> tuple[dict[str, int | None], set[str]]:
         """How many partitions each topic had when the group began it at its end; maybe just now.
 
         Only partitions from that number on were added since, and begin at their start. Others
@@ -131,8 +152,9 @@ class Assigner:
         alone does not say that a partition is new. None where the topic was begun by a release
         that did not tell (or at its start): whether a partition without a commit was added or
         stood idle since, nobody knows then. It begins at its start: an idle one's history is
-        read, but nothing that came meanwhile is skipped.
+        read, but nothing that came meanwhile is skipped. Beside it: topics without any commit.
         """
+        untouched: set[str] = set()
 
         def ask() -> dict[str, int | None]:
             found: dict[str, int | None] = {}
@@ -143,12 +165,12 @@ class Assigner:
                 told = _raise_errors(consumer.committed(asked, _TIMEOUT))
                 read = [each.metadata for each in told if each.offset >= 0]
                 known = [decode_parts(text) for text in read if self._is_ours(topic, text)]
+                (untouched.discard if read else untouched.add)(topic)
                 counts = [number for number in known if number is not None]
                 found[topic] = min(counts, default=None) if read else count
             return found
 
-        made: dict[str, int | None] = self._insist(ask, new)
-        return made
+        return self._insist(ask, new), untouched
 
     def _is_void(self, topic: str, stored: Any) -> bool:
         """Whether what is committed tells of another topic of this name in this very cluster."""

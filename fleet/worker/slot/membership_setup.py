@@ -4,7 +4,7 @@ Everything that librdkafka is told is here and in `protocols.py`, with the reaso
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient
@@ -55,6 +55,7 @@ def membership_of(
     runner: BatchRunner,
     marks: QuarantinedPartitions,
     may_join: Callable[[], bool | None],
+    begun: Callable[[], Collection[str]],
     may_wait: Callable[[], bool],
     nudging: Nudging,
     clock: Clock,
@@ -102,6 +103,7 @@ def membership_of(
             patience=session_timeout(settings),
             clock=clock,
             config=quiet,
+            begun=begun,
             say=events.log,
         ),
         marks=marks.on_assign,

@@ -69,6 +69,7 @@ class SlotHolder:
         self._changes = SeenChanges(tools.clock)
         self._told: tuple[Any, ...] = ()
         self._told_batches = 0
+        self._committed = frozenset[str]()
         self._lease = SlotLease(
             tools.store,
             slot,
@@ -225,6 +226,7 @@ class SlotHolder:
             runner=tools.runner,
             marks=self._quarantine,
             may_join=self._lease.may_join,
+            begun=lambda: tools.store.committed(tools.settings.group.group),
             may_wait=self._may_wait,
             nudging=Nudging(
                 ours=lambda: self._lease.lost is None,
@@ -272,11 +274,22 @@ class SlotHolder:
             lifted = self._quarantine.lifted(membership.state.quarantined)
             if lifted:
                 membership.lift(lifted)
+            self._keep_committed(state.committed)
             watcher = tools.watcher
             changed = self._changes.look(watcher.gate, watcher.slots, watcher.dead())
             if changed is not None:
                 membership.hear(*changed)
         self._answer(membership)
+
+    def _keep_committed(self, topics: frozenset[str]) -> None:
+        """Tell the store, once, which topics the group has committed offsets of [53]."""
+        if topics <= self._committed:
+            return
+        group = self._tools.settings.group.group
+        try:
+            self._committed = self._tools.store.committed(group, *topics)
+        except FleetError as error:
+            self._tools.events.log_rarely(str(error))
 
     def _answer(self, membership: Membership) -> None:
         """Begin what the gate (or a signal) asks for now; take back what it asks no more."""
