@@ -4,7 +4,7 @@ A standby has Spark up and a dummy batch behind it, so that taking a slot costs 
 join. This module counts and asks; the runtime keeps processes alive.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from fleet.act.runtime import Runtime
@@ -19,6 +19,8 @@ Wait = Callable[..., None]
 end."""
 _LEAST_SILENCE: Final = 3.0
 """Seconds without a report that prove nothing on a busy machine, however short the lease."""
+_GAP: Final = 1 / 3
+"""Of that time: a manager that stood still for longer has no evidence of silence [39]."""
 _UNUSED_GRACE = 10.0
 """Seconds for a worker to end that has only just been started."""
 
@@ -27,33 +29,49 @@ class HeardReports:
     """When standbys reported last, as one manager sees it over all steps of a change.
 
     A process that is frozen runs, and its last report says that it is warm: nothing but its next
-    report shows that it could take a slot now. Standbys report thrice a lease.
+    report shows that it could take a slot now. Standbys report thrice a lease. A manager that was
+    frozen itself counts a standby's silence anew [39].
     """
 
     def __init__(self, *, lease: float, clock: Clock) -> None:
         self._limit = max(lease / 2, _LEAST_SILENCE)
         self._clock = clock
+        self._awake_at = self._awake_since = clock.monotonic()
+        self.silent: frozenset[str] = frozenset()
+        """Standbys that did not report for long enough, as of the last reading."""
         self._seen: dict[str, tuple[int, float, bool]] = {}
         """Worker → its report's counter, since when that is seen, and whether it followed another
         one that was seen."""
 
-    def note(self, reports: Iterable[WorkerReport]) -> None:
-        """A look at all reports."""
+    def awake(self) -> float:
+        """Note that this process runs, and return the monotonic time: wherever it waits."""
         now = self._clock.monotonic()
+        if now - self._awake_at > _GAP * self._limit:
+            self._awake_since = now
+        self._awake_at = now
+        return now
+
+    def read(self, ask: Callable[[], tuple[WorkerReport, ...]]) -> tuple[WorkerReport, ...]:
+        """Read all reports, and judge them by the time before the reading."""
+        now = self.awake()
+        reports = ask()
         for report in reports:
             counter, _, _ = self._seen.get(report.worker, (None, now, False))
             if report.counter != counter:
                 self._seen[report.worker] = (report.counter, now, counter is not None)
+        self.silent = frozenset(
+            each.worker
+            for each in reports
+            if each.phase == "standby"
+            and each.slot is None
+            and now - max(self._seen[each.worker][1], self._awake_since) > self._limit
+        )
+        return reports
 
     def answers(self, worker: str) -> bool:
         """Whether it was seen to report just now."""
         _, since, followed = self._seen.get(worker, (0, 0.0, False))
         return followed and self._clock.monotonic() - since <= self._limit
-
-    def is_silent(self, report: WorkerReport) -> bool:
-        """Whether a standby was looked at for long enough, and did not report."""
-        _, since, _ = self._seen.get(report.worker, (0, self._clock.monotonic(), False))
-        return report.phase == "standby" and self._clock.monotonic() - since > self._limit
 
 
 class StandbyPool:
@@ -126,16 +144,13 @@ class StandbyPool:
 
     def silent(self) -> frozenset[str]:
         """Standbys that run and do not report: frozen, or cut off from the store."""
-        heard, reports = self._heard, self._reports()
-        if heard is None:
-            return frozenset()
-        return frozenset(r.worker for r in reports if r.slot is None and heard.is_silent(r))
+        self._reports()
+        return frozenset() if self._heard is None else self._heard.silent
 
     def _reports(self) -> tuple[WorkerReport, ...]:
-        found = self._store.reports(self._group)
-        if self._heard is not None:
-            self._heard.note(found)
-        return found
+        if self._heard is None:
+            return self._store.reports(self._group)
+        return self._heard.read(lambda: self._store.reports(self._group))
 
     def ensure(self, revision: str, count: int, *, least: int | None = None) -> int:
         """Have at least `count` workers without a slot; how many of them there can be.

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.act.standby_pool import StandbyPool
+from fleet.act.standby_pool import HeardReports, StandbyPool
 from fleet.errors import NoRoom
 from fleet.model import StepKind
-from fleet.slots import ChangeState
+from fleet.slots import ChangeState, WorkerReport
 from tests.acting.standbys import GROUP
 from tests.support.plans import step_of
 
@@ -40,6 +40,40 @@ def test_a_starting_one_is_not_warm(scene):
     here.clock.sleep(2)
     assert {r.worker for r in here.store.reports(GROUP)} == set(started)
     assert pool(here).warm("new") == ()
+
+
+@pytest.mark.parametrize("moment", ["before the reading", "after it"])
+def test_a_manager_that_was_frozen_takes_no_standby_for_silent(scene, monkeypatch, moment: str):
+    """Fault: one more worker was started beside each that was well [39]."""
+    here = scene()
+    here.running(1)
+    (spare,) = pool(here).warm("old")
+    heard = HeardReports(lease=9.0, clock=here.clock)
+    ours = StandbyPool(here.crowd, here.store, GROUP, heard=heard, say=here.told.append)
+    reports, frozen, counter = here.store.reports(GROUP), 0.0, 0
+
+    def read(group: str) -> tuple[WorkerReport, ...]:
+        here.clock.at += frozen if moment == "before the reading" else 0.0
+        found = tuple(replace(r, counter=r.counter + counter) for r in reports)
+        here.clock.at += frozen if moment == "after it" else 0.0
+        return found
+
+    monkeypatch.setattr(here.store, "reports", read)
+    for _ in range(8):
+        counter += 1
+        assert not ours.silent()
+        here.clock.at += 1.0
+    assert ours.warm("old") == (spare,)
+    frozen = 60.0
+    assert not ours.silent()
+    frozen = 0.0
+    for _ in range(5):  # all were frozen: it reports within a third of its lease
+        assert not ours.silent()
+        here.clock.at += 1.0
+    for _ in range(60):  # a step that looks at no standby
+        here.clock.at += 1.0
+        heard.awake()
+    assert ours.silent() == {spare}, "one that does not report is found as before"
 
 
 def test_the_cold_go_before_the_warm(scene):

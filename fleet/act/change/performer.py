@@ -155,7 +155,7 @@ class Performer:
         end = self.clock.monotonic() + timeout
         looked = 0.0
         while not predicate():
-            now = self.clock.monotonic()
+            now = self._heard.awake()
             if self._lease is not None:
                 self._lease.check()
             if now > end:
