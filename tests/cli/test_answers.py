@@ -369,12 +369,19 @@ def test_status_of_one_group_shows_partitions_and_slots():
 
 
 @pytest.mark.parametrize("detail", [True, False])
-def test_what_refuses_workers_is_shown(detail):
-    """A pod that is not made has no row of its own."""
+@pytest.mark.parametrize(("workers", "worst"), [(1, LagVerdict.WARN), (0, LagVerdict.STOP)])
+def test_what_refuses_workers_is_shown(detail, workers, worst):
+    """A pod that is not made has no row of its own; without it the group is not OK."""
     told = "0 of 3 pods were made: minimum memory usage per Container is 1Gi"
-    status = dataclasses.replace(STATUS, managed=dataclasses.replace(STATUS.managed, refusal=told))
+    there = STATUS.managed.workers[:workers]
+    managed = dataclasses.replace(STATUS.managed, refusal=told, workers=there)
+    well = GroupVerdict(group="orders", verdict=LagVerdict.OK, sentence="")
+    verdict = with_failing("orders", well, managed)
+    status = dataclasses.replace(STATUS, managed=managed, verdict=verdict)
     text = printed(print_status, SNAPSHOT, [status], now=200.0, detail=detail)
-    assert f"refused orders: {told}" in " ".join(text.split())
+    said = f"{worst} orders: the cluster refuses workers: {told}"
+    assert " ".join(text.split()).count(said) == 1
+    assert verdict.level is not Level.OK
     answer = status_answer(SNAPSHOT, [status], (), recent=RECENT, detail=detail)
     assert answer["groups"][0]["managed"]["workers"]["refusal"] == told
 

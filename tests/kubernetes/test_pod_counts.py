@@ -9,8 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.kubernetes.deployment import pod_counts
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.deployment import examining, pod_counts
 from fleet.kubernetes.deployment.pod_counts import CountedReplicaSet, PodCounts
+from fleet.model.findings import Severity
+from tests.support.declared import ON_KUBERNETES, group_spec
 
 
 def shape(old: int, new: int, *, replicas: int, surge: int = 1, held: bool = True) -> PodCounts:
@@ -55,6 +58,20 @@ def test_an_empty_deployment_just_starts() -> None:
     """After `down` there is nothing to protect; a held Deployment of none would start none."""
     empty = shape(0, 0, replicas=0, held=False)
     assert pod_counts.ahead_of(empty, 3) == ({}, pod_counts.at_rest(3))
+
+
+@pytest.mark.parametrize(
+    ("least", "level"), [((2, 1), Severity.WARN), ((0, 1), Severity.WARN), ((0, 0), Severity.OK)]
+)
+def test_a_fleet_that_wants_no_pods_is_not_ok(least: tuple[int, int], level: Severity) -> None:
+    """So it stands after a first start that was refused whole, unless no worker is declared."""
+    replicas = {"min": least[0], "standby": least[1]}
+    fleet = group_spec("orders", replicas=replicas, runtime=ON_KUBERNETES)
+    empty = shape(0, 0, replicas=0, held=False)
+    names = ObjectNames("main", "orders")
+    (found,) = examining._deployment(fleet, "fleets", names, empty, [])
+    assert found.level is level
+    assert ("wants no pods" in found.found) == (level is Severity.WARN)
 
 
 @pytest.mark.parametrize(

@@ -214,17 +214,22 @@ def statuses(
 def with_failing(
     group: str, verdict: GroupVerdict | None, managed: Managed | None
 ) -> GroupVerdict | None:
-    """The verdict, no better than WARN where a worker ends again and again; STOP where all do.
+    """The verdict, no better than WARN where a worker ends again and again or the cluster refuses
+    one; STOP where no worker can run.
 
     What its log keeps up with says nothing of the workers that are to go on with it.
     """
-    if managed is None or not managed.failing:
+    if managed is None or not (managed.failing or managed.refusal):
         return verdict
     wanted = [worker for worker in managed.workers if worker.wanted]
-    failing = managed.failing
-    worst = max(failing, key=lambda worker: worker.failures)
-    count = f"{len(failing)} of {plural(len(wanted), 'worker')}"
-    told = f"{count} cannot run: {worst.name} {how_it_fails(worst)}"
+    failing, sentences = managed.failing, []
+    if failing:
+        worst = max(failing, key=lambda worker: worker.failures)
+        count = f"{len(failing)} of {plural(len(wanted), 'worker')}"
+        sentences.append(f"{count} cannot run: {worst.name} {how_it_fails(worst)}")
+    if managed.refusal:
+        sentences.append(f"the cluster refuses workers: {managed.refusal}")
+    told = "; ".join(sentences)
     least = LagVerdict.STOP if len(failing) == len(wanted) else LagVerdict.WARN
     if verdict is None:
         return GroupVerdict(group=group, verdict=least, sentence=told)

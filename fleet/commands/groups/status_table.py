@@ -65,11 +65,8 @@ def print_status(
 
 
 def _alarms(console: Console, groups: Sequence[GroupStatus]) -> None:
-    """Refused workers, storms, and groups that do not keep up."""
+    """Storms, and groups that do not keep up or lack workers."""
     for status in groups:
-        if status.managed is not None and status.managed.refusal is not None:
-            said = f"{status.group}: {status.managed.refusal}"
-            console.print(f"[red]refused[/red] {escape(said)}")
         if status.storm is not None:
             console.print(f"[red]storm[/red] {escape(status.group)}: {escape(storm_of(status))}")
     for status in groups:

@@ -119,6 +119,13 @@ def _deployment(
             f"{told}; {refusal}",
             "change what refuses them (quota, LimitRange, policy), or runtime.resources",
         )
+    elif shape.total == 0 and (least := fleet.replicas.min + fleet.replicas.standby):
+        yield warn(
+            "deployment",
+            f"{names.deployment} wants no pods, where {least} are declared (replicas.min and "
+            "replicas.standby): the fleet is down, or its first start was refused",
+            "`fleet up`: it reports what refuses pods",
+        )
     elif ready < shape.total:
         selector = f"-l {GROUP_LABEL}={names.slug}"
         yield warn("deployment", told, f"kubectl -n {namespace} get pods {selector}")
