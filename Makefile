@@ -118,7 +118,7 @@ endef
 bench: $(READY) ## benchmarks, long form
 	$(long)
 
-faults: faults = tests/membership tests/promises tests/releases tests/ranges tests/security tests/worker \
+faults: faults = tests/membership tests/promises tests/ranges tests/security tests/worker \
   tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/k8s_store tests/page tests/slots \
   tests/sinks tests/observe tests/counting tests/decide/test_expected_costs.py \
   tests/runtime/test_class_sharing.py tests/demo/test_demo.py \

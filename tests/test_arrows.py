@@ -94,7 +94,7 @@ system: config
 testbed: log log.replay manager slots system
 testing: broker kafka_source worker.batch
 ui: decide report slots system
-worker: config kafka_source sinks slots system
+worker: config kafka_source slots system
 worker.batch: config kafka_source system worker
 worker.member: config slots worker worker.batch worker.offsets
 worker.offsets: config kafka_source log log.readers worker

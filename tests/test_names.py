@@ -12,8 +12,7 @@ OWN = ("__init__", "__main__")
 NAMED_BY_USERS = ("fleet/commands", "assets")
 """A command's module is called as its command, the Dagster project's as what a team declares."""
 KEPT = {
-    "source": "users import fleet.history.source, older workers fleet.kafka_source.source",
-    "sinks": "jobs of the last release import fleet.worker.sinks",
+    "source": "users import fleet.history.source",
 }
 
 

@@ -61,8 +61,7 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
     "spark.sql.shuffle.partitions": "4",
-    # A worker that was killed leaves its session. One that lives gives a sign every ten minutes;
-    # those of a release before do not, and open another where theirs was closed.
+    # A worker that was killed leaves its session. One that lives gives a sign every ten minutes.
     "spark.connect.session.manager.defaultSessionTimeout": "2h",
     # What a killed worker left running is given up, also where nobody interrupts it [3].
     "spark.connect.execute.manager.detachedTimeout": "30s",

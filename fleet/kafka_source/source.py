@@ -102,7 +102,6 @@ def frame_of_ranges(
     ranges: Sequence[OffsetRange],
     *,
     login: References,
-    group: str | None = None,  # noqa: ARG001 - workers of an older release name it
     isolation: str = "read_committed",
     read_timeout: float = READ_TIMEOUT,
 ) -> Any:

@@ -1,13 +1,12 @@
 """A Parquet sink: one folder per batch, renamed into place with the offsets that it stands for.
 
 Problem: after a kill the same offsets come again, and an append would hold their rows twice [4];
-a folder per range and batch, as the last release wrote them, is hundreds a minute. Choice: the
+a folder per range and batch is hundreds a minute. Choice: the
 worker writes one file below a temporary name as rows come, adds `_written.json` (spans of offsets
 per partition) and renames the folder to `batch-<hash of its ranges>`: it is there whole or not at
-all. What is there is known from these files, read once each, and from the names of the last
-release's folders (`topic=…/partition=…/range=…`). A lock of the file system (`flock`) makes looking
-and renaming one step, for a former owner of a partition who wakes up. Names with `_` are left out
-by readers.
+all. What is there is known from these files, read once each. A lock of the file system (`flock`)
+makes looking and renaming one step, for a former owner of a partition who wakes up. Names with `_`
+are left out by readers.
 
 Limits: `path` is a folder that the workers share (this machine, or a mount with locks), not an
 object store, which has no rename: use Delta Lake or Iceberg there. A batch is a folder of one
@@ -151,7 +150,7 @@ def _written(root: Path, context: BatchContext, name: str) -> dict[BatchRange, S
     for held in folders(root).values():
         for mine in held.written.keys() & keys.keys():
             found[mine] += held.written[mine]
-    return {each: joined(found[mine] + _older(root, each)) for mine, each in keys.items()}
+    return {each: joined(found[mine]) for mine, each in keys.items()}
 
 
 def folders(root: Path) -> dict[str, BatchFolder]:
@@ -206,19 +205,6 @@ def locked(path: Path) -> Iterator[None]:
 def _name(kind: str, written: Mapping[str, Spans]) -> str:
     told = "|".join(f"{each}:{to_text(spans)}" for each, spans in sorted(written.items()))
     return f"{kind}-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
-
-
-def _older(root: Path, each: BatchRange) -> list[Span]:
-    """Offsets of this topic's partition that the last release wrote, by the names of folders."""
-    prefix = f"range={each.topic_id}-{each.partition}-"
-    folder = root / f"topic={each.topic}" / f"partition={each.partition}"
-    found = []
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            start, dash, end = entry.name.removeprefix(prefix).partition("-")
-            if entry.name.startswith(prefix) and dash and start.isdigit() and end.isdigit():
-                found.append((int(start), int(end)))
-    return found
 
 
 def _sweep(root: Path) -> None:

@@ -27,32 +27,22 @@ MERGED_BYTES: Final = 128 << 20
 
 
 def parquet_files(path: str | Path) -> list[str]:
-    """The files that hold each row once, as of now; those of the last release among them.
+    """The files that hold each row once, as of now.
 
     Files stay for `keep` seconds of `compact_parquet` after they were merged: read meanwhile.
     """
     root = local_folder(path, "parquet_files")
-    return [*_files(root, _current(root)), *map(str, sorted(root.glob("topic=*/*/*/*.parquet")))]
+    return _files(root, _current(root))
 
 
 def read_parquet(spark: Any, path: str | Path) -> Any:
-    """The table as a DataFrame: what this release wrote and what the last one did.
+    """The table as a DataFrame.
 
     Raises PySpark's AnalysisException where there is nothing yet.
     """
     root = local_folder(path, "read_parquet")
     files = _files(root, _current(root))
-    older = [str(each) for each in sorted(root.glob("topic=*"))]
-    frames = []
-    if older:  # the columns topic and partition are in the names of folders
-        frame = spark.read.option("basePath", str(root)).option("mergeSchema", "true")
-        frames.append(frame.parquet(*older).drop("range"))
-    if files or not older:
-        frames.append(spark.read.option("mergeSchema", "true").parquet(*(files or [str(root)])))
-    read = frames[0]
-    for frame in frames[1:]:
-        read = read.unionByName(frame, allowMissingColumns=True)
-    return read
+    return spark.read.option("mergeSchema", "true").parquet(*(files or [str(root)]))
 
 
 def compact_parquet(path: str | Path, *, keep: float = KEEP_SECONDS) -> int:

@@ -3,9 +3,8 @@
 Problem: state outlives the release that wrote it, and two releases work on it at once. Choice: a
 value's fields are its keys, read by one codec for every kind; a key that a value has no field for
 is not looked at, one that is missing is the field's default, an error where it has none. What a
-field is called is therefore stored state: tests/releases reads what the first release wrote. Only
-the gate is written by hand, in order, since its sets would come in any. Cost: who renames a field
-has to keep reading its old name.
+field is called is therefore stored state. Only the gate is written by hand, in order, since its
+sets would come in any.
 """
 
 from collections.abc import Mapping
@@ -55,7 +54,7 @@ def gate_as_json(gate: Gate) -> dict[str, Any]:
 
 
 def record_as_json(record: GateRecord) -> dict[str, Any]:
-    """A gate with all that is stored beside it; a release that reads only the gate finds it so."""
+    """A gate with all that is stored beside it."""
     return {
         **gate_as_json(record.gate),
         "opened": sorted(record.opened),
@@ -66,11 +65,11 @@ def record_as_json(record: GateRecord) -> dict[str, Any]:
     }
 
 
-def record_from_json(value: Mapping[str, Any], *, made: frozenset[int]) -> GateRecord:
-    """The reverse of record_as_json; made: the slots that were ever open, where it does not say."""
+def record_from_json(value: Mapping[str, Any]) -> GateRecord:
+    """The reverse of record_as_json."""
     return GateRecord(
         gate=from_json(Gate, value),
-        opened=frozenset(value.get("opened", made)),
+        opened=frozenset(value.get("opened", ())),
         trials=trials_from_json(value.get("trials", {})),
         going=frozenset(value.get("going", ())),
         committed=frozenset(value.get("committed", ())),

@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS slots (
     cluster TEXT, grp TEXT, number INTEGER, holder TEXT, token INTEGER NOT NULL,
     counter INTEGER NOT NULL, phase TEXT NOT NULL, clean INTEGER NOT NULL, member_id TEXT,
     spark_session TEXT, revision TEXT, batches INTEGER NOT NULL, error TEXT,
+    holder_ended INTEGER NOT NULL, lease REAL NOT NULL,
     PRIMARY KEY (cluster, grp, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS reports (
     cluster TEXT, worker TEXT, grp TEXT NOT NULL, body TEXT NOT NULL,
@@ -58,14 +59,8 @@ CREATE TABLE IF NOT EXISTS workers (
     name TEXT PRIMARY KEY, cluster TEXT NOT NULL, grp TEXT NOT NULL, revision TEXT NOT NULL,
     launch TEXT NOT NULL, shared_spark INTEGER NOT NULL, wanted INTEGER NOT NULL,
     grace REAL NOT NULL, restart_asked INTEGER NOT NULL, process TEXT, restarts INTEGER NOT NULL,
-    failures INTEGER NOT NULL, next_start_at REAL NOT NULL, started_at REAL,
-    exit_reason TEXT) WITHOUT ROWID;
+    failures INTEGER NOT NULL, started_at REAL, exit_reason TEXT) WITHOUT ROWID;
 """
-_LATER_COLUMNS: Final = {
-    "holder_ended": "INTEGER NOT NULL DEFAULT 0",
-    "lease": "REAL NOT NULL DEFAULT 0",
-}
-"""Of slots: added where they are missing, with defaults, so that the release before works on."""
 
 
 class _Connection(sqlite3.Connection):
@@ -179,9 +174,6 @@ class Database:
                 for statement in _TABLES.split(";"):
                     connection.execute(statement)
                 connection.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
-            for column in self._missing_columns(connection):
-                kind = _LATER_COLUMNS[column]
-                connection.execute(f"ALTER TABLE slots ADD COLUMN {column} {kind}")
             connection.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
@@ -190,9 +182,7 @@ class Database:
 
     def _is_prepared(self, connection: _Connection) -> bool:
         there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
-        if there is None or self._schema(connection) is None:
-            return False
-        return not self._missing_columns(connection)
+        return there is not None and self._schema(connection) is not None
 
     def _schema(self, connection: _Connection) -> int | None:
         """By whom it was written; None: by nobody yet. Raises SchemaTooNew."""
@@ -203,13 +193,6 @@ class Database:
                 f"{SCHEMA}: use the newer fleet that wrote it"
             )
         return None if row is None else int(row[0])
-
-    def _missing_columns(self, connection: _Connection) -> list[str]:
-        """What came since the schema's first release, which goes on with the same file: it
-        writes its own columns, and the others have their defaults then.
-        """
-        there = {row[1] for row in connection.execute("PRAGMA table_info(slots)")}
-        return [column for column in _LATER_COLUMNS if column not in there]
 
     def _into_wal(self, connection: _Connection) -> None:
         """Change the journal mode, which does not wait for a lock by itself."""

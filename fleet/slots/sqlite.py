@@ -1,8 +1,7 @@
 """Slots, gates and changes of one cluster in the home's SQLite file.
 
 Each swap is one transaction that compares the whole row with what its caller read: equal rows are
-the same state, since holders count up and tokens grow. What a release before this one wrote reads
-as it did there, and what is added to the gate's JSON here is passed over there.
+the same state, since holders count up and tokens grow.
 """
 
 import json
@@ -178,14 +177,10 @@ class SqliteBackend:
         row = db.execute("SELECT body FROM gates WHERE cluster = ? AND grp = ?", where).fetchone()
         if row is None:
             return None
-        return Entry(self._gate(db, key.group, row[0]), row)
+        return Entry(self._gate(key.group, row[0]), row)
 
-    def _gate(self, db: sqlite3.Connection, group: str, body: str) -> GateRecord:
-        if '"opened":' in body:
-            return self._gates.of(group, body, partial(_gate_from, group=group))
-        where = "WHERE cluster = ? AND grp = ?"  # a release before wrote it
-        numbers = db.execute(f"SELECT number FROM slots {where}", (self._cluster, group))  # noqa: S608
-        return _gate_from(body, group, made=frozenset(n for (n,) in numbers))
+    def _gate(self, group: str, body: str) -> GateRecord:
+        return self._gates.of(group, body, partial(_gate_from, group=group))
 
     def _slot(self, group: str, row: tuple[Any, ...]) -> Slot:
         """row: its number, and what is stored."""
@@ -286,9 +281,9 @@ def _change_from(group: str, body: str) -> Change:
         return from_json(Change, json.loads(body))
 
 
-def _gate_from(body: str, group: str, made: frozenset[int] = frozenset()) -> GateRecord:
+def _gate_from(body: str, group: str) -> GateRecord:
     with _reading("the gate", group):
-        return record_from_json(json.loads(body), made=made)
+        return record_from_json(json.loads(body))
 
 
 def _slot(group: str, row: tuple[Any, ...]) -> Slot:

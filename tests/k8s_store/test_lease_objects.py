@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,9 +13,10 @@ from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_objects import First, GateLease
 from fleet.kubernetes.leases.pod_revisions import PublishedTemplates
-from fleet.model import TopicPartition
-from fleet.slots import Change, Gate, Handover, Pause, Quarantine, Slot, WorkerReport
+from fleet.model import StepKind, TopicPartition
+from fleet.slots import Change, ChangeState, Gate, Handover, Pause, Quarantine, Slot, WorkerReport
 from fleet.slots.gates import Claim, GateRecord
+from tests.support.plans import change_of, plan_of, receipt_of, step_of
 from tests.support.sampling import examples
 
 NAMES = ObjectNames("main", "orders")
@@ -116,6 +118,54 @@ def test_a_pause_reads_back(pause):
     """Of one group or of all."""
     data = {objects.pause_key(pause.group): objects.pause_text(pause)}
     assert objects.pauses_from({"metadata": {"name": "p"}, "data": data}) == (pause,)
+
+
+def widened(found: dict[str, Any]) -> dict[str, Any]:
+    """The same from a release that knows a key more, in every value that is JSON."""
+    made = json.loads(json.dumps(found))
+    for place in (made["metadata"].get("annotations", {}), made.get("data", {})):
+        for key, text in place.items():
+            if text.startswith("{") and key not in {objects.TRIALS, objects.TEMPLATES}:
+                place[key] = json.dumps(json.loads(text, object_hook=wide))
+    return dict(made)
+
+
+def wide(value: dict[str, Any]) -> dict[str, Any]:
+    """With a key more, where its keys are fields: those of a map by slot are numbers."""
+    return value if all(key.isdigit() for key in value) else {"colour": "green", **value}
+
+
+def test_keys_that_nobody_knows_are_left_out_and_stay_in_the_gate():
+    """A newer release wrote them, of which this one takes nothing away."""
+    plan = plan_of(step_of(StepKind.ROLL, (0,)))
+    change = change_of(plan, ChangeState.RUNNING, receipt_of(plan))
+    stored = widened(objects.with_change(lease(), change, now=1.0, lease=30.0))
+    assert objects.change_from(stored) == change
+    slot = Slot(group="orders", number=3, holder="w", token=2, counter=9)
+    assert (
+        objects.slot_from(
+            widened(objects.with_slot(lease(), slot, now=1.0, lease=30.0)), "orders", 3
+        )
+        == slot
+    )
+    report = WorkerReport(
+        worker="w", group="orders", revision="r", phase="active", slot=0, counter=9, http_port=None
+    )
+    crew = {"metadata": {"name": "crew"}, "data": {"w": objects.report_text(report, now=7.0)}}
+    assert objects.reports_from(widened(crew)) == {"w": (7.0, report)}
+
+    gate = Gate(
+        group="orders",
+        version=4,
+        open=frozenset({0}),
+        handover={0: Handover(token=2, revision="r")},
+    )
+    held = GateLease(record=GateRecord(gate=gate))
+    found = widened(objects.with_gate(lease(), held))
+    assert objects.gate_from(found, "orders") == held
+    again = objects.with_gate(found, held)
+    assert json.loads(again["metadata"]["annotations"][objects.GATE])["colour"] == "green"
+    assert objects.gate_from(again, "orders") == held
 
 
 @examples(200)

@@ -1,6 +1,5 @@
 """A topic's id: in the commit's metadata, and asked for while the topic is read."""
 
-import json
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -25,28 +24,12 @@ def test_commit_metadata_names_plan_and_topic(end, topic):
     assert (decode_plan(text), decode_topic(text)) == (end, topic)
 
 
-def first_release(text: str) -> tuple[int | None, str | None]:
-    """(planned end, topic id), as a worker one release older reads them."""
-    plan = json.loads(text)
-    assert isinstance(plan, dict)
-    assert plan.get("v") == 1
-    return plan.get("next"), plan.get("topic")
-
-
 @pytest.mark.parametrize(("cluster", "parts"), [("c-1", 4), ("c-1", None), (None, 4), (None, None)])
-def test_an_older_worker_reads_what_this_one_commits(cluster, parts):
-    """New keys are beside the old ones, and absent where nothing is known."""
+def test_commit_metadata_names_cluster_and_partitions(cluster, parts):
+    """Absent where nothing is known."""
     text = encode_plan(7, "r1", "a_b-c", cluster=cluster, parts=parts)
-    assert first_release(text) == (7, "a_b-c")
     assert (decode_cluster(text), decode_parts(text)) == (cluster, parts)
     assert ("cluster" in text, "parts" in text) == (cluster is not None, parts is not None)
-
-
-def test_what_an_older_worker_committed_is_read():
-    """As it stands in the coordinator of whoever upgrades."""
-    text = '{"v":1,"next":25,"rev":"bbbbbbbbbb","topic":"Zl3vK1tiQyOO-0KQMMM6Ng"}'
-    assert (decode_plan(text), decode_topic(text)) == (25, "Zl3vK1tiQyOO-0KQMMM6Ng")
-    assert (decode_cluster(text), decode_parts(text)) == (None, None)
 
 
 @pytest.mark.parametrize("text", [None, "", "x", "[1]", '{"v":2,"topic":"a"}', '{"v":1,"topic":3}'])

@@ -148,6 +148,6 @@ def _executors(session: Any, topic: Topic) -> tuple[int, list[bool], int]:
         lambda: session.range(0, 1000).selectExpr("spark_partition_id() p").distinct().count() == 2,
         "two executors",
     )
-    frame = frame_of_ranges(session, [topic.range(0, 40_000)], login=login, group="none")
+    frame = frame_of_ranges(session, [topic.range(0, 40_000)], login=login)
     seen = frame.mapInArrow(where, "at STRING, fleet BOOLEAN, n LONG").collect()
     return (len({r.at for r in seen}), sorted({r.fleet for r in seen}), sum(r.n for r in seen))

@@ -22,7 +22,7 @@ SMALL = {"inline": 100, "ranges": 2000, "max_wait": "100ms"}
 def read(spark: Any, topic: Topic, *ranges: OffsetRange, **options: Any) -> list[tuple[int, bytes]]:
     """(offset, value) of every record read."""
     login = {"bootstrap.servers": {"value": topic.bootstrap}}
-    frame = frame_of_ranges(spark, ranges, login=login, group="none", **options)
+    frame = frame_of_ranges(spark, ranges, login=login, **options)
     return sorted((row.offset, bytes(row.value)) for row in frame.collect())
 
 
@@ -75,7 +75,7 @@ def test_columns_and_tasks(spark: Any, topic: Topic):
             producer.poll(0)
     producer.flush(120)
     login = {"bootstrap.servers": {"value": topic.bootstrap}}
-    frame = frame_of_ranges(spark, [topic.range(5, 40_000)], login=login, group="none")
+    frame = frame_of_ranges(spark, [topic.range(5, 40_000)], login=login)
     assert frame.columns == [
         *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
     ]
@@ -90,7 +90,7 @@ def test_columns_and_tasks(spark: Any, topic: Topic):
     assert (row.offset, bytes(row.value), bytes(row.key)) == (5, b"5", b"k")
     assert (row.topic, row.partition, row.timestampType) == (topic.name, 0, 0)
     assert [(h.key, h.value) for h in row.headers] == [("h", b"v"), ("none", None)]
-    assert frame_of_ranges(spark, [], login=login, group="none").count() == 0
+    assert frame_of_ranges(spark, [], login=login).count() == 0
 
 
 def test_records_that_are_gone_are_named(spark: Any, topic: Topic):

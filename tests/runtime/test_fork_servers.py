@@ -257,7 +257,7 @@ def test_a_server_that_fails_is_done_without_for_a_minute(forks: Forks, how: int
 
 
 def test_a_server_that_cannot_load_is_done_without(forks: Forks) -> None:
-    """A release before has no such server, and a broken installation tells of itself."""
+    """A broken installation tells of itself."""
     (forks.code / "pyspark").mkdir()
     (forks.code / "pyspark" / "__init__.py").write_text("raise ImportError('broken')\n")
     row = forks.row("w-1")

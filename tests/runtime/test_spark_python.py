@@ -37,15 +37,6 @@ def test_only_sparks_archives_leave_the_path():
     assert done.stdout.strip().split("|") == told
 
 
-def test_a_server_of_an_older_release_finds_the_module_that_it_names():
-    """It was started before this release came, and starts daemons for as long as it runs."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fleet.act.spark_daemon", "pyspark.worker"],
-        stdin=subprocess.DEVNULL, check=False, capture_output=True, timeout=300,  # ends by a signal
-    )  # fmt: skip
-    assert 0 < int.from_bytes(done.stdout, "big") < 65536, "PySpark's daemon tells its port"
-
-
 def test_who_chose_another_python_has_it(monkeypatch: pytest.MonkeyPatch):
     """Of a JVM of one's own; a server always runs this one where its executors are here."""
     monkeypatch.setenv(CHOSEN, "/another/python3")

@@ -6,15 +6,13 @@ import sys
 import threading
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 
 from fleet.errors import FleetError
 from fleet.sinks import compact_parquet, parquet_files, write_parquet
 from fleet.sinks.parquet_folders import KEEP_SECONDS
-from tests.sinks.cases import TOPIC_ID, batch, parquet, range_of, records
+from tests.sinks.cases import batch, parquet, range_of, records
 from tests.support.needs import repository
 
 STEP = 10
@@ -127,17 +125,6 @@ def test_killed_while_merging(tmp_path: Path):
     for _ in range(3):
         compact_parquet(tmp_path, keep=0)
     assert plainly(tmp_path) == offsets(tmp_path) == list(range(4 * STEP))
-
-
-def test_what_the_last_release_wrote_is_known(tmp_path: Path):
-    """A folder per range: it is not written again, and it is read."""
-    old = tmp_path / "topic=t" / "partition=3" / f"range={TOPIC_ID}-3-0-20"
-    old.mkdir(parents=True)
-    rows: pa.Table = records(range_of(0, 20)).drop_columns(["topic", "partition"])
-    pq.write_table(rows, old / "part-0.parquet")
-    assert [write(tmp_path, number) for number in range(3)] == [0, 0, 1]
-    found = [at for f in parquet_files(tmp_path) for at in pq.read_table(f)["offset"].to_pylist()]
-    assert sorted(found) == list(range(30))
 
 
 def test_a_store_is_no_folder():

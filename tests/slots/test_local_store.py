@@ -36,30 +36,6 @@ def test_a_poller_sees_every_change_and_only_changes(store, tmp_path):
     assert store.data_version() != after_own
 
 
-def test_a_file_of_the_release_before_goes_on(tmp_path):
-    """It lacks a column: that is added, and who writes only the others still may."""
-    made = sqlite(tmp_path)
-    path = made.database.path
-    made.close()
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute("ALTER TABLE slots DROP COLUMN holder_ended")
-        db.commit()
-    store = sqlite(tmp_path)
-    store.write_gate(Gate(group=GROUP, open=frozenset({0})))
-    held = store.take(store.slots(GROUP)[0], worker="w", revision="r", spark_session=None)
-    assert held is not None
-    assert store.end_holder(held)
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        columns = "cluster, grp, number, holder, token, counter, phase, clean, batches"
-        db.execute(
-            f"INSERT OR REPLACE INTO slots ({columns}) VALUES (?, ?, 0, 'old', 2, 0, ?, 0, 0)",
-            ("main", GROUP, "active"),
-        )
-        db.commit()
-    (slot,) = store.slots(GROUP)
-    assert (slot.holder, slot.holder_ended) == ("old", False)
-
-
 def stored_by_a_newer_release(path, table, column, before, after):
     """A word of one kind, as a release that knows more of them writes it."""
     with contextlib.closing(sqlite3.connect(path)) as db:

@@ -65,17 +65,6 @@ def test_groups_and_clusters_are_told_apart(here: Store, tmp_path: Path):
     assert [here.gate(group).group for group in ("a", "b", "a")] == ["a", "b", "a"]
 
 
-def test_a_gate_that_does_not_say_what_was_opened_is_read_with_its_slots(here: Any):
-    """As the release before wrote it: whatever has a row was open."""
-    opened(here)
-    with here.database.write() as db:
-        db.execute("""UPDATE gates SET body = json_remove(body, '$.opened')""")
-    assert len(here.slots(GROUP)) == SLOTS
-    with here.database.write() as db:
-        db.execute("DELETE FROM slots WHERE number >= 10")
-    assert len(here.slots(GROUP)) == 10
-
-
 def test_one_renewal_is_one_lease_decoded():
     """Of what the watches brought, to a worker."""
     clock, server = SystemClock(), MemoryServer()

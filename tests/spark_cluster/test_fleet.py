@@ -26,7 +26,7 @@ PARTITIONS = 4
 JOB = '''"""Journal first; then a function of this file, run by Spark's tasks, says where."""
 import os, time
 from fleet.demo.orders import write_journal
-from fleet.worker.sinks import write_parquet
+from fleet.sinks import write_parquet
 
 VERSION = 1
 SEQ = "try_cast(cast(value AS STRING) AS LONG) AS seq"

@@ -30,16 +30,15 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
 
 
 def process(
-    *words: str, home: Path | None = None, code: Path | None = None, **environ: str
+    *words: str, home: Path | None = None, **environ: str
 ) -> "subprocess.CompletedProcess[str]":
-    """`python -m fleet WORDS`, to its end. code: another checkout than this one."""
-    known = {"PYTHONPATH": str(code or repository()), **environ}
+    """`python -m fleet WORDS`, to its end."""
+    known = {"PYTHONPATH": str(repository()), **environ}
     if home is not None:
         known["FLEET_HOME"] = str(home)
     return subprocess.run(
         [sys.executable, "-m", "fleet", *words],
         env={**os.environ, **known},
-        cwd=code,  # which comes first on the path of `-m`
         capture_output=True,
         text=True,
         check=False,

@@ -66,14 +66,14 @@ class Ground:
         self.apply()
         self.serve()
 
-    def manager(self, *words: str, code: Path = _ROOT) -> subprocess.Popen[str]:
-        """`fleet WORDS` of this checkout or another, as a process; its words in `manager.log`."""
+    def manager(self, *words: str) -> subprocess.Popen[str]:
+        """`fleet WORDS` as a process; its words in `manager.log`."""
         log = self.shop.home / "manager.log"
         with log.open("w") as file:
             return subprocess.Popen(
                 [sys.executable, "-u", "-m", "fleet", *words, "--config", str(self.shop.config)],
-                env={**os.environ, "FLEET_HOME": str(self.shop.home), "PYTHONPATH": str(code)},
-                cwd=code, stdout=file, stderr=subprocess.STDOUT, text=True,
+                env={**os.environ, "FLEET_HOME": str(self.shop.home), "PYTHONPATH": str(_ROOT)},
+                cwd=_ROOT, stdout=file, stderr=subprocess.STDOUT, text=True,
                 start_new_session=True,
             )  # fmt: skip
 

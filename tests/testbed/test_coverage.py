@@ -9,12 +9,12 @@ import pytest
 
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
+from fleet.model.batch_context import BatchContext
 from fleet.testbed.coverage import coverage, records_between
 from fleet.testbed.held import Held, in_value
 from fleet.testbed.journal import JournalEntry, entries_of, runs
 from fleet.testbed.producer import order
 from fleet.worker.batch.batches import Buffer, InlineBatch
-from fleet.worker.context import BatchContext
 from tests.worker.test_batches import record
 
 TP = TopicPartition("orders", 3)

@@ -9,8 +9,8 @@ import pytest
 
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
+from fleet.model.batch_context import BatchRange
 from fleet.testbed.journal import JournalEntry, Run, append, entries_of, numbers, read, runs
-from fleet.worker.context import BatchRange
 from tests.support.batch_parts import context_of
 
 TP = TopicPartition("orders", 3)

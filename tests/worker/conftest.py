@@ -57,7 +57,7 @@ def process(df, context):
         raise ValueError("poison")
     time.sleep(float(os.environ.get("SECONDS_EACH", "0")))
     if os.environ.get("PARQUET"):
-        from fleet.worker.sinks import write_parquet
+        from fleet.sinks import write_parquet
         write_parquet(df.select("topic", "partition", "offset"), os.environ["PARQUET"], context)
 """
 """A test's own job may write the same journal: `from worker_job import write_journal`."""

@@ -16,10 +16,10 @@ from fleet.clock import SystemClock
 from fleet.kafka_source import source
 from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
+from fleet.model.batch_context import BatchContext
 from fleet.slots import Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.batch.dead_letters import DeadLetters
-from fleet.worker.context import BatchContext
 from fleet.worker.member import membership
 from fleet.worker.member.member_state import Drain
 from fleet.worker.member.nudging import Nudging

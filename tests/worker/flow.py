@@ -12,8 +12,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import ManualClock
 from fleet.model import TopicPartition
+from fleet.model.batch_context import BatchContext
 from fleet.worker.batch.batches import InlineReading
-from fleet.worker.context import BatchContext
 from fleet.worker.member.backing_off import BackingOff
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.pipeline import Pipeline

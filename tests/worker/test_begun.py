@@ -40,7 +40,7 @@ class Life:
 
 
 def test_the_metadata_tells_it_to_the_next_owner():
-    """A plan without a count was begun once; workers of the last release read on to `next`."""
+    """A plan without a count was begun once."""
     assert decode_begun(encode_plan(9, "r1", "T"), 4) == Begun(
         start=4, next=9, tries=1, revision="r1"
     )

@@ -57,7 +57,7 @@ from fleet.kafka_source.record_fields import Fields
 from fleet.model import TopicPartition
 from fleet.testbed.journal import entries_of
 from fleet.worker.batch.batches import Buffer
-from fleet.worker.context import BatchContext
+from fleet.model.batch_context import BatchContext
 from tests.support.memory_kafka import Message
 
 buffer = Buffer(limit=10, max_wait=0.0)

@@ -5,9 +5,9 @@ import pytest
 
 from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
+from fleet.model.batch_context import BatchRange
 from fleet.worker.batch.batches import InlineBatch
 from fleet.worker.batch.poison_search import PoisonFound, PoisonSearch
-from fleet.worker.context import BatchRange
 
 RESTS = (0.5, 1.0)
 

@@ -234,8 +234,8 @@ def test_an_added_partition_begins_at_its_start(kafka, drive: Drive):
     assert metadata(kafka, P[2])["parts"] == 2
 
 
-def test_an_idle_partition_of_an_older_release_begins_at_its_start(kafka, drive: Drive):
-    """That release committed only where records came: nothing that came since may be skipped."""
+def test_an_idle_partition_of_unknown_age_begins_at_its_start(kafka, drive: Drive):
+    """The topic's commits do not tell how many partitions it had: nothing may be skipped."""
     kafka.commits[P[0]] = (2, '{"v":1,"rev":"r0","topic":"id-1"}')
     driven = drive(*P[:2], start_from="latest")
     driven.until(lambda: len(driven.rows) == 4, "the rest of one, all of the other")
@@ -288,7 +288,7 @@ def test_a_topic_made_again_is_committed_before_it_is_read(kafka, drive: Drive):
         pytest.param(encode_plan(None, "r", "id-0", cluster="this-cluster"), 0, id="made again"),
         pytest.param(encode_plan(None, "r", "id-0", cluster="another"), 2, id="copied"),
         pytest.param(encode_plan(None, "r", "id-1", cluster="another"), 2, id="restored"),
-        pytest.param(encode_plan(None, "r", "id-0"), 2, id="a release older"),
+        pytest.param(encode_plan(None, "r", "id-0"), 2, id="of no named cluster"),
         pytest.param("checkpoint 7", 2, id="another program"),
         pytest.param("", 2, id="none"),
     ],
@@ -307,10 +307,10 @@ def test_another_clusters_topic_id_is_believed(kafka, drive: Drive, text: str, p
     ("text", "first"),
     [
         pytest.param(encode_plan(2, "r", "id-1", cluster="this-cluster"), 2, id="ours"),
-        pytest.param(encode_plan(2, "r", "id-1"), 2, id="a release older"),
+        pytest.param(encode_plan(2, "r", "id-1"), 2, id="of no named cluster"),
         pytest.param(encode_plan(2, "r"), 2, id="without an id"),
         pytest.param(encode_plan(2, "r", "id-0", cluster="another"), 3, id="copied"),
-        pytest.param(encode_plan(2, "r", "id-0"), 3, id="copied by a release older"),
+        pytest.param(encode_plan(2, "r", "id-0"), 3, id="copied, of no named cluster"),
     ],
 )
 def test_a_plan_made_elsewhere_is_not_repeated(kafka, drive: Drive, text: str, first: int):

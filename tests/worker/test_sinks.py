@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.errors import FleetError
-from fleet.sinks import read_parquet, write_delta
+from fleet.sinks import write_delta
 from tests.sinks.cases import SINKS, Case, batch, range_of, sums
 
 pytestmark = pytest.mark.spark
@@ -88,17 +88,3 @@ def test_moments_stay_where_a_session_has_another_time_zone(
             case.write(frame.toArrow() if here else frame, context)
         found = sorted(case.rows(), key=lambda row: row["offset"])
         assert [row["at"].astimezone(UTC) for row in found] == expected
-
-
-def test_parquet_is_read_together_with_what_the_last_release_wrote(tmp_path: Path, spark: Any):
-    """Its folders have two of the columns in their names."""
-    case = SINKS["parquet"]({"path": str(tmp_path)})
-    rows, context = batch(range_of(0, 5))
-    old = spark.createDataFrame(rows).selectExpr("*", "'x-3-100-105' AS range")
-    old.write.partitionBy("topic", "partition", "range").parquet(str(tmp_path / "topics"))
-    (tmp_path / "topics" / "topic=t").rename(tmp_path / "topic=t")
-    case.write(spark.createDataFrame(rows), context)
-    read = read_parquet(spark, tmp_path)
-    assert sorted(read.columns) == ["n", "offset", "partition", "topic"]
-    assert read.count() == 10
-    assert read.where("topic = 't' AND partition = 3 AND offset = n").count() == 10

@@ -20,8 +20,9 @@ from fleet.system.processes import ProcessId
 
 _COLUMNS: Final = (
     "name, cluster, grp, revision, launch, shared_spark, wanted, grace, restart_asked, process,"
-    " restarts, failures, next_start_at, started_at, exit_reason"
+    " restarts, failures, started_at, exit_reason"
 )
+_MARKS: Final = ", ".join("?" * (_COLUMNS.count(",") + 1))
 _SEQUENCE: Final = "sequence"
 _STOP: Final = "stop"
 _SUPERVISOR: Final = "supervisor"
@@ -56,10 +57,6 @@ class ProcessRow:
     restarts: int = 0
     failures: int = 0
     """Ends in a row that were too soon or in error; decides the back-off."""
-    next_start_at: float = 0.0
-    """Not before this wall time an older release starts it again; this one's back-off is its
-    supervisor's, since the time may be set back.
-    """
     started_at: float | None = None
     """Wall time, for people: how long it lived is known by its identity (`processes.age`)."""
     exit_reason: str | None = None
@@ -90,7 +87,7 @@ class ProcessTable:
         """Want these workers from now on."""
         with self._db.write() as db:
             db.executemany(
-                f"INSERT INTO workers ({_COLUMNS}) VALUES ({', '.join('?' * 15)})",  # noqa: S608
+                f"INSERT INTO workers ({_COLUMNS}) VALUES ({_MARKS})",  # noqa: S608
                 [_values(row) for row in rows],
             )
 
@@ -122,7 +119,6 @@ class ProcessTable:
             process=None,
             exit_reason=reason,
             failures=failures,
-            next_start_at=0.0,
             restarts=restarts,
             restart_asked=False,
         )
@@ -198,7 +194,7 @@ class ProcessTable:
 
 def _write(db: sqlite3.Connection, row: ProcessRow) -> None:
     db.execute(
-        f"REPLACE INTO workers ({_COLUMNS}) VALUES ({', '.join('?' * 15)})",  # noqa: S608
+        f"REPLACE INTO workers ({_COLUMNS}) VALUES ({_MARKS})",  # noqa: S608
         _values(row),
     )
 
@@ -230,7 +226,6 @@ def _values(row: ProcessRow) -> tuple[Any, ...]:
         None if row.process is None else json.dumps(row.process.as_json()),
         row.restarts,
         row.failures,
-        row.next_start_at,
         row.started_at,
         row.exit_reason,
     )
@@ -251,7 +246,6 @@ def _row(values: tuple[Any, ...]) -> ProcessRow:
         process=_process(values[9]),
         restarts=values[10],
         failures=values[11],
-        next_start_at=values[12],
-        started_at=values[13],
-        exit_reason=values[14],
+        started_at=values[12],
+        exit_reason=values[13],
     )

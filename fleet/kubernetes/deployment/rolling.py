@@ -360,7 +360,7 @@ class Rolling:
 
     def _give_up_current(self, shape: PodCounts) -> None:
         """Back to the template of most other pods; where no pod runs another, it stays as it is."""
-        for each in shape.others:  # an earlier release may have asked for more
+        for each in shape.others:  # those deleted and refused since are not wanted
             self._forgo(each.hash)
         found, shape = self._numbers.seen()
         if shape.others:

@@ -278,7 +278,7 @@ class ReplayedGroup:
         """What `as_json` gave."""
         members = [_from_member(each) for each in kept["members"]]
         gone = [_from_member(each) for each in kept["gone"]]
-        early = [_from_member(each) for each in kept.get("early", ())]  # absent from older state
+        early = [_from_member(each) for each in kept["early"]]
         return cls(
             cluster=kept["cluster"],
             group=kept["group"],

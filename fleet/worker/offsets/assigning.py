@@ -149,10 +149,11 @@ class Assigner:
 
         Only partitions from that number on were added since, and begin at their start. Others
         without a commit are begun just now, by several members at once: a neighbour's commit
-        alone does not say that a partition is new. None where the topic was begun by a release
-        that did not tell (or at its start): whether a partition without a commit was added or
-        stood idle since, nobody knows then. It begins at its start: an idle one's history is
-        read, but nothing that came meanwhile is skipped. Beside it: topics without any commit.
+        alone does not say that a partition is new. None where no commit tells (the group began
+        at the topic's start, or another program committed): whether a partition without a commit
+        was added or stood idle since, nobody knows then. It begins at its start: an idle one's
+        history is read, but nothing that came meanwhile is skipped. Beside it: topics without any
+        commit.
         """
         untouched: set[str] = set()
 
