@@ -63,7 +63,6 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "rebalances": Lazy(
         "groups.rebalances", "rebalances", "What rebalanced when, why, and for how long.", "Look"
     ),
-    "top": Lazy("groups.top", "top", "Groups as they are now, worst first; a live view.", "Look"),
     "logs": Lazy("groups.logs", "logs", "What the workers of a group write.", "Look"),
     "ui": Lazy("page.ui", "ui", "One page of all groups, worst first; read only.", "Look"),
     "plan": Lazy("groups.reading", "plan", "What would be done, and what it costs.", "Look"),

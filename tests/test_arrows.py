@@ -48,8 +48,8 @@ commands.change: act bench broker commands config decide demo lag manager slots 
 commands.doctor: act broker commands config decide lag manager security slots system
 commands.groups: act commands config decide decide.storms lag log.readers manager report slots
     system
-commands.page: commands commands.groups config decide.storms log.readers manager report slots system
-    ui
+commands.page: commands commands.groups config decide.storms lag log.readers manager report
+    slots system ui
 commands.parts: act act.local broker commands config demo exporter history history.tables
     decide kafka_source manager report system testing worker worker.batch worker.slot
 commands.simulate: commands config decide.forecast manager sim.scenarios

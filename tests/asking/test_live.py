@@ -1,18 +1,10 @@
-"""Rebalances of real members, asked for by the commands; the live view on a real terminal.
+"""Rebalances of real members, asked for by the commands.
 
 One scripted group for all: created by two, joined by a third, which leaves again; a static
 member is replaced. Counted against Kafka's own DumpLogSegments [33].
 """
 
-import fcntl
-import os
-import pty
 import re
-import select
-import struct
-import subprocess
-import sys
-import termios
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +15,6 @@ import yaml
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet import cli
 from fleet.clock import SystemClock
 from fleet.history.tables.table_columns import MEMBERSHIPS, REBALANCES
 from fleet.history.tables.table_folder import TableFolder
@@ -76,19 +67,7 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def away(tmp_path_factory) -> "Iterator[Terminal]":
-    """A view of a cluster where nobody answers, which takes ten seconds to find out."""
-    where = tmp_path_factory.mktemp("away")
-    spec = {"cluster": {"name": "away", "bootstrap_servers": _NOBODY}, "fleets": []}
-    (where / "fleet.yaml").write_text(yaml.safe_dump(spec))
-    view = Terminal(where)
-    yield view
-    view.process.kill()  # where its test was not chosen, nobody has ended it
-    view.process.wait(120)
-
-
-@pytest.fixture(scope="module")
-def folder(broker, away, tmp_path_factory) -> Iterator[Path]:
+def folder(broker, tmp_path_factory) -> Iterator[Path]:
     """A folder with fleet.yaml, on whose cluster the story has been lived."""
     where = tmp_path_factory.mktemp("asking")
     group = f"asked-{where.name.replace('_', '-')}"
@@ -238,82 +217,3 @@ def test_status_shows_rebalances_and_their_last_cause(group, capsys):
     assert mine["rebalances_per_hour"] == many
     assert mine["last_rebalance"]["cause"] in set(Cause)
     assert "REB/H" in said(capsys, "status")[0]
-
-
-def test_one_frame_of_top(group, capsys):
-    """Members, generation, lag and storm of the group."""
-    found = answer(capsys, "top", "--once", "--filter", group)
-    (mine,) = found["groups"]
-    assert mine["members"] == 2
-    assert mine["generation"] == answer(capsys, "rebalances", group)["rebalances"][-1]["number"]
-    assert mine["storm"]
-    out, _ = said(capsys, "top", "--once")
-    assert out.splitlines()[1].split()[:3] == ["GROUP", "TYPE", "STATE"]
-
-
-class Terminal:
-    """`fleet top` on a terminal of 100 x 30."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        self._theirs = theirs
-        self.before = termios.tcgetattr(theirs)
-        self.text = ""
-        environ = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "fleet", "top", *arguments],
-            stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, start_new_session=True,
-            env={**environ, "TERM": "xterm-256color", "FLEET_HOME": str(folder / "home"),
-                 "PYTHONPATH": str(Path(cli.__file__).parents[1])},
-        )  # fmt: skip
-
-    def until(self, text: str) -> None:
-        """Read until this was on the screen; a view that ended shows nothing more."""
-
-        def shown() -> bool:
-            ended = self.process.poll()
-            if select.select([self._ours], [], [], 0.1)[0]:
-                self.text += os.read(self._ours, 65536).decode("utf-8", "replace")
-            else:
-                assert ended is None, f"ended with {ended} before {text!r}\n{self.text[-2000:]}"
-            return text in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text)
-
-        until(shown, repr(text), every=0.0, picture=lambda: self.text[-2000:])
-
-    def press(self, key: str) -> None:
-        os.write(self._ours, key.encode())
-
-    def end(self) -> int:
-        """Its exit code, with the terminal as it was."""
-        code = self.process.wait(120)
-        while select.select([self._ours], [], [], 0.2)[0]:
-            self.text += os.read(self._ours, 65536).decode("utf-8", "replace")
-        assert termios.tcgetattr(self._theirs) == self.before
-        assert self.text.rstrip().endswith("\x1b[?1049l"), "the other screen is left"
-        assert self.text.rfind("\x1b[?25h") > self.text.rfind("\x1b[?25l"), "the cursor is back"
-        os.close(self._ours)
-        os.close(self._theirs)
-        return code
-
-
-def test_top_on_a_terminal_answers_to_keys(folder, group):
-    """Groups appear, s sorts, / filters, q ends it and leaves the terminal as it was."""
-    view = Terminal(folder, "--interval", "0.5")
-    view.until("by worst")
-    view.until(" classic ")
-    view.press("s")
-    view.until("by lag")
-    view.press("/no-such-group\r")
-    view.until("0 match 'no-such-group'")
-    view.press("q")
-    assert view.end() == 0
-
-
-@pytest.mark.slow
-def test_top_goes_on_without_a_broker(away):
-    """It says so, keeps looking, and still answers to keys."""
-    away.until("looking at the cluster for the first time")
-    away.until("nobody listens")
-    away.press("q")
-    assert away.end() == 0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fleet.clock import ManualClock
 from fleet.commands.groups.rebalances import _as_html
-from fleet.commands.groups.stormy_times import storm_spans, storms_since
+from fleet.commands.groups.stormy_times import StormLooks, storm_spans, storms_since
 from fleet.config.spec import FleetSpec, StormSpec
 from fleet.decide.storms.assessment import Storm, assess
 from fleet.decide.storms.storm_watch import budget_of, excuses_of
@@ -229,3 +229,26 @@ def test_their_cost_is_that_of_their_number():
         Span(START + 50, START + 40_000),
     )
     assert rebalances.times < 5
+
+
+SPEC = FleetSpec(storm=StormSpec(rebalances=3, window=60.0, calm=30.0))
+
+
+def test_storms_have_a_beginning_and_an_end():
+    """From the first rebalance above the budget until the window has calmed; two are two."""
+    often = [rebalance(n, n * 5) for n in range(10)]
+    again = [rebalance(100 + n, 1000 + n * 5) for n in range(10)]
+    first, second = storm_spans(SPEC, [*often, *again], until=START + 1046)
+    assert first.start == START + 15
+    assert START + 45 < first.end < START + 45 + 90 + 1
+    assert (second.start, second.end) == (START + 1015, START + 1046)
+    assert storm_spans(SPEC, often[:3], until=START + 500) == ()
+    assert storm_spans(SPEC, [], until=START) == ()
+
+
+def test_the_view_remembers_a_storm():
+    """It is named while it lasts."""
+    watch = StormLooks(SPEC)
+    often = [rebalance(n, n * 5, joined=("orders-3",)) for n in range(10)]
+    assert set(watch.look(often, now=START + 46, changes={})) == {"orders"}
+    assert watch.look(often, now=START + 900, changes={}) == {}

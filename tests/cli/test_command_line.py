@@ -20,7 +20,6 @@ NEEDS_FILE = {
     "rebalances": [],
     "logs": ["orders"],
     "test": ["orders"],
-    "top": [],
     "ui": [],
     "plan": [],
     "apply": ["--all"],

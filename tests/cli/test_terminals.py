@@ -8,7 +8,6 @@ from rich.text import Text
 
 from fleet import cli
 from fleet.commands.groups.status_table import print_status
-from fleet.commands.groups.top_frame import Frame, drawn
 from fleet.commands.progress import Progress
 from fleet.commands.screen import Screen
 from fleet.text import visible
@@ -49,16 +48,6 @@ def test_a_groups_name_writes_nothing_into_the_clipboard():
     told = printed(lambda s: print_status(s, SNAPSHOT, [status], now=300.0, detail=True))
     assert "\x1b" not in told
     assert told.count(f"{SHOWN}orders") == 4
-
-
-def test_a_notice_of_the_live_view_neither():
-    """Its lines are no strings when the console gets them."""
-    frame = Frame(
-        cluster="main", at=None, now=1.0, rows=(), notices=(CLIPBOARD,), source=TURNED,
-        sort="worst", pattern="",
-    )  # fmt: skip
-    told = printed(lambda s: s.print(drawn(frame)))
-    assert (SHOWN in told, "\x1b" in told, "\u202e" in told) == (True, False, False)
 
 
 def test_progress_neither():

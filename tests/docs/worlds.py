@@ -32,7 +32,7 @@ TOPIC = "orders"
 PARTITIONS = 3
 
 _SERVES = {
-    ("fleet", "exporter"), ("fleet", "top"), ("fleet", "ui"), ("fleet", "logs"),
+    ("fleet", "exporter"), ("fleet", "ui"), ("fleet", "logs"),
     ("dagster", "dev"), ("fleet", "history", "tail"),
 }  # fmt: skip
 """They run until somebody stops them."""

@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import struct
+from dataclasses import replace
 from importlib.resources import files
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -13,11 +14,17 @@ import pytest
 
 from fleet import cli
 from fleet.clock import ManualClock
-from fleet.commands.groups.looks import Looks
+from fleet.commands.groups.looks import Look, Looks
+from fleet.commands.page.answers import live_rows
 from fleet.log.readers.log_view import LogView, everything
+from fleet.manager.recent import Recent, recent_from
+from fleet.model import GroupState, LagCase
 from fleet.ui.page_server import PageServer, is_served
+from tests.asking.worlds import START, rebalance
 from tests.page.worlds import LATE, ODD, ROLLING, STORMY
 from tests.support.json_contract import documented, shape
+from tests.support.seen_groups import group_seen, partition_seen
+from tests.support.snapshots import snapshot_of
 
 
 @pytest.mark.parametrize(
@@ -129,6 +136,10 @@ def test_answers_have_the_documented_shape(shown, get):
     known = documented("fleet ui: /api/groups")
     assert set(groups) == set(known)
     assert shape(groups["load"][ROLLING]) == shape(known["load"]["orders"])
+    live = groups["top"]["groups"]
+    assert set(groups["top"]) == set(known["top"])
+    assert set(live[0]) == set(known["top"]["groups"][0])
+    assert [row["group"] for row in live[:2]] == [STORMY, LATE], "worst first"
     group = json.loads(get(f"{shown.url}/api/group?name={ROLLING}").body)
     assert set(group) == set(documented("fleet ui: /api/group"))
     line = json.loads(get(f"{shown.url}/api/timeline?name={STORMY}&seconds=3600").body)
@@ -139,14 +150,49 @@ def test_answers_have_the_documented_shape(shown, get):
 
 def test_what_is_not_known_is_null(shown, get):
     """No rebalances may be read: no count, no picture; no rates after one look."""
-    from dataclasses import replace
-
     shown.latest = replace(shown.latest, value=replace(shown.picture, past=None))
     line = json.loads(get(f"{shown.url}/api/timeline?name={STORMY}").body)
     assert (line["rebalances"], line["sketch"]) == (None, None)
     group = json.loads(get(f"{shown.url}/api/group?name={LATE}").body)
     assert group["status"]["groups"][0]["rebalances"] is None
     assert group["top"]["groups"][0]["in_per_second"] is None
+
+
+def orders(at, end, committed):
+    """Group orders at a moment: where its partitions end, and where it stands in all."""
+    known = {"committed": committed, "case": LagCase.UNKNOWN}
+    parts = [partition_seen(number, None, log_end=last, **known) for number, last in enumerate(end)]
+    return snapshot_of(group_seen(partitions=parts), GONE, at=at)
+
+
+GONE = group_seen("gone", exists=False, state=GroupState.DEAD, type="unknown", assignor=None)
+
+
+def test_live_rows_join_snapshot_and_rebalances():
+    """Rates are summed over partitions that did not go back; what does not exist has no row."""
+    before, seen = orders(START, (10, 10, 5), 10), orders(START + 10, (60, 80, 4), 3)
+    recent = recent_from([rebalance(9, 0)], kind="log", sentence="", now=START + 60)
+    look = Look(snapshot=seen, before=before, recent=recent)
+    (found,) = live_rows(look)
+    assert (found["in_per_second"], found["out_per_second"]) == (12.0, None)
+    assert [found[key] for key in ("generation", "rebalances_per_hour")] == [9, 1]
+    assert (found["last_cause"], found["storm"]) == ("join", None)
+    (known,) = live_rows(replace(look, before=None, generations={"orders": 10}))
+    assert (known["generation"], known["in_per_second"]) == (10, None)
+    (dark,) = live_rows(replace(look, recent=Recent(kind="none", sentence="")))
+    assert dark["rebalances_per_hour"] is None
+
+
+def test_what_waits_since_before_every_look_is_furthest_behind():
+    """It has no age, and is older than all that have one; a group that is unknown is none."""
+    groups = [
+        group_seen("late", partitions=[partition_seen(0, 9_000, lag_seconds=75.0)]),
+        group_seen("oldest", partitions=[partition_seen(0, 3, lag_seconds=None)]),
+        group_seen("unknown", partitions=[partition_seen(0, None, lag_seconds=None)]),
+    ]
+    recent = recent_from([], kind="log", sentence="", now=START)
+    rows = live_rows(Look(snapshot=snapshot_of(*groups), before=None, recent=recent))
+    assert [row["group"] for row in rows] == ["oldest", "late", "unknown"]
 
 
 class Stopped(LogView):

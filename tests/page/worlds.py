@@ -6,7 +6,7 @@ from typing import Any
 
 from fleet.commands.groups.group_status import GroupStatus, Managed
 from fleet.commands.groups.looks import Look
-from fleet.commands.groups.top_frame import Frame, seen_in
+from fleet.commands.page.answers import live_rows
 from fleet.commands.page.watching import Watched
 from fleet.decide.storms.assessment import Storm
 from fleet.manager.past import Past, Replayed, Source
@@ -103,8 +103,6 @@ def picture(groups: int = 1000, *, now: float = START + 3600) -> Watched:
         snapshot=snapshot, before=None, recent=recent, storms={STORMY: storm(STORMY, now)},
         generations={STORMY: 11},
     )  # fmt: skip
-    empty = Frame(cluster="main", at=None, now=now, rows=(), notices=(), source="", sort="worst",
-                  pattern="")  # fmt: skip
     spec = fleet_spec({"group": ROLLING, "topics": ["orders"]})
     statuses = {
         name: GroupStatus(
@@ -121,7 +119,7 @@ def picture(groups: int = 1000, *, now: float = START + 3600) -> Watched:
     found = Watched(
         spec=spec,
         look=look,
-        frame=seen_in(empty, look),
+        live=live_rows(look),
         statuses=statuses,
         pauses=(),
         loads=_loads(statuses),
@@ -143,6 +141,4 @@ def _loads(statuses: Mapping[str, Any]) -> dict[str, Load]:
 def without_groups(found: Watched) -> Watched:
     """The same cluster before anybody came."""
     look = replace(found.look, snapshot=snapshot_of(at=found.look.snapshot.at))
-    return replace(
-        found, look=look, frame=replace(found.frame, rows=()), statuses={}, loads={}
-    ).encoded()
+    return replace(found, look=look, live=(), statuses={}, loads={}).encoded()

@@ -101,7 +101,6 @@ def test_look_plan_and_export(core: Path, broker, tmp_path: Path) -> None:
         ["--help"],
         ["init", "--bootstrap", broker.bootstrap_servers],
         ["status"],
-        ["top", "--once"],
         ["plan"],
         ["doctor"],
         ["rebalances"],

@@ -1,1 +1,1 @@
-"""What groups do: status, rebalances, top."""
+"""What groups do: status, rebalances."""

@@ -1,7 +1,7 @@
-"""Looks at all groups, again and again: what `fleet top` and `fleet ui` show.
+"""Looks at all groups, again and again: what `fleet ui` shows.
 
-Problem: a broker that is away holds a look for ten seconds, and a page or a screen has to answer at
-once and to go on showing what was last seen. Choice: looks are taken on a thread; the last that
+Problem: a broker that is away holds a look for ten seconds, and a page has to answer at once and
+to go on showing what was last seen. Choice: looks are taken on a thread; the last that
 went well stays, and beside it stands since when they fail, and why. One view of the offsets topic
 is read along, so that rebalances and storms cost no look of their own. Cost: a figure is as old as
 the look that it is from.
@@ -77,16 +77,6 @@ class Looks(Closing):
         """Read no more."""
         if self.tail is not None:
             self.tail.close()
-
-    def begin(self, patience: float) -> None:
-        """A first look, and the offsets topic read, or so many seconds. Raises Unreachable."""
-        self._before = self._fleet.snapshot()
-        try:
-            self._read()
-            if self.tail is not None:
-                self.tail.catch_up(patience)
-        except FleetError as error:
-            self._why = str(error)
 
     def look(self) -> Look:
         """Look once. Raises Unreachable."""

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fleet.commands.answers import change_answer, plan_answer
 from fleet.commands.groups.group_status import GroupStatus, status_answer
-from fleet.commands.groups.looks import Latest
+from fleet.commands.groups.looks import Latest, Look
 from fleet.commands.groups.rebalances_answer import answer as rebalances_answer
 from fleet.commands.groups.stormy_times import storm_spans
-from fleet.commands.groups.top_frame import answer as top_answer
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.decide.storms.storm_watch import budget_of
+from fleet.lag.snapshot import rates
 from fleet.model.rebalances import Rebalance
 from fleet.report.sketch import sketch
 from fleet.report.timeline import lay_out
@@ -24,7 +24,7 @@ _SHOWN: Final = 500
 
 
 def overview(found: "Watched") -> dict[str, Any]:
-    """All groups of a look: `fleet status` and `fleet top`, and each one's load."""
+    """All groups of a look: `fleet status`, what is live of each group, and its load."""
     return {
         "status": _status(found, list(found.statuses.values()), detail=False),
         "top": _top(found),
@@ -43,7 +43,7 @@ def groups_answer(latest: "Latest[Watched]", *, cluster: str, now: float) -> byt
 def group_answer(
     latest: "Latest[Watched]", group: str, *, cluster: str, now: float
 ) -> dict[str, Any] | None:
-    """One group: `fleet status GROUP`, its line of `fleet top`, its last change; None: no such."""
+    """One group: `fleet status GROUP`, its live row, its last change; None: no such."""
     found = latest.value
     head = _head(latest, cluster=cluster, now=now)
     if found is None:
@@ -93,10 +93,56 @@ def _status(found: "Watched", groups: list[GroupStatus], *, detail: bool) -> dic
     return status_answer(look.snapshot, groups, found.pauses, recent=look.recent, detail=detail)
 
 
+def live_rows(look: Look) -> tuple[dict[str, Any], ...]:
+    """Every group that exists: storms first, then by age of what waits, rebalances and lag.
+
+    Rates are records a second; None = not known.
+    """
+    speeds = {} if look.before is None else rates(look.before, look.snapshot)
+    rows = []
+    for name, group in look.snapshot.groups.items():
+        if not group.exists:
+            continue
+        last, storm = look.recent.last.get(name), look.storms.get(name)
+        generation = look.generations.get(name)
+        produced, consumed = speeds.get(name, (None, None))
+        rows.append(
+            {
+                "group": name,
+                "type": group.type,
+                "state": group.state.value,
+                "members": len(group.members),
+                "generation": last.number if generation is None and last else generation,
+                "lag": group.lag,
+                "lag_seconds": group.lag_seconds,
+                "in_per_second": produced,
+                "out_per_second": consumed,
+                "rebalances_per_hour": look.recent.per_hour(name),
+                "last_cause": last and last.cause.value,
+                "last_at": last and last.ended_at,
+                "storm": storm and storm.words,
+            }
+        )
+    return tuple(sorted(rows, key=_worst_first))
+
+
+def _worst_first(row: dict[str, Any]) -> tuple[Any, ...]:
+    age, lag = row["lag_seconds"], row["lag"] or 0
+    if age is None:  # what waits since before every look is older than what has an age
+        age = float("inf") if lag else 0.0
+    return row["storm"] is None, -age, -(row["rebalances_per_hour"] or 0), -lag, row["group"]
+
+
 def _top(found: "Watched", group: str | None = None) -> dict[str, Any]:
-    """The frame of `fleet top`; of one group alone where it is named."""
-    rows = (row for row in found.frame.rows if group in (None, row.group))
-    return top_answer(replace(found.frame, rows=tuple(rows)))
+    """What is live of all groups, or of one where it is named."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cluster": found.spec.cluster.name,
+        "at": found.look.snapshot.at,
+        "problems": list(found.look.notices),
+        "rebalances_from": found.look.recent.sentence,
+        "groups": [row for row in found.live if group in {None, row["group"]}],
+    }
 
 
 def _counted(found: "Watched", status: GroupStatus) -> GroupStatus:

@@ -11,12 +11,11 @@ the next one is done.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fleet.commands.groups.group_status import GroupStatus, statuses
 from fleet.commands.groups.looks import Latest, Look, Looks, Repeated
-from fleet.commands.groups.top_frame import Frame, seen_in
-from fleet.commands.page.answers import overview
+from fleet.commands.page.answers import live_rows, overview
 from fleet.config.acls import OFFSETS
 from fleet.config.spec import FleetSpec
 from fleet.manager.past import Past, Source
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 
 IDLE: Final = 30.0
 _REST: Final = 4.0
-_EMPTY: Final = Frame(
-    cluster="", at=None, now=0.0, rows=(), notices=(), source="", sort="worst", pattern=""
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,8 +37,8 @@ class Watched:
 
     spec: FleetSpec
     look: Look
-    frame: Frame
-    """What `fleet top` would show."""
+    live: tuple[dict[str, Any], ...]
+    """What is live of each group, worst first (`live_rows`)."""
     statuses: Mapping[str, GroupStatus]
     """By group, in order of name."""
     pauses: tuple[Pause, ...] | None
@@ -93,7 +89,7 @@ class Watch(Closing):
         made = Watched(
             spec=fleet.spec,
             look=look,
-            frame=seen_in(replace(_EMPTY, cluster=fleet.spec.cluster.name), look),
+            live=live_rows(look),
             statuses={status.group: status for status in found},
             pauses=pauses,
             loads={status.group: self._load(status) for status in found},
