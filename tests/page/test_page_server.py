@@ -15,7 +15,7 @@ import pytest
 from fleet import cli
 from fleet.clock import ManualClock
 from fleet.commands.groups.looks import Look, Looks
-from fleet.commands.page.answers import live_rows
+from fleet.commands.page.watching import live_rows
 from fleet.log.readers.log_view import LogView, everything
 from fleet.manager.recent import Recent, recent_from
 from fleet.model import GroupState, LagCase

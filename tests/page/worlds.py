@@ -6,8 +6,7 @@ from typing import Any
 
 from fleet.commands.groups.group_status import GroupStatus, Managed
 from fleet.commands.groups.looks import Look
-from fleet.commands.page.answers import live_rows
-from fleet.commands.page.watching import Watched
+from fleet.commands.page.watching import Watched, live_rows
 from fleet.decide.storms.assessment import Storm
 from fleet.manager.past import Past, Replayed, Source
 from fleet.manager.recent import recent_from

@@ -62,7 +62,7 @@ def served(
     spec: "FleetSpec", latest: "Callable[[], Latest[Watched]]", listen: str, clock: "Clock"
 ) -> "PageServer":
     """The page of what was seen last. Raises ConfigError where the address is taken."""
-    from fleet.commands.page.answers import group_answer, groups_answer, timeline_answer
+    from fleet.commands.page.watching import group_answer, groups_answer, timeline_answer
     from fleet.ui.page_server import PageServer
 
     cluster = spec.cluster.name

@@ -12,13 +12,13 @@ long as they ever were.
 
 import struct
 from collections.abc import Collection, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fleet.kafka_source.record_fields import Fields
-from fleet.lag.gap import are_early, is_early, usual_gap, usual_gaps
+from fleet.lag.gap import is_early, usual_gap
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.readers.key_rows import KeyRows
 from fleet.log.records import OffsetCommit, Tombstone
@@ -100,16 +100,14 @@ class Positions:
 
     def _set_rows(self, rows: Ints, committed: Ints, ms: Ints) -> None:
         """`_set` of many rows, each of them once."""
-        columns, gaps = self._long, self._gap
+        columns = self._long
         committed = np.maximum(committed, NONE)
         before, last, peak = columns[0, rows], columns[1, rows], columns[3, rows]
         columns[0, rows], columns[1, rows] = committed, ms
         forward = committed > before
         columns[2, rows[forward]] = ms[forward]
         again = forward & (last != NONE)
-        gap, usual = np.maximum(0.0, ms[again] - last[again]), gaps[rows[again]]
-        self._early[rows[again]] = are_early(gap, usual)
-        gaps[rows[again]] = usual_gaps(usual, gap)
+        self._rhythm(rows[again], np.maximum(0.0, ms[again] - last[again]))
         back = forward & (committed >= peak)
         columns[3, rows[back]] = columns[4, rows[back]] = NONE
         fell = ~forward & (committed < before) & (before > peak)
@@ -216,11 +214,11 @@ class Positions:
         elif committed < before and before > columns[3, row]:
             columns[3, row], columns[4, row] = before, ms
 
-    def _rhythm(self, row: int, gap: float) -> None:
-        """One more gap between commits that go forward."""
-        usual = None if self._gap[row] < 0 else float(self._gap[row])
-        self._early[row] = is_early(gap, usual)
-        self._gap[row] = usual_gap(usual, gap)
+    def _rhythm(self, rows: Any, gaps: Any) -> None:
+        """One more gap between commits that go forward, of a row or of many."""
+        usual = self._gap[rows]
+        self._early[rows] = is_early(gaps, usual)
+        self._gap[rows] = usual_gap(usual, gaps)
 
     def _drop(self, key: bytes, row: int) -> None:
         self._rows.drop(key)
