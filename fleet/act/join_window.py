@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.slots import SlotStore
+from fleet.slots.store import Store
 
 SETTING: Final = "consumer.assignment.interval.ms"
 WIDE_MS: Final = 5000
@@ -44,7 +44,7 @@ class JoinWindow:
     def __init__(
         self,
         group: str,
-        store: SlotStore,
+        store: Store,
         settings: GroupSettings,
         *,
         clock: Clock,

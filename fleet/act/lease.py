@@ -15,8 +15,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from fleet.errors import FleetError, LostLease, Unreachable
-from fleet.slots import Change, SlotStore
+from fleet.slots import Change
 from fleet.slots.codec import as_json, from_json
+from fleet.slots.store import Store
 
 Memory = TypeVar("Memory")
 
@@ -26,7 +27,7 @@ class ChangeLease:
 
     def __init__(
         self,
-        store: SlotStore,
+        store: Store,
         change: Change,
         *,
         lease: float,

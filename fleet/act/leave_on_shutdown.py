@@ -12,12 +12,13 @@ from dataclasses import replace
 from fleet.act.batched_leave import LeavingMember
 from fleet.act.kafka import GroupAdmin
 from fleet.errors import FleetError
-from fleet.slots import Gate, Slot, SlotStore
+from fleet.slots import Gate, Slot
+from fleet.slots.store import Store
 from fleet.text import plural
 
 
 def leave_for_good(
-    store: SlotStore,
+    store: Store,
     admin: GroupAdmin,
     group: str,
     *,

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.clock import Clock
-from fleet.slots import Change, SlotStore
+from fleet.slots import Change
+from fleet.slots.store import Store
 from fleet.system.processes import ProcessId, alive, identify
 
 _ACTOR: Final = "change-actor"
@@ -29,14 +30,14 @@ _THIS_PROCESS: Final = uuid.uuid4().hex
 """An observer's clock where a machine does not tell its boot: no other process' look counts."""
 
 
-def sign(store: SlotStore, change: Change) -> None:
+def sign(store: Store, change: Change) -> None:
     """Leave who carries the change out: this process."""
     me = _here()
     if me is not None:
         store.put_note(change.group, _ACTOR, {"token": change.token, **me})
 
 
-def works_on(store: SlotStore, change: Change, *, lease: float, clock: Clock) -> bool | None:
+def works_on(store: Store, change: Change, *, lease: float, clock: Clock) -> bool | None:
     """Whether its actor lives; None where that shows only at a later look, one lease from now."""
     me = _here()
     actor = store.note(change.group, _ACTOR) or {}

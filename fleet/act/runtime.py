@@ -17,7 +17,8 @@ from fleet.decide.adopted import Adopted
 from fleet.decide.vetoes import Vetoes
 from fleet.model import Plan
 from fleet.model.findings import Finding
-from fleet.slots import SlotStore, WorkerProcess
+from fleet.slots import WorkerProcess
+from fleet.slots.store import Store
 from fleet.system.log_files import LogPart
 
 
@@ -25,7 +26,7 @@ class Runtime(Protocol):
     """Starts, lists and removes workers of one cluster's fleets."""
 
     @property
-    def store(self) -> SlotStore:
+    def store(self) -> Store:
         """Where this runtime's slots live."""
         ...
 
@@ -160,7 +161,7 @@ class RuntimeKind(Protocol):
 
     def store(
         self, settings: WorkerSettings, *, home: Path, environ: Mapping[str, str], clock: Clock
-    ) -> SlotStore:
+    ) -> Store:
         """The slots of one group, for one of its workers."""
         ...
 

@@ -11,7 +11,8 @@ from fleet.act.runtime import Runtime
 from fleet.clock import Clock
 from fleet.config.settings import settings_if_readable
 from fleet.errors import FleetError, NoRoom
-from fleet.slots import SlotStore, WorkerProcess, WorkerReport
+from fleet.slots import WorkerProcess, WorkerReport
+from fleet.slots.store import Store
 from fleet.text import plural
 
 Wait = Callable[..., None]
@@ -80,7 +81,7 @@ class StandbyPool:
     def __init__(
         self,
         runtime: Runtime,
-        store: SlotStore,
+        store: Store,
         group: str,
         *,
         heard: HeardReports | None = None,

@@ -28,12 +28,12 @@ class Hold:
     by: str
 
     def as_json(self) -> dict[str, Json]:
-        """For SlotStore.put_note, and for people's JSON."""
+        """For Store.put_note, and for people's JSON."""
         return {"wanted": self.wanted, "until": self.until, "by": self.by}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> "Hold | None":
-        """From SlotStore.note; anything that does not read as a hold is none."""
+        """From Store.note; anything that does not read as a hold is none."""
         try:
             held = dict(value or {})
             return cls(wanted=int(held["wanted"]), until=float(held["until"]), by=str(held["by"]))

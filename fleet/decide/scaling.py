@@ -44,7 +44,7 @@ class ScalingMemory:
     its largest."""
 
     def as_json(self) -> dict[str, Json]:
-        """For SlotStore.put_note."""
+        """For Store.put_note."""
         return {
             "current": self.current,
             "up_since": self.up_since,
@@ -55,7 +55,7 @@ class ScalingMemory:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> "ScalingMemory":
-        """From SlotStore.note; anything that does not read as a memory is no memory."""
+        """From Store.note; anything that does not read as a memory is no memory."""
         try:
             held = dict(value or {})
             return cls(

@@ -17,7 +17,7 @@ from fleet.kubernetes.client.api import connect
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.leases.pod_revisions import MARK
 from fleet.kubernetes.manifests.on_demand import Rendering
-from fleet.slots import SlotStore
+from fleet.slots.store import Store
 from fleet.worker.pod_environment import raw_revision
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class KubernetesKind(Rendering):
 
     def store(
         self, settings: WorkerSettings, *, home: Path, environ: Mapping[str, str], clock: Clock
-    ) -> SlotStore:
+    ) -> Store:
         """The slots of one group, for one of its pods."""
         del home
         group = settings.group

@@ -39,7 +39,8 @@ from fleet.model.rebalances import Rebalance
 from fleet.observe.admin import Observer
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.security import client_config
-from fleet.slots import Change, Gate, Pause, Slot, SlotStore, WorkerProcess, WorkerReport
+from fleet.slots import Change, Gate, Pause, Slot, WorkerProcess, WorkerReport
+from fleet.slots.store import Store
 from fleet.system.closing import Closing
 from fleet.system.home import fleet_home, make_home
 from fleet.system.runtimes import runtime_kind
@@ -134,14 +135,14 @@ class OpenFleet(Closing):
         self.runtime.close()
 
     @property
-    def store(self) -> SlotStore:
+    def store(self) -> Store:
         """Where slots, gates and changes live."""
         return self.runtime.store
 
     @property
-    def _at_once(self) -> SlotStore:
+    def _at_once(self) -> Store:
         """The same for who only looks: an API server that is away is waited for by who acts."""
-        store: SlotStore = getattr(self.store, "at_once", self.store)
+        store: Store = getattr(self.store, "at_once", self.store)
         return store
 
     def group(self, name: str) -> GroupSpec:

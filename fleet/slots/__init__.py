@@ -15,13 +15,12 @@ here, for every room; the store's rules are in `fleet.slots.store`, the places t
 them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from fleet.model import Plan, Receipt, TopicPartition
-from fleet.slots.evidence import Writes
 
 
 class Phase(StrEnum):
@@ -256,198 +255,11 @@ class WorkerProcess:
         return self.stuck or self.restarts >= ILL_AFTER
 
 
-class FirstOpening(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstOpening:
     """What a gate that nobody has written yet shall open, where no manager does it [22]."""
 
-    @property
-    def slots(self) -> int:
-        """Slots 0 to this, less one."""
-        ...
-
-    @property
-    def after(self) -> float:
-        """Seconds since the first standby was seen, after which too few standbys are enough."""
-        ...
-
-
-@runtime_checkable
-class Unmanaged(Protocol):
-    """What a store adds where workers are rolled out by others than a manager [22].
-
-    A store without it (SQLite) leaves both to the manager. Raises as SlotStore does.
-    """
-
-    def first(self, group: str) -> FirstOpening | None:
-        """What shall open by itself; None where the gate was written already, or nothing said."""
-        ...
-
-    def since(self, group: str, template_hash: str, now: float) -> float:
-        """Wall time at which the first worker of a pod template came: `now` where that is us."""
-        ...
-
-
-class SlotStore(Protocol):
-    """Where slots, gates and changes live. Every method is one transaction; thread-safe.
-
-    Methods raise fleet.errors.Unreachable when the store does not answer in bounded time.
-    """
-
-    @property
-    def writes(self) -> Writes:
-        """What became of this process' own writes: whoever watches leases asks [38]."""
-        ...
-
-    def beat(self, group: str) -> None:
-        """Write something that changes nothing, by the way that a holder's renewal goes.
-
-        Where this is stored, every living holder's renewal would have been [38].
-        """
-        ...
-
-    def gate(self, group: str) -> Gate:
-        """The group's gate; version 0 and nothing open where none was written yet."""
-        ...
-
-    def write_gate(self, gate: Gate, *, by: Change | None = None) -> Gate | None:
-        """Store `gate` if its version is still the stored one: as stored (version + 1), or None.
-
-        by: the change whose actor writes. Raises LostLease, in the gate's own transaction, where
-        (actor, token) are not the running change's any more.
-        """
-        ...
-
-    def change_gate(
-        self, group: str, change: Callable[[Gate], Gate | None], *, by: Change | None = None
-    ) -> Gate | None:
-        """Store what `change` makes of the gate, asked again on every newer one; None: it says no.
-
-        Raises LostLease as `write_gate` does, Unreachable where others write without an end.
-        """
-        ...
-
-    def committed(self, group: str, *topics: str) -> frozenset[str]:
-        """Return the topics that the group has committed offsets of, with these added [53]."""
-        ...
-
-    def slots(self, group: str) -> tuple[Slot, ...]:
-        """All slots that were ever opened, by number; unheld ones too."""
-        ...
-
-    def take(
-        self,
-        seen: Slot,
-        *,
-        worker: str,
-        revision: str,
-        spark_session: str | None,
-        lease: float = 0.0,
-        void: Handover | None = None,
-    ) -> Slot | None:
-        """Take the slot if it is open, not leaving, not quarantined and (holder, token, counter)
-        are still as seen (a free slot, or one whose lease the caller has watched expire).
-        Enforces a Handover's revision (but not that of `void`, of whose revision the caller has
-        seen no standby for a lease) and, where there is none, `on_trial`, over the slots as
-        stored at that moment: two standbys that both saw their revision hold nothing do not
-        both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
-        error, `lease`. member_id and the former holder's session stay in `seen`. None: lost.
-        """
-        ...
-
-    def renew(self, slot: Slot) -> Slot | None:
-        """Write the holder's fields (phase, member_id, spark_session, batches, error), counter + 1.
-
-        Only if (holder, token) still match; None = somebody else has it: stop at once.
-        """
-        ...
-
-    def release(self, slot: Slot, *, clean: bool) -> bool:
-        """Give the slot up if (holder, token) still match: holder None, member_id kept, phase free
-        (or closed where the slot's phase is CLOSED).
-        """
-        ...
-
-    def end_holder(self, seen: Slot) -> bool:
-        """Say that the process of this very holder has ended, if (holder, token) still match.
-
-        For who has seen it end: its supervisor, or the next container of the same pod. The slot
-        keeps holder, member and session for its taker, and a renewal of that holder is refused.
-        """
-        ...
-
-    def clear(self, slot: Slot) -> bool:
-        """After a successful leave: forget member_id, revision and a dead holder, phase free.
-
-        Only if the token is as seen. Spark session and `clean` stay for the next taker [3].
-        """
-        ...
-
-    def report(self, report: WorkerReport) -> None:
-        """Replace the worker's report."""
-        ...
-
-    def reports(self, group: str) -> tuple[WorkerReport, ...]:
-        """All stored reports of the group's workers; old ones are told by their counter."""
-        ...
-
-    def forget_worker(self, worker: str) -> None:
-        """Drop the report of a worker that was removed."""
-        ...
-
-    def begin_change(
-        self, plan: Plan, *, actor: str, started_at: float, lease: float = 0.0
-    ) -> Change | None:
-        """Start a change: None where one is RUNNING for the group (see `change`); asked again
-        with the same plan, actor and time, it is the one that runs.
-        """
-        ...
-
-    def change(self, group: str) -> Change | None:
-        """The running change, or else the last one."""
-        ...
-
-    def adopt(self, seen: Change, *, actor: str, lease: float = 0.0) -> Change | None:
-        """Take over a RUNNING change whose actor the caller has watched expire (token + 1)."""
-        ...
-
-    def advance(self, change: Change) -> Change:
-        """Write step, detail, receipts, state, sentence, ended_at; counter + 1 renews the lease.
-
-        Raises LostLease where (actor, token) no longer match.
-        """
-        ...
-
-    def changes(self, group: str, *, limit: int = 20) -> tuple[Change, ...]:
-        """Latest first."""
-        ...
-
-    def pause(self, pause: Pause) -> None:
-        """Keep a person's hold; replaces an earlier one of the same scope."""
-        ...
-
-    def resume(self, group: str | None) -> bool:
-        """True where a pause was lifted."""
-        ...
-
-    def pauses(self) -> tuple[Pause, ...]:
-        """All holds."""
-        ...
-
-    def note(self, group: str, key: str) -> dict[str, object] | None:
-        """A small JSON memory of the manager (scaling agreement over time and the like)."""
-        ...
-
-    def put_note(self, group: str, key: str, value: Mapping[str, object] | None) -> None:
-        """Replace it; None removes it."""
-        ...
-
-    def quarantine(self, mark: Quarantine) -> None:
-        """Keep the mark of a stopped partition; replaces an earlier one of the same partition."""
-        ...
-
-    def quarantines(self, group: str) -> tuple[Quarantine, ...]:
-        """The group's marks."""
-        ...
-
-    def lift(self, group: str, tp: TopicPartition | None) -> int:
-        """Remove marks (all of the group where tp is None); how many."""
-        ...
+    slots: int
+    """Slots 0 to this, less one."""
+    after: float
+    """Seconds since the first standby was seen, after which too few standbys are enough."""

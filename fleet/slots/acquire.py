@@ -70,7 +70,7 @@ class Attempt:
 
 
 class SlotAcquisition:
-    """`take` of `fleet.slots.SlotStore`. Thread-safe."""
+    """`take` of `fleet.slots.store.Store`. Thread-safe."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects

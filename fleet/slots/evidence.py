@@ -19,10 +19,13 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
+
+if TYPE_CHECKING:
+    from fleet.slots.store import Store
 
 _REST: Final = 0.4
 """Of the lease: an own write that long ago is done anew. Who renews thrice a lease never does."""
@@ -103,24 +106,11 @@ class Write:
     why: str = ""
 
 
-class Written(Protocol):
-    """A store whose leases are watched."""
-
-    @property
-    def writes(self) -> Writes:
-        """Of this process."""
-        ...
-
-    def beat(self, group: str) -> None:
-        """Write something that changes nothing, as a holder would write its slot; see SlotStore."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Whether a holder's renewals of `group` would have been stored, and seen [38]."""
 
-    store: Written
+    store: "Store"
     group: str
     lease: float
     clock: Clock
@@ -137,7 +127,7 @@ class Evidence:
                 self.store.beat(self.group)
             if self.clock.monotonic() - began > _GAP * self.lease / 2:
                 return None
-        known, through = _known_since(self.store), writes.through_since(_FRESH * self.lease)
+        known, through = self.store.known_since(), writes.through_since(_FRESH * self.lease)
         return None if known is None or through is None else max(known, through)
 
 
@@ -164,7 +154,7 @@ class LeaseWatch:
     _seen: dict[str, _Seen] = field(default_factory=dict)
 
     @classmethod
-    def over(cls, store: Written, *, group: str, lease: float, clock: Clock) -> "LeaseWatch":
+    def over(cls, store: "Store", *, group: str, lease: float, clock: Clock) -> "LeaseWatch":
         """Over a group's leases of `lease` seconds, by what this store's own writes prove."""
         return cls(lease, Evidence(store=store, group=group, lease=lease, clock=clock))
 
@@ -201,19 +191,11 @@ class LeaseWatch:
         self.blind = 0.0 if self._blind_since is None else monotonic - self._blind_since
 
 
-def known_for(store: object, monotonic: float) -> float:
+def known_for(store: "Store", monotonic: float) -> float:
     """Seconds for which what the store answers has been true without a break; < 0: it is not now.
 
     A store that is fed from elsewhere tells since when (`known_since`); while nobody hears of a
     holder, its silence says nothing [13]. Any other store is known for ever.
     """
-    since = _known_since(store)
+    since = store.known_since()
     return -1.0 if since is None else monotonic - since
-
-
-def _known_since(store: object) -> float | None:
-    known_since = getattr(store, "known_since", None)
-    if known_since is None:
-        return -math.inf
-    since = known_since()
-    return None if since is None else float(since)

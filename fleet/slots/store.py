@@ -12,13 +12,14 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import ClassVar, Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.model import Plan, TopicPartition
 from fleet.slots import (
     Change,
+    FirstOpening,
     Gate,
     Handover,
     Pause,
@@ -37,10 +38,14 @@ _NOTE_KEY: Final = re.compile(r"[A-Za-z0-9-]{1,100}")
 
 
 class Store:
-    """`fleet.slots.SlotStore` over a back end; thread-safe.
+    """Where slots, gates and changes live, over a back end. Every method is one transaction.
 
-    Raises Unreachable where the back end does not answer, or others write without an end.
+    Thread-safe. Methods raise Unreachable where the back end does not answer in bounded time, or
+    others write without an end.
     """
+
+    unmanaged: ClassVar[bool] = False
+    """Whether workers are rolled out by others than a manager [22]."""
 
     def __init__(
         self, backend: Backend, *, clock: Clock, jitter: Callable[[], float] = random.random
@@ -51,11 +56,14 @@ class Store:
 
     @property
     def writes(self) -> Writes:
-        """What became of this process' own writes."""
+        """What became of this process' own writes: whoever watches leases asks [38]."""
         return self._backend.writes
 
     def beat(self, group: str) -> None:
-        """Write something that changes nothing, by the way that a holder's renewal goes."""
+        """Write something that changes nothing, by the way that a holder's renewal goes.
+
+        Where this is stored, every living holder's renewal would have been [38].
+        """
         self._backend.beat(group)
 
     def data_version(self) -> int:
@@ -70,6 +78,16 @@ class Store:
         """What is held stays held."""
         self._backend.close()
 
+    def first(self, group: str) -> FirstOpening | None:
+        """What shall open by itself; None where the gate was written already, or nothing said."""
+        del group
+        return None
+
+    def since(self, group: str, template_hash: str, now: float) -> float:
+        """Wall time at which the first worker of a pod template came: `now` where that is us."""
+        del group, template_hash
+        return now
+
     # --- the gate ---------------------------------------------------------------------------
 
     def gate(self, group: str) -> Gate:
@@ -77,9 +95,10 @@ class Store:
         return self._objects.record(group).gate
 
     def write_gate(self, gate: Gate, *, by: Change | None = None) -> Gate | None:
-        """Store `gate` if its version is still the stored one; None where it is not.
+        """Store `gate` if its version is still the stored one: as stored (version + 1), or None.
 
-        LostLease where an actor with a later token than `by`'s has been at the gate (`adopt`).
+        by: the change whose actor writes. Raises LostLease, in the gate's own transaction, where
+        (actor, token) are not the running change's any more.
         """
 
         def edit(record: GateRecord) -> GateRecord | None:
@@ -102,9 +121,9 @@ class Store:
     def change_gate(
         self, group: str, change: Callable[[Gate], Gate | None], *, by: Change | None = None
     ) -> Gate | None:
-        """Store what `change` makes of the gate as it stands, asked again on every newer one.
+        """Store what `change` makes of the gate, asked again on every newer one; None: it says no.
 
-        None where it says no. Raises LostLease as `write_gate` does.
+        Raises LostLease as `write_gate` does, Unreachable where others write without an end.
         """
         for _ in self._objects.again(f"the gate of group {group}"):
             wanted = change(self.gate(group))
@@ -130,7 +149,7 @@ class Store:
     # --- slots ------------------------------------------------------------------------------
 
     def slots(self, group: str) -> tuple[Slot, ...]:
-        """All slots that were ever opened, by number."""
+        """All slots that were ever opened, by number; unheld ones too."""
         record, found = self._backend.scan(group, fresh=False)
         opened = frozenset() if record is None else record.opened
         used = {number for number, slot in found.items() if slot.token}
@@ -146,7 +165,14 @@ class Store:
         lease: float = 0.0,
         void: Handover | None = None,
     ) -> Slot | None:
-        """Take the slot if it is still as seen and the gate lets this revision in; else None."""
+        """Take the slot if it is open, not leaving, not quarantined and (holder, token, counter)
+        are still as seen (a free slot, or one whose lease the caller has watched expire).
+        Enforces a Handover's revision (but not that of `void`, of whose revision the caller has
+        seen no standby for a lease) and, where there is none, `on_trial`, over the slots as
+        stored at that moment: two standbys that both saw their revision hold nothing do not
+        both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
+        error, `lease`. member_id and the former holder's session stay in `seen`. None: lost.
+        """
         return self._taking.take(
             seen,
             worker=worker,
@@ -161,9 +187,9 @@ class Store:
         self._taking.settle()
 
     def renew(self, slot: Slot) -> Slot | None:
-        """Write the holder's fields with counter + 1; None: somebody else has the slot.
+        """Write the holder's fields (phase, member_id, spark_session, batches, error), counter + 1.
 
-        Where nothing can be written, what can be read still tells that it is another's [12].
+        Only if (holder, token) still match; None = somebody else has it: stop at once.
         """
         try:
             return self._objects.change_slot(slot, lambda stored: transitions.renewed(stored, slot))
@@ -175,21 +201,31 @@ class Store:
             raise
 
     def release(self, slot: Slot, *, clean: bool) -> bool:
-        """Give the slot up; False where it was not the caller's any more."""
+        """Give the slot up if (holder, token) still match.
+
+        Holder None, phase free (or closed where the slot's phase is CLOSED), member_id kept.
+        """
         edited = self._objects.change_slot(
             slot, lambda stored: transitions.released(stored, slot, clean=clean)
         )
         return edited is not None
 
     def end_holder(self, seen: Slot) -> bool:
-        """Say that this holder's process has ended; False where it has the slot no more."""
+        """Say that the process of this very holder has ended, if (holder, token) still match.
+
+        For who has seen it end: its supervisor, or the next container of the same pod. The slot
+        keeps holder, member and session for its taker, and a renewal of that holder is refused.
+        """
         edited = self._objects.change_slot(
             seen, lambda stored: transitions.holder_ended(stored, seen)
         )
         return edited is not None
 
     def clear(self, slot: Slot) -> bool:
-        """After a leave: forget member, revision and a dead holder, if the token is as seen."""
+        """After a successful leave: forget member_id, revision and a dead holder, phase free.
+
+        Only if the token is as seen. Spark session and `clean` stay for the next taker [3].
+        """
         edited = self._objects.change_slot(slot, lambda stored: transitions.cleared(stored, slot))
         return edited is not None
 
@@ -198,7 +234,9 @@ class Store:
     def begin_change(
         self, plan: Plan, *, actor: str, started_at: float, lease: float = 0.0
     ) -> Change | None:
-        """Start a change; None where one is running. The token grows over all changes."""
+        """Start a change: None where one is RUNNING for the group (see `change`); asked again
+        with the same plan, actor and time, it is the one that runs.
+        """
 
         def edit(last: Value | None) -> Value | None:
             after = 0 if last is not None else self._objects.record(plan.group).token
@@ -233,7 +271,10 @@ class Store:
         return change
 
     def advance(self, change: Change) -> Change:
-        """Write the change's progress with counter + 1; LostLease where it is another's now."""
+        """Write step, detail, receipts, state, sentence, ended_at; counter + 1 renews the lease.
+
+        Raises LostLease where (actor, token) no longer match.
+        """
         stored = self._objects.edit(
             Key(change.group, Kind.CHANGE),
             lambda last: transitions.advanced(change_of(last), change),
@@ -258,7 +299,7 @@ class Store:
         self._backend.merge(Space.REPORTS, report.group, {report.worker: report})
 
     def reports(self, group: str) -> tuple[WorkerReport, ...]:
-        """All stored reports of the group's workers, by name."""
+        """All stored reports of the group's workers; old ones are told by their counter."""
         found = self._backend.entries(Space.REPORTS, group)
         return tuple(r for _, r in sorted(found.items()) if isinstance(r, WorkerReport))
 
@@ -267,7 +308,7 @@ class Store:
         self._backend.merge(Space.REPORTS, None, {worker: None})
 
     def pause(self, pause: Pause) -> None:
-        """Hold a group (or all); a second pause replaces the first."""
+        """Keep a person's hold; replaces an earlier one of the same scope."""
         self._backend.merge(Space.PAUSES, "", {pause.group or "": pause})
 
     def resume(self, group: str | None) -> bool:
@@ -280,7 +321,7 @@ class Store:
         return tuple(p for _, p in sorted(found.items()) if isinstance(p, Pause))
 
     def note(self, group: str, key: str) -> dict[str, object] | None:
-        """A small JSON memory; None where there is none."""
+        """A small JSON memory of the manager (scaling agreement over time and the like)."""
         found = self._backend.entries(Space.NOTES, group).get(key)
         return dict(found) if isinstance(found, Mapping) else None
 
@@ -293,7 +334,7 @@ class Store:
         self._backend.merge(Space.NOTES, group, {key: value})
 
     def quarantine(self, mark: Quarantine) -> None:
-        """Store the mark of a stopped partition; a newer one replaces it."""
+        """Keep the mark of a stopped partition; replaces an earlier one of the same partition."""
         self._backend.merge(Space.MARKS, mark.group, {mark_key(mark.tp): mark})
 
     def quarantines(self, group: str) -> tuple[Quarantine, ...]:

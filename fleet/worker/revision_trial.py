@@ -20,8 +20,9 @@ from pathlib import Path
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Phase, Slot, SlotStore, WorkerReport
+from fleet.slots import Gate, Phase, Slot, WorkerReport
 from fleet.slots.evidence import LeaseWatch
+from fleet.slots.store import Store
 from fleet.slots.trials import proven, spoiled
 from fleet.system.home import read_state, write_state
 
@@ -150,7 +151,7 @@ def doubt(
 class RevisionDoubts:
     """What a standby hears of its revision from the reports of living workers."""
 
-    def __init__(self, store: SlotStore, *, group: str, lease: float, clock: Clock) -> None:
+    def __init__(self, store: Store, *, group: str, lease: float, clock: Clock) -> None:
         self._store = store
         self._group = group
         self._every = lease / 6

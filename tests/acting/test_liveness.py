@@ -10,8 +10,9 @@ from fleet.act.change.changes import GroupChanges
 from fleet.act.liveness import sign, works_on
 from fleet.clock import ManualClock
 from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.slots import Change, ChangeState, Gate, Handover, Slot, SlotStore
+from fleet.slots import Change, ChangeState, Gate, Handover, Slot
 from fleet.slots.sqlite import SqliteStore
+from fleet.slots.store import Store
 from fleet.system.processes import identify
 from tests.support.memory_server import MemoryServer
 from tests.support.plans import plan_of
@@ -26,7 +27,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=["sqlite", "leases"])
-def store(request, tmp_path, clock) -> SlotStore:
+def store(request, tmp_path, clock) -> Store:
     """Each store that a manager has."""
     if request.param == "sqlite":
         return SqliteStore(tmp_path / "fleet.db", cluster="main", clock=clock)

@@ -11,10 +11,20 @@ from hypothesis import strategies as st
 from fleet.errors import SchemaTooNew, Unreachable
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.kubernetes.leases.lease_objects import First, GateLease
+from fleet.kubernetes.leases.lease_objects import GateLease
 from fleet.kubernetes.leases.pod_revisions import PublishedTemplates
 from fleet.model import StepKind, TopicPartition
-from fleet.slots import Change, ChangeState, Gate, Handover, Pause, Quarantine, Slot, WorkerReport
+from fleet.slots import (
+    Change,
+    ChangeState,
+    FirstOpening,
+    Gate,
+    Handover,
+    Pause,
+    Quarantine,
+    Slot,
+    WorkerReport,
+)
 from fleet.slots.gates import Claim, GateRecord
 from tests.support.plans import change_of, plan_of, receipt_of, step_of
 from tests.support.sampling import examples
@@ -72,7 +82,9 @@ def test_the_gates_lease_reads_back(gate, opened, templates, trials, committed):
     found = lease()
     found["metadata"]["annotations"][objects.FIRST] = '{"slots":2,"after":60}'
     stored = through_text(objects.with_gate(found, held))
-    assert objects.gate_from(stored, "orders") == replace(held, first=First(slots=2, after=60))
+    assert objects.gate_from(stored, "orders") == replace(
+        held, first=FirstOpening(slots=2, after=60)
+    )
 
 
 @examples(60)

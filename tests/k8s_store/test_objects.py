@@ -9,8 +9,7 @@ import pytest
 from fleet.errors import SchemaTooNew
 from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.kubernetes.leases.lease_objects import First
-from fleet.slots import Gate, Handover, Pause
+from fleet.slots import FirstOpening, Gate, Handover, Pause
 from tests.support.slot_records import report_of
 
 pytestmark = pytest.mark.kubernetes
@@ -24,8 +23,8 @@ def test_objects_are_made_once_and_state_is_left_alone(place):
     """With labels and the raw ids; a second time nothing is made, more slots are."""
     manager = place.manager()
     names = place.names
-    assert manager.ensure_objects(GROUP, slots=3, first=First(slots=2, after=60)) == 8
-    assert manager.first(GROUP) == First(slots=2, after=60)
+    assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 8
+    assert manager.first(GROUP) == FirstOpening(slots=2, after=60)
     found = manager.leases.calls.get(LEASE, names.slot(2))
     assert found["metadata"]["labels"]["fleet/name"] == names.slug
     assert found["metadata"]["annotations"]["fleet/group"] == GROUP
@@ -35,7 +34,7 @@ def test_objects_are_made_once_and_state_is_left_alone(place):
     assert manager.first(GROUP) is None, "somebody opened"
     held = manager.take(manager.slots(GROUP)[0], worker="w", revision="r1", spark_session="s")
     manager.report(report("w"))
-    assert manager.ensure_objects(GROUP, slots=3, first=First(slots=2, after=60)) == 0
+    assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 0
     assert manager.ensure_objects(GROUP, slots=5) == 2
     assert (manager.gate(GROUP), manager.slots(GROUP)[0]) == (gate, held)
     assert manager.reports(GROUP) == (report("w"),)
@@ -48,8 +47,8 @@ def test_objects_that_were_applied_from_manifests_are_taken_as_they_are(place):
     rendered = objects.blank(LEASE, place.names.gate, place.names)
     rendered["metadata"]["annotations"].update(first)
     manager.leases.calls.apply(rendered, manager="kubectl")
-    assert manager.first(GROUP) == First(slots=1, after=60)
-    manager.ensure_objects(GROUP, slots=1, first=First(slots=1, after=60))
+    assert manager.first(GROUP) == FirstOpening(slots=1, after=60)
+    manager.ensure_objects(GROUP, slots=1, first=FirstOpening(slots=1, after=60))
     gate = manager.write_gate(Gate(group=GROUP, open=frozenset({0})))
     manager.leases.calls.apply(rendered, manager="kubectl")
     assert manager.gate(GROUP) == gate

@@ -12,9 +12,8 @@ from fleet.kubernetes.client.calls import Calls
 from fleet.kubernetes.client.lease_informer import LeaseInformer
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.client.pod_informer import PodInformer
-from fleet.kubernetes.leases.lease_objects import First
 from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.slots import Gate
+from fleet.slots import FirstOpening, Gate
 from tests.support.memory_server import MemoryServer
 from tests.support.waiting import until
 
@@ -163,7 +162,7 @@ def test_what_opens_first_is_watched_before(server):
     clock = SystemClock()
     api = server.api(clock)
     manager = LeaseStore.for_manager(api, cluster="main", clock=clock, lease=30.0)
-    manager.ensure_objects("orders", slots=9, first=First(slots=2, after=60))
+    manager.ensure_objects("orders", slots=9, first=FirstOpening(slots=2, after=60))
     worker = LeaseStore.for_worker(
         api, cluster="main", group="orders", revision="r", slots=9, lease=30.0, clock=clock
     )

@@ -51,7 +51,7 @@ MUTANTS = faults(
                 [-self.gone(name, version)-]{+pass+}""",
         },
         ("fleet/kubernetes/leases/patient_store.py", ("tests/kubernetes/test_sending.py",)): {
-            "k8s-patience-tries-for-a-minute": "_ONCE: Final = {SlotStore.adopt.__name__[-, SlotStore.beat.__name__-]}",
+            "k8s-patience-tries-for-a-minute": "_ONCE: Final = {Store.adopt.__name__[-, Store.beat.__name__-]}",
             "k8s-patience-adopts-a-change-twice": "if late or not self._answered[- or name in _ONCE-]:",
             "k8s-patience-never-ends": "late = self._clock.monotonic() - began >= patience{+ + 10 * LONGEST_WAIT+}",
         },

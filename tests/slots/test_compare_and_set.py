@@ -15,23 +15,23 @@ from fleet.slots import (
     Phase,
     Quarantine,
     Slot,
-    SlotStore,
     WorkerReport,
 )
 from fleet.slots.evidence import LeaseWatch
+from fleet.slots.store import Store
 from tests.support.plans import plan_of
 
 GROUP = "orders"
 
 
-def open_slots(store: SlotStore, *numbers: int, **fields: object) -> Gate:
+def open_slots(store: Store, *numbers: int, **fields: object) -> Gate:
     gate = replace(store.gate(GROUP), open=frozenset(numbers), **fields)
     stored = store.write_gate(gate)
     assert stored is not None
     return stored
 
 
-def take(store: SlotStore, seen: Slot, worker: str = "w1", revision: str = "r1") -> Slot | None:
+def take(store: Store, seen: Slot, worker: str = "w1", revision: str = "r1") -> Slot | None:
     return store.take(seen, worker=worker, revision=revision, spark_session=f"session-{worker}")
 
 

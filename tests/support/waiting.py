@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from fleet.clock import Clock, SystemClock
 from fleet.errors import Unreachable
-from fleet.slots import SlotStore
+from fleet.slots.store import Store
 
 STILL = 90.0
 """Seconds without any change after which nothing is expected any more."""
@@ -74,7 +74,7 @@ def _queue() -> float:
     return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), _MOST_QUEUE)
 
 
-def stored(store: SlotStore, group: str) -> Hashable:
+def stored(store: Store, group: str) -> Hashable:
     """What moves in a group's state; renewed leases alone are no progress."""
     try:
         return _stored(store, group)
@@ -82,7 +82,7 @@ def stored(store: SlotStore, group: str) -> Hashable:
         return None
 
 
-def _stored(store: SlotStore, group: str) -> Hashable:
+def _stored(store: Store, group: str) -> Hashable:
     change = store.change(group)
     return (
         store.gate(group).version,

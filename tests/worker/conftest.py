@@ -20,8 +20,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.clock import SystemClock
 from fleet.config.spec import ClusterSpec
 from fleet.model import TopicPartition
-from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
+from fleet.slots import Gate, Handover, Phase, Slot
 from fleet.slots.sqlite import SqliteStore
+from fleet.slots.store import Store
 from fleet.testbed.held import read_topics
 from tests.conftest import RunningBroker
 from tests.support.declared import group_spec, settings_of
@@ -83,7 +84,7 @@ class Group:
         self.topic = f"{name}-topic"
         self.partitions = 4
         self.folder = folder
-        self.store: SlotStore = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
+        self.store: Store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
         self.cluster = cluster or ClusterSpec(bootstrap_servers=bootstrap)
         self.client = dict(client or {"bootstrap.servers": bootstrap})
         self.admin = AdminClient(self.client)

@@ -1,6 +1,6 @@
 """The first opening of a gate where no manager does it [22]."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,20 +12,13 @@ from fleet.worker.slot.gate_opener import AHEAD, GateOpener, first_gate
 from tests.support.batch_parts import events_of
 from tests.support.slot_records import report_of
 
-
-@dataclass(frozen=True)
-class First:
-    """As a rendered gate says it."""
-
-    slots: int
-    after: float = 60.0
-
-
-ASKED = First(3)
+ASKED = FirstOpening(slots=3, after=60.0)
 
 
 class Asked(SqliteStore):
     """A store that was made by manifests: nobody has written the gate, three slots are wanted."""
+
+    unmanaged = True
 
     def first(self, group: str) -> FirstOpening | None:
         """Asked for one group."""
@@ -46,7 +39,9 @@ class Asked(SqliteStore):
         pytest.param(Gate(group="g"), ASKED, 0, 99.0, False, id="nobody"),
         pytest.param(Gate(group="g"), None, 9, 99.0, False, id="not asked for"),
         pytest.param(Gate(group="g", version=1), ASKED, 9, 99.0, False, id="written before"),
-        pytest.param(Gate(group="g"), First(0), 9, 99.0, False, id="no slots"),
+        pytest.param(
+            Gate(group="g"), FirstOpening(slots=0, after=60.0), 9, 99.0, False, id="no slots"
+        ),
     ],
 )
 def test_when_it_is_due(

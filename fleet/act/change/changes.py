@@ -15,8 +15,9 @@ from fleet.act.liveness import sign
 from fleet.clock import Clock
 from fleet.errors import Refused, Unreachable
 from fleet.model import Plan
-from fleet.slots import Change, ChangeState, Gate, Phase, SlotStore
+from fleet.slots import Change, ChangeState, Gate, Phase
 from fleet.slots.evidence import LeaseWatch
+from fleet.slots.store import Store
 
 Progress = Callable[[str], None]
 Perform = Callable[[Change, Progress], Change]
@@ -37,7 +38,7 @@ class GroupChanges:
     """The changes of one group."""
 
     group: str
-    store: SlotStore
+    store: Store
     clock: Clock
     lease: float
     """Seconds after which a silent actor is dead."""

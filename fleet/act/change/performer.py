@@ -23,16 +23,17 @@ from fleet.clock import Clock
 from fleet.config.spec import ConsumerWorker, GroupSpec
 from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import Receipt, Step, Verdict
-from fleet.slots import Change, ChangeState, Gate, SlotStore
+from fleet.slots import Change, ChangeState, Gate
 from fleet.slots.codec import as_json
+from fleet.slots.store import Store
 from fleet.text import plural
 
 Progress = Callable[[str], None]
-Keep = Callable[[SlotStore, Change, float], ChangeLease]
+Keep = Callable[[Store, Change, float], ChangeLease]
 """Holds a change for whoever carries it out, by a lease of so many seconds."""
 
 
-def _keep(store: SlotStore, change: Change, lease: float) -> ChangeLease:
+def _keep(store: Store, change: Change, lease: float) -> ChangeLease:
     return ChangeLease(store, change, lease=lease)
 
 
@@ -41,7 +42,7 @@ class Performer:
     """Performs changes of one group."""
 
     spec: GroupSpec
-    store: SlotStore
+    store: Store
     runtime: Runtime
     ledger: Ledger
     leave: Leave

@@ -2,7 +2,7 @@
 
 Problem: a lease is 10 s because a holder may only be slow; for all of it a killed worker's
 partitions stand still, though its supervisor has seen the process end. Choice: whoever saw it end
-says so at its slots (`SlotStore.end_holder`), before the worker's next life starts under the same
+says so at its slots (`Store.end_holder`), before the worker's next life starts under the same
 name and only where nothing of it runs, in its process group or out of it: Spark's Python daemon
 makes a group of its own and ends a moment after its JVM. Whoever takes the slot cures it as one
 whose lease has expired. Cost: a look through /proc and a read of the group's slots for each end of

@@ -13,8 +13,9 @@ from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError
 from fleet.model import GroupState
 from fleet.model.counted import Counted
-from fleet.slots import Gate, Handover, Slot, SlotStore, WorkerReport
+from fleet.slots import Gate, Handover, Slot, WorkerReport
 from fleet.slots.evidence import LeaseWatch
+from fleet.slots.store import Store
 from fleet.text import duration, slots_of
 
 Leave = Callable[..., str | None]
@@ -51,7 +52,7 @@ class StepWork:
     join_limit: ClassVar[float] = 90.0
     """Seconds for a member to get or give up its slot, beyond drain, lease and a first batch."""
     spec: GroupSpec
-    store: SlotStore
+    store: Store
     pool: StandbyPool
     leave: Leave
     lease: ChangeLease

@@ -46,7 +46,8 @@ from fleet.kubernetes.manifests.pod_template import CODE_KEY
 from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.model import Plan
 from fleet.model.findings import Finding
-from fleet.slots import SlotStore, WorkerProcess
+from fleet.slots import WorkerProcess
+from fleet.slots.store import Store
 from fleet.system.code import packed_code
 from fleet.system.log_files import LogPart
 
@@ -83,7 +84,7 @@ class KubernetesRuntime:
         self._ensured = False
 
     @property
-    def store(self) -> SlotStore:
+    def store(self) -> Store:
         """Where slots live."""
         return self._store
 

@@ -24,7 +24,17 @@ from fleet.kubernetes.client.calls import VERSIONS
 from fleet.kubernetes.client.object_names import PREFIX, ObjectNames
 from fleet.kubernetes.leases.pod_revisions import PublishedTemplates
 from fleet.model import TopicPartition
-from fleet.slots import Change, ChangeState, Gate, Pause, Phase, Quarantine, Slot, WorkerReport
+from fleet.slots import (
+    Change,
+    ChangeState,
+    FirstOpening,
+    Gate,
+    Pause,
+    Phase,
+    Quarantine,
+    Slot,
+    WorkerReport,
+)
 from fleet.slots.codec import as_json, from_json, gate_as_json, trials_as_json, trials_from_json
 from fleet.slots.gates import GateRecord
 
@@ -213,21 +223,12 @@ def beaten(found: Object, *, now: float) -> Object:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class First:
-    """What opens by itself where nobody opened anything yet [22]."""
-
-    slots: int
-    after: float
-    """Seconds after which it opens even if fewer standbys are ready."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GateLease:
     """All that the gate's Lease says. Pins are as stored: of what the manager published."""
 
     record: GateRecord
     templates: PublishedTemplates = field(default_factory=PublishedTemplates)
-    first: First | None = None
+    first: FirstOpening | None = None
 
     @classmethod
     def empty(cls, group: str) -> "GateLease":
@@ -250,7 +251,9 @@ def gate_from(found: Object, group: str) -> GateLease:
                 token=int(annotation(found, TOKEN) or 0),
             ),
             templates=PublishedTemplates(dict(json.loads(annotation(found, TEMPLATES) or "{}"))),
-            first=None if first is None else First(slots=first["slots"], after=first["after"]),
+            first=None
+            if first is None
+            else FirstOpening(slots=first["slots"], after=first["after"]),
         )
 
 

@@ -19,17 +19,19 @@ from fleet.kubernetes.client.lease_informer import LeaseInformer
 from fleet.kubernetes.client.object_names import GROUP_LABEL, MANAGER, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import LeaseBackend
-from fleet.kubernetes.leases.lease_objects import First
+from fleet.slots import FirstOpening
 from fleet.slots.gates import GateRecord
 from fleet.slots.store import Store
 
 
 class LeaseStore(Store):
-    """`fleet.slots.SlotStore` in one namespace; thread-safe.
+    """`fleet.slots.store.Store` in one namespace; thread-safe.
 
     Raises SchemaTooNew where a newer version wrote an object, Unreachable where the server does
     not answer within about five seconds, refuses, or an object that is made beforehand is missing.
     """
+
+    unmanaged = True
 
     def __init__(self, backend: LeaseBackend, *, clock: Clock) -> None:
         super().__init__(backend, clock=clock)
@@ -87,7 +89,7 @@ class LeaseStore(Store):
 
     # --- objects ----------------------------------------------------------------------------
 
-    def ensure_objects(self, group: str, *, slots: int, first: First | None = None) -> int:
+    def ensure_objects(self, group: str, *, slots: int, first: FirstOpening | None = None) -> int:
         """Make what is missing of a group's Leases and ConfigMaps; how many were made.
 
         What is there is left alone, state above all; `first` is written where the gate's Lease
@@ -169,7 +171,7 @@ class LeaseStore(Store):
 
         self._objects.change_record(group, edit)
 
-    def first(self, group: str) -> First | None:
+    def first(self, group: str) -> FirstOpening | None:
         """What shall open by itself; None where the gate was written already, or nothing said."""
         gate = self.leases.gate_lease(group)
         return None if gate.record.gate.version else gate.first

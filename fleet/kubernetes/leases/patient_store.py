@@ -15,24 +15,24 @@ from fleet.clock import Clock
 from fleet.errors import Damaged, Unreachable
 from fleet.kubernetes.client.api import LONGEST_WAIT
 from fleet.kubernetes.client.calls import Denied, Missing
-from fleet.slots import SlotStore
+from fleet.slots.store import Store
 
-_ONCE: Final = {SlotStore.adopt.__name__, SlotStore.beat.__name__}
+_ONCE: Final = {Store.adopt.__name__, Store.beat.__name__}
 _PAUSE: Final = 1.0
 _ROLES: Final = 5.0
 """Seconds that a server that has just started may refuse what it allows."""
 
 
 class PatientStore:
-    """A SlotStore with every method of the one inside."""
+    """A Store with every method of the one inside."""
 
-    def __init__(self, inner: SlotStore, *, clock: Clock) -> None:
+    def __init__(self, inner: Store, *, clock: Clock) -> None:
         self._inner = inner
         self._clock = clock
         self._answered = False
 
     @property
-    def at_once(self) -> SlotStore:
+    def at_once(self) -> Store:
         """The store inside, for who only looks, and looks again soon."""
         return self._inner
 

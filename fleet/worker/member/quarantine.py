@@ -16,7 +16,8 @@ from typing import NamedTuple
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.model import TopicPartition
-from fleet.slots import Quarantine, SlotStore
+from fleet.slots import Quarantine
+from fleet.slots.store import Store
 from fleet.worker.events import Events
 from fleet.worker.offsets.start_positions import Start
 
@@ -33,7 +34,7 @@ class QuarantinedPartitions:
     """One worker's view of its group's marks; a silent store leaves what is known."""
 
     def __init__(
-        self, store: SlotStore, *, group: str, revision: str, clock: Clock, events: Events
+        self, store: Store, *, group: str, revision: str, clock: Clock, events: Events
     ) -> None:
         self._store = store
         self._group = group

@@ -8,11 +8,11 @@ Cost: a reading of the group's slots at each start.
 """
 
 from fleet.errors import FleetError
-from fleet.slots import SlotStore
+from fleet.slots.store import Store
 from fleet.worker.events import Events
 
 
-def end_former_life(store: SlotStore, *, group: str, name: str, events: Events) -> None:
+def end_former_life(store: Store, *, group: str, name: str, events: Events) -> None:
     """Say of each slot that this pod's last container held that its holder has ended.
 
     A store that does not answer now leaves it to the lease.

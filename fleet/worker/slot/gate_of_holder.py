@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from fleet.slots import SlotStore
+from fleet.slots.store import Store
 
 
 class GateOfHolder:
     """Raises Unreachable where the store is silent, or the gate never holds still."""
 
-    def __init__(self, store: SlotStore, group: str, number: int) -> None:
+    def __init__(self, store: Store, group: str, number: int) -> None:
         self._store = store
         self._group = group
         self._number = number

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.slots import FirstOpening, Gate, SlotStore, Unmanaged, WorkerReport
+from fleet.slots import FirstOpening, Gate, WorkerReport
 from fleet.slots.evidence import LeaseWatch
+from fleet.slots.store import Store
 from fleet.text import plural
 from fleet.worker.events import Events
 
@@ -41,7 +42,7 @@ class GateOpener:
     """One standby's part in the first opening; nothing where the store leaves it to a manager."""
 
     def __init__(
-        self, store: SlotStore, *, group: str, lease: float, clock: Clock, events: Events
+        self, store: Store, *, group: str, lease: float, clock: Clock, events: Events
     ) -> None:
         self._store = store
         self._group = group
@@ -55,7 +56,7 @@ class GateOpener:
 
     def step(self, gate: Gate) -> bool:
         """Open the gate where that is due; True where it was written here. Raises Unreachable."""
-        if gate.version != 0 or not isinstance(self._store, Unmanaged):
+        if gate.version != 0 or not self._store.unmanaged:
             self.waits_for = None
             return False
         now = self._clock.monotonic()

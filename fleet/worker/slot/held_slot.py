@@ -13,7 +13,8 @@ from typing import Any
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.slots import Phase, Slot, SlotStore
+from fleet.slots import Phase, Slot
+from fleet.slots.store import Store
 
 
 class HeldSlot:
@@ -21,7 +22,7 @@ class HeldSlot:
 
     def __init__(
         self,
-        store: SlotStore,
+        store: Store,
         slot: Slot,
         *,
         lease: float,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
 from fleet.errors import Unreachable
-from fleet.slots import SlotStore
+from fleet.slots.store import Store
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events
@@ -24,7 +24,7 @@ class HolderTools:
 
     settings: WorkerSettings
     name: str
-    store: SlotStore
+    store: Store
     watcher: SlotWatcher
     completer: LeaveCompleter
     leave: Leave

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.slots import ChangeState, Gate, Phase, Slot, SlotStore
+from fleet.slots import ChangeState, Gate, Phase, Slot
 from fleet.slots.evidence import LeaseWatch
+from fleet.slots.store import Store
 from fleet.text import slots_of
 from fleet.worker.events import Events
 
@@ -48,7 +49,7 @@ class LeaveCompleter:
 
     def __init__(
         self,
-        store: SlotStore,
+        store: Store,
         *,
         group: str,
         static: bool,

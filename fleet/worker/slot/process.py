@@ -22,7 +22,7 @@ from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kafka_source.login import references
 from fleet.security import client_config
-from fleet.slots import SlotStore, Unmanaged
+from fleet.slots.store import Store
 from fleet.system.runtimes import runtime_kind
 from fleet.worker.batch.batch_run import Identity
 from fleet.worker.batch.dead_letters import DeadLetters
@@ -154,7 +154,7 @@ class _Worker:
             if isinstance(self._settings.group.runtime, KubernetesRuntimeSpec):
                 end_former_life(store, group=group, name=self._name, events=self._events)
             watcher = SlotWatcher(store, group=group, lease=self._lease, clock=self._clock)
-            if isinstance(store, Unmanaged):
+            if store.unmanaged:
                 self._doubts = RevisionDoubts(
                     store, group=group, lease=self._lease, clock=self._clock
                 )
@@ -185,11 +185,11 @@ class _Worker:
                 self._runner.stop()
             self._reporter.close()
 
-    def _open_store(self) -> SlotStore:
+    def _open_store(self) -> Store:
         """Where slots are; one that does not answer is waited for [12]."""
         kind = runtime_kind(self._settings.group.runtime.kind)
         self._reporter.waits_for = "the store of its slots"
-        store: SlotStore | None = None
+        store: Store | None = None
         while True:
             try:
                 store = store or kind.store(
@@ -349,7 +349,7 @@ class _Worker:
 
         return token(self._home)
 
-    def _tools(self, store: SlotStore, watcher: SlotWatcher) -> HolderTools:
+    def _tools(self, store: Store, watcher: SlotWatcher) -> HolderTools:
         worker = self._settings.group.worker
         assert worker is not None
         assert self._runner is not None

@@ -15,7 +15,8 @@ from typing import Any, Final
 from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
 from fleet.errors import FleetError
-from fleet.slots import SlotStore, Unmanaged, WorkerReport
+from fleet.slots import WorkerReport
+from fleet.slots.store import Store
 from fleet.worker.events import Events
 from fleet.worker.http import StatusServer
 from fleet.worker.member.member_state import MemberState
@@ -65,7 +66,7 @@ class Reporter:
         self._settings = settings
         self._since = settings.published_at or clock.now()
         self._name = name
-        self._store: SlotStore | None = None
+        self._store: Store | None = None
         self._clock = clock
         self._events = events
         self._lock = threading.Lock()
@@ -111,13 +112,13 @@ class Reporter:
             return str(self._state.told)
         return self._phase
 
-    def start(self, store: SlotStore) -> None:
+    def start(self, store: Store) -> None:
         """From here on reports are stored; where others keep it, since when we are wanted.
 
         Raises Unreachable.
         """
         template = template_of(self._settings.revision)
-        if template is not None and isinstance(store, Unmanaged):
+        if template is not None and store.unmanaged:
             self._since = store.since(self._settings.group.group, template, self._clock.now())
         self._store = store
         self.write()
@@ -175,7 +176,7 @@ class Reporter:
         with self._lock, contextlib.suppress(FleetError):
             self._store_report(self._store, self._report(failed=failed))
 
-    def _store_report(self, store: SlotStore, report: WorkerReport) -> None:
+    def _store_report(self, store: Store, report: WorkerReport) -> None:
         self._counter, self._written_at = report.counter, self._clock.monotonic()
         self._told = None  # what was not stored is news still
         store.report(report)

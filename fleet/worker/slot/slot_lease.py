@@ -15,8 +15,9 @@ from typing import Any
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Handover, Slot, SlotStore, WorkerReport
+from fleet.slots import Gate, Handover, Slot, WorkerReport
 from fleet.slots.evidence import LeaseWatch, known_for
+from fleet.slots.store import Store
 from fleet.worker.events import Events
 from fleet.worker.slot.eligibility import candidates, outranked, takeable
 from fleet.worker.slot.held_slot import HeldSlot
@@ -25,7 +26,7 @@ from fleet.worker.slot.held_slot import HeldSlot
 class SlotWatcher:
     """Reads gate and slots only when something changed; watches holders expire."""
 
-    def __init__(self, store: SlotStore, *, group: str, lease: float, clock: Clock) -> None:
+    def __init__(self, store: Store, *, group: str, lease: float, clock: Clock) -> None:
         self._store = store
         self._group = group
         self._clock = clock
@@ -162,7 +163,7 @@ class SlotLease:
 
     def __init__(
         self,
-        store: SlotStore,
+        store: Store,
         slot: Slot,
         *,
         lease: float,
