@@ -11,11 +11,14 @@ else's change of the setting in that minute is kept.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.slots.store import Store
+
+if TYPE_CHECKING:
+    from fleet.act.kafka import GroupAdmin
 
 SETTING: Final = "consumer.assignment.interval.ms"
 WIDE_MS: Final = 5000
@@ -26,18 +29,6 @@ _LOOK: Final = 0.05
 _NOTE: Final = "join-window"
 
 
-class GroupSettings(Protocol):
-    """Reads and writes a group's own settings (`fleet.act.kafka.GroupAdmin`)."""
-
-    def group_setting(self, group: str, name: str) -> str | None:
-        """The group's own value; None where it has none."""
-        ...
-
-    def set_group_setting(self, group: str, name: str, value: str | None) -> None:
-        """Set it; None takes it back."""
-        ...
-
-
 class JoinWindow:
     """One group's assignment interval, widened and put back."""
 
@@ -45,7 +36,7 @@ class JoinWindow:
         self,
         group: str,
         store: Store,
-        settings: GroupSettings,
+        settings: "GroupAdmin",
         *,
         clock: Clock,
         say: Callable[[str], None],

@@ -60,7 +60,7 @@ class Spark:
     asked: int = 0
 
     def with_session(self, function: Callable[[Any], str | None]) -> "Future[str | None]":
-        """See Sessions."""
+        """See BatchRunner."""
         self.asked += 1
         future: Future[str | None] = Future()
         if self.error is None:

@@ -6,31 +6,22 @@ applied (`fleet.kubernetes.leases.lease_store` reads and writes it); any other t
 revision of its own. Cost: one more read where a hash is new.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Final, Protocol
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
 
 from fleet.clock import Clock
+
+if TYPE_CHECKING:
+    from fleet.kubernetes.leases.lease_store import LeaseStore
 
 _FRESH: Final = 3.0
 """Seconds for which what was read is believed of a hash that it does not name."""
 
 
-class Registry(Protocol):
-    """The part of a manager's slot store that knows templates (`LeaseStore`)."""
-
-    def templates(self, group: str) -> Mapping[str, str]:
-        """Revision by hash."""
-        ...
-
-    def register_template(self, group: str, template_hash: str, revision: str) -> None:
-        """Say that pods of this template run exactly this published revision."""
-        ...
-
-
 class RegisteredTemplates:
     """The registered templates of one fleet."""
 
-    def __init__(self, registry: Registry, group: str, *, clock: Clock) -> None:
+    def __init__(self, registry: "LeaseStore", group: str, *, clock: Clock) -> None:
         self._registry = registry
         self._group = group
         self._clock = clock

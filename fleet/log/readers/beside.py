@@ -10,7 +10,7 @@ process. Cost: half a millisecond of CPU a second for each broker, and 0.2 s at 
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from fleet.clock import Clock
 from fleet.kafka_source.connections import NoAnswer
@@ -18,6 +18,9 @@ from fleet.kafka_source.group_sessions import AskedSessions
 from fleet.kafka_source.unsettled import every_group, unsettled
 from fleet.model.sessions import SessionThen
 from fleet.system.closing import Closing
+
+if TYPE_CHECKING:
+    from fleet.log.readers.log_view import LogView
 
 _log = logging.getLogger("fleet")
 _EVERY: Final = 1.0
@@ -28,28 +31,10 @@ _BROKERS: Final = 30
 _TIMEOUT: Final = 2.0
 
 
-class LiveGroups(Protocol):
-    """The view that is told."""
-
-    def configured(self) -> Mapping[str, str]:
-        """Groups whose session timeout is configuration, with their protocols."""
-        ...
-
-    def listed(self, groups: frozenset[str]) -> None:
-        """Groups that can be found unsettled."""
-        ...
-
-    def unsettled(
-        self, groups: frozenset[str], *, asked: float, answered: float, whole: bool
-    ) -> None:
-        """Groups that were found in a rebalance, between two wall times."""
-        ...
-
-
 class Beside(Closing):
     """Asks from `start` to `close`, for a view that is told."""
 
-    def __init__(self, config: Mapping[str, Any], *, clock: Clock, view: LiveGroups) -> None:
+    def __init__(self, config: Mapping[str, Any], *, clock: Clock, view: "LogView") -> None:
         self._view, self._clock = view, clock
         self._sessions = AskedSessions(config, clock=clock)
         self._ending = threading.Event()

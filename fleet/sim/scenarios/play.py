@@ -81,16 +81,18 @@ def play_records(scenario: Scenario, rng: random.Random) -> tuple[WrittenRecord,
 
 
 @contextmanager
-def _played(scenario: Scenario, rng: random.Random) -> Iterator["_World"]:
+def _played(scenario: Scenario, rng: random.Random) -> Iterator["ScenarioWorld"]:
     """A world that leaves nothing to the collector, which would walk all of it."""
-    world = _World(scenario, rng)
+    world = ScenarioWorld(scenario, rng)
     try:
         yield world
     finally:
         world.end()
 
 
-class _World:
+class ScenarioWorld:
+    """A scenario while it is played: its coordinator, its members, and time."""
+
     def __init__(self, scenario: Scenario, rng: random.Random) -> None:
         self.scenario, self.rng = scenario, rng
         self.now = 0
@@ -125,11 +127,11 @@ class _World:
     # What members have around them.
 
     def after(self, delay: int, action: Callable[[], None]) -> None:
-        """See Place."""
+        """Have something done later on."""
         heapq.heappush(self._queue, (self.now + delay, next(self._order), action))
 
     def send(self, client: SimulatedClient, request: Any) -> None:
-        """See Place."""
+        """Send to the coordinator; its answer comes to `receive`."""
         life, named = client.life, Client(client.client_id)
 
         def arrives() -> None:
@@ -183,28 +185,28 @@ class _World:
         heapq.heappush(self._queue, (at, next(self._order), arrives))
 
     def connecting(self) -> int:
-        """See Place."""
+        """Milliseconds until a new process has its coordinator."""
         more = self.scenario.connects_within
         return self.scenario.connects_in + (self.rng.randint(0, more) if more else 0)
 
     def trip(self) -> int:
-        """See Place."""
+        """Milliseconds to a broker and back, of a request that nobody here answers."""
         return self._delay() + self._delay()
 
     def new_member_id(self) -> str:
-        """See Place."""
+        """As a KIP-848 member makes its own."""
         return base64.urlsafe_b64encode(self.rng.randbytes(16)).decode().rstrip("=")
 
     def tell(self, who: int, what: str) -> None:
-        """See Place."""
+        """Add one line to the trace."""
         self.trace.append(f"{self.now / 1000:.3f} s: member {who} {what}")
 
     def own(self, who: int, partitions: Iterable[int]) -> None:
-        """See Place."""
+        """A member processes these from now on."""
         self.ownership.own(who, partitions, self.now)
 
     def disown(self, who: int, partitions: Iterable[int]) -> None:
-        """See Place."""
+        """It does not process these any more."""
         self.ownership.disown(who, partitions, self.now)
 
     # What happens.

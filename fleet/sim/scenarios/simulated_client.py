@@ -11,12 +11,15 @@ wakes the loop (answers of fetches and commits) is left out; a poll takes no tim
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from fleet.errors import FleetError
 from fleet.sim.coordinator.error_codes import ErrorCode
 from fleet.sim.coordinator.requests import MemberIdentity
 from fleet.sim.scenarios.group_story import Scenario
+
+if TYPE_CHECKING:
+    from fleet.sim.scenarios.play import ScenarioWorld
 
 GROUP: Final = "simulated"
 TICK_MS: Final = (1_000, 500)
@@ -70,36 +73,6 @@ CLIENT_MOVES: Final[Mapping[ClientState, frozenset[ClientState]]] = {
 """State → where it may lead; JOINING to JOINING where a join is refused."""
 
 
-class Place(Protocol):
-    """What a member has around it."""
-
-    now: int
-
-    def after(self, delay: int, action: Callable[[], None]) -> None:
-        """Later on."""
-
-    def send(self, client: "SimulatedClient", request: Any) -> None:
-        """To the coordinator; its answer comes to `receive`."""
-
-    def connecting(self) -> int:
-        """Milliseconds until a new process has its coordinator."""
-
-    def trip(self) -> int:
-        """Milliseconds to a broker and back, of a request that nobody here answers."""
-
-    def new_member_id(self) -> str:
-        """As a KIP-848 member makes its own."""
-
-    def tell(self, who: int, what: str) -> None:
-        """One line of the trace."""
-
-    def own(self, who: int, partitions: Iterable[int]) -> None:
-        """A member processes these from now on."""
-
-    def disown(self, who: int, partitions: Iterable[int]) -> None:
-        """It does not process these any more."""
-
-
 class SimulatedClient(ABC):
     """See the module; `number` stays over restarts, `life` counts them."""
 
@@ -111,7 +84,7 @@ class SimulatedClient(ABC):
     _redone_until: int = 0
     """When the last of them ended: each counts once."""
 
-    def __init__(self, number: int, scenario: Scenario, place: Place) -> None:
+    def __init__(self, number: int, scenario: Scenario, place: "ScenarioWorld") -> None:
         self.number, self.scenario, self.place = number, scenario, place
         self.state = ClientState.DOWN
         self.life = 0

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -33,6 +33,9 @@ from fleet.system.memory_files import MemoryFolder, free_bytes, memory_place
 from fleet.worker.batch.gathering import Gathering, GivenUp, OverBound
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import is_spark_failure
+
+if TYPE_CHECKING:
+    from fleet.worker.batch.executor import BatchRunner
 
 _ROOM: Final = 0.8
 """Of the bytes of a batch: records are not all of the last ones' size."""
@@ -52,14 +55,6 @@ Told = Callable[[str | None], None]
 """Hears of each change: None where batches go by column now, else why they do not."""
 Read = Callable[[NamedBatch, Callable[[], None]], Any]
 """(batch, check) → its records as tables; `check` raises where they are not wanted any more."""
-
-
-class Sessions(Protocol):
-    """Who has the Spark session, on a thread of its own."""
-
-    def with_session(self, function: Callable[[Any], str | None]) -> "Future[str | None]":
-        """Call it there, with the SparkSession."""
-        ...
 
 
 class ColumnarBatch:
@@ -125,7 +120,7 @@ class Columnar:
         *,
         most: int,
         read: Read,
-        sessions: Sessions,
+        sessions: "BatchRunner",
         told: Told,
         cores: int = 1,
         environ: Mapping[str, str] = os.environ,

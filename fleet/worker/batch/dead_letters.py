@@ -55,12 +55,15 @@ class DeadLetters:
         self._producer: Any = None
 
     def room(self, tp: TopicPartition, start: int) -> int:
-        """See Narrowing.room. What was sent from `start` on is being sent again: not counted."""
+        """How many records of the partition may still be put aside, from offset `start` on.
+
+        What was sent from `start` on is being sent again: not counted.
+        """
         sent = self._sent.get(tp, ())
         return self._most - sum(start - self._window <= offset < start for offset in sent)
 
     def refusal(self, tp: TopicPartition) -> str:
-        """See Narrowing.refusal."""
+        """The sentence where there is no room."""
         return (
             f"more than {self._most} of the latest {self._window} records of {tp} cannot be "
             f"processed, which is too much for {self.topic}; the last error"

@@ -13,11 +13,14 @@ so that a sink that writes before it fails sees those records again.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from fleet.model import TopicPartition
 from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.job_errors import RESULT_LIMIT
+
+if TYPE_CHECKING:
+    from fleet.worker.batch.dead_letters import DeadLetters
 
 WITHOUT_WITNESS: Final = 3
 """Records that may fail alone before any part of the batch went well: no more are asked then."""
@@ -47,18 +50,6 @@ class PoisonFound:
     """The error without a witness: nothing is known to be processed, nothing is condemned."""
 
 
-class SearchLimits(Protocol):
-    """How far a batch may be narrowed."""
-
-    def room(self, tp: TopicPartition, start: int) -> int:
-        """How many records of the partition may still be put aside, from offset `start` on."""
-        ...
-
-    def refusal(self, tp: TopicPartition) -> str:
-        """The sentence where there is no room."""
-        ...
-
-
 class PoisonSearch:
     """One failed batch under examination.
 
@@ -77,7 +68,7 @@ class PoisonSearch:
         holds: Callable[[Prepared], bool],
         rest: Callable[[float], None],
         rests: Sequence[float],
-        narrowing: SearchLimits | None,
+        narrowing: "DeadLetters | None",
         in_time: Callable[[], bool],
         say: Callable[[str], None],
     ) -> None:
