@@ -20,7 +20,6 @@ from fleet.errors import ConfigError, FleetError
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
-    from fleet.manager.opening import OpenFleet
 
 Output = Literal["table", "json"]
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
@@ -59,17 +58,10 @@ class Invocation:
 
         return Fleet.open(path, start_broker=start_broker)
 
-    def open_to_look(self) -> "OpenFleet":
-        """The same for who decides nothing and runs for long: what acts is not even loaded."""
-        path = self.existing_path()
-        from fleet.manager.opening import OpenFleet
-
-        return OpenFleet.open(path)
-
     def refusal(self) -> FleetError | None:
         """Why the file cannot be opened as it is now, with those that it names."""
         try:
-            self.open_to_look().close()
+            self.open().close()
         except FleetError as error:
             return error
         return None

@@ -24,8 +24,8 @@ from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.log_view import KEEP, MOST
 from fleet.log.readers.offsets_topic import Unreadable
 from fleet.log.readers.tail import Tail
+from fleet.manager.cycle import Fleet
 from fleet.manager.lag_judge import standing
-from fleet.manager.opening import OpenFleet
 from fleet.observe.watcher import GroupWatcher
 from fleet.slots import Phase
 from fleet.system.closing import Closing
@@ -49,7 +49,7 @@ class Exporter(Closing):
 
     def __init__(
         self,
-        fleet: OpenFleet,
+        fleet: Fleet,
         *,
         listen: str,
         tail: Tail,
@@ -79,7 +79,7 @@ class Exporter(Closing):
         tail.start()
 
     @classmethod
-    def of(cls, fleet: OpenFleet, *, listen: str, say: Say) -> "Exporter":
+    def of(cls, fleet: Fleet, *, listen: str, say: Say) -> "Exporter":
         """The exporter that a fleet.yaml describes."""
         spec, client = fleet.spec, fleet.client
         tail = Tail(

@@ -20,7 +20,7 @@ from fleet.exporter.storm_metrics import receipt_families, storm_families
 from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.coordinators import Coordinators
 from fleet.log.readers.tail import Tail
-from fleet.manager.opening import OpenFleet
+from fleet.manager.cycle import Fleet
 from fleet.slots import Change
 from fleet.system.closing import Closing
 
@@ -31,7 +31,7 @@ _CHANGES: Final = 5
 class StormFamilies(Closing):
     """Asked with each complete look; keeps the storms between looks."""
 
-    def __init__(self, fleet: OpenFleet, tail: Tail) -> None:
+    def __init__(self, fleet: Fleet, tail: Tail) -> None:
         self._fleet, self._tail = fleet, tail
         self._coordinators = Coordinators(fleet.client, clock=fleet.clock)
         self._watch = StormWatch()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fleet.act.steps.handover import HandoverMemory, rolled
 from fleet.act.steps.step_memory import StepStart
-from fleet.manager.opening import OpenFleet
+from fleet.manager.cycle import Fleet
 from fleet.model import Step, StepKind
 from fleet.slots import Change, ChangeState, Gate, Phase, Slot
 from fleet.slots.codec import from_json
@@ -49,7 +49,7 @@ class ChangeProgress:
         return ", ".join(parts)
 
 
-def change_progress(fleet: OpenFleet, group: str) -> ChangeProgress | None:
+def change_progress(fleet: Fleet, group: str) -> ChangeProgress | None:
     """How far the group's change is; None where none is being carried out."""
     change = fleet.change(group)
     if change is None or change.state is not ChangeState.RUNNING:

@@ -1,43 +1,78 @@
-"""One cycle of a manager: observe, decide, act, report.
-
-With its bases, `fleet.manager.planning` and `opening`, the only module that names all rooms.
+"""A fleet.yaml opened on its cluster: look, decide, act. The only module that names all rooms.
 
 A person's `fleet apply`, a Dagster run and a schedule's tick are this same code under the
 same lock: the group's lease, which is the row of its running change. Nothing here outlives
-the call; workers, their supervisor and the broker do.
+the call; workers, their supervisor and the broker do. What acts is imported where it is used:
+an exporter only looks, for months.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import contextlib
+import difflib
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
-from fleet.act.change.changes import GroupChanges
-from fleet.act.change.performer import Performer
-from fleet.act.join_window import JoinWindow
-from fleet.act.kafka import GroupAdmin
-from fleet.act.leave_on_shutdown import leave_for_good
+from fleet.act.liveness import works_on
+from fleet.act.revisions import Revisions
+from fleet.act.runtime import Runtime, RuntimeKind
 from fleet.act.standby_pool import StandbyPool
-from fleet.act.steps.adopting import Adopting
-from fleet.broker import Broker
-from fleet.decide.adopted import MEMBERS
+from fleet.clock import Clock, SystemClock
+from fleet.config.acls import OFFSETS, Grant, allows, needed
+from fleet.config.load import load
+from fleet.config.settings import settings_if_readable
+from fleet.config.spec import ClassicWorker, FleetSpec, GroupSpec, Security
+from fleet.config.topic_patterns import is_pattern
+from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
 from fleet.decide.capacity import missing_topics
 from fleet.decide.holds import NOTE as HOLD_NOTE
-from fleet.decide.holds import Hold
+from fleet.decide.holds import Hold, held, undone_by
 from fleet.decide.plan_ids import not_as_approved
-from fleet.decide.refusals import may_act, paused
-from fleet.errors import Refused
-from fleet.manager.opening import EMBEDDED
-from fleet.manager.planning import PlanningFleet
-from fleet.model import Plan
-from fleet.security import kafka_python_config
-from fleet.slots import (
-    Change,
-    ChangeState,
-    Gate,
-    Pause,
-    Slot,
-)
-from fleet.text import plural
+from fleet.decide.plans import make_drain_plan, make_plan
+from fleet.decide.refusals import may_act, paused, refusals
+from fleet.decide.refused_members import beyond_limits, brings_members
+from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
+from fleet.decide.storms.assessment import Storm, assess, reach
+from fleet.decide.storms.storm_watch import budget_of, excuses_of
+from fleet.decide.vetoes import Vetoes
+from fleet.decide.world import GroupWorld
+from fleet.errors import ConfigError, Damaged, FleetError, Refused, SchemaTooNew, Unreachable
+from fleet.kafka_source.bounds import LogBounds, log_bounds
+from fleet.kafka_source.broker_settings import broker_limits
+from fleet.kafka_source.failures import RangeUnread
+from fleet.kafka_source.group_sessions import AskedSessions
+from fleet.lag.end_history import EndHistory
+from fleet.lag.lag_columns import Longs
+from fleet.lag.partition_lag import Logs
+from fleet.lag.samples import EndStore
+from fleet.lag.snapshot import Snapshot
+from fleet.log.readers.offsets_topic import Unreadable
+from fleet.model import Plan, TopicPartition
+from fleet.model.broker_limits import BrokerLimits
+from fleet.model.counted import Counted
+from fleet.model.rebalances import Rebalance
+from fleet.observe.admin import Observer
+from fleet.observe.ledger import CoordinatorLedger
+from fleet.security import client_config, kafka_python_config
+from fleet.slots import Change, ChangeState, Gate, Pause, Slot, WorkerProcess, WorkerReport
+from fleet.slots.store import Store
+from fleet.system.closing import Closing
+from fleet.system.home import fleet_home, make_home
+from fleet.system.runtimes import runtime_kind
+from fleet.text import duration, plural
+
+if TYPE_CHECKING:
+    from fleet.act.change.changes import GroupChanges
+    from fleet.act.kafka import GroupAdmin
+    from fleet.act.steps.adopting import Adopting
+
+EMBEDDED = "embedded"
+STORM_NOTE = "storm"
+"""Under which the store keeps a group's storm."""
+
 
 Progress = Callable[[str], None]
 
@@ -54,8 +89,497 @@ def brought_up_to_date(group: str) -> str:
     )
 
 
-class Fleet(PlanningFleet):
-    """One fleet.yaml, opened: everything a manager may ask or do."""
+class Fleet(Closing):
+    """One fleet.yaml and its cluster, opened: all that may be looked at, decided and done."""
+
+    def __init__(
+        self,
+        *,
+        spec: FleetSpec,
+        config: Path,
+        home: Path,
+        bootstrap: str,
+        environ: Mapping[str, str],
+        clock: Clock,
+    ) -> None:
+        self.spec = spec
+        self.config = config
+        self.home = home
+        self.bootstrap = bootstrap
+        self.clock = clock
+        self._environ = environ
+        client = self.client = client_config(spec.cluster, bootstrap, environ)
+        make_home(home)
+        kind: RuntimeKind = runtime_kind(spec.runtime.kind)
+        self.runtime: Runtime = kind.open(spec, home=home, environ=environ, clock=clock)
+        self.ends = EndHistory(spec.cluster.name, EndStore(home / "samples.db"))
+        self._observer = Observer(
+            cluster=spec.cluster.name,
+            config=client,
+            clock=clock,
+            ends=self.ends,
+        )
+        self.sessions = AskedSessions(client, clock=clock)
+
+    @cached_property
+    def _ledger(self) -> CoordinatorLedger:
+        """Opened by its first question: it loads librdkafka, which who only looks does without."""
+        from fleet.log.readers.group_log import GroupLog  # noqa: PLC0415 - see above
+
+        return CoordinatorLedger(
+            GroupLog(self.client, clock=self.clock), self._observer, self.sessions
+        )
+
+    @property
+    def history_path(self) -> str:
+        """Where the history's tables are, or would be: `history.path`, or `history` in the home."""
+        return self.spec.history.path or str(self.home / "history")
+
+    @classmethod
+    def open(
+        cls,
+        config: Path | None = None,
+        *,
+        home: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+        clock: Clock | None = None,
+        start_broker: bool = False,
+    ) -> Self:
+        """Load fleet.yaml (default `$FLEET_CONFIG` or ./fleet.yaml) and find its cluster.
+
+        Raises ConfigError where the file is missing or wrong, Unreachable where the embedded
+        broker does not run and `start_broker` is False.
+        """
+        path = config or Path(environ.get("FLEET_CONFIG") or "fleet.yaml")
+        spec = load(path, environ)
+        where = home or fleet_home(dict(environ))
+        bootstrap = spec.cluster.bootstrap_servers
+        if bootstrap == EMBEDDED:
+            spec, bootstrap = _embedded(spec, where, start=start_broker)
+        return cls(
+            spec=spec,
+            config=path,
+            home=where,
+            bootstrap=bootstrap,
+            environ=environ,
+            clock=clock or SystemClock(),
+        )
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if "_ledger" in vars(self):
+            self._ledger.close()
+        self.sessions.close()
+        self._observer.close()
+        self.runtime.close()
+
+    @property
+    def store(self) -> Store:
+        """Where slots, gates and changes live."""
+        return self.runtime.store
+
+    @property
+    def _at_once(self) -> Store:
+        """The same for who only looks: an API server that is away is waited for by who acts."""
+        store: Store = getattr(self.store, "at_once", self.store)
+        return store
+
+    def group(self, name: str) -> GroupSpec:
+        """The declared fleet; ConfigError naming those there are."""
+        found = self.spec.fleet(name)
+        if found is None:
+            close = difflib.get_close_matches(name, [f.group for f in self.spec.fleets], n=1)
+            known = ", ".join(f.group for f in self.spec.fleets) or "none"
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise ConfigError(f"{self.config} declares no group {name!r}; {hint}declared: {known}")
+        return found
+
+    # --- observe ----------------------------------------------------------------------------
+
+    def snapshot(self, groups: Collection[str] | None = None) -> Snapshot:
+        """One batched look at all groups of the cluster (or at those named)."""
+        seen = self._observer.snapshot(groups)
+        declared = [f for f in self.spec.fleets if groups is None or f.group in groups]
+        hidden = self.hidden(declared, seen)
+        return replace(seen, problems=(*seen.problems, *hidden))
+
+    def read_on(self, seen: Snapshot, rows: Longs) -> Snapshot:
+        """The snapshot with what waits in rows that seem to stand still; where it can be read."""
+        return self._observer.read_on(seen, rows)
+
+    def hidden(self, fleets: Sequence[GroupSpec], snapshot: Snapshot) -> tuple[str, ...]:
+        """Declared groups and topics that are not seen because this login may not describe them."""
+        return tuple(
+            f"{kind} {name} may not be described by this login: allow Describe on {kind} {name} "
+            "(docs/security.md has the least ACLs of every mode)"
+            for kind, name in self.undescribed(fleets, snapshot)
+        )
+
+    def undescribed(
+        self, fleets: Sequence[GroupSpec], snapshot: Snapshot
+    ) -> tuple[tuple[str, str], ...]:
+        """The same as ("group" | "topic", name), by one question.
+
+        Asked only about what is missing: to whom it is hidden, a broker says it does not exist.
+        """
+        seen = snapshot.groups
+        groups = {f.group for f in fleets if f.group not in seen or not seen[f.group].exists}
+        topics = {t for f in fleets for t in f.topics if not is_pattern(t)} - set(snapshot.topics)
+        if not groups and not topics:
+            return ()
+        allowed = self._observer.allowed(groups, topics)
+        return tuple(sorted(what for what, operations in allowed.items() if not operations))
+
+    def lacking(self, fleets: Sequence[GroupSpec]) -> tuple[Grant, ...]:
+        """Of what these groups need in their modes, what this login may not do (KIP-430).
+
+        Not what is hidden altogether: the look at groups tells that.
+        """
+        wanted = [grant for each in fleets for grant in needed(each, self.spec.mode_of(each))]
+        if not wanted:
+            return ()
+        allowed = self._observer.allowed(
+            {grant.name for grant in wanted if grant.resource == "group"},
+            {grant.name for grant in wanted if grant.resource == "topic"},
+        )
+        return tuple(
+            grant
+            for grant in wanted
+            if (held := allowed.get((grant.resource, grant.name)))
+            and not allows(held, grant.operation)
+        )
+
+    def rebalances(self, group: str, *, window: float) -> int | None:
+        """Rebalances recorded in the last `window` seconds; None where unreadable."""
+        return self._ledger.recorded_since(group, self.clock.now() - window)
+
+    def recorded(self, group: str, *, since: float) -> list[Rebalance] | None:
+        """One group's rebalances since a wall time; None where they cannot be read."""
+        return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
+
+    def counted(self, group: str, since: int) -> Counted | None:
+        """One group's rebalances and pauses from a place in the log on; None where unreadable."""
+        return self._ledger.counted(group, since)
+
+    def storm(
+        self, group: str, seen: Sequence[Rebalance] | None = None, *, kept: bool = True
+    ) -> Storm | None:
+        """The group's storm now; None where there is none, or its records cannot be read.
+
+        `seen` are its rebalances of the last `reach(budget)` seconds, where the caller has them.
+
+        Kept beside the slots, since a storm may be older than what is read to tell it. What
+        our own changes were to cost does not count. Not `kept`: neither can be read now.
+        """
+        budget = budget_of(self.spec, group)
+        now = self.clock.now()
+        if seen is None:
+            seen = self.recorded(group, since=now - reach(budget))
+        if seen is None:
+            return None
+        note = self.store.note(group, STORM_NOTE) if kept else None
+        storm = assess(
+            seen,
+            cluster=self.spec.cluster.name,
+            group=group,
+            budget=budget,
+            now=now,
+            before=Storm.from_json(note),
+            excuses=excuses_of(self.spec, group, self.readable_changes(group) if kept else ()),
+        )
+        if kept and (storm is not None or note is not None):
+            with contextlib.suppress(Unreachable):  # a full disk hides no storm
+                self.store.put_note(group, STORM_NOTE, storm.as_json() if storm else None)
+        return storm
+
+    def last_storm(self, group: str) -> Storm | None:
+        """The storm as somebody saw it within its window, without a look at the log."""
+        storm = Storm.from_json(self.store.note(group, STORM_NOTE))
+        # Of a clock that was set back it would be no older for hours.
+        fresh = storm is not None and abs(self.clock.now() - storm.seen_at) < storm.window
+        return storm if fresh else None
+
+    def offsets_bounds(self) -> dict[int, LogBounds]:
+        """Of each partition of the coordinator's log; {} while there is none.
+
+        Raises Unreadable where this login may
+        not read it, Unreachable where nobody answers.
+        """
+        allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
+        if allowed is not None and not allows(allowed, "Read"):
+            raise Unreadable(
+                f"{OFFSETS} may not be read by this login: allow Read on topic {OFFSETS} "
+                "(managed Kafka seldom does)"
+            )
+        try:
+            return log_bounds(self.client, OFFSETS)
+        except RangeUnread as error:
+            raise Unreachable(f"the size of {OFFSETS} cannot be asked: {error}") from error
+
+    def logs(self, tps: Collection[TopicPartition]) -> Logs:
+        """Logs of these partitions now, and before."""
+        return self._observer.logs(tps)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Topic name by topic id."""
+        return self._observer.topic_ids()
+
+    def pauses_told(self) -> tuple[tuple[Pause, ...] | None, str | None]:
+        """What people hold; or None, and why nothing that Fleet itself keeps can be read now."""
+        try:
+            return self.pauses(), None
+        except FleetError as error:
+            return None, f"slots, changes and pauses are not shown: {error}"
+
+    def slots(self, group: str) -> tuple[Slot, ...]:
+        """The group's slots."""
+        return self._at_once.slots(group)
+
+    def gate(self, group: str) -> Gate:
+        """The group's gate."""
+        return self._at_once.gate(group)
+
+    def reports(self, group: str) -> tuple[WorkerReport, ...]:
+        """What the group's workers last said of themselves."""
+        return self._at_once.reports(group)
+
+    def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
+        """The runtime's workers."""
+        return self.runtime.workers(group)
+
+    def undeclared(self) -> dict[str, int]:
+        """How many workers run of each group that fleet.yaml declares none for (it was renamed, or
+        taken out of the file): nothing changes them any more, and nothing ends them.
+        """
+        wanted = [worker.group for worker in self.workers() if worker.wanted]
+        declared = {fleet.group for fleet in self.spec.fleets if fleet.worker is not None}
+        return {group: wanted.count(group) for group in sorted(set(wanted) - declared)}
+
+    def pauses(self) -> tuple[Pause, ...]:
+        """What people hold."""
+        return self._at_once.pauses()
+
+    def hold(self, group: str) -> Hold | None:
+        """The number of slots that a person holds now."""
+        hold = Hold.from_json(self.store.note(group, HOLD_NOTE))
+        return hold if hold is not None and self.clock.now() < hold.until else None
+
+    def change(self, group: str) -> Change | None:
+        """The group's running change, or else the last one."""
+        return self._at_once.change(group)
+
+    def changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
+        """The group's changes, latest first."""
+        return self._at_once.changes(group, limit=limit)
+
+    def readable_changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
+        """The same; none where what is stored of them cannot be read: they excuse no rebalance."""
+        try:
+            return self.changes(group, limit=limit)
+        except (Damaged, SchemaTooNew):
+            return ()
+
+    # --- decide -----------------------------------------------------------------------------
+
+    def world(self, group: str, snapshot: Snapshot) -> GroupWorld:
+        """All a decision about one group may know, at one moment."""
+        spec = self.group(group)
+        revision = MEMBERS if spec.worker is None else self._revisions().wanted(spec)
+        if spec.worker is not None:
+            self.runtime.recognise(group, revision)
+        slots, reports = self.store.slots(group), self.store.reports(group)
+        processes = self.runtime.workers(group)
+        world = GroupWorld(
+            spec=spec,
+            mode=self.spec.mode_of(spec),
+            cluster=self.spec.cluster.name,
+            snapshot_at=snapshot.at,
+            group=snapshot.groups.get(group),
+            topics=snapshot.topics,
+            gate=self.store.gate(group),
+            slots=slots,
+            reports=reports,
+            processes=processes,
+            change=self.store.change(group),
+            change_alive=self.change_alive(group),
+            pauses=self.store.pauses(),
+            quarantines=self.store.quarantines(group),
+            revision=revision,
+            storm=self.storm(group),
+            published={
+                revision: kept
+                for revision in {s.revision for s in slots if s.revision}
+                if (text := self.runtime.published(group, revision)) is not None
+                and (kept := settings_if_readable(text)) is not None
+            },
+        )
+        changes = any(slot.revision not in {None, revision} for slot in slots)
+        if isinstance(spec.worker, ClassicWorker) and (world.is_empty() or changes):
+            return replace(world, initial_delay=self._broker_limits.initial_delay)
+        return world
+
+    @cached_property
+    def _broker_limits(self) -> BrokerLimits:
+        with self.sessions.connected() as connections:
+            return broker_limits(connections)
+
+    def change_alive(self, group: str) -> bool | None:
+        """Whether somebody works on the group's unfinished change, without waiting.
+
+        None: that shows at a later look, one lease from the first; see `fleet.act.liveness`.
+        """
+        left = self.store.change(group)
+        if left is None or left.state is not ChangeState.RUNNING:
+            return False
+        lease = self.group(group).runtime.lease
+        return works_on(self.store, left, lease=lease, clock=self.clock)
+
+    def open_slots(self, group: str) -> int:
+        """Slots that may be held, as plans count them: not those that a foreign holder shut."""
+        gate = self.store.gate(group)
+        return len(gate.open - gate.quarantined)
+
+    def wanted(self, group: str, snapshot: Snapshot, *, adopted: Adopted | None = None) -> Decision:
+        """What the policy wants now; its agreement over time is kept in the store."""
+        note = self.store.note(group, "scaling")
+        current = adopted.replicas if adopted else self.open_slots(group)
+        memory = ScalingMemory.from_json(note) if note else ScalingMemory()
+        unit = "pod" if adopted else "slot"
+        decision = self._asked(group, snapshot, current=current, memory=memory, unit=unit)
+        self.store.put_note(group, "scaling", decision.memory.as_json())
+        hold = self.hold(group)
+        return decision if hold is None else held(decision, hold, now=self.clock.now(), unit=unit)
+
+    def _asked(
+        self,
+        group: str,
+        snapshot: Snapshot,
+        *,
+        current: int,
+        memory: ScalingMemory,
+        unit: str = "slot",
+    ) -> Decision:
+        """The policy's answer to so many slots, whatever is held."""
+        return wanted_slots(
+            spec=self.group(group),
+            group=snapshot.groups.get(group),
+            topics=snapshot.topics,
+            current=current,
+            memory=memory,
+            quarantined={mark.tp for mark in self.store.quarantines(group)},
+            now=self.clock.now(),
+            unit=unit,
+        )
+
+    def plan(
+        self,
+        group: str,
+        *,
+        wanted: int | None = None,
+        roll: bool = False,
+        hold: float | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> Plan:
+        """The change that would be made now, with its price; nothing is written to Kafka.
+
+        `wanted` None asks the policy; `roll` asks for a roll even where the code is the same.
+        `hold`: seconds for which the policy shall leave `wanted` alone; without it the plan notes
+        what the policy will make of a number of slots that a person asks for.
+        """
+        from fleet.manager.obstacles import obstacles  # noqa: PLC0415
+
+        spec = self.group(group)
+        if not spec.is_changeable:
+            raise Refused(
+                f"group {group} declares no worker, so it is observed only; "
+                f"write fleets[].worker in {self.config} to run it"
+            )
+        seen = snapshot or self.snapshot([group])
+        if hidden := self.hidden([spec], seen):
+            raise Refused("; ".join(hidden))
+        if spec.worker is None:
+            return self._adopted_plan(spec, seen, wanted=wanted, roll=roll)
+        by_policy = wanted is None and self.hold(group) is None
+        if wanted is None:
+            decision = self.wanted(group, seen)
+            wanted, sentence = decision.wanted, decision.sentence
+        elif roll:
+            sentence = ""
+        elif hold is not None:
+            sentence = f"held for {duration(hold)}: the policy leaves it alone until then"
+        else:
+            asked = self._asked(group, seen, current=wanted, memory=ScalingMemory())
+            sentence = undone_by(asked, wanted, group) or ""
+        recent = self.rebalances(group, window=spec.storm.window)
+        world = replace(self.world(group, seen), readable_log=recent is not None)
+        plan = make_plan(
+            world,
+            wanted=wanted,
+            now=self.clock.now(),
+            force_roll=roll,
+            why=sentence,
+        )
+        plan = self._within_limits(world, _priced(world, plan, by_policy=by_policy))
+        against = obstacles(spec, plan, environ=self._environ, here=Path.cwd())
+        return self.runtime.vetoes(plan).told_in(against.told_in(plan))
+
+    def _within_limits(self, world: GroupWorld, plan: Plan) -> Plan:
+        """With what the brokers would refuse of it; they are asked where members come."""
+        if not brings_members(plan):
+            return plan
+        return Vetoes(refusals=beyond_limits(world, plan, self._broker_limits)).told_in(plan)
+
+    def _adopted_plan(
+        self, spec: GroupSpec, seen: Snapshot, *, wanted: int | None, roll: bool
+    ) -> Plan:
+        """Of other people's Deployment: scaled when asked, or by a policy that is written for it.
+
+        Never rolled. A default policy would scale what nobody has spoken of.
+        """
+        adopted = self.runtime.adopted(spec.group)
+        if adopted is None:
+            raise Refused(f"there is no Deployment of group {spec.group}; see `fleet doctor`")
+        group = seen.groups.get(spec.group)
+        if roll:
+            raise Refused(f"{roll_note(group, adopted)}, so it is left to whoever owns it")
+        why = ""
+        if wanted is None and "scaling" in spec.model_fields_set:
+            decision = self.wanted(spec.group, seen, adopted=adopted)
+            wanted, why = decision.wanted, decision.sentence
+        now = self.clock.now()
+        plan = make_adopted_plan(
+            spec=spec,
+            cluster=self.spec.cluster.name,
+            group=group,
+            adopted=adopted,
+            wanted=wanted,
+            snapshot_at=seen.at,
+            now=now,
+            why=why,
+        )
+        if plan.steps:
+            from fleet.decide.forecast.adopted_costs import foretold_of_pods  # noqa: PLC0415
+
+            against = refusals(self.world(spec.group, seen), now, steps=plan.steps)
+            plan = replace(foretold_of_pods(plan, group, adopted), refusals=against)
+        return self.runtime.vetoes(plan).told_in(plan)
+
+    def drain_plan(self, group: str, slots: Sequence[int]) -> Plan:
+        """The plan of `drain`."""
+        if self.group(group).worker is None:
+            raise Refused(f"group {group} declares no worker: it has no slots to drain")
+        seen = self.snapshot([group])
+        world = self.world(group, seen)
+        plan = make_drain_plan(world, slots=tuple(slots), now=self.clock.now())
+        return self.runtime.vetoes(plan).told_in(_priced(world, plan))
+
+    def _revisions(self) -> Revisions:
+        return Revisions(
+            cluster=self.spec.cluster,
+            bootstrap=self.bootstrap,
+            runtime=self.runtime,
+            clock=self.clock,
+        )
 
     # --- act --------------------------------------------------------------------------------
 
@@ -174,7 +698,9 @@ class Fleet(PlanningFleet):
                 self._revisions().publish(self.group(group), plan.revision)
         return self._changing(group).begin(plan, actor=actor, progress=progress)
 
-    def _changing(self, group: str) -> GroupChanges:
+    def _changing(self, group: str) -> "GroupChanges":
+        from fleet.act.change.changes import GroupChanges  # noqa: PLC0415
+
         return GroupChanges(
             group=group,
             store=self.store,
@@ -184,6 +710,9 @@ class Fleet(PlanningFleet):
         )
 
     def _perform(self, group: str, change: Change, progress: Progress) -> Change:
+        from fleet.act.change.performer import Performer  # noqa: PLC0415
+        from fleet.act.join_window import JoinWindow  # noqa: PLC0415
+
         self.runtime.ensure()
         with self._admin() as admin:
             performer = Performer(
@@ -199,7 +728,9 @@ class Fleet(PlanningFleet):
             )
             return performer.perform(change)
 
-    def _adopting(self, admin: GroupAdmin) -> Adopting:
+    def _adopting(self, admin: "GroupAdmin") -> "Adopting":
+        from fleet.act.steps.adopting import Adopting  # noqa: PLC0415
+
         return Adopting(
             adopted=self.runtime.adopted,
             scale=self.runtime.scale_adopted,
@@ -208,7 +739,9 @@ class Fleet(PlanningFleet):
             clock=self.clock,
         )
 
-    def _admin(self) -> GroupAdmin:
+    def _admin(self) -> "GroupAdmin":
+        from fleet.act.kafka import GroupAdmin  # noqa: PLC0415
+
         login = kafka_python_config(self.spec.cluster, self.bootstrap, self._environ)
         return GroupAdmin(bootstrap=self.bootstrap, kafka_python_config=login)
 
@@ -237,6 +770,8 @@ class Fleet(PlanningFleet):
 
     def _close_window(self, group: str, progress: Progress) -> None:
         """Put a group's setting back that a dead manager changed for a gate [19]."""
+        from fleet.act.join_window import JoinWindow  # noqa: PLC0415
+
         with self._admin() as admin:  # connects only where there is something to put back
             JoinWindow(group, self.store, admin, clock=self.clock, say=progress).restore()
 
@@ -357,6 +892,10 @@ class Fleet(PlanningFleet):
 
         `purge` removes the embedded broker's data and this home's slots and workers' files.
         """
+        from fleet.act.join_window import JoinWindow  # noqa: PLC0415
+        from fleet.act.leave_on_shutdown import leave_for_good  # noqa: PLC0415
+        from fleet.broker import Broker  # noqa: PLC0415
+
         grace = max((f.rollout.drain_timeout for f in self.spec.fleets), default=10.0)
         # Those that the file declares no more are ended too, and would stay members.
         groups = [*(fleet.group for fleet in self.spec.fleets), *self.undeclared()]
@@ -380,3 +919,43 @@ class Fleet(PlanningFleet):
             progress("stopping the broker")
             broker = Broker(self.home)
             broker.purge() if purge else broker.stop()
+
+
+def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, str]:
+    """The file with the embedded broker's login, where it is secure, and bootstrap.servers.
+
+    Of a file that says only `embedded` it is the super user's; what it says of security itself is
+    taken as it is, so that lesser users can be tried. Raises Unreachable where it does not run.
+    """
+    from fleet.broker import Broker  # noqa: PLC0415 - other clusters do without
+
+    broker = Broker(home)
+    status = broker.status()
+    if not status.running:
+        if not start:
+            raise Unreachable(
+                f"the embedded broker of {home} does not run; start it with "
+                "`fleet broker start`; `fleet up` starts it with everything of a fleet.yaml"
+            )
+        status = broker.start()
+    if spec.cluster.security == Security() and status.secure:
+        cluster = spec.cluster.model_copy(update={"security": broker.security()})
+        spec = spec.model_copy(update={"cluster": cluster})
+    return spec, status.bootstrap_servers
+
+
+def _priced(world: GroupWorld, plan: Plan, *, by_policy: bool = False) -> Plan:
+    """With what the coordinator's model expects of each step; most plans have none.
+
+    by_policy: nobody asked for so many, so it has to be worth its price.
+    """
+    if plan.empty:
+        return plan
+    # Of use to few commands, and 60 ms of imports.
+    from fleet.decide.forecast.expected_costs import foretold  # noqa: PLC0415
+    from fleet.decide.forecast.other_ways import with_other_ways  # noqa: PLC0415
+    from fleet.decide.forecast.scale_up_worth import not_worth  # noqa: PLC0415
+
+    priced = with_other_ways(world, foretold(world, plan))
+    against = not_worth(world, priced) if by_policy else ""
+    return replace(priced, refusals=(*priced.refusals, against)) if against else priced

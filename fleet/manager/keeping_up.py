@@ -26,7 +26,7 @@ from fleet.model.rebalances import Rebalance
 
 if TYPE_CHECKING:
     from fleet.history.tables import Tables
-    from fleet.manager.opening import OpenFleet
+    from fleet.manager.cycle import Fleet
     from fleet.manager.past import Past
     from fleet.manager.recent import Recent
 
@@ -43,7 +43,7 @@ def in_doubt(seen: Snapshot, named: Iterable[str]) -> frozenset[str]:
 
 
 def judged(
-    fleet: "OpenFleet", snapshot: Snapshot, recent: "Recent", named: Iterable[str]
+    fleet: "Fleet", snapshot: Snapshot, recent: "Recent", named: Iterable[str]
 ) -> tuple[Snapshot, dict[str, GroupVerdict]]:
     """Judge each group by one snapshot and its past; left out where no verdict can be given.
 
@@ -67,7 +67,7 @@ def judged(
 
 
 def _by_tables(
-    fleet: "OpenFleet", seen: Snapshot, past: "Past", doubted: frozenset[str]
+    fleet: "Fleet", seen: Snapshot, past: "Past", doubted: frozenset[str]
 ) -> tuple[Snapshot, frozenset[str]]:
     """With what the tables tell of groups in doubt, and those of which they tell nothing.
 

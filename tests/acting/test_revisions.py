@@ -22,7 +22,7 @@ from fleet.decide.plans import make_plan
 from fleet.errors import CodeElsewhere, Refused, SchemaTooNew
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
-from fleet.manager.planning import PlanningFleet
+from fleet.manager.cycle import Fleet
 from fleet.model import StepKind
 from fleet.model.broker_limits import UNKNOWN
 from fleet.slots import Gate
@@ -316,7 +316,7 @@ def test_workers_of_settings_that_cannot_be_read_can_be_rolled_back(
         _revisions=lambda: at_home,
         _broker_limits=UNKNOWN,
     )
-    plan = make_plan(PlanningFleet.world(fleet, "orders", seen), wanted=1, now=0.0)
+    plan = make_plan(Fleet.world(fleet, "orders", seen), wanted=1, now=0.0)
     assert [(step.kind, step.revision) for step in plan.steps] == [
         (StepKind.ROLL, at_home.wanted(spec))
     ]

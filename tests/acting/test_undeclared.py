@@ -12,7 +12,6 @@ from fleet.act.local.local_runtime import LocalRuntime
 from fleet.clock import ManualClock
 from fleet.commands.doctor.checks_fleet import workers
 from fleet.manager.cycle import Fleet
-from fleet.manager.opening import OpenFleet
 from fleet.model.findings import Severity
 from fleet.slots import Gate
 from tests.support.declared import declaration, fleet_spec, group_spec, settings_of
@@ -39,7 +38,7 @@ class Home:
         return self.runtime.workers()
 
     def undeclared(self) -> dict[str, int]:
-        return OpenFleet.undeclared(cast("Any", self))
+        return Fleet.undeclared(cast("Any", self))
 
     def _is_static(self, group: str) -> Any:
         return Fleet._is_static(cast("Any", self), group)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.commands.doctor.checks_fleet import changes, slots, topics
-from fleet.manager.planning import PlanningFleet
+from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
 from fleet.model.findings import Severity
 from fleet.slots import Quarantine
@@ -43,7 +43,7 @@ def fleet() -> Any:
         slots=store.slots,
         gate=store.gate,
     )
-    made.change_alive = lambda name: PlanningFleet.change_alive(made, name)
+    made.change_alive = lambda name: Fleet.change_alive(made, name)
     return made
 
 

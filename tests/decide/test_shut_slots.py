@@ -8,7 +8,7 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.decide.plans import make_plan
-from fleet.manager.planning import PlanningFleet
+from fleet.manager.cycle import Fleet
 from fleet.model import StepKind
 from fleet.slots import Gate
 from fleet.slots.memory import Memory, MemoryBackend
@@ -31,15 +31,15 @@ def fleet() -> Any:
         store=store, clock=clock, group=lambda name: THREE, hold=lambda name: None
     )
     made.gate = store.gate
-    made.open_slots = lambda name: PlanningFleet.open_slots(made, name)
-    made._asked = lambda *asked, **how: PlanningFleet._asked(made, *asked, **how)
+    made.open_slots = lambda name: Fleet.open_slots(made, name)
+    made._asked = lambda *asked, **how: Fleet._asked(made, *asked, **how)
     return made
 
 
 def minute(fleet: Any) -> list[tuple[StepKind, tuple[int, ...]]]:
     """One look, and what it changes at the gate."""
     seen: Any = SimpleNamespace(groups={}, topics=TOPICS)
-    wanted = PlanningFleet.wanted(fleet, GROUP, seen).wanted
+    wanted = Fleet.wanted(fleet, GROUP, seen).wanted
     gate, now = fleet.gate(GROUP), fleet.clock.now()
     held = tuple(sorted(gate.open - gate.quarantined))
     now_so = replace(world(THREE, held=held, topics=TOPICS), gate=gate, snapshot_at=now)
@@ -59,4 +59,4 @@ def test_a_shut_slot_is_made_up_for_once(fleet):
 
 def test_a_roll_keeps_the_number_of_slots_that_may_be_held(fleet):
     """The shut one does not come back as another beside those there are."""
-    assert PlanningFleet.open_slots(fleet, GROUP) == 2
+    assert Fleet.open_slots(fleet, GROUP) == 2

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from fleet.manager.opening import OpenFleet
+from fleet.manager.cycle import Fleet
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.support.declared import declaration, fleet_spec
@@ -34,7 +34,7 @@ def fleet() -> Any:
 
 
 def storm(fleet: Any, **how: Any) -> Any:
-    return OpenFleet.storm(fleet, "g", STORMY, **how)
+    return Fleet.storm(fleet, "g", STORMY, **how)
 
 
 def test_it_is_told_where_the_place_of_the_slots_is_away(fleet):
@@ -59,6 +59,6 @@ def test_one_that_was_noted_before_the_clock_was_set_back_is_not_the_last_for_ho
     """Who does not read the log shows what was seen within the window, by either clock."""
     fleet.store = Store(MemoryBackend(Memory(), clock=fleet.clock), clock=fleet.clock)
     assert storm(fleet) is not None
-    assert OpenFleet.last_storm(fleet, "g") is not None
+    assert Fleet.last_storm(fleet, "g") is not None
     fleet.clock.at -= 7200.0
-    assert OpenFleet.last_storm(fleet, "g") is None
+    assert Fleet.last_storm(fleet, "g") is None

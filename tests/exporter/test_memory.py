@@ -13,6 +13,7 @@ NOT_WHERE_ONE_ONLY_LOOKS = {
     "confluent_kafka": "a request to a coordinator may end its process (librdkafka #4605)",
     "fleet.act.change": "nothing is changed",
     "fleet.broker": "the cluster is another",
+    "fleet.act.kafka": "no member is removed",
     "numpy.ma": "1 MB for a question that sorting answers",
     "pandas": "30 MB",
     "pyarrow": "20 MB",
@@ -33,7 +34,7 @@ os.environ["FLEET_HOME"] = sys.argv[1]
 from fleet.commands.invocation import Invocation
 from fleet.commands.parts.exporter import opened
 from fleet.log.readers.positions import Positions
-with Invocation(config=Path(sys.argv[1], "fleet.yaml")).open_to_look() as fleet:
+with Invocation(config=Path(sys.argv[1], "fleet.yaml")).open() as fleet:
     with opened(fleet, "127.0.0.1:0"):
         Positions().commit_rows(*np.arange(30).reshape(3, 10))
         print(*sys.modules)

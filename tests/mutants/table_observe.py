@@ -35,12 +35,9 @@ MUTANTS = faults(
             "metrics-odd-names-as-they-are": '_TO_ESCAPE.search("".join([-every-]{+()+})) is not None',
             "metrics-histogram-without-its-count": '[-self.samples.append(("_count", values, count))-]{+pass+}',
         },
-        ("fleet/commands/invocation.py", _MEMORY): {
-            "exporter-loads-what-acts": """        from fleet.manager.[-opening import OpenFleet
-
-        return OpenFleet-]{+cycle import Fleet
-
-        return Fleet+}.open(path)""",
+        ("fleet/manager/cycle.py", _MEMORY): {
+            "exporter-loads-what-acts": """from fleet.act.[-liveness-]{+kafka import GroupAdmin
+from fleet.act.liveness+} import works_on""",
         },
         ("fleet/log/replay/counting.py", ("tests/counting/test_count.py",)): {
             "pauses-of-idle-partitions-last": "if start is None or at - start[0] > _SILENT_GAPS{+ * 60+} * start[1]:",

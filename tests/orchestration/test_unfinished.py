@@ -12,7 +12,6 @@ from fleet.config.spec import GroupSpec
 from fleet.dagster.reconcile_schedule import LOOK, TICK_DEADLINE, Said, Tick
 from fleet.errors import Refused
 from fleet.manager.cycle import Fleet
-from fleet.manager.planning import PlanningFleet
 from fleet.slots import Pause
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
@@ -42,7 +41,7 @@ class Cluster:
         return next(each for each in self.fleets if each.group == name)
 
     def change_alive(self, name: str) -> bool | None:
-        return PlanningFleet.change_alive(self, name)  # type: ignore[arg-type]
+        return Fleet.change_alive(self, name)  # type: ignore[arg-type]
 
     def _changing(self, name: str) -> GroupChanges:
         return Fleet._changing(self, name)  # type: ignore[arg-type]

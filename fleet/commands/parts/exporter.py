@@ -15,7 +15,7 @@ from fleet.text import visible
 
 if TYPE_CHECKING:
     from fleet.exporter.exporting import Exporter
-    from fleet.manager.opening import OpenFleet
+    from fleet.manager.cycle import Fleet
 
 _COLUMN: Final = 1 << 16
 """Bytes: the columns of a look are larger, and go with it."""
@@ -41,7 +41,7 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
     if listen is not None and not re.fullmatch(r"\S*:\d{1,5}", listen):
         raise click.UsageError("--listen wants HOST:PORT, such as 0.0.0.0:9308; port 0 is free")
     if once:
-        with invocation.open_to_look() as fleet:
+        with invocation.open() as fleet:
             _print_once(fleet)
         return
     from fleet.system.glibc import map_from, one_heap
@@ -52,7 +52,7 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
     while not stop.is_set():
         in_use = _InUse(invocation)
         with (
-            invocation.open_to_look() as fleet,
+            invocation.open() as fleet,
             opened(fleet, listen or fleet.spec.exporter.listen) as running,
         ):
             _say(
@@ -95,14 +95,14 @@ class _InUse:
         return None
 
 
-def opened(fleet: "OpenFleet", listen: str) -> "Exporter":
+def opened(fleet: "Fleet", listen: str) -> "Exporter":
     """The exporter of a fleet, listening; what is wrong with the address is said first."""
     from fleet.exporter.exporting import Exporter
 
     return Exporter.of(fleet, listen=listen, say=_say)
 
 
-def _print_once(fleet: "OpenFleet") -> None:
+def _print_once(fleet: "Fleet") -> None:
     from fleet.commands.progress import Progress
 
     where = f"cluster {fleet.spec.cluster.name} at {fleet.bootstrap}"

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from fleet.commands.invocation import Invocation
 
 if TYPE_CHECKING:
-    from fleet.manager.opening import OpenFleet
+    from fleet.manager.cycle import Fleet
 
 
 class RenewedLogin:
     """Of one opened fleet; make it right after that, before its clients."""
 
-    def __init__(self, invocation: Invocation, fleet: "OpenFleet") -> None:
+    def __init__(self, invocation: Invocation, fleet: "Fleet") -> None:
         from fleet.kafka_source.login import references
         from fleet.worker.login_files import LoginFiles
 
