@@ -17,7 +17,7 @@ from fleet.decide.notes import capped, promises, why_nothing
 from fleet.decide.plan_ids import plan_id
 from fleet.decide.prices import Pricing
 from fleet.decide.refusals import missing_topic, refusals
-from fleet.decide.staying_slots import proven_slots, slots_that_stay
+from fleet.decide.staying_slots import good_canaries, slots_that_stay
 from fleet.decide.world import GroupWorld
 from fleet.model import Plan, Step, StepKind
 from fleet.slots import ChangeState, WorkerProcess
@@ -202,8 +202,8 @@ class _Planning:
     ) -> list[Step]:
         steps: list[Step] = []
         may_stay = self._worker_is_dynamic() and not self.force_roll
-        proven = proven_slots(self.world) if may_stay else ()
-        staying = slots_that_stay(held, self.wanted, old=old, proven=proven)
+        canaries = good_canaries(self.world) if may_stay else ()
+        staying = slots_that_stay(held, self.wanted, old=old, canaries=canaries)
         leaving = tuple(n for n in held if n not in staying)
         rolling = tuple(n for n in staying if self.force_roll or n in old)
         # A new subscription must be there before the rebalance that gives its topics out.

@@ -6,7 +6,7 @@ a time, and whoever writes may be stopped or killed between any two lines.
 
 Choice. Who takes writes itself into the slot (compare and swap on what it saw), then reads the
 gate once more: a gate that no longer lets it in gets the slot back before `take` returns, so that
-nobody has acted as its holder; the take happens at that second reading. Where a trial decides, the
+nobody has acted as its holder; the take happens at that second reading. Where a canary decides, the
 taker first claims it at the gate: one claim per revision, (slot, token). It is used once that
 slot's token is reached, and void then; who finds it unused waits two seconds, replaces it and
 looks at the slots once more, while a claimant that took its slot looks for its claim once more: of
@@ -26,17 +26,17 @@ from typing import Final
 from fleet.errors import Unreachable
 from fleet.slots import Handover, Phase, Slot, transitions
 from fleet.slots.backend import Key, Kind, Moved
+from fleet.slots.canaries import is_good_canary, waits_for_canary
 from fleet.slots.doubts import Doubts
 from fleet.slots.gates import Claim, GateRecord
 from fleet.slots.group_objects import Objects, key_of, record_of
-from fleet.slots.trials import on_trial, proven
 
 CLAIM_PATIENCE: Final = 2.0
 """Seconds after which an unused claim is replaced, on its finder's own clock."""
 
 
 class Free(Enum):
-    """What needs no trial."""
+    """What needs no canary."""
 
     FREE = "free"
 
@@ -148,7 +148,7 @@ class SlotAcquisition:
         """The slot, where the gate lets its taker in now that it has it."""
         self._doubts.add(attempt, before)
         record = self._objects.record(held.group, fresh=True)
-        stands = claim is FREE or record.trials.get(attempt.revision) == claim
+        stands = claim is FREE or record.canaries.get(attempt.revision) == claim
         if stands and attempt.is_admitted(record):
             self._doubts.drop(before)
             return held
@@ -182,35 +182,39 @@ class SlotAcquisition:
         if not backend.hears:
             return False  # the claim reads all of them anyway
         for slot in backend.scan(group, fresh=False)[1].values():
-            if slot.revision == attempt.revision and proven(slot):
+            if slot.revision == attempt.revision and is_good_canary(slot):
                 entry = backend.read(key_of(slot), fresh=True)
                 now = None if entry is None else entry.value
-                if isinstance(now, Slot) and now.revision == attempt.revision and proven(now):
+                if (
+                    isinstance(now, Slot)
+                    and now.revision == attempt.revision
+                    and is_good_canary(now)
+                ):
                     return True
         return False
 
     def _claim(self, attempt: Attempt) -> Claim | Free | None:
-        """The claim by which this take is its revision's trial, unless it needs none."""
+        """The claim by which this take is its revision's canary, unless it needs none."""
         seen, revision = attempt.seen, attempt.revision
         key = Key(seen.group, Kind.GATE)
         for _ in self._objects.again(f"the gate of group {seen.group}"):
             entry = self._objects.backend.read(key, fresh=True)
             record = record_of(seen.group, None if entry is None else entry.value)
             slots = self._all(attempt)
-            tried = on_trial(slots.values(), slots[seen.number], revision)
+            tried = waits_for_canary(slots.values(), slots[seen.number], revision)
             if tried or not attempt.is_admitted(record):
                 return None
-            if any(slot.revision == revision and proven(slot) for slot in slots.values()):
+            if any(slot.revision == revision and is_good_canary(slot) for slot in slots.values()):
                 return FREE
-            other = record.trials.get(revision)
+            other = record.canaries.get(revision)
             abandoned = other is not None and not self._is_void(attempt, other, slots)
             if other is not None and abandoned and not self._has_waited(attempt, other):
                 return None
             mine = Claim(slot=seen.number, token=seen.token + 1, worker=attempt.worker)
-            kept = {r: t for r, t in record.trials.items() if not _is_over(t, slots)}
+            kept = {r: t for r, t in record.canaries.items() if not _is_over(t, slots)}
             with contextlib.suppress(Moved):
                 self._objects.backend.swap(
-                    key, replace(record, trials={**kept, revision: mine}), entry
+                    key, replace(record, canaries={**kept, revision: mine}), entry
                 )
                 return None if abandoned and self._is_tried(attempt) else mine
         return None
@@ -223,7 +227,7 @@ class SlotAcquisition:
     def _is_tried(self, attempt: Attempt) -> bool:
         """Whether whoever had claimed before has taken its slot after all."""
         slots = self._all(attempt)
-        return on_trial(slots.values(), slots[attempt.seen.number], attempt.revision)
+        return waits_for_canary(slots.values(), slots[attempt.seen.number], attempt.revision)
 
     def _is_void(self, attempt: Attempt, claim: Claim, slots: Mapping[int, Slot]) -> bool:
         slot = slots.get(claim.slot)  # somebody may have deleted it

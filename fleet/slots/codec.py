@@ -58,7 +58,7 @@ def record_as_json(record: GateRecord) -> dict[str, Any]:
     return {
         **gate_as_json(record.gate),
         "opened": sorted(record.opened),
-        "trials": trials_as_json(record.trials),
+        "canaries": canaries_as_json(record.canaries),
         "going": sorted(record.going),
         "committed": sorted(record.committed),
         "token": record.token,
@@ -70,18 +70,18 @@ def record_from_json(value: Mapping[str, Any]) -> GateRecord:
     return GateRecord(
         gate=from_json(Gate, value),
         opened=frozenset(value.get("opened", ())),
-        trials=trials_from_json(value.get("trials", {})),
+        canaries=canaries_from_json(value.get("canaries", {})),
         going=frozenset(value.get("going", ())),
         committed=frozenset(value.get("committed", ())),
         token=value.get("token", 0),
     )
 
 
-def trials_as_json(trials: Mapping[str, Claim]) -> dict[str, Any]:
+def canaries_as_json(canaries: Mapping[str, Claim]) -> dict[str, Any]:
     """Claims by revision."""
-    return {revision: as_json(trial) for revision, trial in sorted(trials.items())}
+    return {revision: as_json(claim) for revision, claim in sorted(canaries.items())}
 
 
-def trials_from_json(value: Mapping[str, Any]) -> dict[str, Claim]:
-    """The reverse of trials_as_json."""
+def canaries_from_json(value: Mapping[str, Any]) -> dict[str, Claim]:
+    """The reverse of canaries_as_json."""
     return {revision: from_json(Claim, told) for revision, told in value.items()}

@@ -23,7 +23,7 @@ class GateRecord:
     gate: Gate
     opened: frozenset[int] = frozenset()
     """Slots that were ever open."""
-    trials: Mapping[str, Claim] = field(default_factory=dict)
+    canaries: Mapping[str, Claim] = field(default_factory=dict)
     """By revision."""
     going: frozenset[str] = frozenset()
     """Workers that were asked to go: they live until they are removed, and take nothing."""

@@ -168,7 +168,7 @@ class Store:
         """Take the slot if it is open, not leaving, not quarantined and (holder, token, counter)
         are still as seen (a free slot, or one whose lease the caller has watched expire).
         Enforces a Handover's revision (but not that of `void`, of whose revision the caller has
-        seen no standby for a lease) and, where there is none, `on_trial`, over the slots as
+        seen no standby for a lease) and, where there is none, `waits_for_canary`, over the slots as
         stored at that moment: two standbys that both saw their revision hold nothing do not
         both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
         error, `lease`. member_id and the former holder's session stay in `seen`. None: lost.

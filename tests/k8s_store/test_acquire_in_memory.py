@@ -198,7 +198,7 @@ def test_used_claims_go_with_the_next_one(place):
     """Else the gate would grow with every revision."""
     place.hold(0, "a", "new")
     assert place.take(1, "b", "newer") is not None
-    trials = place.manager.leases.gate_lease(GROUP, fresh=True).record.trials
+    trials = place.manager.leases.gate_lease(GROUP, fresh=True).record.canaries
     assert set(trials) == {"newer"}
 
 

@@ -75,9 +75,9 @@ def test_an_unwritten_lease_is_a_free_slot():
     st.dictionaries(st.text(max_size=10), st.from_type(Claim), max_size=3),
     st.frozensets(st.text(max_size=10)),
 )
-def test_the_gates_lease_reads_back(gate, opened, templates, trials, committed):
+def test_the_gates_lease_reads_back(gate, opened, templates, canaries, committed):
     """All that it holds; `first` is left to whoever rendered it."""
-    record = GateRecord(gate=gate, opened=opened, trials=trials, committed=committed)
+    record = GateRecord(gate=gate, opened=opened, canaries=canaries, committed=committed)
     held = GateLease(record=record, templates=PublishedTemplates(templates))
     found = lease()
     found["metadata"]["annotations"][objects.FIRST] = '{"slots":2,"after":60}'
@@ -137,7 +137,7 @@ def widened(found: dict[str, Any]) -> dict[str, Any]:
     made = json.loads(json.dumps(found))
     for place in (made["metadata"].get("annotations", {}), made.get("data", {})):
         for key, text in place.items():
-            if text.startswith("{") and key not in {objects.TRIALS, objects.TEMPLATES}:
+            if text.startswith("{") and key not in {objects.CANARIES, objects.TEMPLATES}:
                 place[key] = json.dumps(json.loads(text, object_hook=wide))
     return dict(made)
 

@@ -29,12 +29,12 @@ MUTANTS = faults(
 -]""",
         },
         ("fleet/act/steps/wave.py", _ROLLING): {
-            "open-wave-not-pinned": "open_together(work, fresh, step.revision, [-pinned=True, -]on_trial=is_first)",
+            "open-wave-not-pinned": "open_together(work, fresh, step.revision, [-pinned=True, -]canary=is_first)",
             "wave-old-ones-leave-first": """    old, fresh = _old_and_fresh(work, step){+
     leave_together(work, old)+}""",
-            "wave-first-not-proven": "committed = [-prove(work, fresh, step.revision)-]{+True+}",
+            "wave-first-not-proven": "committed = [-wait_for_canary(work, fresh, step.revision)-]{+True+}",
             "wave-not-proven-once-the-old-have-left": "if is_first and {+False and +}not work.lease",
-            "wave-proven-before-the-group-is-settled": "prove(work, fresh, step.revision[-, once_settled=True-])",
+            "wave-proven-before-the-group-is-settled": "wait_for_canary(work, fresh, step.revision[-, once_settled=True-])",
             "wave-comes-back-as-if-nobody-had-left": "leave_together(work, fresh[-, again=True-])",
             "wave-forgets-that-it-goes-back": "[-        work.lease.remember(WaveMemory(late=str(error)))\n-]        _come_back",
         },
@@ -70,13 +70,13 @@ MUTANTS = faults(
             "stop-slots-go-to-what-cannot-share": "[-        work.write_gate(lambda gate: asking(gate, stays))\n-]",
             "stop-old-workers-end-at-once": "if [-len(work.pool.free(step.revision)) < len(_opens(work))-]{+True+}:",
             "stop-what-was-put-back-leaves-again": "going = tuple(sorted(gate.open[- - (back - gate.leaving)-]))",
-            "stop-not-proven": "[-        prove(work, step.slots, step.revision)\n-]",
+            "stop-not-proven": "[-        wait_for_canary(work, step.slots, step.revision)\n-]",
         },
         ("fleet/act/steps/handover.py", _ROLLING): {
             "roll-untaken-slot-is-waited-for": "return self._taken(numbers, canary=canary)[- or untaken()-]",
             "roll-without-a-canary": "turn = todo[:[-1] if canary_due else todo[:-] min(width, stock)]",
             "roll-canary-not-proven": """[-            if canary:
-                prove(work, numbers[:1], self._new)
+                wait_for_canary(work, numbers[:1], self._new)
 -]""",
             "roll-pins-left-behind": """[-        work.unpin(numbers)
 -]""",

@@ -10,7 +10,7 @@ _LEAVING = ("tests/worker/test_leave_completion.py",)
 _LOOKING = ("tests/worker/test_looking.py",)
 _ELIGIBLE = (
     "tests/worker/test_eligibility.py",
-    "tests/worker/test_revision_trial.py",
+    "tests/worker/test_canary_note.py",
 )
 _ASKING = (
     "tests/worker/test_asking.py::test_an_answer_of_any_size_is_heard_without_waiting",
@@ -30,7 +30,7 @@ MUTANTS = faults(
             "eligible-pin-ignored-after-a-lease": "return {+waited or +}pin.revision == revision",
             "eligible-ended-pin-still-counts": "if pin is not None[- and not void-]:",
             "eligible-failed-slot-again-at-once": "first = [-slot.revision != revision-]{+newest+}",
-            "eligible-trial-forgotten": "return [-(-]first or waited[-) and not on_trial(slots, slot, revision)-]",
+            "eligible-canary-forgotten": "return [-(-]first or waited[-) and not waits_for_canary(slots, slot, revision)-]",
             "eligible-handed-over-slot-taken-back": "and (slot.number not in handed or [-slot.number in waited-]{+newest+})",
             "eligible-roll-gives-free-slots-to-the-canary": "rolling = [-bool(gate.handover)-]{+slot.number in gate.handover+} and slot.revision is not None",
             "eligible-older-standby-outranks": "and (report.since or 0.0) >{+=+} since",
@@ -142,17 +142,16 @@ MUTANTS = faults(
             "leaving-first-drained-closes": """    quiet = {Phase.DRAINED, Phase.CLOSED}
     return [-all-]{+any+}(""",
         },
-        # --- opening without a manager, trials
+        # --- opening without a manager, canaries
         ("fleet/worker/slot/gate_opener.py", ("tests/worker/test_gate_opener.py",)): {
             "opening-before-enough-are-warm": "if warm < [-asked.slots-]{+1+} and waited < asked.after:",
             "opening-over-a-written-gate": "if gate.[-version != 0 or gate.-]open or asked is None",
             "opening-counts-the-dead": """            report.phase == "standby"
             [-and-]{+or+} not self._watch.expired(""",
         },
-        ("fleet/worker/revision_trial.py", ("tests/worker/test_revision_trial.py",)): {
-            "trial-proof-by-any-holder": "return any(slot.revision == revision and [-proven(slot)-]{+slot.holder+} for slot in slots)",
-            "trial-full-disk-ends-its-holder": "except [-OSError-]{+KeyError+} as error:",
-            "trial-failure-forgotten-at-rest": "if self._running[- and self._told is None-]:",
+        ("fleet/worker/canary_note.py", ("tests/worker/test_canary_note.py",)): {
+            "canary-full-disk-ends-its-holder": "except [-OSError-]{+KeyError+} as error:",
+            "canary-failure-forgotten-at-rest": "if self._running[- and self._told is None-]:",
         },
     },
 )

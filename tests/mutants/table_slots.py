@@ -8,11 +8,12 @@ _EVIDENCE = ("tests/slots/test_evidence.py",)
 
 MUTANTS = faults(
     {
-        ("fleet/slots/trials.py", (*_STORE, "tests/worker/test_revision_trial.py")): {
-            "slots-on-trial-proven-by-being-held": "return bool(mine) and not any([-proven(s) or s.batches > 0-]{+s.holder+} for s in mine)",
-            "slots-on-trial-for-its-own-slot": "if wanted.revision [-in {None, revision}-]{+is None+}:",
+        ("fleet/slots/canaries.py", (*_STORE, "tests/worker/test_canary_note.py")): {
+            "slots-canary-by-being-held": "return bool(mine) and not any([-is_good_canary(s) or s.batches > 0-]{+s.holder+} for s in mine)",
+            "slots-canary-for-its-own-slot": "if wanted.revision [-in {None, revision}-]{+is None+}:",
         },
-        ("fleet/slots/trials.py", ("tests/worker/test_revision_trial.py",)): {
+        ("fleet/slots/canaries.py", ("tests/worker/test_canary_note.py",)): {
+            "canary-proof-by-any-holder": "return any(slot.revision == revision and [-is_good_canary(slot)-]{+slot.holder+} for slot in slots)",
             "slots-proven-in-spite-of-an-error": "return slot.holder is not None and slot.phase is Phase.ACTIVE[- and well-]",
             "slots-spoiled-after-a-good-batch": "return slot.error is not None[- and slot.batches == 0-]",
         },
@@ -84,10 +85,10 @@ MUTANTS = faults(
             "take-confirmed-without-an-answer-forgotten": """        [-self._doubts.add(attempt, before)
         -]record""",
             "take-gives-back-anothers": "return [-(stored.holder, stored.token) == (self.worker, self.seen.token + 1)-]{+stored.holder is not None+}",
-            "claim-not-looked-for-again": "stands = [-claim is FREE or record.trials.get(attempt.revision) == claim-]{+True+}",
+            "claim-not-looked-for-again": "stands = [-claim is FREE or record.canaries.get(attempt.revision) == claim-]{+True+}",
             "claim-replaced-without-a-second-look": "return [-None if abandoned and self._is_tried(attempt) else -]mine",
             "claim-of-another-taken-for-void": "return [-claim.worker == attempt.worker or (slot is not None and slot.token >= claim.token)-]{+True+}",
-            "claim-without-a-trial": "return [-self._claim(attempt)-]{+FREE+}",
+            "claim-without-a-canary": "return [-self._claim(attempt)-]{+FREE+}",
         },
         ("fleet/slots/memory.py", _ORDERS): {
             "claim-over-a-newer-gate": "if {+isinstance(value, Slot) and +}(stored and stored.version) != (seen and seen.version):",

@@ -11,8 +11,8 @@ from fleet.slots import Gate, Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.batch.executor import RETRY_PAUSES
 from fleet.worker.batch.spark_link import SparkLink
+from fleet.worker.canary_note import CanaryNote
 from fleet.worker.member.protocols import protocol_of
-from fleet.worker.revision_trial import RevisionTrial
 from fleet.worker.slot.holder_tools import HolderTools
 from fleet.worker.slot.leave_completion import LeaveCompleter
 from fleet.worker.slot.reporting import Reporter
@@ -83,7 +83,7 @@ class Parts:
             protocol=protocol_of(self.settings),
             runner=self.runner,
             reporter=self.reporter,
-            trial=RevisionTrial(None),
+            canary=CanaryNote(None),
             stop=self.stop,
             clock=clock,
             events=self.events,

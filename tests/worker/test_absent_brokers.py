@@ -16,13 +16,13 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from fleet.clock import ManualClock, SystemClock
 from fleet.slots import Gate, Phase
 from fleet.slots.sqlite import SqliteStore
+from fleet.worker.canary_note import CanaryNote
 from fleet.worker.member import membership as members
 from fleet.worker.member.backing_off import BackingOff
 from fleet.worker.member.member_state import Drain, MembershipOptions
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.offsets.assigning import Assigner
-from fleet.worker.revision_trial import RevisionTrial
 from fleet.worker.slot.holder_tools import HolderTools
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
@@ -195,7 +195,7 @@ def _tools(place: Place, membership: Membership) -> HolderTools:
         protocol=place.protocol,
         runner=SimpleNamespace(session_id=None, watch=lambda: None),  # type: ignore[arg-type]
         reporter=place.reporter,
-        trial=RevisionTrial(None),
+        canary=CanaryNote(None),
         stop=threading.Event(),
         clock=place.clock,
         events=place.events,

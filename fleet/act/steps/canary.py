@@ -1,4 +1,4 @@
-"""The proof of new code: the first that run it have to commit before any other does [22]."""
+"""The manager's canary: the first that run new code have to commit before any other does [22]."""
 
 from collections.abc import Sequence
 from typing import NoReturn
@@ -27,7 +27,7 @@ def give_up(work: StepWork, step: Step, error: FleetError) -> str:
     return f"no worker of revision {new} got warm: {error}; nothing was handed over, {old} goes on"
 
 
-def prove(
+def wait_for_canary(
     work: StepWork, numbers: Sequence[int], revision: str, *, once_settled: bool = False
 ) -> bool:
     """Wait for `canary_batches` commits (True), or for `bake` without data and without error.
@@ -41,11 +41,11 @@ def prove(
     since: float | None = None
     committed = False
 
-    def proven() -> bool:
+    def is_done() -> bool:
         nonlocal committed, since
         found = work.slots()
         slots = [found[n] for n in numbers]
-        reports = raise_on_trial(work, slots, revision)
+        reports = raise_on_canary_error(work, slots, revision)
         for slot in slots:
             if slot.revision != revision or slot.phase is not Phase.ACTIVE:
                 raise FleetError(
@@ -62,7 +62,7 @@ def prove(
     limit, poll = work.spec.canary_limit + 30.0, None
     if once_settled:
         limit, poll = limit + settle_limit(work), SETTLE_POLL
-    work.wait(proven, limit, "the canary", poll)
+    work.wait(is_done, limit, "the canary", poll)
     return committed
 
 
@@ -76,7 +76,7 @@ def _batch_in_hand(slots: Sequence[Slot], reports: Sequence[WorkerReport]) -> bo
     return any(report.in_hand and (report.slot, report.worker) in held for report in reports)
 
 
-def raise_on_trial(
+def raise_on_canary_error(
     work: StepWork, slots: Sequence[Slot], revision: str
 ) -> tuple[WorkerReport, ...]:
     """The first error of a revision: a slot that is taken again keeps none, its report does.
@@ -93,7 +93,7 @@ def raise_on_trial(
 
 
 def raise_on_error(work: StepWork, slot: Slot, revision: str) -> None:
-    """FleetError where a slot on trial tells an error, or its holder died.
+    """FleetError where the canary's slot tells an error, or its holder died.
 
     An error that what ran before tells as well says nothing of the revision: one that works all the
     same is not blamed for it.

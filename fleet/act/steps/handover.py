@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NoReturn
 
-from fleet.act.steps.canary import give_up, prove, raise_on_error
+from fleet.act.steps.canary import give_up, raise_on_error, wait_for_canary
 from fleet.act.steps.work import StepWork, asking
 from fleet.errors import FleetError, LostLease, NoRoom, RolledBack, Unreachable
 from fleet.model import Step
@@ -35,7 +35,7 @@ class HandoverMemory:
     """The slot that was asked first."""
     old_revision: str | None = None
     """What the canary ran, where it goes back to; empty where nothing is known of it."""
-    proven: bool | None = None
+    canary_passed: bool | None = None
     """True once the canary has committed: others follow, and none goes back."""
 
     def since(self, slot: Slot) -> bool:
@@ -72,7 +72,7 @@ class _Roll:
         """The canary alone, then as many at once as are allowed and have a successor."""
         slots, gate, memory = self._work.slots(), self._work.gate(), self._memory()
         todo = [n for n in self._step.slots if not rolled(slots.get(n), gate, self._new, memory)]
-        canary_due = not memory.proven
+        canary_due = not memory.canary_passed
         if memory.canary is not None and canary_due:
             todo = [memory.canary, *(n for n in todo if n != memory.canary)]
         width = self._work.spec.rollout.max_parallel
@@ -85,7 +85,7 @@ class _Roll:
                 self._await_stock(stock)
             self._hand_over(turn, canary=canary_due)
             if canary_due:
-                self._work.lease.remember(HandoverMemory(proven=True))
+                self._work.lease.remember(HandoverMemory(canary_passed=True))
             todo = todo[len(turn) :]
             canary_due = False
             stock = self._stock(len(todo))
@@ -158,7 +158,7 @@ class _Roll:
         try:
             self._pass(numbers, canary=canary)
             if canary:
-                prove(work, numbers[:1], self._new)
+                wait_for_canary(work, numbers[:1], self._new)
         except LostLease:
             raise
         except FleetError as error:

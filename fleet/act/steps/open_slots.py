@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from fleet.act.steps.canary import raise_on_trial
+from fleet.act.steps.canary import raise_on_canary_error
 from fleet.act.steps.work import StepWork, asking
 from fleet.model import Step, StepKind
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
@@ -25,13 +25,13 @@ def open_together(
     revision: str,
     *,
     pinned: bool = False,
-    on_trial: bool = False,
+    canary: bool = False,
 ) -> tuple[str, ...]:
     """Open slots in one write and wait until all are active; the spread of their joins.
 
     pinned: standbys of other revisions, which are kept for a rollback, may not take them
     until `StepWork.unpin`.
-    on_trial: the first error of a taker ends the wait, with that error.
+    canary: the first error of a taker ends the wait, with that error.
     """
     missing = frozenset(numbers) - work.gate().open
     apart: str | None = None
@@ -56,8 +56,10 @@ def open_together(
         if raised and work.window is not None and _all_joined(work, missing, opens):
             raised = False
             work.window.restore()
-        if on_trial:
-            raise_on_trial(work, [s for n, s in work.slots().items() if n in numbers], revision)
+        if canary:
+            raise_on_canary_error(
+                work, [s for n, s in work.slots().items() if n in numbers], revision
+            )
         return ready
 
     limit = work.join_limit + work.spec.rollout.drain_timeout

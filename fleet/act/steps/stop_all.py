@@ -10,7 +10,7 @@ them the old ones end after the leave, and going back waits for their start.
 
 from typing import NoReturn
 
-from fleet.act.steps.canary import give_up, prove
+from fleet.act.steps.canary import give_up, wait_for_canary
 from fleet.act.steps.leave_slots import drop_holders, leave_together
 from fleet.act.steps.open_slots import open_together
 from fleet.act.steps.step_memory import StopMemory
@@ -55,8 +55,8 @@ def reopen(work: StepWork, step: Step) -> tuple[str, ...]:
     if memory.undone is not None:
         _put_back(work, step, memory.undone)
     try:
-        notes = open_together(work, step.slots, step.revision, pinned=True, on_trial=True)
-        prove(work, step.slots, step.revision)
+        notes = open_together(work, step.slots, step.revision, pinned=True, canary=True)
+        wait_for_canary(work, step.slots, step.revision)
     except LostLease:
         raise
     except FleetError as error:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from fleet.act.steps.canary import prove
+from fleet.act.steps.canary import wait_for_canary
 from fleet.act.steps.cost import settle
 from fleet.act.steps.leave_slots import drop_holders, leave_together
 from fleet.act.steps.open_slots import open_together
@@ -52,10 +52,10 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     if memory.failure is not None:
         _roll_back(work, step, fresh, memory.failure)
     try:
-        spread = open_together(work, fresh, step.revision, pinned=True, on_trial=is_first)
+        spread = open_together(work, fresh, step.revision, pinned=True, canary=is_first)
         _remember_members(work, step)
         if is_first:  # before it is settled: code that fails may never let it settle
-            committed = prove(work, fresh, step.revision)
+            committed = wait_for_canary(work, fresh, step.revision)
             work.lease.remember(WaveMemory(committed=memory.committed or committed))
         settle(work)
         _remember_members(work, step)
@@ -98,7 +98,7 @@ def _old_and_fresh(work: StepWork, step: Step) -> tuple[tuple[int, ...], tuple[i
 def _prove_alone(work: StepWork, step: Step, old: Sequence[int], fresh: Sequence[int]) -> None:
     """What the old ones had is the new ones' now: the first that may have anything to read."""
     try:
-        prove(work, fresh, step.revision, once_settled=True)
+        wait_for_canary(work, fresh, step.revision, once_settled=True)
     except (LostLease, Unreachable):
         raise
     except FleetError as error:

@@ -35,7 +35,7 @@ from fleet.slots import (
     Slot,
     WorkerReport,
 )
-from fleet.slots.codec import as_json, from_json, gate_as_json, trials_as_json, trials_from_json
+from fleet.slots.codec import as_json, canaries_as_json, canaries_from_json, from_json, gate_as_json
 from fleet.slots.gates import GateRecord
 
 Object = dict[str, Any]
@@ -47,7 +47,7 @@ OPENED: Final = f"{PREFIX}/opened"
 """Slots that were ever opened."""
 TEMPLATES: Final = f"{PREFIX}/templates"
 FIRST: Final = f"{PREFIX}/first"
-TRIALS: Final = f"{PREFIX}/trials"
+CANARIES: Final = f"{PREFIX}/canaries"
 GOING: Final = f"{PREFIX}/going"
 COMMITTED: Final = f"{PREFIX}/committed"
 TOKEN: Final = f"{PREFIX}/token"
@@ -245,7 +245,7 @@ def gate_from(found: Object, group: str) -> GateLease:
             record=GateRecord(
                 gate=Gate(group=group) if gate is None else from_json(Gate, unpacked(gate)),
                 opened=frozenset(json.loads(annotation(found, OPENED) or "[]")),
-                trials=trials_from_json(json.loads(annotation(found, TRIALS) or "{}")),
+                canaries=canaries_from_json(json.loads(annotation(found, CANARIES) or "{}")),
                 going=frozenset(json.loads(annotation(found, GOING) or "[]")),
                 committed=frozenset(unpacked(annotation(found, COMMITTED) or "[]")),
                 token=int(annotation(found, TOKEN) or 0),
@@ -269,7 +269,7 @@ def with_gate(found: Object, lease: GateLease) -> Object:
             GATE: packed(before | gate_as_json(record.gate)) if record.gate.version else None,
             OPENED: text(sorted(record.opened)),
             TEMPLATES: text(dict(lease.templates.known)),
-            TRIALS: text(trials_as_json(record.trials)) if record.trials else None,
+            CANARIES: text(canaries_as_json(record.canaries)) if record.canaries else None,
             GOING: text(sorted(record.going)) if record.going else None,
             COMMITTED: packed(sorted(record.committed)) if record.committed else None,
             TOKEN: str(record.token) if record.token else None,

@@ -19,8 +19,8 @@ _LONGEST: Final = 30.0
 
 
 class BackingOff:
-    """Of one membership. may_wait: whether its revision is known to work elsewhere, or is not on
-    trial.
+    """Of one membership. may_wait: whether its revision is known to work elsewhere, or is
+    no canary.
     """
 
     def __init__(self, *, patience: float, may_wait: Callable[[], bool], clock: Clock) -> None:

@@ -8,7 +8,7 @@ revision takes a second slot of another one only after its first is active, so t
 takes one slot, not all (a preference here, on what was last read; the store says so again in the
 transaction of the take). A slot on which a revision failed before its first commit there is any
 other revision's at once, while that one waits a lease before it tries again. While a managed roll
-has pins in the gate, its other slots stay with the revision they have: the canary is not proven
+has pins in the gate, its other slots stay with the revision they have: the canary has not worked
 yet. Standbys that race for several slots begin at different ones, by their names.
 """
 
@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 
 from fleet.slots import Gate, Slot, WorkerReport
-from fleet.slots.trials import on_trial, spoiled
+from fleet.slots.canaries import is_failed_canary, waits_for_canary
 
 
 def candidates(
@@ -80,9 +80,9 @@ def _admits(
         return pin.revision == revision
     rolling = bool(gate.handover) and slot.revision is not None
     first = slot.revision == revision if rolling else newest
-    if spoiled(slot) and not rolling:
+    if is_failed_canary(slot) and not rolling:
         first = slot.revision != revision
-    return (first or waited) and not on_trial(slots, slot, revision)
+    return (first or waited) and not waits_for_canary(slots, slot, revision)
 
 
 def outranked(

@@ -9,9 +9,9 @@ from fleet.errors import Unreachable
 from fleet.slots.store import Store
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.canary_note import CanaryNote
 from fleet.worker.events import Events
 from fleet.worker.member.protocols import MemberProtocol
-from fleet.worker.revision_trial import RevisionTrial
 from fleet.worker.slot.leave_completion import Leave, LeaveCompleter
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_lease import SlotWatcher
@@ -32,7 +32,7 @@ class HolderTools:
     protocol: MemberProtocol
     runner: BatchRunner
     reporter: Reporter
-    trial: RevisionTrial
+    canary: CanaryNote
     stop: threading.Event
     clock: Clock
     events: Events

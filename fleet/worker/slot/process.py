@@ -22,6 +22,7 @@ from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kafka_source.login import references
 from fleet.security import client_config
+from fleet.slots.canaries import has_good_canary, missing_canary
 from fleet.slots.store import Store
 from fleet.system.runtimes import runtime_kind
 from fleet.worker.batch.batch_run import Identity
@@ -35,6 +36,7 @@ from fleet.worker.batch.spark_link import (
     in_clear,
     safe,
 )
+from fleet.worker.canary_note import CanaryNote, RevisionDoubts
 from fleet.worker.events import Events
 from fleet.worker.imports import settled as settled_imports
 from fleet.worker.job_log import catch_job_logs
@@ -42,7 +44,6 @@ from fleet.worker.login_files import LoginFiles
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
 from fleet.worker.reach import Reach, reach_of
-from fleet.worker.revision_trial import RevisionDoubts, RevisionTrial, is_proven, untried
 from fleet.worker.slot.former_life import end_former_life
 from fleet.worker.slot.gate_opener import GateOpener
 from fleet.worker.slot.holder_tools import HolderTools
@@ -138,8 +139,8 @@ class _Worker:
         self._spark_token = os.environ.pop(SPARK_TOKEN, None) if ours else None
         self._reporter = Reporter(settings, name=name, clock=clock, events=events)
         pod = isinstance(group.runtime, KubernetesRuntimeSpec)
-        self._trial = RevisionTrial(home if pod else None, say=events.log_rarely)
-        self._reporter.trial_error = lambda: self._trial.error
+        self._canary = CanaryNote(home if pod else None, say=events.log_rarely)
+        self._reporter.canary_error = lambda: self._canary.error
         self._reporter.traceback = self._errors.traceback_in
         self._runner: BatchRunner | None = None
         self._holder: SlotHolder | None = None
@@ -373,7 +374,7 @@ class _Worker:
             protocol=self._protocol,
             runner=self._runner,
             reporter=self._reporter,
-            trial=self._trial,
+            canary=self._canary,
             columnar=columnar_of(self._settings, runner=self._runner, events=self._events),
             stop=self._stop,
             clock=self._clock,
@@ -432,12 +433,12 @@ class _Worker:
         if self._doubts is None:
             return
         revision = self._settings.revision
-        if self._trial.error is not None and is_proven(watcher.slots, revision):
-            self._trial.prove()
+        if self._canary.error is not None and has_good_canary(watcher.slots, revision):
+            self._canary.prove()
         self._reporter.doubt = self._doubts.look(
             watcher.slots, worker=self._name, revision=revision
         )
-        self._reporter.untried = untried(watcher.gate, watcher.slots, revision)
+        self._reporter.missing_canary = missing_canary(watcher.gate, watcher.slots, revision)
 
     def _open_first(self, watcher: SlotWatcher, opener: GateOpener) -> None:
         try:

@@ -83,11 +83,11 @@ class Reporter:
         self._phase = "starting"
         self.waits_for: str | None = None
         """In words, while there is no slot."""
-        self.trial_error: Callable[[], str | None] = lambda: None
+        self.canary_error: Callable[[], str | None] = lambda: None
         """Why the process before this one, or the holder before, makes a standby not ready."""
         self.doubt: str | None = None
         """Why others of its revision do."""
-        self.untried: str | None = None
+        self.missing_canary: str | None = None
         """On which slot its revision has to show first that it works."""
         self.cut_off: Callable[[], str | None] = lambda: None
         """Why a standby could not serve now: which brokers do not answer."""
@@ -211,7 +211,7 @@ class Reporter:
         """All facts, for HTTP and the report."""
         now, before = self._state or MemberState(), self._before
         overdue = self.overdue()
-        tried = self.trial_error() if self._state is None else self.spark_away()
+        tried = self.canary_error() if self._state is None else self.spark_away()
         error = self._error or overdue or now.error or tried
         phase, live = self.phase, overdue is None and self._live()
         condition = self._condition(phase, live=live)
@@ -237,7 +237,9 @@ class Reporter:
             "error": error,
             "condition": str(condition),
             "doubt": (
-                (self.doubt or self.cut_off() or self.untried) if self._state is None else None
+                (self.doubt or self.cut_off() or self.missing_canary)
+                if self._state is None
+                else None
             ),
             "waits_for": self.waits_for,
             "live": live,
@@ -259,12 +261,12 @@ class Reporter:
         if phase == "starting":
             return Condition.STARTING
         if phase == "standby":
-            doubtful = self.trial_error() is not None or self.doubt is not None
+            doubtful = self.canary_error() is not None or self.doubt is not None
             if doubtful:
                 return Condition.ILL
             if self.cut_off() is not None:
                 return Condition.CUT_OFF
-            return Condition.NO_SLOT if self.untried is None else Condition.UNPROVEN
+            return Condition.NO_SLOT if self.missing_canary is None else Condition.UNPROVEN
         return Condition.SERVING if phase in _WELL else Condition.JOINING
 
     def _live(self) -> bool:

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Phase, Slot
+from fleet.slots.canaries import alone
 from fleet.worker.member.member_state import End, Ended, MemberState
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.nudging import Nudging
 from fleet.worker.member.quarantine import QuarantinedPartitions
-from fleet.worker.revision_trial import alone
 from fleet.worker.slot.gate_of_holder import GateOfHolder
 from fleet.worker.slot.holder_tools import HolderTools
 from fleet.worker.slot.leave_completion import all_drained
@@ -104,7 +104,7 @@ class SlotHolder:
             return None
         if slot is None:
             return None
-        tools.trial.start()
+        tools.canary.start()
         how = "has ended" if seen.holder_ended else "let its lease expire"
         whose = "" if seen.holder is None else f" from {seen.holder}, which {how}"
         tools.events.log(f"took slot {slot.number}{whose}")
@@ -249,9 +249,9 @@ class SlotHolder:
         return membership.ended
 
     def _may_wait(self) -> bool:
-        """Whether what fails may be the weather: not so for a revision that is on trial [22]."""
+        """Whether what fails may be the weather: not so for a canary [22]."""
         tools, revision = self._tools, self._tools.settings.revision
-        return not tools.trial.running or alone(tools.watcher.slots, self._former, revision)
+        return not tools.canary.running or alone(tools.watcher.slots, self._former, revision)
 
     def _tick(self, membership: Membership) -> None:
         tools = self._tools
@@ -263,8 +263,8 @@ class SlotHolder:
             return
         state = membership.state
         well = state.error is None or state.batches > 0
-        if tools.trial.running and state.phase is Phase.ACTIVE and well:
-            tools.trial.prove()
+        if tools.canary.running and state.phase is Phase.ACTIVE and well:
+            tools.canary.prove()
         told = (state.told, state.joined_at, state.member_id, state.error, state.batches > 0)
         if told != self._told or (state.batches < 10 and state.batches != self._told_batches):
             self._told, self._told_batches = told, state.batches
@@ -343,7 +343,7 @@ class SlotHolder:
         tools = self._tools
         lost = self._lease.lost
         if ended.how is not End.FATAL or lost is not None:
-            tools.trial.end()
+            tools.canary.end()
         last = self._life.ended(ended, lost=lost, cured=self._cured)
         if last.exit is not None:
             if last.do is Last.RELEASE:
@@ -411,7 +411,7 @@ class SlotHolder:
     def _error(self, sentence: str) -> None:
         if self._membership is not None:
             self._membership.state.error = sentence
-        self._tools.trial.fail(sentence)
+        self._tools.canary.fail(sentence)
         self._tools.reporter.failed(sentence)
 
     def _end_hard(self, why: str) -> None:

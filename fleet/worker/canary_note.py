@@ -15,24 +15,23 @@ A home that cannot be written ends nobody: what the process itself has seen hold
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Phase, Slot, WorkerReport
+from fleet.slots import Slot
+from fleet.slots.canaries import doubt
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
-from fleet.slots.trials import proven, spoiled
 from fleet.system.home import read_state, write_state
 
 SCHEMA = 1
-_NOTE = "trial.json"
-_GOING = frozenset({Phase.DRAINING, Phase.DRAINED})
+_NOTE = "canary.json"
 _UNTOLD = "the process before this one ended before its first batch was committed"
 
 
-class RevisionTrial:
+class CanaryNote:
     """One pod's note; without a home (elsewhere than in a pod) nothing is noted.
 
     say: told where the note cannot be written.
@@ -51,7 +50,7 @@ class RevisionTrial:
 
     @property
     def error(self) -> str | None:
-        """Why the last holder of this pod failed before it was proven, also of an earlier life."""
+        """Why this pod's last holder failed before its first batch, also of an earlier life."""
         return self._told
 
     def start(self) -> None:
@@ -61,7 +60,7 @@ class RevisionTrial:
             self._write(self._told)
 
     def fail(self, sentence: str) -> None:
-        """The holder fails; nothing where its revision was proven in it."""
+        """The holder fails; nothing where it was a good canary."""
         if self._running:
             self._told = sentence
             self._write(sentence)
@@ -94,58 +93,6 @@ class RevisionTrial:
             yield
         except OSError as error:
             self._say(f"the note {self._file} cannot be written: {error}")
-
-
-def is_proven(slots: Iterable[Slot], revision: str) -> bool:
-    """Whether a holder of this revision has shown that it works."""
-    return any(slot.revision == revision and proven(slot) for slot in slots)
-
-
-def alone(slots: Iterable[Slot], former: Slot | None, revision: str) -> bool:
-    """Whether a revision that fails has nobody to leave its slot to, or works elsewhere: so that
-    it may wait for better weather. former: its slot as it was before it took it.
-    """
-    slots = tuple(slots)
-    if is_proven(slots, revision):
-        return True
-    known = {slot.revision for slot in (*slots, *(() if former is None else (former,)))}
-    return known <= {None, revision} and (former is None or not spoiled(former))
-
-
-def untried(gate: Gate, slots: Iterable[Slot], revision: str) -> str | None:
-    """Which slot has to show first that this revision works; None where it has, or none is there.
-
-    A managed roll has pins, and holds its Deployment by itself.
-    """
-    slots = tuple(slots)
-    if gate.handover or is_proven(slots, revision):
-        return None
-    shows = sorted(
-        slot.number
-        for slot in slots
-        if slot.number in gate.open - gate.leaving - gate.quarantined
-        and (slot.holder is None or slot.revision == revision or slot.phase in _GOING)
-    )
-    return f"slot {shows[0]} has to show first that this revision works" if shows else None
-
-
-def doubt(
-    reports: Iterable[WorkerReport], slots: Sequence[Slot], *, worker: str, revision: str
-) -> str | None:
-    """Why another standby of this revision doubts it; None where somebody has proven it."""
-    if is_proven(slots, revision):
-        return None
-    return next(
-        (
-            f"{report.worker} of the same revision fails: {report.error}"
-            for report in reports
-            if report.revision == revision
-            and report.worker != worker
-            and report.error is not None
-            and report.batches == 0
-        ),
-        None,
-    )
 
 
 class RevisionDoubts:

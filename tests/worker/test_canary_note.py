@@ -7,9 +7,16 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
+from fleet.slots.canaries import (
+    alone,
+    doubt,
+    is_failed_canary,
+    is_good_canary,
+    missing_canary,
+    waits_for_canary,
+)
 from fleet.slots.sqlite import SqliteStore
-from fleet.slots.trials import on_trial, proven, spoiled
-from fleet.worker.revision_trial import RevisionDoubts, RevisionTrial, alone, doubt, untried
+from fleet.worker.canary_note import CanaryNote, RevisionDoubts
 from tests.support.slot_records import report_of
 
 FAILED = "the entrypoint fails for every partition"
@@ -20,27 +27,27 @@ REPORT = report_of("n1", revision="r2", phase="starting", error=FAILED)
 
 def test_a_failure_is_remembered_by_the_next_process(tmp_path: Path):
     """Raised, or killed before the first commit; a proof ends it, a hand-over says nothing."""
-    first = RevisionTrial(tmp_path)
+    first = CanaryNote(tmp_path)
     assert first.error is None
     first.start()
-    assert "ended before its first batch" in str(RevisionTrial(tmp_path).error)
+    assert "ended before its first batch" in str(CanaryNote(tmp_path).error)
     first.fail(FAILED)
-    second = RevisionTrial(tmp_path)
+    second = CanaryNote(tmp_path)
     assert second.error == FAILED
     second.start()
     second.end()
-    assert RevisionTrial(tmp_path).error == FAILED
+    assert CanaryNote(tmp_path).error == FAILED
     second.start()
     assert second.running
     second.prove()
-    assert (second.running, second.error, RevisionTrial(tmp_path).error) == (False, None, None)
+    assert (second.running, second.error, CanaryNote(tmp_path).error) == (False, None, None)
     second.fail("later, as a proven one")
-    assert RevisionTrial(tmp_path).error is None
+    assert CanaryNote(tmp_path).error is None
 
 
 def test_a_tenure_without_a_verdict_leaves_nothing(tmp_path: Path):
     """Taken and handed over before a record came."""
-    trial = RevisionTrial(tmp_path)
+    trial = CanaryNote(tmp_path)
     trial.start()
     trial.end()
     assert list(tmp_path.iterdir()) == []
@@ -49,7 +56,7 @@ def test_a_tenure_without_a_verdict_leaves_nothing(tmp_path: Path):
 def test_a_note_that_cannot_be_written_ends_nobody(tmp_path: Path):
     """A full disk, or one that is only read: what this process has seen holds, and it is told."""
     said: list[str] = []
-    trial = RevisionTrial(tmp_path / "home", say=said.append)
+    trial = CanaryNote(tmp_path / "home", say=said.append)
     (tmp_path / "home").write_text("no folder")
     trial.start()
     trial.fail(FAILED)
@@ -57,12 +64,12 @@ def test_a_note_that_cannot_be_written_ends_nobody(tmp_path: Path):
     trial.prove()
     assert (trial.running, trial.error) == (False, None)
     assert len(said) == 3
-    assert said[0].startswith(f"the note {tmp_path}/home/trial.json cannot be written: ")
+    assert said[0].startswith(f"the note {tmp_path}/home/canary.json cannot be written: ")
 
 
 def test_elsewhere_than_in_a_pod_nothing_is_noted():
     """No home, no note."""
-    trial = RevisionTrial(None)
+    trial = CanaryNote(None)
     trial.start()
     trial.fail(FAILED)
     assert (trial.running, trial.error) == (False, None)
@@ -107,7 +114,7 @@ PINNED = replace(OPEN, handover={0: Handover(revision="r2", token=3)})
 )
 def test_one_shows_for_all_that_a_revision_works(gate: Gate, slots: list[Slot], waits: int | None):
     """Warm pods beside the first of a new revision are not ready before its verdict."""
-    told = untried(gate, slots, "r2")
+    told = missing_canary(gate, slots, "r2")
     assert told == (
         None if waits is None else f"slot {waits} has to show first that this revision works"
     )
@@ -131,11 +138,11 @@ def test_the_dead_are_not_believed(tmp_path: Path):
 def test_a_failed_revision_keeps_its_one_slot_after_it_is_freed():
     """Its next process may have that slot, none of another revision [22]."""
     other = Slot(group="g", number=1, revision="r1")
-    assert spoiled(FREED)
-    assert not proven(FREED)
-    assert on_trial([FREED, other], other, "r2")
-    assert not on_trial([FREED, other], FREED, "r2")
-    assert not on_trial([replace(FREED, batches=3), other], other, "r2"), "it worked once"
+    assert is_failed_canary(FREED)
+    assert not is_good_canary(FREED)
+    assert waits_for_canary([FREED, other], other, "r2")
+    assert not waits_for_canary([FREED, other], FREED, "r2")
+    assert not waits_for_canary([replace(FREED, batches=3), other], other, "r2"), "it worked once"
 
 
 FREE = Slot(group="g", number=0)
@@ -172,7 +179,7 @@ def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits:
 )
 def test_what_proves_a_revision(slot, well):
     """A batch, or nothing to read without an error; never an error alone."""
-    assert proven(slot) is well
+    assert is_good_canary(slot) is well
 
 
 @pytest.mark.parametrize(
@@ -180,4 +187,4 @@ def test_what_proves_a_revision(slot, well):
 )
 def test_what_spoils_a_slot(error, batches, bad):
     """A failure before the first batch: one that comes after it is of a record, not of the code."""
-    assert spoiled(replace(HELD, error=error, batches=batches)) is bad
+    assert is_failed_canary(replace(HELD, error=error, batches=batches)) is bad
