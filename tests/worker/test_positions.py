@@ -187,6 +187,15 @@ def test_a_group_whose_commits_nobody_remembers_is_not_new(
     assert kafka.committed(P[1])[0] == at
 
 
+def test_a_commit_that_is_there_is_told_to_the_store(kafka, drive: Drive):
+    """Of an idle topic, too: nothing may come to it before Kafka forgets the group [53]."""
+    kafka.commits[P[0]] = (3, '{"v":1,"rev":"r1","topic":"id-1","parts":2}')
+    driven = drive(P[0], start_from="latest")
+    driven.until(lambda: driven.member.state.phase == "active", "it to be ready")
+    assert not kafka.committed(P[0])
+    assert driven.member.state.committed == {"t"}
+
+
 def test_what_the_store_knows_is_asked_before_what_kafka_knows(
     kafka, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ):

@@ -219,6 +219,8 @@ class Losses:
         """A partition begins here: name a deleted commit, what was lost before, and a topic that
         was made again.
         """
+        if start.committed is not None:  # also of a topic to which nothing comes
+            self._state.committed |= {start.tp.topic}
         if start.expired is not None:
             self._name_gap(start, start.expired)
         if start.lost is not None:

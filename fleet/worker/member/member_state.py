@@ -40,7 +40,7 @@ class MemberState:
     """Where partitions went on whose commits Kafka had deleted."""
     last_commit_at: float | None = None
     committed: frozenset[str] = frozenset()
-    """Topics that this member has committed offsets of."""
+    """Topics of which this member has committed offsets, or found the group's."""
     error: str | None = None
     failed: bool = False
     """The last batch failed, in part or whole; that a partition is stopped since is no failure."""
