@@ -26,8 +26,10 @@ PROGRAMS := chromium:chromium chromedriver:chromium-driver java:openjdk-17-jre-h
   iptables:iptables ip:iproute2 openssl:openssl buildah:buildah mmdebstrap:mmdebstrap \
   prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager initdb:postgresql
 
+BENCHES := roll gate failover start worker observe history simulate rebalance-table
+
 .PHONY: help .venv deps demo cluster cluster-down programs images test test-demo docs lint bench faults \
-  mutants conformance clean java
+  mutants conformance clean java $(BENCHES:%=bench-%)
 
 help: ## this list
 	@sed -nE 's/^([.a-z-]+):.*## (.*)$$/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
@@ -110,13 +112,15 @@ lint: $(READY) ## ruff and mypy
 
 # Long forms: they run the folder's tests where there are any.
 define long
-	@if [ -d tests/$@ ]; then \
-	  FLEET_LONG=1 $(BIN)/python -m pytest $(wildcard tests/$@ $($@)) --timeout=3600 $(ARGS); \
-	else echo "tests/$@ is not there yet: it comes with a later issue"; fi
+	FLEET_LONG=1 $(BIN)/python -m pytest $(wildcard tests/$@) $($@) --timeout=3600 $(ARGS)
 endef
 
-bench: $(READY) ## benchmarks, long form
+bench: bench = tests/benchmarks
+bench: $(READY) ## every benchmark in its small form; in full: make bench-roll, ARGS="--help"
 	$(long)
+
+$(BENCHES:%=bench-%): bench-%: $(READY)
+	@exec $(BIN)/python -m benchmarks $* $(ARGS)
 
 faults: faults = tests/membership tests/promises tests/ranges tests/security tests/worker \
   tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/k8s_store tests/page tests/slots \

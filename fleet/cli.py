@@ -88,7 +88,6 @@ COMMANDS: Final[dict[str, Lazy]] = {
     ),
     "schema": Lazy("parts.schema", "schema", "Print the JSON schema of fleet.yaml.", "Parts"),
     "worker": Lazy("parts.worker", "worker", "Run one worker in the foreground.", "Parts"),
-    "bench": Lazy("bench.bench", "bench", "Measure a promise on this machine.", "Parts"),
     "alerts": Lazy(
         "parts.alerts", "alerts", "Rules, routes and a dashboard for Prometheus.", "Parts"
     ),
@@ -173,13 +172,15 @@ def cli() -> None:
     """  # noqa: D301 - click wants the character itself
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+def run(
+    arguments: Sequence[str] | None = None, *, command: click.Command = cli, name: str = "fleet"
+) -> int:
     """Run one command; its exit code. Nothing but SystemExit's own cause escapes."""
     invocation = Invocation()
     try:
-        result = cli.main(
+        result = command.main(
             args=None if arguments is None else list(arguments),
-            prog_name="fleet",
+            prog_name=name,
             standalone_mode=False,
             obj=invocation,
         )

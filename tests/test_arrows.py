@@ -16,6 +16,7 @@ from tests.support.needs import repository
 
 ROOT = repository()
 PACKAGES = ("fleet", "assets", "k8s")
+NO_PRODUCT = ("benchmarks", "tests")
 MOST_LINES = 1000
 MOST_FLOORS = 12
 MOST_ARROWS = 124
@@ -39,12 +40,9 @@ act: config decide slots system
 act.change: act act.steps config slots
 act.local: act config decide slots system
 act.steps: act config decide slots
-bench: act act.local broker history history.tables log log.readers manager observe
-    security slots system testbed worker worker.batch
 broker: config security system
 commands: config decide manager slots
-commands.bench: bench commands demo sim.scenarios system
-commands.change: act bench broker commands config decide demo lag manager slots system
+commands.change: act broker commands config decide demo lag manager slots system
 commands.doctor: act broker commands config decide lag manager security slots system
 commands.groups: act commands config decide decide.storms lag log.readers manager report slots
     system
@@ -59,7 +57,7 @@ dagster.watch: config dagster decide decide.storms history.tables lag manager sl
 decide: config decide.storms slots
 decide.forecast: config decide sim.scenarios
 decide.storms: config slots
-demo: broker decide log.readers manager security slots system testbed
+demo: broker decide log log.readers log.replay manager security slots system
 exporter: decide.storms lag log.readers manager observe slots system
 formats:
 history: history.tables kafka_source lag log log.replay
@@ -91,7 +89,6 @@ sim.hashing:
 sim.scenarios: log sim.assignors sim.coordinator
 slots:
 system: config
-testbed: log log.replay manager slots system
 testing: broker kafka_source worker.batch
 ui: decide report slots system
 worker: config kafka_source slots system
@@ -149,8 +146,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
         "fleet.sinks",
         "fleet.worker",
         "fleet.broker",
-        "fleet.testbed",
-        "fleet.bench",
+        "fleet.demo",
     ),
     "kafka": ("fleet.act.kafka", "fleet.kafka_source", "fleet.observe"),
     "pyspark": (
@@ -161,7 +157,6 @@ CLIENTS: dict[str, tuple[str, ...]] = {
         "fleet.testing",
         "fleet.sinks",
         "fleet.demo",
-        "fleet.bench.streaming",
     ),
     "prometheus_client": ("fleet.exporter", "fleet.report", "fleet.worker"),
 }
@@ -212,6 +207,8 @@ def is_ours(module: str) -> bool:
 def objection(module: str, imported: str) -> str | None:
     """Why `module` may not import `imported`; None where it may."""
     head = imported.partition(".")[0]
+    if head in NO_PRODUCT:
+        return f"{head} is no part of the product"
     if head in CLIENTS and not within(module, CLIENTS[head]):
         return f"only {', '.join(CLIENTS[head])} may import {head}"
     mine = room(module)
@@ -329,6 +326,7 @@ def test_files_stay_short() -> None:
             "k8s.images.image_build", "assets.definitions", False, id="k8s-knows-no-assets"
         ),
         pytest.param("fleet.model", "fleet.broker", False, id="the-ground-knows-no-room"),
+        pytest.param("fleet.demo.stage", "benchmarks.ground", False, id="no-benchmark"),
     ],
 )
 def test_the_arrows_themselves(module: str, imported: str, allowed: bool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("fleet", "assets", "k8s")
+ROOMS = ("fleet", "assets", "k8s", "benchmarks")
 
 STAMPS = "stored stamps of records, runs or files, of other machines or other days"
 ALLOWED = {
@@ -17,7 +17,7 @@ ALLOWED = {
     "fleet/dagster/reconcile_schedule.py": f"{STAMPS}; a run that ends in the future holds nobody",
     "fleet/dagster/watch/storm_sensor.py": STAMPS,
     "fleet/act/steps/open_slots.py": "`open_at` of the gate: the only moment that machines share",
-    "fleet/bench/worker_bench.py": STAMPS,
+    "benchmarks/worker.py": STAMPS,
     "fleet/commands/parts/history.py": "an age, told to people",
     "fleet/manager/recent.py": STAMPS,
     "fleet/commands/groups/group_status.py": STAMPS,

@@ -108,7 +108,7 @@ def test_whatever_needs_the_machine_alone_is_in_the_folder_that_is_run() -> None
 def test_every_long_form_is_run_by_a_target() -> None:
     """By `make bench`, `faults` or `conformance`: what nobody runs is broken before long."""
     made = (ROOT / "Makefile").read_text(encoding="utf-8")
-    run = {"tests/bench", "tests/faults", "tests/conformance"}
+    run = {"tests/benchmarks", "tests/faults", "tests/conformance"}
     for name in ("faults", "conformance"):
         found = re.search(rf"^{name}: {name} = ((?:.*\\\n)*.*)$", made, flags=re.MULTILINE)
         assert found is not None, name

@@ -12,10 +12,9 @@ from typing import Any, Final
 from rich import box
 from rich.table import Table
 
-from fleet.testbed.coverage import Due, coverage, records_between
-from fleet.testbed.held import Held
-from fleet.testbed.journal import JournalEntry
-from fleet.testbed.measure import Stretch
+from fleet.demo.coverage import Due, Held, coverage, records_between
+from fleet.demo.journal import JournalEntry
+from fleet.demo.measure import Stretch
 
 ORDINARY: Final = "ordinary"
 

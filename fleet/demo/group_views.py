@@ -1,10 +1,10 @@
 """The picture of the demo's groups, taken from a snapshot, the slots and the processes."""
 
+from fleet.demo.measure import Meter
 from fleet.demo.view import GroupView, SlotView
 from fleet.manager.cycle import Fleet
 from fleet.model import GroupSnapshot
 from fleet.slots import Slot
-from fleet.testbed.measure import Meter
 
 
 def pictures(fleet: Fleet, meter: Meter | None = None) -> tuple[GroupView, ...]:

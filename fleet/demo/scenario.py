@@ -22,10 +22,22 @@ from typing import Final
 from fleet.broker import Broker
 from fleet.clock import Clock, SystemClock
 from fleet.demo.backlog import CAUGHT_UP, KEPT, await_policy, keep_backlog
+from fleet.demo.coverage import Due, read_topics
 from fleet.demo.dagster_ui import DagsterUi, dagster_environ
 from fleet.demo.demo_report import broken_promises, report_json, results, table
 from fleet.demo.group_views import pictures
 from fleet.demo.interrupts import Interrupted, interruptible
+from fleet.demo.journal import read
+from fleet.demo.measure import Meter, Stretch, generations
+from fleet.demo.producer import OrderStream
+from fleet.demo.settling import (
+    OneByOne,
+    await_lag,
+    await_settled,
+    begin_at_the_end,
+    ended_well,
+    usual_rebalances,
+)
 from fleet.demo.stage import (
     ASSIGNORS,
     CLUSTER,
@@ -45,14 +57,6 @@ from fleet.security import client_config
 from fleet.slots import Change
 from fleet.system.carried_ids import end_all
 from fleet.system.home import write_whole
-from fleet.testbed import ordinary
-from fleet.testbed.coverage import Due
-from fleet.testbed.held import read_topics
-from fleet.testbed.journal import read
-from fleet.testbed.measure import Meter, Stretch, generations
-from fleet.testbed.order_stream import OrderStream
-from fleet.testbed.sandbox import ended_well
-from fleet.testbed.settling import await_lag, await_settled
 
 STEADY: Final = 300
 """Records per second while nothing is asked: three workers manage them on a slow machine too."""
@@ -229,18 +233,16 @@ class Play:
         self._rate(STEADY)
         self.stage.write_spec(assignor=self.assignor, ordinary=True)
         fleet = self._open()
-        begun = ordinary.begin_at_the_end(fleet.bootstrap, ORDINARY_GROUP, TOPIC)
+        begun = begin_at_the_end(fleet.bootstrap, ORDINARY_GROUP, TOPIC)
         self._due[ORDINARY_GROUP] = {tp: (offset, offset) for tp, offset in begun.items()}
         self._watch()
         ended_well(fleet.apply(ORDINARY_GROUP, actor=ACTOR, progress=self.show.say))
         self.clock.sleep(STEADY_SECONDS)
         meter = self._measuring()
         stretch = meter.open_stretch("ordinary", ORDINARY_GROUP)
-        restarts = ordinary.OneByOne(
-            fleet=fleet, group=ORDINARY_GROUP, clock=self.clock, say=self.show.say
-        )
+        restarts = OneByOne(fleet=fleet, group=ORDINARY_GROUP, clock=self.clock, say=self.show.say)
         workers = restarts.run()
-        meter.end(stretch, expected=ordinary.usual_rebalances(workers, self.assignor))
+        meter.end(stretch, expected=usual_rebalances(workers, self.assignor))
         await_settled(fleet, ORDINARY_GROUP, clock=self.clock)
 
     def _change(self, name: str, *, wanted: int | None, slots: int, hold: bool = False) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fleet.bench.offset_commits import key, value
+from benchmarks.offset_commits import key, value
 from fleet.config.spec import Selection
 from fleet.history.prefilter import decoded_last
 from fleet.history.rollup import Rollup

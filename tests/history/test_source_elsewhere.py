@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.offset_commits import write
 from fleet.act import spark_server
-from fleet.bench.offset_commits import write
 from fleet.clock import SystemClock
 from fleet.history.source import register
 from fleet.worker.batch.spark_link import SparkLink

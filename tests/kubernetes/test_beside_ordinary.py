@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.bench.figures import ratio
+from benchmarks.figures import ratio
 from fleet.dagster import asset_keys
 from fleet.slots import ChangeState
 from tests.conftest import RunningBroker

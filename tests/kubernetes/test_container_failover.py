@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.bench.failover_bench import processed_again
-from fleet.bench.figures import spread
+from benchmarks.failover import processed_again
+from benchmarks.figures import spread
 from fleet.model import TopicPartition
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube

@@ -20,7 +20,7 @@ from py_compile import PycInvalidationMode
 
 from tests.mutants.mutant import LONGEST_TEST, Mutant
 
-PARTS = ("fleet", "assets", "k8s", "tests")
+PARTS = ("fleet", "assets", "k8s", "benchmarks", "tests")
 FILES = ("pyproject.toml", "requirements.lock", "Makefile", "README.md", "fleet.example.yaml")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*_cache", ".hypothesis")
 _WHOLE_RUN = 600.0

@@ -7,8 +7,8 @@ _COLUMNS = ("tests/exporter/test_columns.py",)
 _MEMORY = ("tests/exporter/test_memory.py",)
 _PIPES = ("tests/orchestration/test_pipes_messages.py",)
 _WORKER = (
-    "tests/bench/test_worker.py::test_goals",
-    "tests/bench/test_worker.py::test_the_folder_of_the_other_spark",
+    "tests/benchmarks/test_worker.py::test_goals",
+    "tests/benchmarks/test_worker.py::test_the_folder_of_the_other_spark",
 )
 
 MUTANTS = faults(
@@ -60,11 +60,11 @@ from fleet.act.liveness+} import works_on""",
             "pipes-ends-at-what-is-no-message": 'handler.report_pipes_framework_exception("a message", sys.exc_info()){+; return+}',
         },
         # --- benchmarks' verdicts
-        ("fleet/bench/worker_bench.py", _WORKER): {
+        ("benchmarks/worker.py", _WORKER): {
             "bench-executors-held-to-the-goal-of-one-machine": "limit=[-GOAL_TUNED_EXECUTORS if self.options.executors else -]GOAL_TUNED,",
             "bench-executors-held-to-ages": "if [-self.options.executors-]{+False+}:\n            return (tuned,)",
         },
-        ("fleet/bench/structured.py", _WORKER): {
+        ("benchmarks/structured.py", _WORKER): {
             "bench-spark-of-another-folder": "python.parents[[-1-]{+2+}].glob",
         },
     },

@@ -5,7 +5,7 @@ from tests.mutants.mutant import faults
 _PLAYED = ("tests/sim/test_protocols_played.py",)
 _KIP_62 = ("tests/sim/test_kip_62_played.py",)
 _GIVEN = ("tests/sim/test_client_assignors.py",)
-_SIZES = ("tests/bench/test_rebalance_table.py",)
+_SIZES = ("tests/benchmarks/test_rebalance_table.py",)
 _ROOM = "fleet/sim/scenarios"
 
 MUTANTS = faults(
@@ -53,7 +53,7 @@ MUTANTS = faults(
         (f"{_ROOM}/classic_client.py", _SIZES): {
             "simulated-client-drifts-in-its-ticks-only": "            self._beaten_at -= by{+ * 0+}\n",
         },
-        ("fleet/bench/rebalance_table.py", _SIZES): {
+        ("benchmarks/rebalance_table.py", _SIZES): {
             "rebalance-table-forgets-other-sizes": "known = {each.key: each for each in (read_cells(path) if [-path.exists()-]{+False+} else ())}",
             "rebalance-table-keeps-the-old-cell": "known.update((each.key, each) for each in cells[-)-]{+ if each.key not in known)+}",
             "rebalance-table-duration-of-those-that-settled": "all_settled = len(settled) == len([-outcomes-]{+settled+})",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.testbed.sandbox import terms
+from benchmarks.ground import terms
 from tests.promises.cells import CELLS, Cells, Outcome
 from tests.support.workshop import Workshop, ending
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.ground import terms
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change
-from fleet.testbed.sandbox import terms
 from tests.support.kafka_tools import rebalances
 from tests.support.workshop import Workshop, ending
 

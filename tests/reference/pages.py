@@ -19,7 +19,7 @@ import click
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from fleet.bench.rebalance_table import markdown, read_cells
+from benchmarks.rebalance_table import markdown, read_cells
 from fleet.cli import COMMANDS, SECTIONS, cli
 from fleet.config.spec import FleetSpec, seconds
 from fleet.config.spec_problems import _bare, _bounds, _literals, _models, _tag_of

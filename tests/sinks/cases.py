@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.model.batch_context import BatchContext, BatchRange
+from fleet.demo.coverage import read_topics
 from fleet.sinks import (
     parquet_files,
     write_delta,
@@ -20,7 +21,6 @@ from fleet.sinks import (
     write_kafka,
     write_parquet,
 )
-from fleet.testbed.held import read_topics
 from tests.support.batch_parts import context_of
 
 TOPIC_ID = "a-topic_id-00"

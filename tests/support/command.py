@@ -30,14 +30,14 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
 
 
 def process(
-    *words: str, home: Path | None = None, **environ: str
+    *words: str, home: Path | None = None, program: str = "fleet", **environ: str
 ) -> "subprocess.CompletedProcess[str]":
-    """`python -m fleet WORDS`, to its end."""
+    """`python -m fleet WORDS`, or another program's, to its end."""
     known = {"PYTHONPATH": str(repository()), **environ}
     if home is not None:
         known["FLEET_HOME"] = str(home)
     return subprocess.run(
-        [sys.executable, "-m", "fleet", *words],
+        [sys.executable, "-m", program, *words],
         env={**os.environ, **known},
         capture_output=True,
         text=True,

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from fleet.bench.figures import Spread, spread
+from benchmarks.figures import Spread, spread
 from fleet.broker import Broker
 from fleet.clock import SystemClock
+from fleet.demo.coverage import coverage
+from fleet.demo.measure import Meter
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.log.readers.group_log import GroupLog
 from fleet.model import GroupState
 from fleet.slots import Change, Phase, Slot
-from fleet.testbed.coverage import coverage
-from fleet.testbed.measure import Meter
 from tests.support.kafka_tools import rebalances
 from tests.support.kube import Kube, in_pods
 from tests.support.pod_shop import PodShop

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyspark
 
+from benchmarks.standalone import Standalone
+from benchmarks.standalone import standalone as running
 from fleet.act.spark_server import TOKEN_ENV
 from fleet.clock import SystemClock
 from fleet.system.ports import is_listening, on_free_ports
-from fleet.testbed.standalone import Standalone
-from fleet.testbed.standalone import standalone as running
 from tests.support.waiting import until
 
 HOME = Path(pyspark.__file__).parent

@@ -18,16 +18,16 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.ground import Sandbox
 from fleet.act.local.local_runtime import find_orphans
 from fleet.clock import SystemClock
+from fleet.demo.coverage import Held, coverage, read_topics
+from fleet.demo.journal import JournalEntry, read
+from fleet.demo.settling import ended_well
 from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
 from fleet.slots import Change, Phase
 from fleet.slots.sqlite import SqliteStore
-from fleet.testbed.coverage import coverage
-from fleet.testbed.held import Held, read_topics
-from fleet.testbed.journal import JournalEntry, read
-from fleet.testbed.sandbox import Sandbox, ended_well
 from tests.support import waiting
 from tests.support.waiting import Answer, sizes, stored
 

@@ -19,11 +19,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
 from fleet.config.spec import ClusterSpec
+from fleet.demo.coverage import read_topics
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.slots.store import Store
-from fleet.testbed.held import read_topics
 from tests.conftest import RunningBroker
 from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import MemoryKafka

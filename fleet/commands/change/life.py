@@ -299,9 +299,8 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     Workers drain and commit first; then their groups are left, in one request each, and the
     supervisor, Spark and the embedded broker end. Committed offsets stay, except those of an
     embedded broker that is purged. Works where the embedded broker has died, too, and ends what
-    is left of a demo or a benchmark that was killed.
+    is left of a demo that was killed.
     """
-    from fleet.bench.owned_home import end_left, homes
     from fleet.commands.progress import Progress
     from fleet.config.load import load
     from fleet.demo.stage import Stage
@@ -325,7 +324,6 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
                 fleet.down(purge=purge, progress=progress)
         stage = Stage(fleet_home())
         stage.end_left()
-        end_left(homes(fleet_home()))
         if purge:
             stage.forget()
     click.echo(f"cluster {cluster.name}: down{', and purged' if purge else ''}")

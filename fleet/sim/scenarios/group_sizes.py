@@ -1,4 +1,4 @@
-"""One change of a group of any size, each way to make it: what `fleet bench rebalance-table` plays.
+"""One change of a group of any size, each way to make it: what `make bench-rebalance-table` plays.
 
 Problem: how long a rebalance of N members takes, and who stands still meanwhile, is told nowhere.
 Choice: three changes (join, leave, restart) of a settled group with two partitions a member, made

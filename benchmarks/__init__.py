@@ -1,0 +1,1 @@
+"""What Fleet promises, measured beside the ordinary way: `python -m benchmarks NAME`."""

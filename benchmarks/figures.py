@@ -1,0 +1,216 @@
+"""What measured values come to, and whether a goal is met. Pure.
+
+Problem: a mean hides the pause that pages somebody, and a figure without its goal proves
+nothing. Choice: p50, p95 and the maximum by nearest rank, so that every printed figure was
+really measured; a goal that could not be measured counts as missed. Cost: with few values p95
+is the maximum.
+"""
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Values in short, seconds."""
+
+    measured: int
+    p50: float
+    p95: float
+    max: float
+    total: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Rounded to milliseconds."""
+        figures = {name: round(getattr(self, name), 3) for name in ("p50", "p95", "max", "total")}
+        return {"measured": self.measured, **figures}
+
+
+def spread(values: Iterable[float]) -> Spread | None:
+    """Median, p95 and maximum; None where nothing was measured."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    return Spread(
+        measured=len(ordered),
+        p50=quantile(ordered, 0.5),
+        p95=quantile(ordered, 0.95),
+        max=ordered[-1],
+        total=sum(ordered),
+    )
+
+
+def quantile(ordered: Sequence[float], part: float) -> float:
+    """The smallest measured value that at least this part of them does not exceed."""
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """A figure and the most that it may be, or the least."""
+
+    what: str
+    limit: float
+    measured: float | None
+    """None: it could not be measured, so the goal is missed."""
+    at_least: bool = False
+    """The figure may be more than the limit, not less."""
+
+    @property
+    def met(self) -> bool:
+        """Whether the figure keeps the goal."""
+        if self.measured is None:
+            return False
+        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
+
+    def sentence(self) -> str:
+        """For people."""
+        found = (
+            "nothing was measured" if self.measured is None else f"{_short(self.measured)} measured"
+        )
+        bound = f"{'≥' if self.at_least else '≤'} {_short(self.limit)}"
+        return f"{'met' if self.met else 'MISSED'}: {self.what} {bound}: {found}"
+
+    def as_json(self) -> dict[str, Any]:
+        """An element of `goals`."""
+        known = None if self.measured is None else round(self.measured, 4)
+        return {
+            "goal": self.what,
+            "limit": round(self.limit, 4),
+            "measured": known,
+            "met": self.met,
+        }
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+class Judged(ABC):
+    """What a benchmark found: its goals, whether it is met, and its JSON, the same way for all."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def goals(self) -> tuple[Goal, ...]:
+        """What is held against the figures."""
+
+    @abstractmethod
+    def figures(self) -> dict[str, Any]:
+        """The figures of its JSON, without the goals."""
+
+    @property
+    def met(self) -> bool:
+        """Every goal is met."""
+        return all_met(self.goals())
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures and the goals."""
+        return {**self.figures(), "goals": [goal.as_json() for goal in self.goals()]}
+
+
+def all_met(goals: Sequence[Goal]) -> bool:
+    """Every goal is met, and there was one: a benchmark that measured nothing has failed."""
+    return bool(goals) and all(goal.met for goal in goals)
+
+
+def ratio(theirs: float | None, ours: float | None) -> float | None:
+    """How many times more the ordinary way costs; None where that is no number (ours is 0)."""
+    if theirs is None or not ours:
+        return None
+    return round(theirs / ours, 2)
+
+
+def seconds_between(
+    events: Iterable[tuple[str, str, float]], *, begin: str, end: str
+) -> list[float]:
+    """Seconds from each `begin` to the next `end` of the same worker, in order.
+
+    events are (worker, event, time). A second `begin` replaces the first: what it began was
+    given up.
+    """
+    since: dict[str, float] = {}
+    found = []
+    for worker, event, at in events:
+        if event == begin:
+            since[worker] = at
+        elif event == end and worker in since:
+            found.append(at - since.pop(worker))
+    return found
+
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+Pids = Callable[[], Iterable[int]]
+
+
+class Spent:
+    """From its making to `seconds`: what the processes of each name spent, new ones too."""
+
+    def __init__(self, pids: Mapping[str, Pids]) -> None:
+        self._pids = pids
+        self._before = {name: _each(found()) for name, found in pids.items()}
+
+    def seconds(self) -> dict[str, float]:
+        """CPU seconds, user and system, of all threads."""
+        return {
+            name: sum(now - self._before[name].get(pid, 0.0) for pid, now in _each(found()).items())
+            for name, found in self._pids.items()
+        }
+
+
+def _each(pids: Iterable[int]) -> dict[int, float]:
+    """CPU seconds so far; 0 of a process that is gone."""
+    found = {}
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        # Behind the name: state is field 3; utime, stime, cutime and cstime are 14 to 17.
+        found[pid] = sum(map(int, text.rpartition(")")[2].split()[11:15])) / _TICKS
+    return found
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process so far, with its ended children; 0 where it is gone."""
+    return _each([pid]).get(pid, 0.0)
+
+
+def peak(pid: int) -> float:
+    """VmHWM in MB; 0 where the process is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0.0
+    sizes = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(sizes[0]) / 1024 if sizes else 0.0
+
+
+def below(pid: int) -> list[int]:
+    """All descendants."""
+    found, waiting = [], [pid]
+    while waiting:
+        parent = waiting.pop()
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                children = [int(each) for each in task.read_text(encoding="ascii").split()]
+            except OSError:
+                continue
+            found += children
+            waiting += children
+    return found
+
+
+def pss_of(pid: int | str) -> float:
+    """Proportional set size in MB: shared pages count by their share; 0 where it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0.0
+    sizes = [int(line.split()[1]) for line in lines if line.startswith("Pss:")]
+    return sizes[0] / 1024 if sizes else 0.0

@@ -1,0 +1,602 @@
+"""`make bench-gate`: what k joins together cost on a live group, beside k joins as they come.
+
+Problem: k workers that join one after another rebalance a group up to k times (k and more with
+cooperative-sticky); the gate makes them one change, if all subscribe within one join round.
+Choice: k warm workers go through the gate of a live group and leave again by one batched leave,
+many times, reusing the same processes; rebalances come from the coordinator's records, the
+spread of the joins from the workers' own events. The same again with members that hear of a
+change by heartbeats as Kafka's clients send them: every 3 s in the classic protocol, every 5 s
+under KIP-848. Then the ordinary way: dynamic workers beside the same base join each when it is
+ready, started at once as a Deployment does it and in turn as a StatefulSet does it, and are ended
+together. A change is settled with the last record that it brings: of joins since the first
+subscribe, of a leave since the first member closed. Cost: 10 to 15 s a run.
+
+Goals, each over all runs: joins through the gate cost 1 rebalance with range, at most 2 with
+cooperative-sticky and with consumer (assignments); their subscribes are at most 100 ms apart;
+a batched leave costs 1 (cooperative-sticky at most 2 [28]); nothing lost, nothing twice; both are
+settled within 1.5 s at p95, and pause no partition for longer than 0.8 s + the median batch.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import click
+
+from benchmarks.command import measure, protocol_option, rate_option, run_options
+from benchmarks.figures import Goal, Judged, Spent, Spread, spread
+from benchmarks.ground import Ground
+from fleet.demo.settling import await_settled
+from fleet.model.counted import Counted
+from fleet.slots import Phase
+
+BASE: Final = 2
+"""Members of the group before the gate opens."""
+MOST_SPREAD: Final = 0.1
+MOST_JOINS: Final = {"range": 1, "cooperative-sticky": 2, "consumer": 2}
+MOST_LEAVES: Final = {"range": 1, "cooperative-sticky": 2, "consumer": 1}
+MOST_SETTLED: Final = 1.5
+MOST_PAUSE: Final = 0.8
+"""Seconds beside one batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOptions:
+    """What is to be measured."""
+
+    joins: tuple[int, ...] = (2, 5, 10)
+    runs: int = 12
+    ordinary_runs: int = 1
+    patient_runs: int = 2
+    """Of members that wait for their heartbeats."""
+    max_settled: float = MOST_SETTLED
+    max_pause: float | None = None
+    """The goal for the longest pause at p95; None: 0.8 s + the median batch."""
+    max_rebalances: int | None = None
+    """The goal per gate; None: the protocol's."""
+    max_spread: float = MOST_SPREAD
+    fresh: bool = False
+    """New processes for every gate, instead of the same ones again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One recorded rebalance."""
+
+    joined: int
+    moved: int
+    """Partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Took:
+    """Seconds of one change; None where they are not known."""
+
+    settled: float | None = None
+    pause: float | None = None
+    """The longest of a partition [27]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRun:
+    """k joins, together or as they come, and the leave after them."""
+
+    k: int
+    joins: tuple[Round, ...]
+    """What was recorded for the joins."""
+    leaves: tuple[Round, ...]
+    spread: float | None
+    """Seconds between the first and the last subscribe; None where it is not known."""
+    join: Took = Took()
+    leave: Took = Took()
+
+    @property
+    def joining(self) -> int:
+        """Rebalances of the joins."""
+        return len(self.joins)
+
+    @property
+    def leaving(self) -> int:
+        """Rebalances of the leave."""
+        return len(self.leaves)
+
+    def sentence(self) -> str:
+        """For people."""
+        apart = "" if self.spread is None else f", subscribes {self.spread * 1000:.0f} ms apart"
+        rounds = "; ".join(f"{r.joined} joined, {r.moved} moved" for r in self.joins)
+        return (
+            f"+{self.k}: {self.joining} rebalance(s) ({rounds}){apart}, {_told(self.join)}; "
+            f"-{self.k}: {self.leaving} rebalance(s), {_told(self.leave)}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """One run."""
+        return {
+            "rebalances": self.joining,
+            "rounds": [asdict(each) for each in self.joins],
+            "leave_rebalances": self.leaving,
+            "spread_seconds": None if self.spread is None else round(self.spread, 4),
+            "join": asdict(self.join),
+            "leave": asdict(self.leave),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult(Judged):
+    """Both ways on one protocol."""
+
+    protocol: str
+    options: GateOptions
+    runs: tuple[GateRun, ...]
+    patient: tuple[GateRun, ...]
+    """The same gates with members that wait for their heartbeats."""
+    cpu: dict[str, float]
+    """CPU seconds of a gate and its leave, by process: the broker's, the workers'."""
+    patient_cpu: dict[str, float]
+    batch: float
+    """Seconds of the median batch."""
+    at_once: tuple[GateRun, ...]
+    """The ordinary way: k dynamic workers started together, each joins when it is ready."""
+    in_turn: tuple[GateRun, ...]
+    """The ordinary way: each started when the one before it has joined."""
+    lost: int
+    twice: int
+
+    def goals(self) -> tuple[Goal, ...]:
+        """What is held against the figures."""
+        most = self.options.max_rebalances
+        joins = MOST_JOINS[self.protocol] if most is None else most
+        spreads = [run.spread for run in self.runs]
+        known = [each for each in spreads if each is not None]
+        widest = max(known) if known and len(known) == len(spreads) else None
+        least = min((run.joining for run in self.runs), default=None)
+        missing = len(self.options.joins) * self.options.runs - len(self.runs)
+        pause = (
+            MOST_PAUSE + self.batch if self.options.max_pause is None else self.options.max_pause
+        )
+        settled, paused = _worst(self.runs, "settled"), _worst(self.runs, "pause")
+        return (
+            Goal(what="settled at p95, seconds", limit=self.options.max_settled, measured=settled),
+            Goal(what="longest pause at p95, seconds", limit=pause, measured=paused),
+            Goal(what="rebalances per gate", limit=joins, measured=_most(self.runs, "joining")),
+            Goal(what="gates without any rebalance", limit=0, measured=float(least == 0)),
+            Goal(
+                what="rebalances per batched leave",
+                limit=MOST_LEAVES[self.protocol],
+                measured=_most(self.runs, "leaving"),
+            ),
+            Goal(what="spread of joins, seconds", limit=self.options.max_spread, measured=widest),
+            Goal(what="records lost", limit=0, measured=self.lost),
+            Goal(what="records processed twice", limit=0, measured=self.twice),
+            Goal(what="runs missing", limit=0, measured=missing),
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """See Judged; with the goals an element of `protocols`."""
+        return {
+            "protocol": self.protocol,
+            "base": BASE,
+            "fresh": self.options.fresh,
+            "joins": [self._one(k) for k in self.options.joins],
+            "batch_seconds": round(self.batch, 3),
+            "cpu_seconds_per_gate": {
+                "gate": _rounded(self.cpu),
+                "by_heartbeats": _rounded(self.patient_cpu),
+            },
+            "lost": self.lost,
+            "twice": self.twice,
+        }
+
+    def _one(self, k: int) -> dict[str, Any]:
+        spreads = self.spreads(k)
+        return {
+            "k": k,
+            "gate": [run.as_json() for run in of(k, self.runs)],
+            "by_heartbeats": [run.as_json() for run in of(k, self.patient)],
+            "spread_seconds": None if spreads is None else spreads.as_json(),
+            "ordinary_at_once": [run.as_json() for run in of(k, self.at_once)],
+            "ordinary_in_turn": [run.as_json() for run in of(k, self.in_turn)],
+        }
+
+    def spreads(self, k: int) -> Spread | None:
+        """Of the gates of k."""
+        return spread(r.spread for r in self.runs if r.k == k and r.spread is not None)
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """For people: a heading and a line per k and way."""
+        head = ("joins", "way", "runs", "rebalances", "settled p50", "p95", "pause p50", "p95")
+        shown: list[tuple[str, ...]] = [(*head, "leave", "settled p50", "p95", "pause p50", "p95")]
+        ways = {
+            "gate": self.runs,
+            "by heartbeats": self.patient,
+            "ordinary, at once": self.at_once,
+            "in turn": self.in_turn,
+        }
+        for k in self.options.joins:
+            for way, runs in ways.items():
+                mine = of(k, runs)
+                joins, leaves = [run.join for run in mine], [run.leave for run in mine]
+                shown.append(
+                    (
+                        f"+{k}",
+                        way,
+                        str(len(mine)),
+                        told(run.joining for run in mine),
+                        *_seconds(joins),
+                        told(run.leaving for run in mine),
+                        *_seconds(leaves),
+                    )
+                )
+        return shown
+
+    def remarks(self) -> list[str]:
+        """What the table has no column for."""
+        how = "2 (x3): 2 rebalances in each of 3 runs"
+        apart = spread(r.spread for r in self.runs if r.spread is not None)
+        lines = [f"beside {BASE} members; {how}; lost {self.lost}, twice {self.twice}"]
+        if apart is not None:
+            lines.append(
+                f"subscribes through the gate: {apart.p50 * 1000:.0f} ms apart at p50, "
+                f"{apart.max * 1000:.0f} ms at most; median batch {self.batch:.2f} s"
+            )
+        for way, cpu in (("gate", self.cpu), ("by heartbeats", self.patient_cpu)):
+            spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in cpu.items())
+            lines.append(f"CPU of a change up and down, {way}: {spent}")
+        return lines
+
+
+def _told(took: Took) -> str:
+    parts = []
+    if took.settled is not None:
+        parts.append(f"settled after {took.settled:.2f} s")
+    if took.pause is not None:
+        parts.append(f"longest pause {took.pause:.2f} s")
+    return ", ".join(parts) or "nothing known of its time"
+
+
+def _rounded(cpu: dict[str, float]) -> dict[str, float]:
+    return {name: round(seconds, 3) for name, seconds in cpu.items()}
+
+
+def _worst(runs: Sequence[GateRun], what: str) -> float | None:
+    """At p95 over all changes up and down; None where one is not known."""
+    found = [getattr(took, what) for run in runs for took in (run.join, run.leave)]
+    known = spread(each for each in found if each is not None)
+    return None if known is None or known.measured < len(found) else known.p95
+
+
+def _seconds(changes: Sequence[Took]) -> tuple[str, ...]:
+    shown: list[str] = []
+    for what in ("settled", "pause"):
+        known = spread(each for took in changes if (each := getattr(took, what)) is not None)
+        shown += ("-", "-") if known is None else (f"{known.p50:.2f} s", f"{known.p95:.2f} s")
+    return tuple(shown)
+
+
+def of(k: int, runs: Sequence[GateRun]) -> list[GateRun]:
+    """The runs of k joins."""
+    return [run for run in runs if run.k == k]
+
+
+def _most(runs: Sequence[GateRun], what: str) -> int | None:
+    return max((getattr(run, what) for run in runs), default=None)
+
+
+def told(counts: Any) -> str:
+    """`1 (x11), 2 (x1)`: each count and how often it was."""
+    found = sorted(Counter(counts).items())
+    return ", ".join(f"{count} (x{times})" for count, times in found) or "-"
+
+
+_NUDGES: Final = "FLEET_NUDGES"
+"""What `fleet.worker.member.nudging` asks its environment for."""
+_CONSUMER_HEARTBEAT: Final = 5.0
+_GOLDEN: Final = 0.618
+"""Parts of 1 that follow one another by it are spread evenly, however many there are."""
+_WARM_SECONDS: Final = 300.0
+_JOIN_SECONDS: Final = 180.0
+
+
+def run(ground: Ground, protocol: str, options: GateOptions) -> GateResult:
+    """All ways on one protocol. Raises FleetError where a change does not end well."""
+    ours = _gates(ground, protocol, options, patient=False)
+    patient = _gates(ground, protocol, options, patient=True)
+    at_once, in_turn = _ordinary(ground, protocol, options)
+    return GateResult(
+        protocol=protocol,
+        options=options,
+        runs=ours.runs,
+        patient=patient.runs,
+        cpu=ours.cpu,
+        patient_cpu=patient.cpu,
+        batch=ours.batch,
+        at_once=at_once,
+        in_turn=in_turn,
+        lost=ours.lost + patient.lost,
+        twice=ours.twice + patient.twice,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """All gates of one group."""
+
+    runs: tuple[GateRun, ...]
+    cpu: dict[str, float]
+    batch: float
+    lost: int
+    twice: int
+
+
+def _light(ground: Ground, group: str, **keys: Any) -> dict[str, Any]:
+    """Workers whose batches need no job of Spark: a dozen of them fit on two cores."""
+    env = {**ground.environment(group), "BENCH_SPARK": "0", **keys.pop("env", {})}
+    return {"env": env, **keys}
+
+
+def _waiting(protocol: str) -> dict[str, Any]:
+    """Members that hear of a change by heartbeats alone, as clients come."""
+    if protocol == "consumer":
+        return {"env": {_NUDGES: "0"}}
+    return {"heartbeat_interval": "3s"}
+
+
+def _gates(ground: Ground, protocol: str, options: GateOptions, *, patient: bool) -> Gates:
+    group = f"gate-{protocol}" + ("-patient" if patient else "")
+    worker = _light(ground, group, **(_waiting(protocol) if patient else {}))
+    ground.declare(group, protocol=protocol, slots=BASE, worker=worker)
+    ground.start_group(group)
+    revision = ground.apply(group).plan.revision
+    most = 0 if options.fresh else max(options.joins)
+    ground.runtime.keeping = not options.fresh
+    ground.runtime.start(group, revision, most)
+    pool = ground.pool(group)
+
+    def warm() -> bool:
+        return len(pool.warm(revision)) == most
+
+    heartbeat = _heartbeat(ground, group)
+    ground.say(f"warming {most} workers")
+    ground.wait(warm, _WARM_SECONDS, f"{most} warm workers")
+    ground.steady(group)
+    runs: list[GateRun] = []
+    times = options.patient_runs if patient else options.runs
+    spent = Spent({"broker": ground.broker_pids, "workers": lambda: ground.worker_pids(group)})
+    how = ", by heartbeats" if patient else ""
+    for number in range(times):
+        for k in options.joins:
+            runs.append(_one_gate(ground, group, k, _parts(heartbeat, len(runs))))
+            ground.say(f"{protocol}{how}, run {number + 1} of {times}: {runs[-1].sentence()}")
+            ground.wait(warm, _JOIN_SECONDS, f"{most} warm workers")
+    cpu = {name: seconds / max(1, len(runs)) for name, seconds in spent.seconds().items()}
+    batches = spread(ground.batch_seconds(group))
+    ground.apply(group, wanted=0)
+    ground.dismiss(group)
+    lost, twice = ground.account(group)
+    batch = 0.0 if batches is None else batches.p50
+    return Gates(runs=tuple(runs), cpu=cpu, batch=batch, lost=lost, twice=twice)
+
+
+def _one_gate(ground: Ground, group: str, k: int, waits: tuple[float, float]) -> GateRun:
+    ground.clock.sleep(waits[0])
+    began = ground.clock.now()
+    with ground.measured(group) as joining:
+        ground.apply(group, wanted=BASE + k)
+    ground.clock.sleep(waits[1])
+    with ground.measured(group) as leaving:
+        ground.apply(group, wanted=BASE)
+    return _run_of(ground, group, k, began, (*joining, *leaving))
+
+
+def _heartbeat(ground: Ground, group: str) -> float:
+    """Seconds; a KIP-848 group's worker has none of its own."""
+    worker = ground.fleet.group(group).worker
+    return float(getattr(worker, "heartbeat_interval", _CONSUMER_HEARTBEAT))
+
+
+def _parts(heartbeat: float, number: int) -> tuple[float, float]:
+    """Changes come at any moment of a heartbeat: one always as long after another as the settling
+    takes may find every heartbeat just due.
+    """
+    return heartbeat * (number * _GOLDEN % 1.0), heartbeat * ((number + 1) * _GOLDEN % 1.0)
+
+
+def _run_of(
+    ground: Ground, group: str, k: int, began: float, found: tuple[Counted, ...]
+) -> GateRun:
+    """One run: its joins, then its leave."""
+    joining, leaving = found
+    told = [(event, at) for _, event, at in ground.events(group) if at >= began]
+    subscribed = [at for event, at in told if event == "subscribed"]
+    closed = [at for event, at in told if event == "closed"]
+    return GateRun(
+        k=k,
+        joins=_rounds(joining),
+        leaves=_rounds(leaving),
+        spread=max(subscribed) - min(subscribed) if len(subscribed) == k else None,
+        join=_took(joining, subscribed),
+        leave=_took(leaving, closed),
+    )
+
+
+def _took(counted: Counted, began: Sequence[float]) -> Took:
+    """From the first of these to the last record of what they brought."""
+    ended = [each.ended_at for each in counted.generations]
+    known = max(ended) - min(began) if ended and began else None
+    pause = counted.longest_pause_s
+    return Took(
+        settled=None if known is None else round(max(0.0, known), 3),
+        pause=None if pause is None else round(pause, 3),
+    )
+
+
+def _rounds(counted: Counted) -> tuple[Round, ...]:
+    return tuple(Round(joined=len(g.joined), moved=len(g.moved)) for g in counted.generations)
+
+
+def _ordinary(
+    ground: Ground, protocol: str, options: GateOptions
+) -> tuple[tuple[GateRun, ...], tuple[GateRun, ...]]:
+    """Dynamic workers beside the same base; (started at once, started in turn)."""
+    group = f"gate-{protocol}-ordinary"
+    worker = _light(ground, group, membership="dynamic")
+    ground.declare(group, protocol=protocol, slots=BASE, worker=worker)
+    ground.start_group(group)
+    revision = ground.apply(group).plan.revision
+    ground.steady(group)
+    found: dict[bool, list[GateRun]] = {False: [], True: []}
+    for _ in range(options.ordinary_runs):
+        for k in options.joins:
+            for in_turn in (False, True):
+                one = _as_they_come(ground, group, revision, k, in_turn=in_turn)
+                found[in_turn].append(one)
+                how = "in turn" if in_turn else "at once"
+                ground.say(f"{protocol}, the ordinary way, {how}: {one.sentence()}")
+    ground.dismiss(group)
+    return tuple(found[False]), tuple(found[True])
+
+
+def _as_they_come(ground: Ground, group: str, revision: str, k: int, *, in_turn: bool) -> GateRun:
+    """Open the slots first, so that each worker joins as soon as it is ready; end all at once."""
+    began = ground.clock.now()
+    base = frozenset(range(BASE))
+    names: list[str] = []
+    with ground.measured(group) as joining:
+        ground.open_only(group, base | frozenset(range(BASE, BASE + k)))
+        for count in [1] * k if in_turn else [k]:
+            names += ground.runtime.start(group, revision, count)
+            _await_active(ground, group, BASE + len(names))
+        await_settled(ground.fleet, group, clock=ground.clock)
+    with ground.measured(group) as leaving:
+        ground.runtime.remove(names, grace=20.0)
+        ground.wait(lambda: len(ground.runtime.workers(group)) == BASE, _JOIN_SECONDS, "the ends")
+        ground.open_only(group, base)
+        await_settled(ground.fleet, group, clock=ground.clock)
+    return _run_of(ground, group, k, began, (*joining, *leaving))
+
+
+def _await_active(ground: Ground, group: str, count: int) -> None:
+    def joined() -> bool:
+        slots = [slot for slot in ground.fleet.slots(group) if slot.holder]
+        return sum(slot.phase is Phase.ACTIVE for slot in slots) == count
+
+    ground.wait(joined, _JOIN_SECONDS, f"{count} members of {group}")
+
+
+@click.command()
+@protocol_option
+@click.option(
+    "--joins",
+    type=click.IntRange(2, 62),
+    multiple=True,
+    default=(2, 5, 10),
+    show_default=True,
+    metavar="K",
+    help="Number of workers that join together; repeatable.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(1, 1000),
+    default=12,
+    show_default=True,
+    metavar="N",
+    help="Number of gates for each K.",
+)
+@click.option(
+    "--ordinary-runs",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of ordinary scale-ups for each K.",
+)
+@click.option(
+    "--patient-runs",
+    type=click.IntRange(0, 1000),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Number of gates for each K with members that wait for their heartbeats (3 s or 5 s).",
+)
+@rate_option
+@click.option(
+    "--max-rebalances",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Goal for the rebalances of a gate (default: 1 with range, else 2).",
+)
+@click.option(
+    "--max-spread",
+    type=click.FloatRange(0),
+    default=0.1,
+    show_default=True,
+    metavar="SECONDS",
+    help="Goal for the seconds between the first and the last subscribe.",
+)
+@click.option(
+    "--max-settled",
+    type=click.FloatRange(0),
+    default=1.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Goal for the seconds until a gate or a leave is settled, at p95.",
+)
+@click.option(
+    "--max-pause",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Goal for a change's longest pause of a partition, at p95 (default: 0.8 s + one batch).",
+)
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="Start new processes for every gate instead of reusing them: truer, and slower.",
+)
+@run_options
+def gate(
+    *,
+    protocol: str,
+    joins: tuple[int, ...],
+    runs: int,
+    ordinary_runs: int,
+    patient_runs: int,
+    rate: int,
+    max_rebalances: int | None,
+    max_spread: float,
+    max_settled: float,
+    max_pause: float | None,
+    fresh: bool,
+    quick: bool,
+    keep: bool,
+    output: str,
+) -> None:
+    """Let k warm workers join a live group together, and leave together.
+
+    Goals, each over all runs: k joins cost 1 rebalance with range, at most 2 with
+    cooperative-sticky and consumer; their subscribes are at most 100 ms apart; one batched
+    leave of k costs 1 (cooperative-sticky: at most 2); no record lost, none processed twice; both
+    are settled within 1.5 s and pause no partition for longer than 0.8 s + the median batch, at
+    p95. Beside it the same with members that wait for their heartbeats, and k dynamic workers that
+    join as each is ready: started at once, and in turn. 10 to 15 s a gate.
+    """
+    options = GateOptions(
+        joins=(2,) if quick else tuple(sorted(set(joins))),
+        runs=1 if quick else runs,
+        ordinary_runs=1 if quick else ordinary_runs,
+        patient_runs=min(1, patient_runs) if quick else patient_runs,
+        max_rebalances=max_rebalances,
+        max_spread=max_spread,
+        max_settled=max_settled,
+        max_pause=max_pause,
+        fresh=fresh,
+    )
+    measure(
+        "gate",
+        protocol=protocol,
+        partitions=2 * (BASE + max(options.joins)),
+        rate=rate,
+        keep=keep,
+        output=output,
+        run=lambda ground, each: run(ground, each, options),
+    )

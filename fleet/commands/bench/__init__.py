@@ -1,1 +1,0 @@
-"""`fleet bench NAME`: one module for each benchmark."""

@@ -1,0 +1,296 @@
+"""Never, once or again: the rows that a group's calls got, beside the records that there are.
+
+Problem: whoever judges what was lost must not ask those who may have lost it, and the offsets that
+calls were told say nothing of the rows that they got [34]. Choice: what the calls got is the
+journal's (`fleet.demo.journal`: the numbers that stood in the rows); what there is is read again
+from the topic's beginning by librdkafka's consumer, without a group's positions. Every record has a
+number that is there once, and the number says which record a row was. Cost: one pass over the
+topic, about 3 µs a record, and 24 bytes of memory for each.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from fleet.demo.journal import JournalEntry, numbers
+from fleet.errors import FleetError, Unreachable
+from fleet.model import TopicPartition
+
+_PATIENCE: Final = 30.0
+"""Seconds without a record or an end, until reading is given up."""
+_LOOK: Final = 0.2
+_AT_ONCE: Final = 10_000
+Number = Callable[[Any], int | None]
+"""The number of a record (confluent_kafka.Message); None where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The records of some partitions by their numbers, in two columns of equal length."""
+
+    numbers: Any
+    """Ascending (numpy)."""
+    offsets: Mapping[TopicPartition, Any]
+    """Partition → its records' offsets, ascending (numpy)."""
+    places: Any
+    """Where each number is (numpy): its partition's place in `offsets`, and its index there."""
+
+    @classmethod
+    def of(cls, records: Mapping[TopicPartition, Iterable[tuple[int, int]]]) -> "Held":
+        """From partition → (offset, number) of its records, in the order of the log.
+
+        Raises FleetError where a number is there twice: it would tell nothing.
+        """
+        offsets, columns, places = {}, [], []
+        for place, tp in enumerate(sorted(records)):
+            pairs = np.array(list(records[tp]), dtype=np.int64).reshape(-1, 2)
+            offsets[tp] = pairs[:, 0]
+            columns.append(pairs[:, 1])
+            places.append(np.column_stack((np.full(len(pairs), place), np.arange(len(pairs)))))
+        numbers = np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
+        where = np.concatenate(places) if places else np.empty((0, 2), dtype=np.int64)
+        order = np.argsort(numbers, kind="stable")
+        numbers, where = numbers[order], where[order]
+        again = np.flatnonzero(np.diff(numbers) == 0)
+        if len(again):
+            raise FleetError(
+                f"{len(again)} numbers, {numbers[again[0]]} first, are in the topic more than "
+                "once: it was written by two producers, and nothing can be said of what was lost"
+            )
+        return cls(numbers, offsets, where)
+
+    def by_number(self) -> dict[int, tuple[TopicPartition, int]]:
+        """Number → the partition and offset of its record."""
+        tps = list(self.offsets)
+        return {
+            number: (tps[place], int(self.offsets[tps[place]][index]))
+            for number, (place, index) in zip(
+                self.numbers.tolist(), self.places.tolist(), strict=True
+            )
+        }
+
+    def find(self, numbers: Any) -> tuple[dict[TopicPartition, Any], Any]:
+        """(partition → indices into its offsets of the records with these numbers, numbers that
+        no record has); one that is asked twice is found twice.
+        """
+        if not len(self.numbers):
+            return {}, numbers
+        at = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
+        known = self.numbers[at] == numbers
+        where = self.places[at[known]]
+        found = {}
+        for place, tp in enumerate(self.offsets):
+            mine = where[where[:, 0] == place, 1]
+            if len(mine):
+                found[tp] = np.sort(mine)
+        return found, numbers[~known]
+
+
+def in_value(message: Any) -> int | None:
+    """A value that is a number, or an object with a `seq`: what the demo's producer writes."""
+    try:
+        value = json.loads(message.value())
+        return int(value["seq"] if isinstance(value, dict) else value)
+    except (TypeError, ValueError, KeyError):
+        return None
+
+
+def read_topics(
+    config: Mapping[str, Any], topics: Iterable[str], *, number: Number = in_value
+) -> Held:
+    """All committed records that these topics hold now, with a number.
+
+    config: how a client reaches and logs in at the brokers. Raises Unreachable where they do not
+    answer, FleetError where a number is there twice.
+    """
+    from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - loads librdkafka
+
+    consumer = Consumer(
+        {
+            **config,
+            "group.id": "fleet-outside-reader",  # never joined, and nothing is committed
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        return Held.of(_read_all(consumer, topics, number))
+    except KafkaException as error:
+        raise Unreachable(f"the topics could not be read: {error.args[0]}") from error
+    finally:
+        consumer.close()
+
+
+def _read_all(
+    consumer: Any, topics: Iterable[str], number: Number
+) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """Partition → (offset, number) of all its records up to its end."""
+    from confluent_kafka import KafkaError  # noqa: PLC0415 - loads librdkafka
+    from confluent_kafka import TopicPartition as Place  # noqa: PLC0415
+
+    found: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for topic in topics:
+        told = consumer.list_topics(topic, timeout=_PATIENCE).topics[topic]
+        found |= {TopicPartition(topic, partition): [] for partition in told.partitions}
+    consumer.assign([Place(tp.topic, tp.partition, 0) for tp in found])
+    unread, quiet = set(found), 0.0
+    while unread:
+        messages = consumer.consume(_AT_ONCE, timeout=_LOOK)
+        quiet = 0.0 if messages else quiet + _LOOK
+        if quiet >= _PATIENCE:
+            raise Unreachable(f"{sorted(unread)} could not be read within {_PATIENCE:g} s")
+        for message in messages:
+            tp = TopicPartition(message.topic(), message.partition())
+            error = message.error()
+            if error is None:
+                its = number(message)
+                if its is not None and tp in unread:
+                    found[tp].append((message.offset(), its))
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                unread.discard(tp)
+            else:
+                raise Unreachable(f"{tp} could not be read: {error.str()}")
+    return found
+
+
+Due = Mapping[TopicPartition, tuple[int, int]]
+"""Partition → (first offset, end offset) of what a group had to process exactly once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slip:
+    """A run of records that was lost or processed again, and when that became visible."""
+
+    tp: TopicPartition
+    first: int
+    end: int
+    """The first offset after it."""
+    at: float
+    """Lost: when a later record was first processed (infinite where none was). Twice: when the
+    repetition was processed."""
+
+    @property
+    def records(self) -> int:
+        """How many."""
+        return self.end - self.first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What a group's journal says about the records it should have processed exactly once."""
+
+    processed: int
+    """Distinct due records that were processed."""
+    lost: tuple[Slip, ...]
+    twice: tuple[Slip, ...]
+
+    @property
+    def lost_and_twice(self) -> tuple[int, int]:
+        """(records never processed, records processed again; a third time counts again)."""
+        return sum(s.records for s in self.lost), sum(s.records for s in self.twice)
+
+    def lost_between(self, start: float, end: float) -> int:
+        """Records whose loss became visible in [start, end); an infinite end takes the rest."""
+        return sum(
+            s.records for s in self.lost if start <= s.at and (s.at < end or end == float("inf"))
+        )
+
+    def twice_between(self, start: float, end: float) -> int:
+        """Records processed again in [start, end); a third time counts again."""
+        return sum(s.records for s in self.twice if start <= s.at < end)
+
+
+def coverage(entries: Iterable[JournalEntry], *, group: str, due: Due, held: Held) -> Coverage:
+    """Compare the rows that a group's calls got with the records that its topics hold.
+
+    Records outside the due ranges are not judged. Entries are taken in the order of time; `held`
+    is read after the journal. Raises FleetError where a row has a number that no record has.
+    """
+    mine = sorted((e for e in entries if e.group == group), key=lambda e: e.at)
+    parts = {
+        tp: _Covered(tp, offsets=held.offsets.get(tp, _NONE), due=due[tp]) for tp in sorted(due)
+    }
+    for entry in mine:
+        found, strange = held.find(numbers(entry.rows))
+        if len(strange):
+            raise FleetError(
+                f"worker {entry.worker} got {len(strange)} rows of {entry.tp} with numbers that no "
+                f"record has, {strange[0]} first: they were not read from the topic as it is now"
+            )
+        for tp, indices in found.items():
+            if tp in parts:
+                parts[tp].add(indices, entry.at)
+    return Coverage(
+        processed=sum(part.processed for part in parts.values()),
+        lost=tuple(slip for part in parts.values() for slip in part.lost()),
+        twice=tuple(slip for part in parts.values() for slip in part.twice),
+    )
+
+
+def records_between(
+    entries: Iterable[JournalEntry], *, group: str, start: float, end: float
+) -> int:
+    """Rows that the group was called with in [start, end), repetitions included."""
+    return sum(e.records for e in entries if e.group == group and start <= e.at < end)
+
+
+_NONE: Any = np.empty(0, dtype=np.int64)
+
+
+class _Covered:
+    """One partition's due records: how often each was processed so far."""
+
+    def __init__(self, tp: TopicPartition, *, offsets: Any, due: tuple[int, int]) -> None:
+        self._tp = tp
+        self._first, end = np.searchsorted(offsets, due)
+        self._offsets = offsets[self._first : end]
+        self._times = np.zeros(len(self._offsets), dtype=np.int64)
+        self._seen: list[tuple[int, float]] = []
+        """(the last record, when) of each call that got some."""
+        self.twice: list[Slip] = []
+
+    def add(self, indices: Any, at: float) -> None:
+        """A call got these records (ascending, one that it got twice is there twice)."""
+        mine = indices - self._first
+        mine = mine[(mine >= 0) & (mine < len(self._offsets))]
+        if not len(mine):
+            return
+        self._seen.append((int(mine[-1]), at))
+        which, count = np.unique(mine, return_counts=True)
+        again = count - (self._times[which] == 0)
+        self._times[which] += count
+        while (again > 0).any():  # each repetition of a record is one of its own
+            self.twice += self._slips(which[again > 0], at)
+            again = again - 1
+
+    @property
+    def processed(self) -> int:
+        """How many of them were."""
+        return int((self._times > 0).sum())
+
+    def lost(self) -> list[Slip]:
+        """Those that no call got."""
+        made = []
+        for slip in self._slips(np.flatnonzero(self._times == 0), float("inf")):
+            index = int(np.searchsorted(self._offsets, slip.first))
+            beyond = [at for last, at in self._seen if last > index]
+            made.append(
+                Slip(tp=slip.tp, first=slip.first, end=slip.end, at=min(beyond, default=slip.at))
+            )
+        return made
+
+    def _slips(self, which: Any, at: float) -> list[Slip]:
+        """Ascending records as runs of consecutive offsets."""
+        offsets = self._offsets[which]
+        cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
+        return [
+            Slip(tp=self._tp, first=int(run[0]), end=int(run[-1]) + 1, at=at)
+            for run in np.split(offsets, cuts)
+            if len(run)
+        ]

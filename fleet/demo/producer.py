@@ -1,0 +1,335 @@
+"""A steady, numbered stream of orders: `python -m fleet.demo.producer`.
+
+Problem: records can be called lost only by someone who knows how many there were, and a pause
+of a partition can be measured only under steady input. Choice: a process of its own
+produces records with consecutive numbers, the same number to every partition, at a rate that a
+control file changes while it runs; it writes down what the brokers acknowledged (acks=all,
+idempotent). Cost: the rate is kept in ticks of 50 ms, so a partition sees small bursts.
+
+It ends on SIGTERM, when the control file says so, or when the process that started it is gone.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from fleet.clock import Clock, SystemClock
+from fleet.errors import FleetError, Unreachable
+from fleet.model import TopicPartition
+from fleet.system import processes
+from fleet.system.home import read_state, write_state
+from fleet.system.processes import ProcessId
+
+SCHEMA: Final = 1
+_TICK_SECONDS: Final = 0.05
+_REPORT_SECONDS: Final = 0.5
+_MOST_PER_TICK: Final = 2_000
+_FLUSH_SECONDS: Final = 30.0
+_ITEMS: Final = ("tea", "coffee", "cocoa", "maté", "rooibos", "chicory", "malt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """What the control file asks for."""
+
+    rate: float
+    """Records per second, over all partitions."""
+    stop: bool = False
+
+    def write(self, path: Path) -> None:
+        """Write the control file, whole."""
+        write_state(path, {"rate": self.rate, "stop": self.stop}, schema=SCHEMA)
+
+    @classmethod
+    def read(cls, path: Path) -> "ProducerOptions":
+        """Read it; FleetError where it is missing or damaged."""
+        state = read_state(path, schema=SCHEMA)
+        try:
+            if state is None:
+                raise KeyError("the file is missing")
+            return cls(rate=max(0.0, float(state["rate"])), stop=bool(state["stop"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FleetError(f"{path} is no control file of the producer ({error})") from error
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many records are due: steady at a rate that may change, with no debt after a stall."""
+
+    rate: float
+    _last: float | None = None
+    _owed: float = 0.0
+
+    def due(self, monotonic: float, *, most: int = _MOST_PER_TICK) -> int:
+        """Records to send now; a fraction stays owed, more than `most` is let go."""
+        if self._last is not None:
+            self._owed = min(self._owed + (monotonic - self._last) * self.rate, float(most))
+        self._last = monotonic
+        whole = int(self._owed)
+        self._owed -= whole
+        return whole
+
+
+def order(sequence: int, at: float) -> bytes:
+    """The order with this number, as JSON; the same number is always the same order."""
+    value = {
+        "seq": sequence,
+        "customer": f"c{sequence * 7919 % 5000:04d}",
+        "item": _ITEMS[sequence * 31 % len(_ITEMS)],
+        "quantity": 1 + sequence * 13 % 9,
+        "cents": 100 + sequence * 37 % 4900,
+        "at": round(at, 3),
+    }
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+class Sender(Protocol):
+    """The part of confluent_kafka.Producer that is used."""
+
+    def produce(self, topic: str, **record: Any) -> None:
+        """Queue a record; BufferError where the queue is full."""
+        ...
+
+    def poll(self, timeout: float) -> int:
+        """Serve delivery callbacks."""
+        ...
+
+    def flush(self, timeout: float) -> int:
+        """Wait for what is queued; how many are left."""
+        ...
+
+
+@dataclass(kw_only=True)
+class OrderProducer:
+    """Produces numbered orders to `partitions` partitions in turn, and counts."""
+
+    sender: Sender
+    topic: str
+    partitions: int
+    clock: Clock
+    produced: int = 0
+    acknowledged: list[int] = field(default_factory=list)
+    """Per partition: one more than the highest acknowledged offset."""
+    failed: int = 0
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        self.acknowledged = [0] * self.partitions
+
+    def send(self, count: int) -> None:
+        """Queue the next `count` records; waits where librdkafka's queue is full."""
+        for _ in range(count):
+            record = order(self.produced, self.clock.now())
+            partition = self.produced % self.partitions
+            while True:
+                try:
+                    self.sender.produce(
+                        self.topic, value=record, partition=partition, on_delivery=self._delivered
+                    )
+                    break
+                except BufferError:
+                    self.sender.poll(0.1)
+            self.produced += 1
+        self.sender.poll(0)
+
+    def _delivered(self, error: object, message: Any) -> None:
+        if error is not None:
+            self.failed += 1
+            self.error = str(error)
+            return
+        partition = message.partition()
+        self.acknowledged[partition] = max(self.acknowledged[partition], message.offset() + 1)
+
+    def run(
+        self,
+        *,
+        read_options: Callable[[], ProducerOptions],
+        report: Callable[[bool], None],
+        ended: Callable[[], bool],
+    ) -> None:
+        """Produce until `ended` or the options say stop; then flush and report a last time.
+
+        Raises Unreachable where records could not be acknowledged in the end.
+        """
+        pace = Pace(rate=0.0)
+        looked = float("-inf")
+        while not ended():
+            now = self.clock.monotonic()
+            if now - looked >= _REPORT_SECONDS:
+                looked = now
+                options = read_options()
+                if options.stop:
+                    break
+                pace.rate = options.rate
+                report(False)
+            self.send(pace.due(now))
+            self.clock.sleep(_TICK_SECONDS)
+        left = self.sender.flush(_FLUSH_SECONDS)
+        report(True)
+        if left or self.failed:
+            raise Unreachable(
+                f"{left} records of topic {self.topic} were not acknowledged within "
+                f"{_FLUSH_SECONDS:g} s and {self.failed} were refused ({self.error})"
+            )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until told to stop; exit 1 with a sentence where records were not acknowledged."""
+    options = _options(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    stream = OrderProducer(
+        sender=_sender(options.bootstrap),
+        topic=options.topic,
+        partitions=options.partitions,
+        clock=SystemClock(),
+    )
+
+    def report(stopped: bool) -> None:
+        state = {
+            "produced": stream.produced,
+            "ends": {str(p): end for p, end in enumerate(stream.acknowledged)},
+            "failed": stream.failed,
+            "stopped": stopped,
+        }
+        write_state(options.state, state, schema=SCHEMA)
+
+    try:
+        stream.run(
+            read_options=lambda: ProducerOptions.read(options.control),
+            report=report,
+            ended=lambda: stop.is_set() or os.getppid() != options.starter,
+        )
+    except FleetError as error:
+        sys.stderr.write(f"producer: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m fleet.demo.producer", description=__doc__)
+    parser.add_argument("--bootstrap", required=True, help="host:port of the brokers")
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--partitions", required=True, type=int)
+    parser.add_argument("--control", required=True, type=Path, help="file with rate and stop")
+    parser.add_argument("--state", required=True, type=Path, help="file for what was produced")
+    parser.add_argument("--starter", required=True, type=int, help="its end is ours, by process id")
+    return parser.parse_args(arguments)
+
+
+def _sender(bootstrap: str) -> Sender:
+    from confluent_kafka import Producer  # noqa: PLC0415 - loads librdkafka
+
+    settings: dict[str, str | int | bool] = {
+        "bootstrap.servers": bootstrap,
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": 20,
+        "client.id": "fleet-demo-producer",
+    }
+    # Its stub spells every keyword out; the protocol above names only what is used.
+    return cast("Sender", Producer(settings))
+
+
+_STOP_SECONDS: Final = 40.0
+_POLL_SECONDS: Final = 0.1
+_END_GRACE: Final = 5.0
+
+
+class ProducerFiles(Protocol):
+    """Where the producer's files are."""
+
+    @property
+    def control(self) -> Path:
+        """What the producer shall do."""
+        ...
+
+    @property
+    def produced(self) -> Path:
+        """What the producer did."""
+        ...
+
+    def log(self, name: str) -> Path:
+        """Output of a process."""
+        ...
+
+
+class OrderStream:
+    """A steady stream of numbered orders into one topic, the same to every partition."""
+
+    def __init__(
+        self,
+        place: ProducerFiles,
+        *,
+        bootstrap: str,
+        clock: Clock,
+        topic: str,
+        partitions: int,
+    ) -> None:
+        self._place = place
+        self._topic = topic
+        self._partitions = partitions
+        self._bootstrap = bootstrap
+        self._clock = clock
+        self._process: ProcessId | None = None
+
+    def start(self, rate: float) -> None:
+        """Start the producer; it produces from now on."""
+        self.rate(rate)
+        command = (sys.executable, "-m", "fleet.demo.producer", "--bootstrap", self._bootstrap)
+        where = ("--control", str(self._place.control), "--state", str(self._place.produced))
+        self._process = processes.spawn(
+            (
+                *(*command, *where, "--topic", self._topic, "--partitions", str(self._partitions)),
+                *("--starter", str(os.getpid())),
+            ),
+            log=self._place.log("producer"),
+            env=dict(os.environ),
+        )
+
+    def rate(self, rate: float) -> None:
+        """So many records per second from the next half second on."""
+        ProducerOptions(rate=rate).write(self._place.control)
+
+    def stop(self) -> dict[TopicPartition, int]:
+        """Let it flush and end; the end offset of every partition.
+
+        Raises FleetError where not every record was acknowledged.
+        """
+        ProducerOptions(rate=0.0, stop=True).write(self._place.control)
+        deadline = self._clock.monotonic() + _STOP_SECONDS
+        while self._process is not None and processes.alive(self._process):
+            if self._clock.monotonic() > deadline:
+                raise FleetError(f"the producer does not end; see {self._place.log('producer')}")
+            self._clock.sleep(_POLL_SECONDS)
+        state = read_state(self._place.produced, schema=SCHEMA) or {}
+        told = state.get("ends", {})
+        ends = {TopicPartition(self._topic, int(p)): int(e) for p, e in told.items()}
+        if (
+            not state.get("stopped")
+            or state.get("failed")
+            or sum(ends.values()) != state["produced"]
+        ):
+            raise FleetError(
+                f"the producer ended without every record acknowledged ({state or 'no state'}); "
+                f"see {self._place.log('producer')}"
+            )
+        return ends
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        if self._process is not None:
+            processes.end(self._process, grace=_END_GRACE)
+            self._process = None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""`benchmarks rebalance-table`: its cells, its data, and small runs of the model."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from benchmarks.__main__ import benchmarks
+from benchmarks.rebalance_table import (
+    PROTOCOLS,
+    Cell,
+    CellKey,
+    Outcome,
+    lines,
+    markdown,
+    measure,
+    read_cells,
+    tally,
+    write_cells,
+)
+from fleet import cli
+from fleet.errors import ConfigError
+from fleet.sim.scenarios.group_sizes import SIZED_PROTOCOLS, SizedChange, sized_changes
+from fleet.sim.scenarios.library import FLEET_NUDGE
+from fleet.sim.scenarios.play import play
+
+KEY = CellKey("join", "range", "dynamic", "one", 10)
+
+
+def outcome(rebalances: int = 1, settled: float | None = 2.0, **told: float) -> Outcome:
+    """Of one run."""
+    return Outcome(rebalances, settled, told.get("longest", 1.0), told.get("mean", 0.25))
+
+
+def cell(key: CellKey = KEY, **told: Any) -> Cell:
+    """Of one run."""
+    return replace(tally(key, 1, [outcome()]), **told)
+
+
+def test_a_cell_has_medians_and_the_worst() -> None:
+    """Of the seeds."""
+    runs = [outcome(3, 5.0, longest=4.0, mean=0.5), outcome(), outcome(2, 1.0, longest=3.0)]
+    told = tally(KEY, 2, runs)
+    assert (told.changed, told.seeds, told.key) == (2, 3, KEY)
+    assert (told.rebalances, told.rebalances_max) == (2, 3)
+    assert (told.duration, told.duration_max) == (2.0, 5.0)
+    assert (told.longest_pause, told.longest_pause_max, told.mean_pause) == (3.0, 4.0, 0.25)
+    assert told.shown() == "2 s / 3 s / 0.25 s"
+
+
+def test_a_cell_with_a_run_that_did_not_settle_has_no_duration() -> None:
+    """Its pauses are known."""
+    told = tally(KEY, 1, [outcome(), outcome(settled=None)])
+    assert (told.duration, told.duration_max, told.longest_pause) == (None, None, 1.0)
+    assert told.shown().startswith("- / ")
+
+
+def test_every_story_is_played_by_every_seed() -> None:
+    """And each size and protocol is said once."""
+    played: list[tuple[str, int]] = []
+
+    def story(name: str, seed: int) -> Outcome:
+        played.append((name, seed))
+        return outcome()
+
+    keys = [KEY, KEY._replace(way="tenth"), KEY._replace(members=50)]
+    stories = {each: (1, partial(story, f"{each.way}{each.members}")) for each in keys}
+    said: list[str] = []
+    cells = measure(stories, range(1, 3), said.append)
+    assert [each.key for each in cells] == keys
+    assert played == [(n, s) for n in ("one10", "tenth10", "one50") for s in (1, 2)]
+    assert said == ["10 members, range", "50 members, range"]
+
+
+def test_data_of_another_run_stays(tmp_path) -> None:
+    """A cell that is played again takes the place of the old one; the order is the table's."""
+    path = tmp_path / "data.csv"
+    later = cell(KEY._replace(change="restart", members=3), duration=None, duration_max=None)
+    assert write_cells(path, [later, cell()]) == [cell(), later]
+    again = cell(KEY, duration=9.5)
+    larger = cell(KEY._replace(members=200))
+    kept = write_cells(path, [larger, again])
+    assert kept == read_cells(path) == [again, larger, later]
+
+
+def test_another_file_is_refused(tmp_path) -> None:
+    """It is left as it was."""
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ConfigError, match="its columns are a, b; name another file"):
+        write_cells(path, [cell()])
+    assert path.read_text() == "a,b\n1,2\n"
+
+
+def test_a_table_has_a_column_for_each_size() -> None:
+    """`-` where a size was not played, and from how many to how many rebalances."""
+    cells = [
+        cell(),
+        cell(KEY._replace(members=1_000), rebalances=3),
+        cell(CellKey("join", "consumer", "static", "fleet", 10)),
+        cell(CellKey("leave", "range", "static", "tenth", 50)),
+    ]
+    shown = cell().shown()
+    assert lines(cells, "join") == [
+        ["range", "dynamic, one", "1 to 3", shown, "-", shown],
+        ["KIP-848", "a tenth, Fleet", "1", shown, "-", "-"],
+    ]
+    assert "| Protocol | Way | Rebalances | 10 members | 50 members | 1,000 members |" in markdown(
+        cells
+    )
+
+
+def test_every_way_is_a_story_of_its_own() -> None:
+    """Fifteen for each protocol; a tenth is two at least; Fleet's are static and heard at once."""
+    every = list(sized_changes())
+    assert len(every) == len(set(every)) == 45
+    assert PROTOCOLS == SIZED_PROTOCOLS
+    assert {each.changed(3) for each in every if each.way != "one"} == {2}
+    assert {each.changed(450) for each in every} == {1, 45}
+    fleet = SizedChange("leave", "range", "static", "fleet").scenario(20, 7)
+    (leave,) = fleet.happenings
+    assert (leave.at, leave.do, leave.member, leave.together) == (60_007, "batched-leave", 18, 2)
+    assert (fleet.static, fleet.heartbeat_interval, fleet.session_timeout) == (True, 500, 180_000)
+    assert SizedChange("join", "consumer", "static", "fleet").scenario(20).nudge == FLEET_NUDGE
+    for change, members in (("join", 3), ("restart", 1)):
+        (happening,) = SizedChange(change, "range", "dynamic", "tenth").scenario(3).happenings
+        assert (happening.member, happening.together) == (members, 2)
+
+
+@pytest.mark.parametrize("members", [3, 10])
+def test_for_real(tmp_path, capsys, members: int) -> None:
+    """Two sizes: all settle; what is known of each protocol holds."""
+    path = tmp_path / "data.csv"
+    plot = tmp_path / "plot.svg"
+    args = ["--members", str(members), "--seeds", "2", "--data", str(path), "-o", "json"]
+    if members == 3:
+        args += ["--plot", str(plot)]
+    assert cli.run(["rebalance-table", *args], command=benchmarks) == 0
+    cells = {each.key[:4]: each for each in read_cells(path)}
+    assert len(cells) == 45
+    told = json.loads(capsys.readouterr().out)
+    assert {each["members"] for each in told["cells"]} == {members}
+    for (change, protocol, membership, way), found in cells.items():
+        fleet = cells[change, protocol, "static", "fleet"]
+        assert found.duration is not None
+        assert found.longest_pause <= found.duration + 0.001, "nothing pauses before and after"
+        assert fleet.longest_pause <= found.longest_pause + 0.05, (change, protocol, way)
+        if change == "restart":
+            assert (found.rebalances_max == 0) is (membership == "static"), (protocol, way)
+        elif protocol == "cooperative-sticky" and change == "join":
+            assert found.rebalances == 2
+    if members == 3:
+        drawn = ET.parse(plot)
+        assert len(drawn.findall(".//{*}polyline")) == 9 * 5 * 2
+
+
+def test_heartbeats_stand_apart() -> None:
+    """Members of one round would heartbeat together, and a rebalance be short."""
+    story = SizedChange("join", "range", "dynamic", "one")
+    drifted = [play(story.scenario(10), Random(seed)).longest for seed in range(5)]
+    together = [
+        play(story.scenario(10)._replace(drifts_at=0), Random(seed)).longest for seed in range(5)
+    ]
+    assert max(together) < 300
+    assert min(drifted) > 1_500
+
+
+def test_the_table_on_a_terminal(capsys) -> None:
+    """A part for each change."""
+    assert (
+        cli.run(["rebalance-table", "--members", "3", "--protocol", "range"], command=benchmarks)
+        == 0
+    )
+    told = capsys.readouterr().out
+    assert [line.split(":")[0] for line in told.splitlines() if "duration /" in line] == [
+        "join",
+        "leave",
+        "restart",
+    ]
+    assert "a tenth, Fleet" in told
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (None, "--data .*cannot be used"),
+        ("change,protocol\n", "is no data of the rebalance table"),
+        ("cut", r"cells.csv:2 is no cell of the rebalance table"),
+    ],
+)
+def test_data_that_cannot_be_used_is_told_before_anything_is_played(tmp_path, made, told):
+    """Minutes of work would be lost; a file that was cut names its line."""
+    (tmp_path / "file").write_text("")
+    path = tmp_path / ("file/cells.csv" if made is None else "cells.csv")
+    if made == "cut":
+        write_cells(path, [cell()])
+        path.write_text(path.read_text()[:-20])
+    elif made:
+        path.write_text(made)
+    before = path.read_text() if made else None
+    assert (
+        cli.run(["rebalance-table", "--members", "10", "--data", str(path)], command=benchmarks)
+        == 2
+    )
+    with pytest.raises(ConfigError, match=told):
+        write_cells(path, [])
+    assert before is None or path.read_text() == before

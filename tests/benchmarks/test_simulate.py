@@ -1,0 +1,54 @@
+"""`benchmarks simulate`: its goals, its answer, and a small run."""
+
+import json
+
+from benchmarks.__main__ import benchmarks
+from benchmarks.command import answer
+from benchmarks.simulate import Rolled, SimulateOptions, SimulateResult
+from fleet import cli
+from fleet.sim.scenarios.large_rolls import rolls
+from tests.support.json_contract import BENCHMARKS, documented, shape
+
+
+def result(rate: float = 120_000, seconds: float = 2.0, settled: float | None = 96.3):
+    """Of one model and one roll."""
+    return SimulateResult(
+        options=SimulateOptions(),
+        rates={"classic": rate, "KIP-848": rate},
+        rolls=[Rolled("range, ordinary", seconds, 8, settled)],
+        memory=200.0,
+    )
+
+
+def test_goals() -> None:
+    """100,000 events/s and 3 s; a roll that never settled was not measured."""
+    assert result().met
+    assert not result(rate=99_999).met
+    assert not result(seconds=3.01).met
+    assert not result(settled=None).met
+
+
+def test_every_member_is_rolled_once() -> None:
+    """Also where a quarter does not divide."""
+    for scenario in rolls(10, 100).values():
+        rolled = [each.member + n for each in scenario.happenings for n in range(each.together)]
+        assert rolled == list(range(10))
+
+
+def test_json_has_the_documented_shape() -> None:
+    """Every key that is printed stands in benchmarks/json.md with its kind, and no other."""
+    assert shape(answer("simulate", result())) == shape(
+        documented("python -m benchmarks simulate -o json", BENCHMARKS)
+    )
+
+
+def test_for_real(capsys) -> None:
+    """A small one: every roll settles, and Fleet's costs no rebalance."""
+    args = ["simulate", "--events", "1000", "--members", "8", "--partitions", "16"]
+    cli.run([*args, "-o", "json"], command=benchmarks)
+    told = json.loads(capsys.readouterr().out)
+    assert all(each["settled_seconds"] for each in told["rolls"])
+    costs = {each["roll"]: each["rebalances"] for each in told["rolls"]}
+    assert costs["range, with Fleet"] == costs["KIP-848, with Fleet"] == 0
+    assert costs["range, ordinary"] == 8
+    assert min(told["events_per_second"].values()) > 0

@@ -1,0 +1,164 @@
+"""What `benchmarks roll` and `gate` make of what was recorded, on values made by hand."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import gate, roll
+from benchmarks.command import of_protocols
+from benchmarks.figures import spread
+from fleet.model.counted import Counted
+from tests.support.json_contract import BENCHMARKS, documented, shape
+from tests.support.rebalances import rebalance
+
+
+def recorded(*pauses, rebalances=0):
+    """A stretch of the coordinator's records."""
+    generations = tuple(rebalance(n, float(n)) for n in range(rebalances))
+    return Counted(group="g", generations=generations, replacements=2, every_pause=pauses)
+
+
+def rolled(**changes):
+    """A good result of four handovers in two rolls, with some of our side changed."""
+    ours = roll.side_of(
+        [recorded(0.1, 0.2), recorded(0.3, 0.4)], handovers=4, account=(0, 0), seconds=20.0
+    )
+    ordinary = roll.side_of(
+        [recorded(1.0, 2.0, rebalances=4)], handovers=2, account=(0, 3), seconds=30.0
+    )
+    return roll.RollResult(
+        protocol="range",
+        options=roll.RollOptions(handovers=4, slots=2, ordinary_rolls=1),
+        batch=spread([0.1, 0.2, 0.3]),
+        ours=replace(ours, **changes),
+        ordinary=ordinary,
+    )
+
+
+def missed(result):
+    """The goals that were missed."""
+    return [goal.what for goal in result.goals() if not goal.met]
+
+
+def test_a_good_roll_meets_every_goal():
+    """The ordinary way's own repetitions are shown, not held against us."""
+    result = rolled()
+    assert result.met
+    assert result.goals()[1].limit == pytest.approx(0.7), "0.5 s + the median batch"
+    assert result.ratios() == {
+        "rebalances_per_roll": None,
+        "pause_p95": 5.0,
+        "paused_partition_seconds_per_roll": 6.0,
+    }
+    assert result.as_json()["ordinary"]["twice"] == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "goal"),
+    [
+        ({"rebalances": 1}, "rebalances of all rolls"),
+        ({"pauses": spread([0.1, 0.8])}, "pause of a partition at p95, seconds"),
+        ({"pauses": None}, "pause of a partition at p95, seconds"),
+        ({"lost": 1}, "records lost"),
+        ({"twice": 1}, "records processed twice"),
+        ({"handovers": 3}, "handovers missing"),
+    ],
+)
+def test_what_a_roll_may_not_cost(changes, goal):
+    """Each broken promise is its own missed goal."""
+    assert missed(rolled(**changes)) == [goal]
+    assert not rolled(**changes).met
+
+
+def test_the_goal_for_the_pause_may_be_given():
+    """`--max-pause` replaces 0.5 s + one batch."""
+    result = rolled()
+    strict = replace(result, options=replace(result.options, max_pause=0.0))
+    assert missed(strict) == ["pause of a partition at p95, seconds"]
+
+
+def one(k, joins=1, leaves=1, apart=0.01, **seconds):
+    """A gate run with so many rebalances."""
+    rounds = gate.Round(joined=k, moved=2 * k)
+    took = gate.Took(**{"settled": 1.2, "pause": 0.4, **seconds})
+    return gate.GateRun(
+        k=k,
+        joins=(rounds,) * joins,
+        leaves=(rounds,) * leaves,
+        spread=apart,
+        join=took,
+        leave=took,
+    )
+
+
+def gated(*runs, protocol="range", lost=0):
+    """A result of these runs, two of each k asked for."""
+    return gate.GateResult(
+        protocol=protocol,
+        options=gate.GateOptions(joins=(2, 5), runs=2),
+        runs=runs,
+        patient=(one(2, settled=4.0), one(5, pause=3.0)),
+        cpu={"broker": 0.5, "workers": 1.5},
+        patient_cpu={"broker": 0.4, "workers": 1.4},
+        batch=0.1,
+        at_once=(one(2, joins=2, apart=0.4), one(5, joins=3)),
+        in_turn=(one(2, joins=2), one(5, joins=5)),
+        lost=lost,
+        twice=0,
+    )
+
+
+def test_a_good_gate_meets_every_goal():
+    """Each k has a line with counts of counts."""
+    result = gated(one(2), one(5), one(2), one(5, apart=None))
+    assert missed(result) == ["spread of joins, seconds"], "an unknown spread proves nothing"
+    result = gated(one(2), one(5), one(2), one(5))
+    assert result.met
+    assert result.rows()[5][:5] == ("+5", "gate", "2", "1 (x2)", "1.20 s")
+    assert result.rows()[6][:3] == ("+5", "by heartbeats", "1")
+    assert result.as_json()["joins"][1]["ordinary_in_turn"][0]["rebalances"] == 5
+
+
+@pytest.mark.parametrize(
+    ("protocol", "run", "goals"),
+    [
+        ("range", one(5, joins=2), ["rebalances per gate"]),
+        ("cooperative-sticky", one(5, joins=2), []),
+        ("consumer", one(5, joins=2), []),
+        ("consumer", one(5, joins=3), ["rebalances per gate"]),
+        ("range", one(5, joins=0), ["gates without any rebalance"]),
+        ("range", one(5, leaves=2), ["rebalances per batched leave"]),
+        ("cooperative-sticky", one(5, leaves=2), []),
+        ("range", one(5, apart=0.11), ["spread of joins, seconds"]),
+        ("range", one(5, settled=1.6), ["settled at p95, seconds"]),
+        ("range", one(5, settled=None), ["settled at p95, seconds"]),
+        ("range", one(5, pause=0.91), ["longest pause at p95, seconds"]),
+    ],
+)
+def test_what_a_gate_may_not_cost(protocol, run, goals):
+    """One bad run of four is enough."""
+    assert missed(gated(one(2), one(5), one(2), run, protocol=protocol)) == goals
+
+
+def test_runs_that_are_missing_and_records_that_are_lost():
+    """Neither is overlooked."""
+    assert missed(gated(one(2), one(5))) == ["runs missing"]
+    assert missed(gated(one(2), one(5), one(2), one(5), lost=1)) == ["records lost"]
+
+
+@pytest.mark.parametrize("name", ["roll", "gate"])
+def test_json_has_the_documented_shape(name):
+    """Every key that is printed stands in benchmarks/json.md with its kind, and no other."""
+    found = rolled() if name == "roll" else gated(one(2), one(5))
+    told = of_protocols(name, [found], None)
+    assert shape(json.loads(json.dumps(told))) == shape(
+        documented(f"python -m benchmarks {name} -o json", BENCHMARKS)
+    )
+
+
+def test_the_answer_is_met_only_where_every_protocol_is():
+    """Exit code 0 needs a result."""
+    assert of_protocols("roll", [rolled()], None)["met"] is True
+    assert of_protocols("roll", [rolled(), rolled(lost=1)], None)["met"] is False
+    assert of_protocols("roll", [], None)["met"] is False
