@@ -21,7 +21,6 @@ EXTRAS: Final[Mapping[str, str]] = {
     "dagster": "dagster",
     "dagster_webserver": "dagster",
     "kubernetes": "kubernetes",
-    "matplotlib": "plots",
     "fastavro": "formats",
     "jsonschema": "formats",
     "pyiceberg": "iceberg",

@@ -11,16 +11,24 @@ import json
 import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dagster_pipes import open_dagster_pipes
 
 from fleet import cli
-from fleet.dagster import history_plot
 from fleet.history.tables import Tables
+from fleet.model.rebalances import Rebalance
+from fleet.report.wording import cause_text, clock_text, took, who
 
 _HOURS = 48
+_LISTED = 20
+_COLUMNS = (
+    *(("when (UTC)", "string"), ("group", "string"), ("no", "int"), ("cause", "string")),
+    *(("who", "string"), ("moved", "int"), ("took", "string")),
+)
 
 
 def main() -> int:
@@ -84,13 +92,30 @@ def metadata(done: dict[str, Any], table: str) -> dict[str, Any]:
 
 def _last_rebalances(path: str, *, end: float) -> dict[str, Any]:
     found = Tables(path).rebalances(since=end - _HOURS * 3600, until=end)
-    counts = history_plot.per_hour(found, hours=_HOURS, end=end)
+    causes = Counter(each.cause.value for each in found).most_common()
     return {
-        "in the last hour": counts[-1].total(),
-        f"causes ({_HOURS} h)": history_plot.causes(counts),
-        f"by hour ({_HOURS} h)": {"raw_value": history_plot.plot(counts), "type": "md"},
-        "latest": {"raw_value": history_plot.latest(found), "type": "table"},
+        "in the last hour": sum(each.ended_at >= end - 3600 for each in found),
+        f"in {_HOURS} h": len(found),
+        f"causes ({_HOURS} h)": ", ".join(f"{n} {cause}" for cause, n in causes) or "none",
+        "latest": {"raw_value": _latest(found), "type": "table"},
     }
+
+
+def _latest(found: Sequence[Rebalance]) -> dict[str, Any]:
+    """The last ones as a table of Dagster, the latest first."""
+    records = [
+        {
+            "when (UTC)": clock_text(each.ended_at),
+            "group": each.group,
+            "no": each.number,
+            "cause": cause_text(each),
+            "who": who(each),
+            "moved": len(each.moved),
+            "took": took(each),
+        }
+        for each in reversed(found[-_LISTED:])
+    ]
+    return {"records": records, "schema": [{"name": n, "type": t} for n, t in _COLUMNS]}
 
 
 if __name__ == "__main__":

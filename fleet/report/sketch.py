@@ -1,6 +1,6 @@
 """A timeline as shapes in pixels, for any renderer. Pure.
 
-Problem: a PNG for a message and an HTML page for reading shall show the same picture, and two
+Problem: a file for a ticket and the page of `fleet ui` shall show the same picture, and two
 drawing programs drift apart. Choice: geometry is decided once, here, as rectangles, lines,
 diamonds and texts whose colour is a role (`own`, `pause`, `cause: join`, ...); renderers only
 know how to paint a role. Cost: widths of texts are estimated, as no font is measured.

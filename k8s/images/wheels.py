@@ -26,7 +26,7 @@ from fleet.system.retrying import retry
 ROLES: Final = {
     "worker": frozenset({"kubernetes", "worker"}),  # its slots are Leases
     # Where its runs are Jobs, it needs to be able to start them; it records the history.
-    "manager": frozenset({"manager", "plots"}),
+    "manager": frozenset({"manager"}),
 }
 """Image → the extras of pyproject.toml that it needs."""
 OWN: Final = "fleet-for-kafka"

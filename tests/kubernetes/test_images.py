@@ -41,7 +41,7 @@ WORKS = {
         "assert 'version' in told.stderr",
     ],
     "manager": [
-        "import dagster, dagster_webserver, matplotlib, fleet.dagster.asset_keys",
+        "import dagster, dagster_webserver, fleet.dagster.asset_keys",
         "import importlib.util; assert importlib.util.find_spec('fleet.dagster.project')",
         "import dagster_k8s, dagster_postgres, psycopg2",
     ],
@@ -57,7 +57,7 @@ def test_versions_are_the_locks() -> None:
     assert worker.items() <= manager.items()
     assert {"pyspark", "confluent-kafka", "kafka-python", "kubernetes"} <= worker.keys()
     assert {"dagster-k8s", "dagster-postgres", "psycopg2-binary"} <= manager.keys()
-    left_out = {"dagster", "dagster-postgres", "psycopg2-binary", "matplotlib", "pytest", "mypy"}
+    left_out = {"dagster", "dagster-postgres", "psycopg2-binary", "pytest", "mypy"}
     assert not left_out & worker.keys()
     assert not {"pytest", "mypy", "ruff", "hatchling"} & manager.keys()
 

@@ -23,7 +23,7 @@ from tests.support.needs import repository
 
 MOST = 160e6
 """Bytes that the core may have when it is installed, Fleet's own included."""
-NOT_IN_IT = {"pyspark", "pyarrow", "dagster", "kubernetes", "matplotlib", "deltalake", "pandas"}
+NOT_IN_IT = {"pyspark", "pyarrow", "dagster", "kubernetes", "deltalake", "pandas"}
 WORKER = 'worker: {entrypoint: "job:process", python_path: [.]}'
 
 
@@ -138,7 +138,6 @@ def without_linux(core: Path, folder: Path) -> Path:
         ("demo", WORKER, "pyspark", "worker"),
         ("history run", WORKER, "pyarrow", "history"),
         ("history sql x", WORKER, "pyarrow", "history"),
-        ("rebalances shop --png x.png", WORKER, "matplotlib", "plots"),
         ("plan", "runtime: {kind: kubernetes, image: a}", "kubernetes", "kubernetes"),
         ("manifests", "runtime: {kind: kubernetes, image: a}", "kubernetes", "kubernetes"),
     ],

@@ -12,7 +12,7 @@ from tests.support.needs import repository
 
 @pytest.mark.slow
 def test_wheel_holds_packages_and_data(wheel: Path) -> None:
-    """Every package with all its files, what is run as such; no tests."""
+    """Every package with all its files, what is run as such; no tests, no benchmarks."""
     entries = zipfile.ZipFile(wheel).infolist()
     names = {entry.filename for entry in entries}
     root = repository()

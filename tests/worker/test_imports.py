@@ -10,7 +10,6 @@ NOT_BEFORE_IT_IS_USED = {
     "fleet.manager",
     "kafka",
     "kubernetes",
-    "matplotlib",
     "pandas",
     "prometheus_client",
     "pyarrow.compute",

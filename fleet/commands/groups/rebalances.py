@@ -81,10 +81,8 @@ def wall(moment: datetime | float | None, now: float) -> float | None:
     help="Show only rebalances of this cause, e.g. join, expiry, 'batched leave'.",
 )
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Show only the newest N.")
-@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="File to write a picture of the group's timeline to.")  # fmt: skip
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="File to write an interactive HTML page to.")  # fmt: skip
+              help="File to write the group's timeline to, as an HTML page.")  # fmt: skip
 @click.option("--live", is_flag=True, help="Read the offsets topic even if there are tables.")
 @output_option
 @common
@@ -97,7 +95,6 @@ def rebalances(
     until: datetime | float | None,
     cause: str | None,
     last: int | None,
-    png: Path | None,
     html: Path | None,
     live: bool,
     output: str,
@@ -110,7 +107,7 @@ def rebalances(
     """
     groups = tuple(dict.fromkeys((*groups, named) if named else groups))
     group = groups[0] if len(groups) == 1 else None
-    if (png or html) and not group:
+    if html and not group:
         raise click.UsageError("a picture shows one group: name it, e.g. `fleet rebalances orders`")
     with invocation.open() as fleet:
         now = fleet.clock.now()
@@ -129,10 +126,9 @@ def rebalances(
         if last and len(found) > last:
             found = found[-last:]
             counted_from = found[0].ended_at
-        for path, make in ((png, _as_png), (html, _as_html)):
-            if path is not None:
-                _write(path, make(fleet, past, found, since=begin, until=end))
-                click.echo(f"wrote {path}", err=True)
+        if html is not None:
+            _write(html, _as_html(fleet, past, found, since=begin, until=end))
+            click.echo(f"wrote {html}", err=True)
         _print(fleet, past, found, since=counted_from, until=end or now, last=last, output=output)
 
 
@@ -184,20 +180,21 @@ def _print(
     )
 
 
-# --- pictures -------------------------------------------------------------------------------
+# --- the picture -------------------------------------------------------------------------------
 
 
-def _sketch(
+def _as_html(
     fleet: "Fleet",
     past: "Past",
     found: Sequence[Rebalance],
     *,
     since: float | None,
     until: float | None,
-) -> Any:
+) -> bytes:
     from fleet.commands.groups.stormy_times import storms_since
     from fleet.report.sketch import sketch
     from fleet.report.timeline import extent, lay_out
+    from fleet.report.timeline_html import as_html
 
     if not found:
         raise FleetError("there is no rebalance to draw: widen --since, or leave --cause out")
@@ -225,19 +222,7 @@ def _sketch(
         until=end,
         storms=storms,
     )
-    return sketch(line)
-
-
-def _as_png(fleet: "Fleet", past: "Past", found: Sequence[Rebalance], **times: Any) -> bytes:
-    from fleet.report.timeline_png import as_png
-
-    return as_png(_sketch(fleet, past, found, **times))
-
-
-def _as_html(fleet: "Fleet", past: "Past", found: Sequence[Rebalance], **times: Any) -> bytes:
-    from fleet.report.timeline_html import as_html
-
-    return as_html(_sketch(fleet, past, found, **times), found).encode()
+    return as_html(sketch(line), found).encode()
 
 
 def _write(path: Path, data: bytes) -> None:
