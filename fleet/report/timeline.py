@@ -6,7 +6,7 @@ are seconds within hours, and a client that starts again and again leaves a hund
 Choice: one lane per member with a bar per stretch of the same number of partitions; one lane
 for all stays of a client id whose stays never overlap (a member that comes and goes); a pause
 on each lane that had to stop: all of an eager group, else those that gave partitions up.
-`fleet.report.sketch` turns this into shapes and two renderers draw those.
+`fleet.report.timeline_html` draws this.
 Cost: at most `max_lanes` lanes; members beyond, those that owned least, are counted, not shown.
 """
 

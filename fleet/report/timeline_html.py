@@ -1,18 +1,100 @@
-"""A sketch as one HTML page that needs nothing else: inline SVG, its titles shown on hovering.
+"""A timeline as a picture: SVG for the page of `fleet ui`, and a page of HTML of its own.
 
-No script, no font, no address: it opens from a mail or a ticket, and follows the reader's
-light or dark setting. What the picture says stands below it as a table.
+Problem: widths of texts are not known where they are drawn. Choice: rectangles, lines, diamonds and
+texts in pixels, whose colour is a role (`own`, `pause`, `cause join`, ...) with a value for light
+and one for dark paper; widths of texts are estimated. The page of HTML needs nothing else: no
+script, no font, no address; it opens from a mail or a ticket, and what the picture says stands
+below it as a table. Pure.
+
+From the top: title; causes with their letters and counts; the ribbon of generations with the
+letter of each cause; durations; the lanes; the clock. A storm shades all of it. Causes are told
+apart by their letters too, so that nobody depends on seeing colours; each colour is dark enough for
+white letters.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import Final
+from typing import Any, Final
 
-from fleet.model.rebalances import Rebalance
-from fleet.report.paints import css_name, stylesheet
-from fleet.report.sketch import Box, Diamond, Shape, Sketch, Stroke
-from fleet.report.wording import cause_text, clock_text, took, who
+from fleet.model.rebalances import Cause, Rebalance
+from fleet.report.timeline import Bar, Lane, Mark, Span, Timeline, labelled
+from fleet.report.wording import cause_text, clock_text, number_word, took, who
+from fleet.text import duration
 
+WIDTH: Final = 1200.0
+_NARROWEST: Final = 300.0
+_LEFT: Final = 176.0
+_RIGHT: Final = 24.0
+_RIBBON: Final = 22.0
+_LETTERS: Final = 20.0
+_DURATIONS: Final = 64.0
+_GAP: Final = 14.0
+_LEAST: Final = 1.6
+"""Pixels that a pause or a generation always gets: seconds in a day are still seen."""
+_MANY: Final = 100
+"""Rebalances beyond which lines are thinner, so that bars are still seen."""
+
+LETTERS: Final[dict[Cause, str]] = {
+    Cause.CREATED: "G",
+    Cause.JOIN: "J",
+    Cause.LEAVE: "L",
+    Cause.BATCHED_LEAVE: "B",
+    Cause.EXPIRY: "X",
+    Cause.DEPARTURE: "D",
+    Cause.SUBSCRIPTION: "S",
+    Cause.PARTITIONS: "P",
+    Cause.ASSIGNOR: "A",
+    Cause.LEADER_REJOIN: "R",
+    Cause.SECOND_ROUND: "2",
+    Cause.COORDINATOR_MOVE: "C",
+    Cause.MIGRATION: "M",
+    Cause.REBORN: "N",
+    Cause.UNKNOWN: "?",
+}
+_CAUSES: Final[dict[Cause, str]] = {
+    Cause.CREATED: "#6b7280",
+    Cause.JOIN: "#2e8b4f",
+    Cause.LEAVE: "#5b4fc4",
+    Cause.BATCHED_LEAVE: "#0f8a8f",
+    Cause.EXPIRY: "#d0342c",
+    Cause.DEPARTURE: "#c2478d",
+    Cause.SUBSCRIPTION: "#8e44ad",
+    Cause.PARTITIONS: "#8a5a36",
+    Cause.ASSIGNOR: "#7f8c1f",
+    Cause.LEADER_REJOIN: "#a66f00",
+    Cause.SECOND_ROUND: "#3d7ea6",
+    Cause.COORDINATOR_MOVE: "#b0413e",
+    Cause.MIGRATION: "#4b6584",
+    Cause.REBORN: "#1f6f5c",
+    Cause.UNKNOWN: "#8c8c8c",
+}
+_SAME: Final = {
+    "pause": "#f2902b",
+    "storm": "#e5342a",
+    "unknown": "#9a9a9a",
+    "on cause": "#ffffff",
+    **{f"cause {cause.value}": colour for cause, colour in _CAUSES.items()},
+}
+LIGHT: Final[dict[str, str]] = {
+    "paper": "#ffffff",
+    "ink": "#1d2430",
+    "faint": "#5d6675",
+    "grid": "#dfe3e8",
+    "own": "#3f74b5",
+    "on own": "#ffffff",
+    "replaced": "#1d2430",
+    **_SAME,
+}
+DARK: Final[dict[str, str]] = {
+    "paper": "#14181f",
+    "ink": "#e6e9ee",
+    "faint": "#a0a9b6",
+    "grid": "#2b323d",
+    "own": "#5d9be0",
+    "on own": "#0b0f14",
+    "replaced": "#ffffff",
+    **_SAME,
+}
 _PAGE: Final = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -48,58 +130,15 @@ _COLUMNS: Final = ("when (UTC)", "number", "cause", "who", "moved", "took", "abo
 _NUMBERS: Final = frozenset({1, 4, 5, 6})
 
 
-def as_html(sketch: Sketch, rebalances: Sequence[Rebalance]) -> str:
+def as_html(line: Timeline, rebalances: Sequence[Rebalance]) -> str:
     """The picture, and a table of the same rebalances, newest first."""
     return _PAGE.format(
-        title=escape(sketch.caption),
+        title=escape(caption(line)),
         paints=stylesheet(),
-        svg=_svg(sketch),
+        svg=as_svg(line),
         summary=f"{len(rebalances)} rebalances as a table",
         table=_table(rebalances),
     )
-
-
-def _svg(sketch: Sketch) -> str:
-    head = (
-        f'<svg viewBox="0 0 {sketch.width:g} {sketch.height:g}" role="img" '
-        f'aria-label="{escape(sketch.caption)}">'
-    )
-    return "\n".join([head, *(_drawn(shape) for shape in sketch.shapes), "</svg>"])
-
-
-def _drawn(shape: Shape) -> str:
-    if isinstance(shape, Stroke):
-        return (
-            f'<line x1="{shape.x1:.1f}" y1="{shape.y1:.1f}" x2="{shape.x2:.1f}" '
-            f'y2="{shape.y2:.1f}" stroke="var(--{css_name(shape.paint)})" '
-            f'stroke-width="{shape.width:g}"{_opacity(shape.opacity)}/>'
-        )
-    if isinstance(shape, Box):
-        tag, where = "rect", (
-            f'class="{css_name(shape.paint)}" x="{shape.x:.1f}" y="{shape.y:.1f}" '
-            f'width="{shape.width:.1f}" height="{shape.height:.1f}"{_opacity(shape.opacity)}'
-        )  # fmt: skip
-        return _titled(tag, where, "", shape.title)
-    if isinstance(shape, Diamond):
-        x, y, r = shape.x, shape.y, shape.radius
-        path = f"M{x - r:.1f} {y:.1f}L{x:.1f} {y - r:.1f}L{x + r:.1f} {y:.1f}L{x:.1f} {y + r:.1f}Z"
-        where = f'class="{css_name(shape.paint)}" d="{path}" stroke="var(--paper)"'
-        return _titled("path", where, "", shape.title)
-    weight = ' font-weight="bold"' if shape.bold else ""
-    where = (
-        f'class="{css_name(shape.paint)}" x="{shape.x:.1f}" y="{shape.y:.1f}" '
-        f'font-size="{shape.size:.3g}" text-anchor="{shape.anchor}"{weight}'
-    )
-    return _titled("text", where, escape(shape.text), shape.title)
-
-
-def _opacity(value: float) -> str:
-    return "" if value == 1.0 else f' opacity="{value:.2f}"'
-
-
-def _titled(tag: str, where: str, inside: str, title: str) -> str:
-    told = f"<title>{escape(title)}</title>" if title else ""
-    return f"<{tag} {where}>{told}{inside}</{tag}>" if told or inside else f"<{tag} {where}/>"
 
 
 def _table(rebalances: Sequence[Rebalance]) -> str:
@@ -130,3 +169,378 @@ def _row(tag: str, cells: Iterable[str]) -> str:
         for place, cell in enumerate(cells)
     )
     return f"<tr>{inner}</tr>"
+
+
+def as_svg(line: Timeline, *, width: float = WIDTH) -> str:
+    """The picture of a timeline, so many pixels wide (300 at least), as high as its lanes need.
+
+    Colours are classes and variables of `stylesheet`.
+    """
+    return _Drawing(line, max(width, _NARROWEST)).drawn()
+
+
+def text_width(text: str, size: float) -> float:
+    """About how wide a text is in a common sans-serif font."""
+    return len(text) * size * 0.56
+
+
+def fitted(text: str, size: float, width: float) -> str:
+    """A text that is too wide without its middle: names differ at their ends."""
+    room = int(width / text_width("n", size))
+    if len(text) <= room:
+        return text
+    return f"{text[: room // 2 - 1]}…{text[-(room - room // 2) :]}"
+
+
+class _Drawing:
+    def __init__(self, line: Timeline, width: float) -> None:
+        self.line, self.width = line, width
+        self.left = min(_LEFT, 0.3 * width)
+        self.word = number_word(line.protocol)
+        self.most = line.most_owned
+        self.out: list[str] = []
+        self.scale = (self.width - self.left - _RIGHT) / max(line.until - line.since, 1e-6)
+        self.lane_height = min(34.0, max(11.0, 660.0 / max(len(line.lanes), 1)))
+
+    def x(self, at: float) -> float:
+        return self.left + (at - self.line.since) * self.scale
+
+    def drawn(self) -> str:
+        top = self._head()
+        letters = top
+        ribbon = letters + _LETTERS
+        durations = ribbon + _RIBBON + _GAP
+        lanes = durations + (0.0 if self.line.longest is None else _DURATIONS + _GAP)
+        bottom = lanes + self.lane_height * max(len(self.line.lanes), 1)
+        self._storms(letters, bottom)
+        self._grid(durations, bottom)
+        self._rounds(letters, ribbon)
+        if self.line.longest is not None:
+            self._durations(durations, durations + _DURATIONS, self.line.longest)
+        self._causes_through(lanes, bottom)
+        self._lanes(lanes)
+        height = self._foot(bottom)
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" role="img" '
+            f'viewBox="0 0 {self.width:g} {height:g}" aria-label="{escape(caption(self.line))}">'
+        )
+        return "\n".join([head, *self.out, "</svg>"])
+
+    # --- around it ---------------------------------------------------------------------------
+
+    def _head(self) -> float:
+        line = self.line
+        many = len(line.marks)
+        name = fitted(line.group, 17, self.width - 32)
+        self._words(x=16, y=22, text=name, size=17, bold=True)
+        told = (
+            f"cluster {line.cluster} · {line.protocol} · {clock_text(line.since)} to "
+            f"{clock_text(line.until)} UTC · {many} rebalance{'' if many == 1 else 's'}"
+        )
+        if line.storms:
+            told += f" · {len(line.storms)} storm{'' if len(line.storms) == 1 else 's'}"
+        told = fitted(told, 12, self.width - 32)
+        self._words(x=16, y=44, text=told, size=12, paint="faint")
+        return self._legend(66.0) + 22.0
+
+    def _legend(self, y: float) -> float:
+        x = 16.0
+        for cause, count in self.line.counts:
+            text = f"{cause.value} {count}"
+            needed = 34.0 + text_width(text, 12)
+            if x + needed > self.width - _RIGHT:
+                x, y = 16.0, y + 20.0
+            self._badge(x + 8, y, cause)
+            self._words(x=x + 21, y=y, text=text)
+            x += needed
+        y += 22.0
+        x = 16.0
+        for paint, text in self._signs():
+            needed = 46.0 + text_width(text, 12)
+            if x > 16.0 and x + needed > self.width:
+                x, y = 16.0, y + 20.0
+            if paint == "own":
+                for n, opacity in enumerate((0.35, 0.65, 1.0)):
+                    self._box(x + 7 * n, y - 6 + 2 * (2 - n), 7, 4 + 4 * n, paint, opacity=opacity)
+            elif paint == "replaced":
+                self._diamond(x=x + 10, y=y, radius=5, paint=paint)
+            else:
+                self._box(x, y - 6, 20, 12, paint, opacity=0.22 if paint == "storm" else 1.0)
+            self._words(x=x + 26, y=y, text=text, paint="faint")
+            x += needed
+        return y
+
+    def _signs(self) -> Iterator[tuple[str, str]]:
+        line = self.line
+        yield "own", f"partitions owned (number, thickness; most {line.most_owned})"
+        if line.longest is not None:
+            yield "pause", "paused"
+        if any(lane.replaced for lane in line.lanes):
+            yield "replaced", "static member replaced, no rebalance"
+        if line.storms:
+            yield "storm", "storm"
+        unknown = sum(mark.seconds is None for mark in line.marks)
+        if unknown == len(line.marks):
+            yield "unknown", "no duration is known"
+        elif unknown:
+            yield "unknown", f"duration not known ({unknown} of {len(line.marks)})"
+
+    def _foot(self, bottom: float) -> float:
+        widest = max((text_width(text, 12) for _, text in self.line.ticks), default=0.0)
+        spaced = labelled((self.x(at) for at, _ in self.line.ticks), widest + 6)
+        zone = self.left - 10
+        for (at, text), there in zip(self.line.ticks, spaced, strict=True):
+            if there:
+                x = self.x(at)
+                self._words(x=x, y=bottom + 15, text=text, anchor="middle", paint="faint")
+                zone = min(zone, x - text_width(text, 12) / 2 - 8)
+        self._words(x=zone, y=bottom + 15, text="UTC", anchor="end", paint="faint")
+        if not self.line.hidden:
+            return bottom + 32
+        told = f"{self.line.hidden} more members owned less and are not drawn"
+        self._words(x=self.left, y=bottom + 36, text=told, paint="faint")
+        return bottom + 54
+
+    def _storms(self, top: float, bottom: float) -> None:
+        for storm in self.line.storms:
+            title = f"storm, {clock_text(storm.start)} to {clock_text(storm.end)}"
+            width = max(self.x(storm.end) - self.x(storm.start), 4.0)
+            self._box(
+                self.x(storm.start),
+                top - 4,
+                width,
+                bottom - top + 4,
+                "storm",
+                opacity=0.14,
+                title=title,
+            )
+
+    def _grid(self, top: float, bottom: float) -> None:
+        for at, _ in self.line.ticks:
+            self._upright(self.x(at), top, bottom, "grid")
+
+    # --- rebalances --------------------------------------------------------------------------
+
+    def _rounds(self, letters: float, ribbon: float) -> None:
+        """The ribbon of generations, and over each beginning the letter of its cause."""
+        marks = self.line.marks
+        self._side(f"{self.word}s", ribbon + _RIBBON / 2)
+        self._side("causes", letters + _LETTERS / 2 - 1)
+        starts = [self.line.since, *(mark.at for mark in marks)]
+        ends = [*starts[1:], self.line.until]
+        numbers = [self.line.before, *(mark.number for mark in marks)]
+        titles = ["", *(mark.title for mark in marks)]
+        for place, (start, end, number, title) in enumerate(
+            zip(starts, ends, numbers, titles, strict=True)
+        ):
+            x, width = self.x(start), self.x(end) - self.x(start)
+            if not number or width <= 0:  # nobody was a member in generation 0
+                continue
+            opacity = 0.16 if place % 2 else 0.3
+            self._box(x, ribbon, max(width, 0.5), _RIBBON, "ink", opacity=opacity, title=title)
+            if width > text_width(str(number), 12) + 6:
+                y = ribbon + _RIBBON / 2
+                self._words(x=x + width / 2, y=y, text=str(number), anchor="middle", title=title)
+        with_letter = labelled((self.x(mark.at) for mark in marks), 17.0)
+        for mark, lettered in zip(marks, with_letter, strict=True):
+            self._begin(mark, letters, ribbon, lettered=lettered)
+
+    def _begin(self, mark: Mark, letters: float, ribbon: float, *, lettered: bool) -> None:
+        x, paint = self.x(mark.at), paint_of(mark.cause)
+        if lettered:
+            self._badge(x, letters + 7, mark.cause, title=mark.title, certain=mark.certain)
+        width = 2.0 if len(self.line.marks) <= _MANY else 1.2
+        self._upright(x, letters + 12, ribbon + _RIBBON, paint, width=width)
+
+    def _durations(self, top: float, base: float, longest: float) -> None:
+        """Stems as high as rebalances were long; a grey stub where that is not known."""
+        self._side("duration", (top + base) / 2 - 7)
+        self._side(f"0 to {duration(longest)}", (top + base) / 2 + 8)
+        self._box(self.left, base, self.width - _RIGHT - self.left, 1.0, "grid")
+        for mark in self.line.marks:
+            if mark.seconds is None:
+                self._box(self.x(mark.at) - 1, base - 6, 2.0, 6, "unknown", title=mark.title)
+                continue
+            height = max((base - top) * mark.seconds / max(longest, 1e-6), 1.5)
+            x = self.x(mark.at - mark.seconds)
+            width = max(self.x(mark.at) - x, _LEAST)
+            self._box(x, base - height, width, height, "pause", title=mark.title)
+
+    def _causes_through(self, top: float, bottom: float) -> None:
+        faint = 0.55 if len(self.line.marks) <= _MANY else 0.25
+        for mark in self.line.marks:
+            x = self.x(mark.at)
+            self._upright(x, top, bottom, paint_of(mark.cause), opacity=faint)
+
+    # --- members -----------------------------------------------------------------------------
+
+    def _lanes(self, top: float) -> None:
+        if not self.line.lanes:
+            told = "who owned what is not known for this time"
+            y = top + self.lane_height / 2
+            self._words(x=self.left + 8, y=y, text=told, paint="faint")
+        for place, lane in enumerate(self.line.lanes):
+            y = top + place * self.lane_height
+            if place % 2:
+                room = self.width - self.left - _RIGHT
+                self._box(self.left, y, room, self.lane_height, "ink", opacity=0.03)
+            size = min(12.0, self.lane_height * 0.85)
+            self._side(lane.label, y + self.lane_height / 2, size=size, title=_names(lane))
+            self._lane(lane, y)
+
+    def _lane(self, lane: Lane, y: float) -> None:
+        room = self.lane_height - 2
+        middle = y + self.lane_height / 2
+        numbers: list[str] = []
+        for bar in lane.bars:
+            numbers += self._bar(bar, middle, room, lane)
+        for pause in lane.pauses:
+            self._pause(pause, middle, room, lane)
+        self.out += numbers
+        for at in lane.replaced:
+            title = f"{lane.label} replaced, {clock_text(at)}: no rebalance"
+            radius = min(6.0, self.lane_height * 0.42)
+            self._diamond(x=self.x(at), y=middle, radius=radius, paint="replaced", title=title)
+
+    def _bar(self, bar: Bar, middle: float, room: float, lane: Lane) -> Iterator[str]:
+        x, width = self.x(bar.start), self.x(bar.end) - self.x(bar.start)
+        share = bar.owned / self.most
+        height = room * (0.3 + 0.55 * share) if bar.owned else 2.0
+        title = (
+            f"{lane.label}: {bar.owned} partitions, {clock_text(bar.start)} to "
+            f"{clock_text(bar.end, date=False)}"
+            if width >= 3
+            else ""
+        )
+        paint, opacity = ("own", 0.35 + 0.65 * share) if bar.owned else ("unknown", 1.0)
+        self._box(
+            x, middle - height / 2, max(width, 0.7), height, paint, opacity=opacity, title=title
+        )
+        size = min(11.0, height * 0.9)
+        if bar.owned and size >= 7 and width > text_width(str(bar.owned), size) + 6:
+            yield _words(
+                x=x + width / 2, y=middle, text=str(bar.owned), size=size, anchor="middle",
+                paint="on own" if share > 0.55 else "ink", title=title,
+            )  # fmt: skip
+
+    def _pause(self, pause: Span, middle: float, room: float, lane: Lane) -> None:
+        x = self.x(max(pause.start, self.line.since))
+        width = max(self.x(pause.end) - x, _LEAST)
+        title = f"{lane.label} paused for {duration(pause.end - pause.start)}"
+        self._box(x, middle - room * 0.425, width, room * 0.85, "pause", opacity=0.95, title=title)
+
+    # --- shapes ------------------------------------------------------------------------------
+
+    def _box(
+        self, x: float, y: float, width: float, height: float, paint: str,
+        *, opacity: float = 1.0, title: str = "",
+    ) -> None:  # fmt: skip
+        where = (
+            f'class="{css_name(paint)}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
+            f'height="{height:.1f}"{_opacity(opacity)}'
+        )
+        self.out.append(_titled("rect", where, "", title))
+
+    def _upright(
+        self, x: float, top: float, bottom: float, paint: str,
+        *, width: float = 1.0, opacity: float = 1.0,
+    ) -> None:  # fmt: skip
+        self.out.append(
+            f'<line x1="{x:.1f}" y1="{top:.1f}" x2="{x:.1f}" y2="{bottom:.1f}" '
+            f'stroke="var(--{css_name(paint)})" stroke-width="{width:g}"{_opacity(opacity)}/>'
+        )
+
+    def _diamond(self, *, x: float, y: float, radius: float, paint: str, title: str = "") -> None:
+        """A square on its corner."""
+        r = radius
+        path = f"M{x - r:.1f} {y:.1f}L{x:.1f} {y - r:.1f}L{x + r:.1f} {y:.1f}L{x:.1f} {y + r:.1f}Z"
+        where = f'class="{css_name(paint)}" d="{path}" stroke="var(--paper)"'
+        self.out.append(_titled("path", where, "", title))
+
+    def _words(self, **told: Any) -> None:
+        self.out.append(_words(**told))
+
+    def _side(self, text: str, y: float, *, size: float = 12.0, title: str = "") -> None:
+        text = fitted(text, size, self.left - 18)
+        self._words(x=self.left - 10, y=y, text=text, size=size, anchor="end", title=title)
+
+    def _badge(
+        self, x: float, y: float, cause: Cause, *, title: str = "", certain: bool = True
+    ) -> None:
+        """A letter on its colour; paler where the cause is not certain."""
+        self._box(x - 8, y - 8, 16, 16, "paper")
+        self._box(
+            x - 8, y - 8, 16, 16, paint_of(cause), opacity=1.0 if certain else 0.6, title=title
+        )
+        letter = LETTERS[cause]
+        self._words(
+            x=x,
+            y=y,
+            text=letter,
+            size=11,
+            anchor="middle",
+            paint="on cause",
+            bold=True,
+            title=title,
+        )
+
+
+def paint_of(cause: Cause) -> str:
+    """The role of a cause's colour."""
+    return f"cause {cause.value}"
+
+
+def _names(lane: Lane) -> str:
+    return ", ".join(lane.members[:20]) + (" …" if len(lane.members) > 20 else "")
+
+
+def caption(line: Timeline) -> str:
+    """The picture in one sentence, for who cannot see it."""
+    causes = ", ".join(f"{n} {cause.value}" for cause, n in line.counts) or "none"
+    return (
+        f"Group {line.group} on {line.cluster}: {len(line.marks)} rebalances ({causes}), "
+        f"{len(line.lanes)} lanes of members, {clock_text(line.since)} to "
+        f"{clock_text(line.until)} UTC"
+    )
+
+
+def _words(
+    *, x: float, y: float, text: str, size: float = 12.0, anchor: str = "start",
+    paint: str = "ink", bold: bool = False, title: str = "",
+) -> str:  # fmt: skip
+    """A text; `y` is its middle."""
+    weight = ' font-weight="bold"' if bold else ""
+    where = (
+        f'class="{css_name(paint)}" x="{x:.1f}" y="{y:.1f}" '
+        f'font-size="{size:.3g}" text-anchor="{anchor}"{weight}'
+    )
+    return _titled("text", where, escape(text), title)
+
+
+def _opacity(value: float) -> str:
+    return "" if value == 1.0 else f' opacity="{value:.2f}"'
+
+
+def _titled(tag: str, where: str, inside: str, title: str) -> str:
+    told = f"<title>{escape(title)}</title>" if title else ""
+    return f"<{tag} {where}>{told}{inside}</{tag}>" if told or inside else f"<{tag} {where}/>"
+
+
+def css_name(role: str) -> str:
+    """A role as the name of a CSS class, and of its variable."""
+    return role.replace(" ", "-").replace("↔", "-")
+
+
+def stylesheet() -> str:
+    """A variable and a class that fills for each role, for light and dark paper."""
+    return "\n".join(
+        [
+            f":root {{ color-scheme: light dark; {_variables(LIGHT)} }}",
+            f"@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}",
+            *(f".{css_name(p)} {{ fill: var(--{css_name(p)}); }}" for p in LIGHT),
+        ]
+    )
+
+
+def _variables(paints: dict[str, str]) -> str:
+    return " ".join(f"--{css_name(role)}: {colour};" for role, colour in paints.items())

@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from fleet.errors import FleetError
-from fleet.report.paints import stylesheet
+from fleet.report.timeline_html import stylesheet
 from fleet.system.listening import ELSEWHERE, HttpServer, Listening, host_of
 
 Answer = Callable[[Mapping[str, str]], bytes | None]

@@ -2,13 +2,13 @@
 
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from fleet.model.rebalances import Cause, Confidence, Known
-from fleet.report.sketch import LETTERS, Box, Diamond, Words, sketch
 from fleet.report.timeline import Bar, Span, extent, labelled, lay_out, ticks
-from fleet.report.timeline_html import as_html
+from fleet.report.timeline_html import LETTERS, as_html, as_svg
 from tests.asking.worlds import START, membership, partitions, rebalance
 
 
@@ -28,9 +28,17 @@ def bars(lane):
     return [(bar.start - START, bar.end - START, bar.owned) for bar in lane.bars]
 
 
+def shapes(line, tag):
+    """Every one of a kind in the picture."""
+    return ET.fromstring(as_svg(line)).findall(f"{{*}}{tag}")
+
+
 def texts(line):
     """Every text of the picture."""
-    return [shape.text for shape in sketch(line).shapes if isinstance(shape, Words)]
+    return [
+        "".join(t for t in (each.text, *(e.tail for e in each)) if t)
+        for each in shapes(line, "text")
+    ]
 
 
 def test_a_lane_tells_how_many_partitions_were_owned_when():
@@ -94,7 +102,7 @@ def test_a_replaced_static_member_is_marked_and_goes_on():
     )
     assert bars(line.lanes[0]) == [(10, 100, 4)]
     assert line.lanes[0].replaced == (START + 30,)
-    assert sum(isinstance(shape, Diamond) for shape in sketch(line).shapes) == 2, "with its legend"
+    assert len(shapes(line, "path")) == 2, "with its legend"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +211,7 @@ def test_storms_are_shaded_as_far_as_the_picture_goes():
     """A storm that began earlier is cut at the edge."""
     line = picture([rebalance(1, 10)], storms=[Span(START - 50, START + 20), Span(0, 1)])
     assert line.storms == (Span(START, START + 20),)
-    assert any(isinstance(s, Box) and s.paint == "storm" and s.title for s in sketch(line).shapes)
+    assert any(s.get("class") == "storm" and len(s) for s in shapes(line, "rect"))
 
 
 def test_two_groups_are_no_timeline():
@@ -286,7 +294,7 @@ class _Page(HTMLParser):
 def test_the_page_is_whole_and_refers_to_nothing_outside():
     """No address, script, font or image; every rebalance has a title and a row of the table."""
     line, rebalances = busy()
-    html = as_html(sketch(line), rebalances)
+    html = as_html(line, rebalances).replace("http://www.w3.org/2000/svg", "")
     page = _Page()
     page.feed(html)
     page.close()
@@ -302,14 +310,15 @@ def test_the_page_is_whole_and_refers_to_nothing_outside():
 @pytest.mark.parametrize(("members", "rounds"), [(2, 1), (60, 500)])
 def test_all_shapes_stay_on_the_paper(members, rounds):
     """From the smallest to the largest."""
-    made = sketch(busy(members, rounds)[0])
-    for shape in made.shapes:
-        if isinstance(shape, Box):
-            assert 0 <= shape.x <= shape.x + shape.width <= made.width + 20
-            assert 0 <= shape.y <= shape.y + shape.height <= made.height
-        if isinstance(shape, Words):
-            assert 0 <= shape.x <= made.width
-            assert 0 <= shape.y <= made.height
+    line = busy(members, rounds)[0]
+    _, _, width, height = map(float, ET.fromstring(as_svg(line)).attrib["viewBox"].split())
+    for box in shapes(line, "rect"):
+        x, y, wide, high = (float(box.attrib[n]) for n in ("x", "y", "width", "height"))
+        assert 0 <= x <= x + wide <= width + 20
+        assert 0 <= y <= y + high <= height
+    for words in shapes(line, "text"):
+        assert 0 <= float(words.attrib["x"]) <= width
+        assert 0 <= float(words.attrib["y"]) <= height
 
 
 def test_bars_of_equal_numbers_are_one():

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.manager.past import Replayed
-from fleet.report.sketch import sketch
 from fleet.report.timeline import Span, lay_out
+from fleet.report.timeline_html import as_svg
 from tests.asking.worlds import START, membership, partitions, rebalance
 from tests.support.calls import calls_of
 
@@ -30,7 +30,7 @@ def test_its_cost_is_that_of_its_rebalances():
         few, many = (coming_and_going(rounds, stays=stays) for rounds in (100, 400))
         assert len(lay_out(**many).lanes) == lanes
         assert calls_of(lay_out, **many) < 5 * calls_of(lay_out, **few)
-        assert calls_of(sketch, lay_out(**many)) < 5 * calls_of(sketch, lay_out(**few))
+        assert calls_of(as_svg, lay_out(**many)) < 5 * calls_of(as_svg, lay_out(**few))
 
 
 class Told:

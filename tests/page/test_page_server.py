@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib.resources import files
 from types import SimpleNamespace
 from urllib.parse import quote
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -145,14 +146,15 @@ def test_answers_have_the_documented_shape(shown, get):
     line = json.loads(get(f"{shown.url}/api/timeline?name={STORMY}&seconds=3600").body)
     assert set(line) == set(documented("fleet ui: /api/timeline"))
     assert len(line["rebalances"]["rebalances"]) == 11
-    assert {each["kind"] for each in line["sketch"]["shapes"]} == {"box", "stroke", "words"}
+    drawn = ET.fromstring(line["svg"])
+    assert {each.tag.rpartition("}")[2] for each in drawn} == {"rect", "line", "text"}
 
 
 def test_what_is_not_known_is_null(shown, get):
     """No rebalances may be read: no count, no picture; no rates after one look."""
     shown.latest = replace(shown.latest, value=replace(shown.picture, past=None))
     line = json.loads(get(f"{shown.url}/api/timeline?name={STORMY}").body)
-    assert (line["rebalances"], line["sketch"]) == (None, None)
+    assert (line["rebalances"], line["svg"]) == (None, None)
     group = json.loads(get(f"{shown.url}/api/group?name={LATE}").body)
     assert group["status"]["groups"][0]["rebalances"] is None
     assert group["top"]["groups"][0]["in_per_second"] is None

@@ -192,7 +192,6 @@ def _as_html(
     until: float | None,
 ) -> bytes:
     from fleet.commands.groups.stormy_times import storms_since
-    from fleet.report.sketch import sketch
     from fleet.report.timeline import extent, lay_out
     from fleet.report.timeline_html import as_html
 
@@ -222,7 +221,7 @@ def _as_html(
         until=end,
         storms=storms,
     )
-    return as_html(sketch(line), found).encode()
+    return as_html(line, found).encode()
 
 
 def _write(path: Path, data: bytes) -> None:

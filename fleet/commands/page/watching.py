@@ -10,7 +10,7 @@ the next one is done.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet.commands.answers import change_answer, plan_answer
@@ -25,8 +25,8 @@ from fleet.decide.storms.storm_watch import budget_of
 from fleet.lag.snapshot import rates
 from fleet.manager.past import Past, Source
 from fleet.model.rebalances import Rebalance
-from fleet.report.sketch import sketch
 from fleet.report.timeline import lay_out
+from fleet.report.timeline_html import as_svg
 from fleet.slots import Pause
 from fleet.system.closing import Closing
 from fleet.ui.busy import BusyTimes, Load, load_of
@@ -165,18 +165,18 @@ def group_answer(
 def timeline_answer(
     latest: Latest[Watched], group: str, *, cluster: str, now: float, seconds: float, width: float
 ) -> dict[str, Any]:
-    """`fleet rebalances GROUP` of the last so many seconds, and their picture as shapes."""
+    """`fleet rebalances GROUP` of the last so many seconds, and their picture."""
     found, since = latest.value, now - seconds
     head = _head(latest, cluster=cluster, now=now)
     if found is None or found.past is None:
-        return {**head, "rebalances": None, "sketch": None}
+        return {**head, "rebalances": None, "svg": None}
     all_of_it = found.past.rows.rebalances(group=group)
     shown = [each for each in all_of_it if each.ended_at >= since]
     told = rebalances_answer(
         shown[-_SHOWN:], cluster=cluster, source=found.past.source, since=since, until=now
     )
     drawn = _drawn(found, group, all_of_it, since=since, until=now, width=width) if shown else None
-    return {**head, "rebalances": told, "sketch": drawn}
+    return {**head, "rebalances": told, "svg": drawn}
 
 
 def _head(latest: Latest[Watched], *, cluster: str, now: float) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def _drawn(
     since: float,
     until: float,
     width: float,
-) -> dict[str, Any]:
+) -> str:
     assert found.past is not None
     spans = storm_spans(
         found.spec, rebalances, until=until, changes=found.look.changes.get(group, ())
@@ -275,18 +275,4 @@ def _drawn(
         until=until,
         storms=spans,
     )
-    made = sketch(line, width=width)
-    return {
-        "width": made.width,
-        "height": made.height,
-        "caption": made.caption,
-        "shapes": [_shape(each) for each in made.shapes],
-    }
-
-
-def _shape(shape: Any) -> dict[str, Any]:
-    values = {
-        name: round(value, 2) if isinstance(value, float) else value
-        for name, value in asdict(shape).items()
-    }
-    return {"kind": type(shape).__name__.lower(), **values}
+    return as_svg(line, width=width)

@@ -393,30 +393,6 @@ function showMembers(part, status) {
 
 // --- the timeline ------------------------------------------------------------------------------------
 
-const SVG = "http://www.w3.org/2000/svg";
-
-function shape(tag, attributes, title, text = "") {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (title) {
-    const told = document.createElementNS(SVG, "title");
-    told.textContent = title;
-    made.append(told);
-  }
-  if (text) made.append(text);
-  return made;
-}
-
-const paint = (role) => role.replaceAll(" ", "-");
-const SHAPES = {
-  box: (s) => shape("rect", { class: paint(s.paint), x: s.x, y: s.y, width: s.width, height: s.height, opacity: s.opacity }, s.title),
-  stroke: (s) => shape("line", { x1: s.x1, y1: s.y1, x2: s.x2, y2: s.y2, stroke: `var(--${paint(s.paint)})`, "stroke-width": s.width, opacity: s.opacity }),
-  diamond: (s) => shape("path", { class: paint(s.paint), stroke: "var(--paper)",
-    d: `M${s.x - s.radius} ${s.y}L${s.x} ${s.y - s.radius}L${s.x + s.radius} ${s.y}L${s.x} ${s.y + s.radius}Z` }, s.title),
-  words: (s) => shape("text", { class: paint(s.paint), x: s.x, y: s.y, "font-size": s.size, "text-anchor": s.anchor,
-    "font-weight": s.bold ? "bold" : "normal" }, s.title, s.text),
-};
-
 function showTimeline(part, answer) {
   const told = answer.rebalances;
   if (!told) {
@@ -425,11 +401,9 @@ function showTimeline(part, answer) {
     part.rounds.show([]);
     return;
   }
-  const drawn = answer.sketch;
-  if (drawn) {
-    const picture = shape("svg", { class: "timeline", viewBox: `0 0 ${drawn.width} ${drawn.height}`, role: "img", "aria-label": drawn.caption });
-    picture.append(...drawn.shapes.map((each) => SHAPES[each.kind](each)));
-    part.picture.replaceChildren(picture);
+  if (answer.svg) {
+    const drawn = new DOMParser().parseFromString(answer.svg, "image/svg+xml");
+    part.picture.replaceChildren(document.importNode(drawn.documentElement, true));
   } else part.picture.replaceChildren(make("p", { className: "empty" }, "no rebalance in this time"));
   const back = told.source.reaches_back_to;
   part.timelineSaid.textContent = `from ${told.source.place}${back === null ? "" : `; it reaches back to ${whole(back)} UTC`}`;
