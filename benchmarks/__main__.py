@@ -1,21 +1,43 @@
-"""`python -m benchmarks NAME`: our figures beside the ordinary way's, and a verdict."""
+"""`python -m benchmarks NAME`: our figures beside the ordinary way's, and a verdict.
+
+A benchmark's module is imported when it runs: some tell the memory of their own process.
+"""
+
+import importlib
+from typing import Final
 
 import click
 
-from benchmarks.failover import failover
-from benchmarks.gate import gate
-from benchmarks.history import history
-from benchmarks.observe import observe
-from benchmarks.rebalance_table import rebalance_table
-from benchmarks.roll import roll
-from benchmarks.simulate import simulate
-from benchmarks.start import start
-from benchmarks.worker import worker
 from fleet.cli import run
 from fleet.leaving import leave
 
+NAMES: Final = (
+    *("roll", "gate", "failover", "start", "worker", "observe", "history", "simulate"),
+    "rebalance-table",
+)
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class Benchmarks(click.Group):
+    """The command `a-b` is `a_b` of the module `benchmarks.a_b`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """All names."""
+        return list(NAMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command; None where there is none of that name."""
+        if cmd_name not in NAMES:
+            return None
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"benchmarks.{name}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(
+    cls=Benchmarks,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 def benchmarks() -> None:
     """Measure a promise of Fleet on this machine.
 
@@ -24,9 +46,6 @@ def benchmarks() -> None:
     Exit code 1 where a goal stated in its help is missed.
     """
 
-
-for _command in (roll, gate, failover, start, worker, observe, history, simulate, rebalance_table):
-    benchmarks.add_command(_command)
 
 if __name__ == "__main__":
     leave(run(command=benchmarks, name="python -m benchmarks"))

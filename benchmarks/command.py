@@ -6,18 +6,20 @@ A benchmark is a module with options, a run, a result, and the command that read
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import click
 
 from benchmarks.figures import Goal
-from benchmarks.ground import Ground, Say
 from fleet.clock import SystemClock
 from fleet.commands.answers import print_json, stdout, table
 from fleet.commands.invocation import SCHEMA_VERSION, verbose_option
 from fleet.commands.progress import Progress
 from fleet.demo.interrupts import interruptible
 from fleet.system.home import fleet_home
+
+if TYPE_CHECKING:
+    from benchmarks.ground import Ground, Say
 
 PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
 
@@ -105,7 +107,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def running(name: str) -> Iterator[tuple[Say, Callable[[], None]]]:
+def running(name: str) -> "Iterator[tuple[Say, Callable[[], None]]]":
     """Yields what tells of the progress, and what is to be called before everything is ended."""
     with (
         Progress(f"bench {name}") as say,
@@ -122,9 +124,11 @@ def measure(
     rate: int,
     keep: bool,
     output: str,
-    run: Callable[[Ground, str], OfProtocol],
+    run: "Callable[[Ground, str], OfProtocol]",
 ) -> None:
     """Run a benchmark on the protocols asked for, print the answer, exit 1 on a missed goal."""
+    from benchmarks.ground import Ground  # noqa: PLC0415 - loads nearly all of Fleet
+
     wanted = PROTOCOLS if protocol == "all" else (protocol,)
     with (
         running(name) as (say, ending),

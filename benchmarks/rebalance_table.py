@@ -1,9 +1,12 @@
 """`make bench-rebalance-table`: how long a rebalance takes and who stands still, by group size.
 
-Problem: nobody has published what a change costs a group of 450 members. Choice: simulated stories
-that the caller plays, some seeds each; of a figure the median and the worst are kept, one line of
-CSV per cell, so that a run of some sizes adds to the data of an earlier one and the page's tables
-come from the file. Cost: with few seeds the worst is no p95.
+Problem: nobody has published what a change costs a group of 450 members. Choice: three changes
+(join, leave, restart) of a settled group with two partitions a member, made by one member, by a
+tenth of the members at once, and by that tenth in Fleet's way: the gate, the batched leave,
+handovers to standbys, all with the worker's own settings. They are simulated, some seeds each; of a
+figure the median and the worst are kept, one line of CSV per cell, so that a run of some sizes adds
+to the data of an earlier one and the page's tables come from the file. Cost: with few seeds the
+worst is no p95; a tenth one by one is not played, since the first says what each of them costs.
 """
 
 import csv
@@ -24,10 +27,81 @@ from benchmarks.figures import quantile
 from fleet.commands.answers import print_json, stdout, table
 from fleet.commands.invocation import SCHEMA_VERSION, verbose_option
 from fleet.errors import ConfigError
-from fleet.sim.scenarios.group_sizes import CHANGES, LONGEST_HEARTBEAT, SizedChange, sized_changes
+from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.library import (
+    FLEET_HEARTBEAT,
+    FLEET_NUDGE,
+    FLEET_SESSION,
+    HANDOVER,
+    SETTLED,
+)
 from fleet.sim.scenarios.play import play
 from fleet.system.home import write_whole
 from fleet.text import duration
+
+CHANGES: Final = ("join", "leave", "restart")
+PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
+WAYS: Final = ("one", "tenth", "fleet")
+LONGEST_HEARTBEAT: Final = 5_000
+"""Milliseconds: KIP-848's interval; changes at random moments of so long meet every phase."""
+AWAY: Final = 5_000
+"""Milliseconds from a member's close to its start: the ordinary restart."""
+
+
+class SizedChange(NamedTuple):
+    """One cell of the table, without the size."""
+
+    change: str
+    """One of CHANGES."""
+    protocol: str
+    membership: str
+    """dynamic or static; Fleet's workers are static."""
+    way: str
+    """One of WAYS."""
+
+    def changed(self, members: int) -> int:
+        """How many members change at once: one, or a tenth, at least two."""
+        return 1 if self.way == "one" else max(2, members // 10)
+
+    def scenario(self, members: int, shift: int = 0) -> Scenario:
+        """The story; `shift` milliseconds later than a minute after the start.
+
+        Raises KeyError for a change that CHANGES does not have.
+        """
+        together, fleet = self.changed(members), self.way == "fleet"
+        at, last = SETTLED + shift, members - together
+        happening = {
+            "join": Happening(at, "start", members, together=together),
+            "leave": Happening(
+                at, "batched-leave" if fleet else "leave", last, 0, together=together
+            ),
+            "restart": Happening(
+                at, "restart", last, HANDOVER if fleet else AWAY, together=together
+            ),
+        }[self.change]
+        story = Scenario(
+            members,
+            self.membership == "static",
+            2 * members,
+            happenings=(happening,),
+            drifts_at=SETTLED // 2,
+        ).by(self.protocol)
+        if not fleet:
+            return story
+        if self.protocol == "consumer":
+            return story._replace(nudge=FLEET_NUDGE)
+        return story._replace(heartbeat_interval=FLEET_HEARTBEAT, session_timeout=FLEET_SESSION)
+
+
+def sized_changes(protocols: Iterable[str] = PROTOCOLS) -> Iterator[SizedChange]:
+    """All of them: 15 for each protocol."""
+    for change in CHANGES:
+        for protocol in protocols:
+            for membership in ("dynamic", "static"):
+                for way in WAYS:
+                    if way != "fleet" or membership == "static":
+                        yield SizedChange(change, protocol, membership, way)
+
 
 PROTOCOL_NAMES: Final = {"consumer": "KIP-848"}
 WAY_NAMES: Final = {"one": "one", "tenth": "a tenth at once", "fleet": "a tenth, Fleet"}
@@ -309,7 +383,6 @@ def markdown(cells: Sequence[Cell]) -> str:
 
 
 SIZES: Final = (10, 50, 100, 200, 450, 1_000)
-PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
 
 
 @click.command(

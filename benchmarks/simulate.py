@@ -7,25 +7,176 @@ timers. A roll restarts a quarter of the members at a time, which is how a Kuber
 rolls by default, and with Fleet hands over a quarter of the slots at a time. Cost: a roll one by
 one has a hundred times the events; its time is not measured here. Kafka's own code beside it:
 `make conformance` (tests/conformance/test_speed.py).
+
+Events differ: a join of many members costs a thousand heartbeats. So a load is what a group lives
+on: a round of twenty members, then twenty heartbeats of each and a commit with every fourth; under
+KIP-848 twenty that join, reconcile, beat forty times and leave. An event is a request that is
+answered or a timer that goes off. Other mixes have other figures; larger groups too.
 """
 
 import random
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from itertools import count
+from typing import Any, Final, NamedTuple
 
 import click
 
 from benchmarks.command import output_option, print_result, running, tell
 from benchmarks.figures import Goal, Judged
 from fleet.commands.invocation import verbose_option
-from fleet.sim.scenarios.coordinator_load import ClassicLoad, EpochLoad
-from fleet.sim.scenarios.group_story import Scenario
-from fleet.sim.scenarios.large_rolls import rolls
+from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator, CoordinatorStep
+from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
+from fleet.sim.coordinator.requests import (
+    Client,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+    TopicPartitions,
+)
+from fleet.sim.coordinator.topic_ids import topic_id_bytes
+from fleet.sim.coordinator.topic_image import TopicFacts
+from fleet.sim.scenarios.group_story import Happening, Scenario
 from fleet.sim.scenarios.play import play
+
+MEMBERS: Final = 20
+_GROUP: Final = "loaded"
+_CLIENT: Final = Client("c", "h")
+_SUBSCRIPTION: Final = b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff\0\0\0\0"
+_RANGE: Final = (JoinGroupProtocol("range", _SUBSCRIPTION),)
+_TOPIC_ID: Final = "bG9hZGVkLXRvcGljLWlkIQ"
+_BEAT_MS: Final = 3_000
+_EPOCH_BEAT_MS: Final = 5_000
+
+
+class ClassicLoad:
+    """A classic group in its life; `events` counts."""
+
+    def __init__(self) -> None:
+        self.coordinator = ClassicCoordinator(f"{n:032x}" for n in count())
+        self.events = 0
+        self._tickets = count()
+        self.members = [self._new() for _ in range(MEMBERS)]
+
+    def _asked(self, request: object) -> CoordinatorStep:
+        self.events += 1
+        return self.coordinator.request(next(self._tickets), request, _CLIENT)  # type: ignore[arg-type]
+
+    def _later(self) -> CoordinatorStep:
+        step = self.coordinator.advance(_BEAT_MS)
+        self.events += len(step.fired)
+        return step
+
+    def _new(self) -> str:
+        (answer,) = self._asked(JoinGroupRequest(_GROUP, protocols=_RANGE)).answers.values()
+        return str(answer.member_id)
+
+    def live(self) -> None:
+        """A round, and a minute after it."""
+        told: dict[int, Any] = {}
+        for member in self.members:
+            told |= self._asked(JoinGroupRequest(_GROUP, member, None, _RANGE)).answers
+        while len(told) < MEMBERS:
+            told |= self._later().answers
+        answer = next(iter(told.values()))
+        generation, leader = answer.generation_id, answer.leader
+        self.members.sort(key=lambda member: member != leader)  # who rejoins first makes a round
+        share = tuple(SyncGroupAssignment(member, b"12345678") for member in self.members)
+        for member in self.members:
+            given = share if member == leader else ()
+            self._asked(SyncGroupRequest(_GROUP, generation, member, None, assignments=given))
+        for beat in range(20):
+            self._later()
+            for member in self.members:
+                self._asked(HeartbeatRequest(_GROUP, generation, member))
+                if beat % 4 == 0:
+                    offsets = (OffsetCommitTopic("t", (OffsetCommitPartition(0, beat),)),)
+                    self._asked(OffsetCommitRequest(_GROUP, generation, member, None, offsets))
+
+
+class EpochLoad:
+    """A KIP-848 group in its life; `events` counts."""
+
+    def __init__(self) -> None:
+        self.coordinator = ConsumerCoordinator()
+        topic = TopicFacts(topic_id_bytes(_TOPIC_ID), "t", 10 * MEMBERS)
+        self.coordinator.set_topics((topic,))
+        self.events = 0
+        self._names: Iterator[str] = (f"m{n}" for n in count())
+        self._epochs: dict[str, int] = {}
+
+    def _beat(
+        self, member: str, owned: tuple[TopicPartitions, ...] | None = None
+    ) -> ConsumerGroupHeartbeatResponse:
+        asked = ConsumerGroupHeartbeatRequest(
+            _GROUP, member, self._epochs.get(member, 0), topic_partitions=owned
+        )
+        if member not in self._epochs:
+            asked = asked._replace(
+                rebalance_timeout_ms=60_000, subscribed_topic_names=("t",), topic_partitions=()
+            )
+        self.events += 1
+        answer = self.coordinator.heartbeat(asked, _CLIENT)
+        self._epochs[member] = answer.member_epoch
+        return answer
+
+    def live(self) -> None:
+        """All join, settle, beat and leave: more than three minutes."""
+        members = [next(self._names) for _ in range(MEMBERS)]
+        for member in members:
+            self._beat(member)
+        for _ in range(40):
+            self.events += sum(
+                1 for _ in self.coordinator.advance(self.coordinator.now + _EPOCH_BEAT_MS)
+            )
+            for member in members:
+                answer = self._beat(member)
+                if answer.assignment is not None:
+                    self._beat(member, answer.assignment.topic_partitions)
+        for member in members:
+            self._epochs[member] = -1
+            self._beat(member)
+
+
+LOADS: Final[Mapping[str, type[ClassicLoad | EpochLoad]]] = {
+    "classic": ClassicLoad,
+    "KIP-848": EpochLoad,
+}
+
+
+_WAVES: Final = 4
+
+
+def rolls(members: int, partitions: int) -> dict[str, Scenario]:
+    """A quarter of the members after the other, the ordinary way and with Fleet."""
+    quarter = -(-members // _WAVES)
+
+    def story(gap: int, away: int, *, static: bool) -> Scenario:
+        waves = tuple(
+            Happening(
+                60_000 + gap * n, "restart", first, away, together=min(quarter, members - first)
+            )
+            for n, first in enumerate(range(0, members, quarter))
+        )
+        return Scenario(members, static, partitions, happenings=waves)
+
+    fleet = story(2_000, 50, static=True)
+    return {
+        "range, ordinary": story(30_000, 5_000, static=False),
+        "range, with Fleet": fleet._replace(session_timeout=180_000),
+        "KIP-848, ordinary": story(30_000, 5_000, static=False).by("consumer"),
+        "KIP-848, with Fleet": fleet.by("consumer"),
+    }
+
 
 GOAL_RATE: Final = 100_000
 GOAL_SECONDS: Final = 3.0
@@ -42,15 +193,6 @@ class SimulateOptions:
     partitions: int = 10_000
     min_rate: float = GOAL_RATE
     max_seconds: float = GOAL_SECONDS
-
-
-class TimedLoad(Protocol):
-    """Events that a model is given; what they are is the caller's."""
-
-    events: int
-
-    def live(self) -> None:
-        """Some more."""
 
 
 class Rolled(NamedTuple):
@@ -134,28 +276,25 @@ class SimulateResult(Judged):
         ]
 
 
-def run(
-    options: SimulateOptions,
-    loads: Mapping[str, Callable[[], TimedLoad]],
-    stories: Mapping[str, Callable[[], tuple[int, float | None]]],
-    say: Callable[[str], None],
-) -> SimulateResult:
-    """All of it, in this process. A story tells (rebalances, simulated seconds to settle)."""
+def run(options: SimulateOptions, say: Callable[[str], None]) -> SimulateResult:
+    """All of it, in this process."""
     rates = {}
-    for name, load in loads.items():
+    for name, load in LOADS.items():
         say(f"events of {name} groups")
         rates[name] = max(_rate(load, options.events) for _ in range(_TRIES))
     found = []
-    for name, story in stories.items():
+    for name, story in rolls(options.members, options.partitions).items():
         say(f"a roll: {name}")
         began = time.process_time()
-        rebalances, settled = story()
-        found.append(Rolled(name, time.process_time() - began, rebalances, settled))
+        told = play(story, random.Random(1))
+        spent = time.process_time() - began
+        settled = None if told.settled is None else told.settled / 1_000
+        found.append(Rolled(name, spent, told.rebalances, settled))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return SimulateResult(options=options, rates=rates, rolls=found, memory=peak)
 
 
-def _rate(load: Callable[[], TimedLoad], events: int) -> float:
+def _rate(load: type[ClassicLoad | EpochLoad], events: int) -> float:
     loaded = load()
     began = time.process_time()
     while loaded.events < events:
@@ -199,15 +338,6 @@ def simulate(*, events: int, members: int, partitions: int, output: str) -> None
     minute.
     """
     options = SimulateOptions(events=events, members=members, partitions=partitions)
-    loads: dict[str, Callable[[], TimedLoad]] = {"classic": ClassicLoad, "KIP-848": EpochLoad}
-    stories = {
-        name: partial(_played, scenario) for name, scenario in rolls(members, partitions).items()
-    }
     with running("simulate") as (say, _):
-        result = run(options, loads, stories, say)
+        result = run(options, say)
     tell("simulate", result, output, print_result)
-
-
-def _played(scenario: Scenario) -> tuple[int, float | None]:
-    told = play(scenario, random.Random(1))
-    return told.rebalances, None if told.settled is None else told.settled / 1_000

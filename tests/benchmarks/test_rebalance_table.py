@@ -11,20 +11,20 @@ import pytest
 
 from benchmarks.__main__ import benchmarks
 from benchmarks.rebalance_table import (
-    PROTOCOLS,
     Cell,
     CellKey,
     Outcome,
+    SizedChange,
     lines,
     markdown,
     measure,
     read_cells,
+    sized_changes,
     tally,
     write_cells,
 )
 from fleet import cli
 from fleet.errors import ConfigError
-from fleet.sim.scenarios.group_sizes import SIZED_PROTOCOLS, SizedChange, sized_changes
 from fleet.sim.scenarios.library import FLEET_NUDGE
 from fleet.sim.scenarios.play import play
 
@@ -118,7 +118,6 @@ def test_every_way_is_a_story_of_its_own() -> None:
     """Fifteen for each protocol; a tenth is two at least; Fleet's are static and heard at once."""
     every = list(sized_changes())
     assert len(every) == len(set(every)) == 45
-    assert PROTOCOLS == SIZED_PROTOCOLS
     assert {each.changed(3) for each in every if each.way != "one"} == {2}
     assert {each.changed(450) for each in every} == {1, 45}
     fleet = SizedChange("leave", "range", "static", "fleet").scenario(20, 7)

@@ -4,9 +4,8 @@ import json
 
 from benchmarks.__main__ import benchmarks
 from benchmarks.command import answer
-from benchmarks.simulate import Rolled, SimulateOptions, SimulateResult
+from benchmarks.simulate import Rolled, SimulateOptions, SimulateResult, rolls
 from fleet import cli
-from fleet.sim.scenarios.large_rolls import rolls
 from tests.support.json_contract import BENCHMARKS, documented, shape
 
 

@@ -41,7 +41,7 @@ MUTANTS = faults(
         (f"{_ROOM}/epoch_client.py", _KIP_62): {
             "simulated-client-stuck-and-its-batch-counts": "                self.lose_batch()[-  #-]{+ if False else None  #+} its commit is refused",
         },
-        (f"{_ROOM}/group_sizes.py", _SIZES): {
+        ("benchmarks/rebalance_table.py", _SIZES): {
             "group-sizes-tenth-is-one-of-few": 'return 1 if self.way == "one" else [-max(2, members // 10)-]{+max(1, members // 10)+}',
             "group-sizes-fleet-leaves-one-by-one": '"batched-leave" if fleet [-else-]{+and False else+} "leave"',
             "group-sizes-fleet-restarts-as-others-do": "HANDOVER if fleet [-else-]{+and False else+} AWAY",
@@ -49,16 +49,14 @@ MUTANTS = faults(
             "group-sizes-nobody-drifts": "drifts_at=SETTLED // 2{+ * 0+},",
             "group-sizes-fleet-beats-as-others-do": "return story._replace([-heartbeat_interval=FLEET_HEARTBEAT, -]session_timeout=FLEET_SESSION)",
             "group-sizes-fleet-does-not-nudge": 'if self.protocol == "consumer"[-:-]{+ and False:+}',
-        },
-        (f"{_ROOM}/classic_client.py", _SIZES): {
-            "simulated-client-drifts-in-its-ticks-only": "            self._beaten_at -= by{+ * 0+}\n",
-        },
-        ("benchmarks/rebalance_table.py", _SIZES): {
             "rebalance-table-forgets-other-sizes": "known = {each.key: each for each in (read_cells(path) if [-path.exists()-]{+False+} else ())}",
             "rebalance-table-keeps-the-old-cell": "known.update((each.key, each) for each in cells[-)-]{+ if each.key not in known)+}",
             "rebalance-table-duration-of-those-that-settled": "all_settled = len(settled) == len([-outcomes-]{+settled+})",
             "rebalance-table-best-for-median": "rebalances=int(quantile(counts, [-0.5-]{+0.1+})),",
             "rebalance-table-takes-any-file": "if lines.fieldnames != [each.name for each in fields(Cell)][-:-]{+ and False:+}",
+        },
+        (f"{_ROOM}/classic_client.py", _SIZES): {
+            "simulated-client-drifts-in-its-ticks-only": "            self._beaten_at -= by{+ * 0+}\n",
         },
         (f"{_ROOM}/java_client.py", _KIP_62): {
             "simulated-java-0.10.0-heartbeats-in-a-batch": "if self.generation >= 0 and ([-self.has_thread or self.polls-]{+True+}):",
