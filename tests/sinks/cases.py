@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.demo.coverage import read_topics
+from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks import (
     parquet_files,
     write_delta,
