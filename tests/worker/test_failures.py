@@ -272,6 +272,19 @@ def test_damage_that_a_second_try_does_not_find_is_none(bench: Bench):
     assert (done.stops, done.fatal, len(bench.calls)) == ({}, None, 2)
 
 
+def test_damage_of_a_batch_that_is_void_stops_nothing(bench: Bench):
+    """What lies before it was not run; Fault: it is committed and never read."""
+
+    def answer(context: BatchContext) -> None:
+        bench.still_ours = context.ranges[0].end > 5
+        raise RangeDamaged("t", 0, 5, 7, "its checksum") if bench.still_ours else ValueError
+
+    bench.answer = answer
+    bench.runner.submit(named(0), bench.done.put)
+    done = bench.done.get(timeout=120)
+    assert (done.void, done.stops) == (True, {})
+
+
 def test_damage_of_another_topic_ends_the_worker(bench: Bench):
     """The job reads ranges of its own: nothing of this batch can be left out for that."""
     failing(bench, 9, lambda: RangeDamaged("other", 0, 3, 7, "its checksum"))

@@ -301,6 +301,7 @@ def test_a_damaged_record_batch_stops_its_partition_alone(
         driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "what is behind it")
         assert driven.values_of(P[0]) == before + [b"a", b"b", b"c"][at + 1 :]
         assert driven.member.state.lost_records == 1
+        assert at + 1 in kafka.committed(P[0]), "chosen, and committed before it is read [42]"
         assert not driven.store.quarantines("g")
         return
     driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the stop")
