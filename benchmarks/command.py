@@ -14,7 +14,7 @@ from benchmarks.figures import Goal
 from fleet.clock import SystemClock
 from fleet.commands.answers import print_json, stdout, table
 from fleet.commands.invocation import SCHEMA_VERSION, verbose_option
-from fleet.commands.progress import Progress
+from fleet.commands.screen import Progress
 from fleet.demo.interrupts import interruptible
 from fleet.system.home import fleet_home
 

@@ -22,8 +22,8 @@ import click
 from benchmarks.command import measure, protocol_option, rate_option, run_options
 from benchmarks.figures import Goal, Judged, Spread, ratio, spread
 from benchmarks.ground import Ground
-from fleet.demo.journal import JournalEntry, read
-from fleet.demo.settling import await_settled
+from fleet.demo.coverage import JournalEntry, read
+from fleet.demo.measure import await_settled
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.slots import Phase

@@ -27,8 +27,8 @@ import click
 from benchmarks.command import measure, protocol_option, rate_option, run_options
 from benchmarks.figures import Goal, Judged, Spent, Spread, spread
 from benchmarks.ground import Ground
-from fleet.demo.settling import await_settled
-from fleet.model.counted import Counted
+from fleet.demo.measure import await_settled
+from fleet.model.rebalances import Counted
 from fleet.slots import Phase
 
 BASE: Final = 2
@@ -290,7 +290,7 @@ def told(counts: Any) -> str:
 
 
 _NUDGES: Final = "FLEET_NUDGES"
-"""What `fleet.worker.member.nudging` asks its environment for."""
+"""What `fleet.worker.member.membership` asks its environment for."""
 _CONSUMER_HEARTBEAT: Final = 5.0
 _GOLDEN: Final = 0.618
 """Parts of 1 that follow one another by it are spread evenly, however many there are."""

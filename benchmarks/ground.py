@@ -27,22 +27,19 @@ from fleet.act.local.local_runtime import LocalRuntime
 from fleet.act.standby_pool import StandbyPool
 from fleet.broker import Broker
 from fleet.clock import Clock
-from fleet.demo.coverage import coverage, read_topics
-from fleet.demo.journal import FOLDER_VARIABLE, read, whole_lines
-from fleet.demo.measure import Meter
+from fleet.demo.coverage import FOLDER_VARIABLE, coverage, read, read_topics, whole_lines
+from fleet.demo.measure import Meter, await_lag, begin_at_the_end, ended_well
 from fleet.demo.producer import OrderStream
-from fleet.demo.settling import await_lag, begin_at_the_end, ended_well
 from fleet.errors import FleetError, Unreachable
 from fleet.log.readers.group_log import GroupLog
 from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
-from fleet.model.counted import Counted
+from fleet.model.rebalances import Counted
 from fleet.security import client_config
 from fleet.slots import Change
-from fleet.system.carried_ids import carrying, end_all
 from fleet.system.closing import Closing
 from fleet.system.home import read_state, write_state, write_whole
-from fleet.system.processes import ProcessId, alive, identify
+from fleet.system.processes import ProcessId, alive, carrying, end_all, identify
 from fleet.worker.events import VARIABLE as EVENTS_VARIABLE
 
 ID_VARIABLE: Final = "FLEET_BENCH_ID"

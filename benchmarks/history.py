@@ -34,8 +34,8 @@ from fleet.commands.invocation import verbose_option
 from fleet.errors import FleetError
 from fleet.history.job import Recorder
 from fleet.history.tables import Tables
-from fleet.log.readers.offsets_topic import TOPIC
 from fleet.log.record_columns import columns
+from fleet.log.records import TOPIC
 from fleet.manager.cycle import Fleet
 from fleet.manager.history_session import recording
 from fleet.system.home import fleet_home

@@ -8,7 +8,7 @@ A benchmark runs a copy of this file and edits its version.
 import os
 from typing import TYPE_CHECKING, Any
 
-from fleet.demo.journal import write_journal
+from fleet.demo.coverage import write_journal
 
 if TYPE_CHECKING:
     from fleet.model.batch_context import BatchContext

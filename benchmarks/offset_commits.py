@@ -17,8 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.log.group_partition import partition_for
-from fleet.log.readers.offsets_topic import TOPIC
+from fleet.log.records import TOPIC, partition_for
 
 GROUPS: Final = 2_000
 PARTITIONS: Final = 12

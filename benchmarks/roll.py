@@ -20,8 +20,8 @@ import click
 from benchmarks.command import measure, protocol_option, rate_option, run_options
 from benchmarks.figures import Goal, Judged, Spread, ratio, spread
 from benchmarks.ground import Ground
-from fleet.demo.settling import OneByOne, await_settled
-from fleet.model.counted import Counted
+from fleet.demo.measure import OneByOne, await_settled
+from fleet.model.rebalances import Counted
 
 MOST_PAUSE: Final = 0.5
 """Seconds beyond one batch."""

@@ -29,6 +29,7 @@ from benchmarks.figures import Goal, Judged
 from fleet.commands.invocation import verbose_option
 from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator, CoordinatorStep
 from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
+from fleet.sim.coordinator.consumer_heartbeat import topic_id_bytes
 from fleet.sim.coordinator.requests import (
     Client,
     ConsumerGroupHeartbeatRequest,
@@ -43,7 +44,6 @@ from fleet.sim.coordinator.requests import (
     SyncGroupRequest,
     TopicPartitions,
 )
-from fleet.sim.coordinator.topic_ids import topic_id_bytes
 from fleet.sim.coordinator.topic_image import TopicFacts
 from fleet.sim.scenarios.group_story import Happening, Scenario
 from fleet.sim.scenarios.play import play

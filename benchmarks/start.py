@@ -30,8 +30,7 @@ from fleet.commands.invocation import verbose_option
 from fleet.errors import FleetError
 from fleet.slots import WorkerProcess
 from fleet.system.home import fleet_home
-from fleet.system.home_processes import environment, home_processes
-from fleet.system.processes import ProcessId, age, end, identify, spawn
+from fleet.system.processes import ProcessId, age, end, environment, home_processes, identify, spawn
 
 GROUP: Final = "bench-start"
 _LONGEST: Final = 120.0

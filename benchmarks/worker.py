@@ -32,7 +32,7 @@ from fleet.act import spark_server
 from fleet.clock import Clock, SystemClock
 from fleet.commands.answers import stdout, table
 from fleet.commands.invocation import verbose_option
-from fleet.demo.journal import whole_lines
+from fleet.demo.coverage import whole_lines
 from fleet.demo.producer import order
 from fleet.errors import FleetError
 from fleet.extras import need

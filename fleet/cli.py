@@ -50,9 +50,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     ),
     "up": Lazy("change.life", "up", "Start what fleet.yaml declares.", "Start"),
     "down": Lazy("change.life", "down", "Stop all workers, and the embedded broker.", "Start"),
-    "doctor": Lazy(
-        "doctor.doctor", "doctor", "Check what Fleet needs, and say what to do.", "Look"
-    ),
+    "doctor": Lazy("doctor", "doctor", "Check what Fleet needs, and say what to do.", "Look"),
     "status": Lazy("groups.reading", "status", "Groups: members, lag, slots, last change.", "Look"),
     "test": Lazy(
         "parts.trial",
@@ -64,11 +62,9 @@ COMMANDS: Final[dict[str, Lazy]] = {
         "groups.rebalances", "rebalances", "What rebalanced when, why, and for how long.", "Look"
     ),
     "logs": Lazy("groups.logs", "logs", "What the workers of a group write.", "Look"),
-    "ui": Lazy("page.ui", "ui", "One page of all groups, worst first; read only.", "Look"),
+    "ui": Lazy("ui", "ui", "One page of all groups, worst first; read only.", "Look"),
     "plan": Lazy("groups.reading", "plan", "What would be done, and what it costs.", "Look"),
-    "simulate": Lazy(
-        "simulate.simulate", "simulate", "What a story would cost a group; no broker.", "Look"
-    ),
+    "simulate": Lazy("simulate", "simulate", "What a story would cost a group; no broker.", "Look"),
     "history": Lazy("parts.history", "history", "Record every group's past as tables.", "Look"),
     "apply": Lazy("change.changing", "apply", "Carry out the plans of groups.", "Change"),
     "scale": Lazy("change.changing", "scale", "Give a group N slots.", "Change"),
@@ -76,25 +72,25 @@ COMMANDS: Final[dict[str, Lazy]] = {
         "change.changing", "roll", "Replace all workers by workers of the new code.", "Change"
     ),
     "drain": Lazy("change.changing", "drain", "Take slots out of a group together.", "Change"),
-    "pause": Lazy("change.pausing", "pause", "Hold all changes of groups, or of all.", "Hold"),
+    "pause": Lazy("change.changing", "pause", "Hold all changes of groups, or of all.", "Hold"),
     "resume": Lazy(
-        "change.pausing", "resume", "Lift a pause, or open a slot that was shut.", "Hold"
+        "change.changing", "resume", "Lift a pause, or open a slot that was shut.", "Hold"
     ),
     "release": Lazy(
-        "change.pausing", "release", "Stop managing groups; their workers go on.", "Hold"
+        "change.changing", "release", "Stop managing groups; their workers go on.", "Hold"
     ),
     "completion": Lazy(
-        "parts.completion", "completion", "Print the script by which a shell completes.", "Parts"
+        "parts.rendering", "completion", "Print the script by which a shell completes.", "Parts"
     ),
-    "schema": Lazy("parts.schema", "schema", "Print the JSON schema of fleet.yaml.", "Parts"),
-    "worker": Lazy("parts.worker", "worker", "Run one worker in the foreground.", "Parts"),
+    "schema": Lazy("parts.rendering", "schema", "Print the JSON schema of fleet.yaml.", "Parts"),
+    "worker": Lazy("parts.processes", "worker", "Run one worker in the foreground.", "Parts"),
     "alerts": Lazy(
-        "parts.alerts", "alerts", "Rules, routes and a dashboard for Prometheus.", "Parts"
+        "parts.rendering", "alerts", "Rules, routes and a dashboard for Prometheus.", "Parts"
     ),
     "broker": Lazy("parts.broker", "broker", "Run the embedded Kafka.", "Parts"),
-    "exporter": Lazy("parts.exporter", "exporter", "Prometheus metrics of every group.", "Parts"),
-    "manifests": Lazy("parts.manifests", "manifests", "Render fleet.yaml for a cluster.", "Parts"),
-    "supervise": Lazy("parts.supervise", "supervise", "Keep this machine's workers alive.", ""),
+    "exporter": Lazy("parts.processes", "exporter", "Prometheus metrics of every group.", "Parts"),
+    "manifests": Lazy("parts.rendering", "manifests", "Render fleet.yaml for a cluster.", "Parts"),
+    "supervise": Lazy("parts.processes", "supervise", "Keep this machine's workers alive.", ""),
 }
 
 _NAME_WIDTH: Final = max(len(name) for name, lazy in COMMANDS.items() if lazy.section)

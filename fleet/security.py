@@ -12,8 +12,7 @@ from typing import Any, Final
 from fleet.config.spec import ClusterSpec
 from fleet.errors import ConfigError, Unreachable
 from fleet.kafka_source.connections import kafka_python
-from fleet.kafka_source.login import references, resolved
-from fleet.kafka_source.tokens import NoToken
+from fleet.kafka_source.login import NoToken, references, resolved
 from fleet.leaving import is_called
 
 _WHO: Final = "(cluster.security names it): every process of the fleet needs it"

@@ -6,21 +6,74 @@ client, whose request carries member id and instance id together [16], so that a
 is answered with 82 and evicts nobody; what answers 25 is gone already. A fresh connection per
 attempt, since a coordinator that moved is cached by the old one. Cost: a second Kafka client,
 imported only here (0.2 s, 15 MB): what only names members imports
-fleet.act.batched_leave.
+fleet.act.kafka.
 """
 
 import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kafka import errors
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, MemberToRemove
 
-from fleet.act.batched_leave import LeaveResult, LeavingMember
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError, Unreachable
+from fleet.slots import Gate, Slot
+from fleet.slots.store import Store
 from fleet.system.closing import Closing
+from fleet.text import plural
+
+if TYPE_CHECKING:
+    pass
+
+
+# Who shall leave a group, and what the coordinator said of each.
+#
+# Apart from the client that sends it, which costs 0.2 s and 15 MB to import: every worker names
+# leaving members, hardly any ever sends the request.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingMember:
+    """One member that shall leave; a static one by both names, so that no successor is meant [16].
+
+    A dynamic member has no instance id, and its member id is never anybody else's.
+    """
+
+    instance_id: str | None
+    member_id: str
+
+    @property
+    def name(self) -> str:
+        """The instance id, or else the member id."""
+        return self.instance_id or self.member_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveResult:
+    """What the coordinator said of each member, by its name (LeavingMember.name)."""
+
+    gone: tuple[str, ...]
+    """Left by this request (0) or gone before (25)."""
+    superseded: tuple[str, ...] = ()
+    """82: another process has the instance id now; it was left alone."""
+    failed: Mapping[str, str]
+    """Any other answer, by its name."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why not all are gone, in a sentence; None where all are."""
+        parts = []
+        if self.superseded:
+            parts.append(
+                f"{', '.join(self.superseded)} now belong(s) to another process (82), which was "
+                "left alone"
+            )
+        parts += [f"{instance} was answered with {name}" for instance, name in self.failed.items()]
+        return "; ".join(parts) or None
+
 
 __all__ = ["GroupAdmin", "LeaveResult", "LeavingMember"]
 
@@ -251,3 +304,134 @@ def _name(kind: Any) -> str:
 def _said(error: BaseException) -> str:
     text = " ".join(str(part) for part in error.args).strip()
     return f": {text}" if text else ""
+
+
+# The end of a fleet: all its static members leave in one request, its slots are closed.
+#
+# After `fleet down` no process is left, but static members stay in the group until their session
+# ends, and would be met there by the next start. So the fleet leaves for good: one batched leave,
+# one generation, and the gate is written empty. Where the coordinator cannot be reached the gate
+# stays as it is, and the next start takes the slots over.
+
+
+def leave_for_good(
+    store: Store,
+    admin: GroupAdmin,
+    group: str,
+    *,
+    is_static: Callable[[Slot], bool],
+    say: Callable[[str], None],
+) -> bool:
+    """Leave with all members and close all slots of a group that runs no worker any more.
+
+    A dynamic member left when it closed; of one that was killed the member id is still kept.
+    """
+    slots = store.slots(group)
+    members = [
+        LeavingMember(instance_id=s.instance_id() if is_static(s) else None, member_id=s.member_id)
+        for s in slots
+        if s.member_id
+    ]
+    try:
+        refusal = admin.leave(group, members, reason="fleet down").refusal
+    except FleetError as error:
+        refusal = str(error)
+    if refusal is not None:
+        say(f"the members of {group} stay until their session ends: {refusal}")
+        return False
+    store.change_gate(group, _shut)
+    for slot in slots:
+        store.clear(slot)
+    if members:
+        say(f"{plural(len(members), 'member')} of {group} left in one request")
+    return True
+
+
+def _shut(gate: Gate) -> Gate | None:
+    """Nothing open, nothing asked."""
+    shut = replace(gate, open=frozenset(), leaving=frozenset(), handover={}, rejoin={})
+    return shut if gate.open else None
+
+
+# Holds a KIP-848 group's next assignment back while several members join.
+#
+# Problem: every join raises the group's epoch, and the coordinator computes an assignment at the
+# next heartbeat once `consumer.assignment.interval.ms` (1 s as shipped, KIP-1263) has passed since
+# the last one: joins further apart than that cost one assignment each. Choice: 5 s while slots
+# open together [19]; what stood there before is noted in the store first, so that whoever acts on
+# the group next puts it back, should this manager die in between. A broker reads a setting a
+# moment after it was taken: the note goes only when it reads ours no more, so that the next gate
+# does not take our 5 s for the owner's. Cost: the last joiner waits up to 5 s for its partitions,
+# and nobody else's change of the setting in that minute is kept.
+
+
+SETTING: Final = "consumer.assignment.interval.ms"
+WIDE_MS: Final = 5000
+"""Broker 4.3.1 allows 0 to 15000 (group.consumer.max.assignment.interval.ms)."""
+SEEN_LIMIT: Final = 5.0
+"""Seconds that brokers may take to read a setting that was put back."""
+_LOOK: Final = 0.05
+_NOTE: Final = "join-window"
+
+
+class JoinWindow:
+    """One group's assignment interval, widened and put back."""
+
+    def __init__(
+        self,
+        group: str,
+        store: Store,
+        settings: "GroupAdmin",
+        *,
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        self._group = group
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._say = say
+
+    def widen(self) -> str | None:
+        """Widen it; None, or why it stays as it is (the joins may then cost one each)."""
+        try:
+            if self._store.note(self._group, _NOTE) is None:
+                before = self._settings.group_setting(self._group, SETTING)
+                if before is not None and int(before) >= WIDE_MS:
+                    return None  # its owner wants it at least as wide
+                self._store.put_note(self._group, _NOTE, {"before": before})
+            self._settings.set_group_setting(self._group, SETTING, str(WIDE_MS))
+        except FleetError as error:
+            return f"{SETTING} was not raised, so joins may be assigned one by one: {error}"
+        return None
+
+    def restore(self) -> bool:
+        """Put back what stood before the last `widen`, whoever did it; whether it was due.
+
+        Where the cluster does not take it, that is said and the note stays for the next actor.
+        """
+        note = self._store.note(self._group, _NOTE)
+        if note is None:
+            return False
+        value = None if note["before"] is None else str(note["before"])
+        try:
+            self._settings.set_group_setting(self._group, SETTING, value)
+            gone = self._await_gone()
+        except FleetError as error:
+            self._say(f"  {SETTING} of {self._group} could not be put back yet: {error}")
+            return True
+        if not gone:
+            self._say(f"  {SETTING} of {self._group} is put back, but brokers do not show it yet")
+            return True
+        self._store.put_note(self._group, _NOTE, None)
+        self._say(f"  {SETTING} of {self._group} is {value or 'the default'} again")
+        return True
+
+    def _await_gone(self) -> bool:
+        """Whether our value is read no more, within `SEEN_LIMIT`."""
+        deadline = self._clock.monotonic() + SEEN_LIMIT
+        while self._settings.group_setting(self._group, SETTING) == str(WIDE_MS):
+            if self._clock.monotonic() >= deadline:
+                return False
+            self._clock.sleep(_LOOK)
+        return True

@@ -16,12 +16,7 @@ from typing import Any
 
 from fleet.act.runtime import Runtime
 from fleet.clock import Clock
-from fleet.config.settings import (
-    WorkerSettings,
-    revision_of,
-    same_worker,
-    settings_if_readable,
-)
+from fleet.config.settings import WorkerSettings, revision_of, same_worker, settings_if_readable
 from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.errors import CodeElsewhere, Refused
 from fleet.system.code import code_digest

@@ -14,9 +14,8 @@ from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec, GroupSpec, RuntimeSpec
 from fleet.decide.adopted import Adopted
-from fleet.decide.vetoes import Vetoes
-from fleet.model import Plan
-from fleet.model.findings import Finding
+from fleet.decide.world import Vetoes
+from fleet.model import Finding, Plan
 from fleet.slots import WorkerProcess
 from fleet.slots.store import Store
 from fleet.system.log_files import LogPart

@@ -37,10 +37,9 @@ from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.extras import need
 from fleet.system import class_sharing, spark_python
 from fleet.system.home import fleet_home, read_state, write_state
-from fleet.system.home_processes import environment, home_processes, python_path
 from fleet.system.log_files import last_line, set_aside
 from fleet.system.ports import PortTaken, free_ports, is_free, is_listening
-from fleet.system.processes import ProcessId, end, spawn
+from fleet.system.processes import ProcessId, end, environment, home_processes, python_path, spawn
 from fleet.system.processes import alive as process_alive
 from fleet.system.retrying import retry
 

@@ -10,32 +10,287 @@ again. Cost: 310 MB of memory a node, 5 s to start.
 import base64
 import contextlib
 import functools
+import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from fleet.broker import node as nodes_
-from fleet.broker.jars import Kafka, find_kafka
-from fleet.broker.node_config import HOST, NodeConfig, check_host, check_overrides, tool_logging
+from fleet.broker.jars import Kafka, find_kafka, java_environment
+from fleet.broker.node_config import (
+    HOST,
+    NodeConfig,
+    check_host,
+    check_overrides,
+    server_logging,
+    server_properties,
+    tool_logging,
+)
 from fleet.broker.secrets import SCRAM_ONLY, Logins, Secrets
-from fleet.broker.state import BrokerState, as_json, from_json
 from fleet.config.spec import ClusterSpec, Security
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.security import client_config
-from fleet.system import processes
-from fleet.system.home import make_home, read_state, write_state
-from fleet.system.locking import locked
-from fleet.system.ports import PortTaken, free_ports
+from fleet.system import class_sharing, processes
+from fleet.system.home import locked, make_home, read_state, write_state, write_whole
+from fleet.system.ports import PortTaken, free_ports, is_free
+from fleet.system.processes import ProcessId
 from fleet.system.retrying import retry
 from fleet.text import plural
+
+# What the embedded broker keeps between processes: nodes, ports, who runs them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerState:
+    """What is kept between processes."""
+
+    cluster_id: str
+    nodes: tuple[NodeConfig, ...]
+    secure: bool = False
+    logins: Logins = SCRAM_ONLY
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    processes: Mapping[int, ProcessId] = field(default_factory=dict)
+
+    def process(self, node: NodeConfig) -> ProcessId | None:
+        """The node's living process."""
+        known = self.processes.get(node.id)
+        return known if known is not None and processes.alive(known) else None
+
+    def with_process(self, node: NodeConfig, process: ProcessId) -> "BrokerState":
+        """With that process as the node's."""
+        return replace(self, processes={**self.processes, node.id: process})
+
+    def at(self, host: str) -> "BrokerState":
+        """With nodes that clients reach at `host`."""
+        return replace(self, nodes=tuple(replace(node, host=host) for node in self.nodes))
+
+    @property
+    def host(self) -> str:
+        """Where clients reach the nodes."""
+        return self.nodes[0].host
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Of all nodes, running or not."""
+        return ",".join(node.address for node in self.nodes)
+
+
+def as_json(state: BrokerState) -> dict[str, Any]:
+    """For state.json."""
+    return {
+        "host": state.host,
+        "cluster_id": state.cluster_id,
+        "secure": state.secure,
+        "jwks": state.logins.jwks,
+        "client_ca": None if state.logins.client_ca is None else str(state.logins.client_ca),
+        "overrides": dict(state.overrides),
+        "nodes": [
+            {
+                "id": node.id,
+                "port": node.port,
+                "controller_port": node.controller_port,
+                "certificate_port": node.certificate_port,
+                "process": process.as_json() if (process := state.processes.get(node.id)) else None,
+            }
+            for node in state.nodes
+        ],
+    }
+
+
+def from_json(kept: Mapping[str, Any], folder: Path) -> BrokerState:
+    """From state.json of `folder`; KeyError, TypeError or ValueError where it is none."""
+    nodes = tuple(
+        NodeConfig(
+            id=int(each["id"]),
+            port=int(each["port"]),
+            controller_port=int(each["controller_port"]),
+            home=folder / f"node-{int(each['id'])}",
+            host=str(kept.get("host", HOST)),
+            certificate_port=each.get("certificate_port"),
+        )
+        for each in kept["nodes"]
+    )
+    return BrokerState(
+        cluster_id=str(kept["cluster_id"]),
+        nodes=nodes,
+        secure=bool(kept.get("secure", False)),
+        logins=Logins(
+            jwks=kept.get("jwks"),
+            client_ca=Path(kept["client_ca"]) if kept.get("client_ca") else None,
+        ),
+        overrides={str(key): str(value) for key, value in kept["overrides"].items()},
+        processes={
+            int(each["id"]): ProcessId.from_json(each["process"])
+            for each in kept["nodes"]
+            if each["process"] is not None
+        },
+    )
+
+
+# One node's process: prepare its folder, start it, tell why it did not start.
+#
+# The process lives in a session of its own and outlives the starter. It is known by pid, start
+# time and boot id, and by the path of its server.properties among its arguments, for a starter
+# that was killed between the start and writing it down.
+
+
+_FORMAT_SECONDS: Final = 60.0
+_QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+
+
+def prepare(
+    kafka: Kafka,
+    node: NodeConfig,
+    nodes: Sequence[NodeConfig],
+    *,
+    cluster_id: str,
+    overrides: Mapping[str, str],
+    secrets: Secrets | None = None,
+    logins: Logins = SCRAM_ONLY,
+) -> None:
+    """Write the node's configuration; format its storage where that was never done.
+
+    With `secrets` the node is a secure one, and formatting makes the first two users.
+    """
+    # What ACLs keep from a user of the broker, no user of the machine shall read in its files.
+    node.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    security = secrets.settings(logins) if secrets else {}
+    write_whole(node.properties, server_properties(node, nodes, overrides, security))
+    write_whole(node.home / "log4j2.xml", server_logging())
+    if (node.data / "meta.properties").exists():
+        return
+    with secrets.format_arguments() if secrets else contextlib.nullcontext(()) as arguments:
+        _format(kafka, node, ["-t", cluster_id, "-c", str(node.properties), *arguments])
+
+
+def _format(kafka: Kafka, node: NodeConfig, arguments: Sequence[str]) -> None:
+    argv = [
+        str(kafka.java), *_QUICK_JVM, *shared_classes(kafka), "-Xmx128m", "-cp", kafka.classpath,
+        "kafka.tools.StorageTool", "format", "--ignore-formatted", *arguments,
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=_FORMAT_SECONDS,
+            check=False,
+            env=java_environment(),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FleetError(
+            f"formatting {node.data} took more than {_FORMAT_SECONDS:.0f} s: is the disk slow?"
+        ) from error
+    if done.returncode != 0:
+        told = " ".join(_telling((done.stderr + done.stdout).splitlines())[:3])
+        raise FleetError(f"cannot format {node.data} for Kafka: {told[:800]}")
+
+
+def shared_classes(kafka: Kafka) -> list[str]:
+    """Options for a JVM on the same jars: a broker's archive of classes, where there is one.
+
+    A tool starts in two thirds of its time.
+    """
+    found = class_sharing.options("kafka", kafka.java, kafka.libs)
+    return [] if class_sharing.writes(found) else found
+
+
+def launch(kafka: Kafka, node: NodeConfig, logins: Logins = SCRAM_ONLY) -> ProcessId:
+    """Start a prepared node; returns at once. `output.log` begins anew, the others go on."""
+    node.output.unlink(missing_ok=True)
+    # Kafka fetches keys only from where its command line allows.
+    keys = "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls="
+    argv = [
+        str(kafka.java), "-Xmx512m", "-Xms128m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+        *class_sharing.options("kafka", kafka.java, kafka.libs),
+        "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true", "-Duser.timezone=UTC",
+        f"-Dlog4j2.configurationFile={node.home / 'log4j2.xml'}", f"-Dfleet.logs={node.home}",
+        *([f"{keys}{logins.jwks}"] if logins.jwks else []),
+        "-cp", kafka.classpath, "kafka.Kafka", str(node.properties),
+    ]  # fmt: skip
+    return processes.spawn(argv, log=node.output, env=java_environment(), cwd=node.home)
+
+
+def run_tool(
+    kafka: Kafka, logging_file: Path, main_class: str, args: Sequence[str], *, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's command-line classes; FleetError where it does not end in `timeout` s."""
+    if main_class.startswith("org.apache.kafka.tools.") and not kafka.has("kafka-tools"):
+        raise FleetError(f"{kafka.libs} holds no kafka-tools-*.jar, which has {main_class}")
+    argv = [
+        str(kafka.java), *_QUICK_JVM, *shared_classes(kafka), "-Xmx256m", "-Duser.timezone=UTC",
+        f"-Dlog4j2.configurationFile={logging_file}",
+        "-cp", kafka.classpath, main_class, *args,
+    ]  # fmt: skip
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=java_environment(),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FleetError(f"{main_class} did not end within {timeout:.0f} s") from error
+
+
+def find_running(node: NodeConfig) -> ProcessId | None:
+    """A running process of this node that nobody wrote down."""
+    return processes.find("kafka.Kafka", str(node.properties))
+
+
+def ports_taken(node: NodeConfig) -> list[int]:
+    """Which of the node's ports somebody listens on."""
+    wanted = [(node.host, node.port), (HOST, node.controller_port)]
+    if node.certificate_port is not None:
+        wanted.append((node.host, node.certificate_port))
+    return [port for host, port in wanted if not is_free(port, host)]
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last `count` lines of a log, [] where there is none. Reads at most 256 KiB."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 256 * 1024))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return lines[-count:] if count > 0 else []
+
+
+def last_words(node: NodeConfig) -> str:
+    """What a node that did not come up wrote last, for an error message."""
+    logged = _telling(last_lines(node.server_log, 200))
+    errors = [line for line in logged if " ERROR " in line or " FATAL " in line or "Caused" in line]
+    lines = _telling(last_lines(node.output, 50))[:3] + (errors[-6:] or logged[-6:])
+    return "\n".join(f"  {line[:300]}" for line in lines) or "  (it wrote nothing)"
+
+
+def _telling(lines: Sequence[str]) -> list[str]:
+    """Without the frames of stack traces."""
+    return [line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "..."))]
+
+
+def is_here(host: str) -> bool:
+    """Whether that address is one of this machine's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
 
 SCHEMA: Final = 1
 LEAST_FREE_BYTES: Final = 1024**3
@@ -150,7 +405,7 @@ class Broker:
         except FleetError as error:
             state = self._load() or state
             ended = [node for node in state.nodes if state.process(node) is None]
-            if not any(map(nodes_.ports_taken, ended)):
+            if not any(map(ports_taken, ended)):
                 raise
             self._stop(0.0)
             self._clear()
@@ -166,7 +421,7 @@ class Broker:
                 self.secrets.ensure(kafka.java, data=formatted, host=state.host)
             self._save(state)  # a node that is formatted for a cluster is of no other one
             for each in dead:
-                nodes_.prepare(
+                prepare(
                     kafka,
                     each,
                     state.nodes,
@@ -177,7 +432,7 @@ class Broker:
                 )
             self._save(state)
             for each in dead:
-                state = state.with_process(each, nodes_.launch(kafka, each, state.logins))
+                state = state.with_process(each, launch(kafka, each, state.logins))
                 self._save(state)
         if say and dead:
             say(f"waiting for {state.bootstrap_servers}")
@@ -241,7 +496,7 @@ class Broker:
         with tempfile.NamedTemporaryFile("w", suffix=".xml", encoding="utf-8") as file:
             file.write(tool_logging())
             file.flush()
-            return nodes_.run_tool(kafka, Path(file.name), main_class, args, timeout=timeout)
+            return run_tool(kafka, Path(file.name), main_class, args, timeout=timeout)
 
     def _found(self, say: Say | None) -> Kafka:
         if self._kafka is None:
@@ -257,12 +512,12 @@ class Broker:
                 f"{LEAST_FREE_BYTES // 2**20}: make room or point FLEET_HOME elsewhere"
             )
         for each in dead:
-            if not nodes_.is_here(each.host):
+            if not is_here(each.host):
                 raise FleetError(
                     f"no interface of this machine has the broker's address {each.host}: bring it "
                     "back, or name another by --listen"
                 )
-            taken = nodes_.ports_taken(each)
+            taken = ports_taken(each)
             if taken:
                 raise FleetError(
                     f"port {taken[0]} of {each.host}, kept for node {each.id}, is taken by another "
@@ -290,7 +545,7 @@ class Broker:
         """Find nodes that were started by someone who was killed before writing it down."""
         for each in state.nodes:
             if state.process(each) is None:
-                found = nodes_.find_running(each)
+                found = find_running(each)
                 if found is not None:
                     state = state.with_process(each, found)
                     self._save(state)
@@ -387,7 +642,7 @@ def _check_alive(state: BrokerState) -> None:
         if state.process(node) is None:
             raise FleetError(
                 f"node {node.id} ended while it started; its last words ({node.server_log}):\n"
-                f"{nodes_.last_words(node)}"
+                f"{last_words(node)}"
             )
 
 
@@ -395,7 +650,7 @@ def _no_answer(state: BrokerState, node: NodeConfig, seen: int | None, wait: flo
     answer = "does not answer" if seen is None else f"sees {seen} of {len(state.nodes)} nodes"
     return (
         f"node {node.id} at {node.address} {answer} after {wait:.0f} s; the last lines of "
-        f"{node.server_log}:\n{nodes_.last_words(node)}"
+        f"{node.server_log}:\n{last_words(node)}"
     )
 
 

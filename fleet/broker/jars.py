@@ -24,8 +24,7 @@ from typing import Final
 
 from fleet.errors import FleetError, Unreachable
 from fleet.extras import pip_line
-from fleet.system.home import cache_home
-from fleet.system.locking import locked
+from fleet.system.home import cache_home, locked
 from fleet.system.retrying import retry
 
 KAFKA: Final = "4.3.1"

@@ -9,17 +9,20 @@ import functools
 import getpass
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from fleet.errors import ConfigError, FleetError
 
 if TYPE_CHECKING:
+    from fleet.config.spec import FleetSpec, GroupSpec
     from fleet.manager.cycle import Fleet
+
 
 Output = Literal["table", "json"]
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
@@ -158,3 +161,196 @@ def dry_run_option(command: AnyCommand) -> AnyCommand:
     return click.option("--dry-run", is_flag=True, help="Print the plan without carrying it out.")(
         command
     )
+
+
+# What a shell offers at Tab: groups, slots and topics, as fleet.yaml has them.
+#
+# Problem: a shell waits for the answer, and shows what is wrong in the middle of the command line.
+# Choice: only the file is read, by YAML alone and without judging it; no cluster is asked, and
+# whatever fails offers nothing. Cost: groups that nobody declared are not offered, nor names that
+# come from the environment; slots are those up to `replicas.max`.
+
+
+_MOST_SLOTS: Final = 200
+
+
+def group_names(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Declared groups that are not named yet."""
+    there = ctx.params.get("groups") or ()
+    names = [str(each["group"]) for each in _fleets(ctx)[1]]
+    return _offered([name for name in names if name not in there], incomplete)
+
+
+def slot_numbers(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Slots that the named group may have."""
+    defaults, fleets = _fleets(ctx)
+    named = _named(ctx)
+    there = ctx.params.get("slots") or ()
+    for each in fleets:
+        if each["group"] == named:
+            replicas = {**_mapping(defaults.get("replicas")), **_mapping(each.get("replicas"))}
+            most = replicas.get("max")
+            numbers = range(min(most, _MOST_SLOTS) if isinstance(most, int) else 0)
+            return _offered([str(n) for n in numbers if n not in there], incomplete)
+    return []
+
+
+def topic_ranges(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    incomplete: str,
+) -> list[CompletionItem]:
+    """The named group's topics, each as the beginning of T:P:A-B."""
+    topics = [
+        f"{topic}:"
+        for each in _fleets(ctx)[1]
+        if each["group"] == _named(ctx) and isinstance(each.get("topics"), list)
+        for topic in each["topics"]
+        if not str(topic).startswith("^")
+    ]
+    return _offered(topics, incomplete)
+
+
+def _named(ctx: click.Context) -> str | None:
+    """The first GROUP. Behind an option that waits for its value, click left it in `args`."""
+    groups = ctx.params.get("groups") or ctx.args
+    return ctx.params.get("group") or next(iter(groups), None)
+
+
+def _offered(words: list[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+def _fleets(ctx: click.Context) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """`defaults` and the fleets of the file as they are written; nothing where it has none."""
+    tree = _mapping(_read(ctx.ensure_object(Invocation).path()))
+    fleets = tree.get("fleets")
+    found = [_mapping(each) for each in fleets] if isinstance(fleets, list) else []
+    return _mapping(tree.get("defaults")), [
+        each for each in found if "group" in each and "${" not in str(each["group"])
+    ]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _read(path: Path) -> Any:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(path.read_bytes(), Loader=loader)  # noqa: S506 - a safe one, in C
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+
+
+# Which groups a command is for: the same arguments and one rule for all of them.
+#
+# A command that can be for many takes `[GROUP]...` or `--select KEY=VALUE`. Without either, one
+# that looks or starts is for all groups, and one that changes wants `--all`, so that nothing is
+# changed by a name that was left out.
+
+
+Pair = tuple[str, str]
+
+
+class Label(click.ParamType[Pair]):
+    """`KEY=VALUE`: a label of fleet.yaml, or the owner."""
+
+    name = "label"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Pair:
+        """Key and value."""
+        key, equals, wanted = str(value).partition("=")
+        if not key or not equals:
+            self.fail(f"{value!r} is not KEY=VALUE, such as owner=team-orders", param, ctx)
+        return key, wanted
+
+
+group_argument = click.argument("group", shell_complete=group_names)
+groups_argument = click.argument(
+    "groups", nargs=-1, metavar="[GROUP]...", shell_complete=group_names
+)
+
+
+def all_option(text: str) -> Callable[[AnyCommand], AnyCommand]:
+    """`--all`, with what it means for this command."""
+    return click.option("--all", "everything", is_flag=True, help=text)
+
+
+def select_option(command: AnyCommand) -> AnyCommand:
+    """`--select KEY=VALUE`."""
+    return click.option(
+        "--select",
+        type=Label(),
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Declared groups with this label or owner; repeatable, all must hold.",
+    )(command)
+
+
+def one_way(groups: Sequence[str], select: Sequence[Pair], *, everything: bool = False) -> None:
+    """UsageError where groups are named in two ways."""
+    if sum((bool(groups), bool(select), everything)) > 1:
+        raise click.UsageError("GROUP, --select and --all are three ways: take one of them")
+
+
+def required(
+    groups: Sequence[str], select: Sequence[Pair], *, everything: bool | None = None
+) -> None:
+    """UsageError where groups are named in no way or in two; everything None: there is no --all."""
+    one_way(groups, select, everything=bool(everything))
+    if not (groups or select or everything):
+        ways = "" if everything is None else ", or --all"
+        raise click.UsageError(f"name one GROUP or more, or --select KEY=VALUE{ways}")
+
+
+def chosen(
+    fleet: "Fleet",
+    groups: Sequence[str],
+    select: Sequence[Pair] = (),
+    *,
+    among: "Callable[[GroupSpec], bool]" = lambda _: True,
+) -> tuple[str, ...]:
+    """The declared groups that are meant: those named, else those of `among` with the labels.
+
+    ConfigError for a name that fleet.yaml does not declare, and for labels that no group has.
+    """
+    if groups:
+        return tuple(dict.fromkeys(fleet.group(name).group for name in groups))
+    labelled = [spec for spec in fleet.spec.fleets if all(_has(spec, pair) for pair in select)]
+    if select and not labelled:
+        wanted = ", ".join(f"{key}={value}" for key, value in select)
+        keys = ", ".join(sorted({"owner", *(key for f in fleet.spec.fleets for key in f.labels)}))
+        raise ConfigError(f"{fleet.config} declares no group with {wanted}; keys there are: {keys}")
+    return tuple(spec.group for spec in labelled if among(spec))
+
+
+def with_worker(spec: "FleetSpec", group: str, config: Path) -> "GroupSpec":
+    """What is declared of a group; ConfigError where it has no worker."""
+    found = spec.fleet(group)
+    if found is None or found.worker is None:
+        known = ", ".join(f.group for f in spec.fleets if f.worker is not None) or "none"
+        raise ConfigError(
+            f"{config} declares no worker of a group {group!r}; those with one: {known}"
+        )
+    return found
+
+
+def acting(fleet: "Fleet") -> "Callable[[GroupSpec], bool]":
+    """Whether a group has mode: act."""
+    return lambda spec: fleet.spec.mode_of(spec) == "act"
+
+
+def _has(spec: "GroupSpec", pair: Pair) -> bool:
+    key, value = pair
+    return (spec.labels | ({"owner": spec.owner} if spec.owner else {})).get(key) == value

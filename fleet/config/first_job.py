@@ -9,14 +9,112 @@ hand.
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from textwrap import indent
+from typing import Any
 
-from fleet.config.dagster_instance import dagster_yaml
+import click
+import yaml
+
 from fleet.config.topic_patterns import topic_entry
 from fleet.errors import ConfigError
+
+# Dagster's instance as Fleet wants it: where its state lies, what bounds its runs.
+#
+# Problem: the file dagster.yaml is written for a new folder, for the pod of the manager, and lies
+# in the repository with a reason for each line. Choice: its values are here, the first two are
+# made of them, and a test holds the third equal. Cost: a new folder's file says more than it would
+# need.
+
+
+def dagster_instance(state: str) -> dict[str, Any]:
+    """With its state in that folder: every path is spelled out, so that it holds without
+    DAGSTER_HOME, too.
+    """
+    return {
+        "storage": {"sqlite": {"base_dir": state}},
+        "local_artifact_storage": {
+            "module": "dagster._core.storage.root",
+            "class": "LocalArtifactStorage",
+            "config": {"base_dir": state},
+        },
+        "compute_logs": {
+            "module": "dagster.core.storage.local_compute_log_manager",
+            "class": "LocalComputeLogManager",
+            "config": {"base_dir": f"{state}/compute_logs"},
+        },
+        "concurrency": {"runs": {"max_concurrent_runs": 6}},
+        "run_monitoring": {
+            "enabled": True,
+            "poll_interval_seconds": 30,
+            "start_timeout_seconds": 180,
+            "cancel_timeout_seconds": 120,
+            "max_runtime_seconds": 21600,
+        },
+        "run_retries": {"enabled": False},
+        "retention": {
+            "sensor": {"purge_after_days": {"skipped": 1, "success": 7, "failure": 30}},
+            "schedule": {"purge_after_days": {"skipped": 1, "success": 30, "failure": 30}},
+        },
+        "sensors": {"use_threads": True, "num_workers": 2},
+        "telemetry": {"enabled": False},
+        "nux": {"enabled": False},
+    }
+
+
+def dagster_yaml(state: str) -> str:
+    """The same as a file of a new folder."""
+    head = "# Dagster's own state, beside Fleet's. Changes are resumed under a lease: no retries.\n"
+    text: str = yaml.safe_dump(dagster_instance(state), sort_keys=False, default_flow_style=None)
+    return head + text
+
+
+# What `fleet init --job` writes beside a fleet.yaml, and into it.
+#
+# Problem: a file that is there must not be broken by what is added to it. Choice: the whole text
+# is judged as the file that it will be, and only then written. Cost: it is read twice.
+
+
+def write_first_job(path: Path, group: str, topic: str) -> None:
+    """Declare the group in the fleet.yaml that is there, and write what it needs beside it.
+
+    Raises ConfigError where the group is declared already, or its lines do not fit the file.
+    """
+    from fleet.config.load import load  # noqa: PLC0415 - a demo needs none of it
+    from fleet.system.home import write_whole  # noqa: PLC0415
+
+    before = load(path, os.environ)
+    if any(each.group == group for each in before.fleets):
+        raise ConfigError(
+            f"{path} declares group {group} already: give it a `worker:`, or name another group"
+        )
+    text = declared(path.read_text(encoding="utf-8"), group, topic)
+    try:
+        load(path, os.environ, text=text)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{path} is left as it is: with a job for group {group} as its first fleet it would "
+            f"not be valid:\n{error}"
+        ) from error
+    write_whole(path, text)
+    click.echo(f"{path}: group {group} with a worker, mode: act")
+    for name, content in files(group, path.parent.absolute()).items():
+        target = path.parent / name
+        if target.exists():
+            click.echo(f"{target}: is there already, left as it is")
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, content)
+        click.echo(f"{target}: written")
+    click.echo("Next:")
+    click.echo(f"  pytest {path.parent / test_of(group)}  the job's own test")
+    click.echo(f"  fleet test {group:<16} the job once, on records of its topic")
+    click.echo("  fleet up                    workers start")
+    click.echo(f"  fleet logs {group:<16} what they write")
+
 
 _JOB = '''\
 """What group {group} does with each batch of records. docs/jobs.md has more."""

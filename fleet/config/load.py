@@ -11,22 +11,450 @@ where the fleet names another tag. A fleet without `worker:` has none, that is, 
 people's and only observed, unless the defaults' worker is complete (has an entrypoint).
 """
 
+import difflib
 import json
 import re
 import textwrap
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import ValidationError
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from fleet.config.client_properties import ClientProperties, client_properties
-from fleet.config.references import LOGIN, only_reference
-from fleet.config.spec import FleetSpec, GroupSpec, Security
-from fleet.config.spec_problems import is_secret_key, nearest, never_inline, problems_of
-from fleet.config.yaml_tree import Problem, YamlNode, join, read_tree
+from fleet.config.references import LOGIN, expand, looked_up_late, malformed, only_reference
+from fleet.config.spec import FleetSpec, GroupSpec, Security, seconds
 from fleet.errors import ConfigError
+
+# YAML text as a tree that remembers where each value was written.
+#
+# Problem: an error in a file of a thousand fleets is of use only with its line, also where the
+# value was inherited from `defaults:`. Choice: PyYAML's composed nodes become our own `YamlNode`s
+# with line and path, so that merging moves a value together with its origin. Cost: anchors are
+# expanded (bounded), merge keys (`<<`) are refused in favour of `defaults:`.
+
+
+MAX_NODES = 200_000
+"""Values in one file, aliases expanded: an alias bomb ends here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One line of a ConfigError: where, which key, what is wrong."""
+
+    line: int
+    path: str
+    text: str
+
+    def render(self, file: str) -> str:
+        """`fleet.yaml:12: fleets[0].group: …`."""
+        where = f"{self.path}: " if self.path else ""
+        return f"{file}:{self.line}: {where}{self.text}"
+
+
+@dataclass(slots=True, kw_only=True)
+class YamlNode:
+    """A mapping, a list or a scalar, with the line (from 1) and the path it was written at."""
+
+    value: Any
+    line: int
+    path: str
+    shown: str | None = None
+    """The text to show in an error instead of the value: `${NAME}` as written, not what it held."""
+
+    def plain(self) -> Any:
+        """The value without its origin."""
+        if isinstance(self.value, dict):
+            return {key: child.plain() for key, child in self.value.items()}
+        if isinstance(self.value, list):
+            return [child.plain() for child in self.value]
+        return self.value
+
+    def at(self, steps: tuple[str | int, ...]) -> tuple["YamlNode", tuple[str | int, ...]]:
+        """The deepest node on that way, and the steps that lead on from it."""
+        node = self
+        for index, step in enumerate(steps):
+            held = node.value
+            inside = isinstance(held, list) and isinstance(step, int) and step < len(held)
+            if not inside and not (isinstance(held, dict) and step in held):
+                return node, steps[index:]
+            node = held[step]
+        return node, ()
+
+
+def join(path: str, step: str | int) -> str:
+    """`fleets` and 0 → `fleets[0]`; `fleets[0]` and `worker` → `fleets[0].worker`."""
+    if isinstance(step, int):
+        return f"{path}[{step}]"
+    return f"{path}.{step}" if path else step
+
+
+@dataclass(slots=True)
+class YamlReading:
+    """Turns composed YAML into Nodes, expands `${NAME}`, collects what is wrong on the way."""
+
+    environ: Mapping[str, str]
+    problems: list[Problem] = field(default_factory=list)
+    _count: int = 0
+    _open: set[int] = field(default_factory=set)
+    _constructor: yaml.constructor.SafeConstructor = field(
+        default_factory=yaml.constructor.SafeConstructor
+    )
+
+    def node(self, source: yaml.Node, path: str = "", line: int | None = None) -> YamlNode:
+        """One composed node and all below it; `line` is that of its key where it has one."""
+        at = source.start_mark.line + 1 if line is None else line
+        self._count += 1
+        if self._count > MAX_NODES or id(source) in self._open:
+            text = (
+                "an alias contains itself"
+                if id(source) in self._open
+                else f"more than {MAX_NODES:,} values; split the file by cluster"
+            )
+            if self._count <= MAX_NODES + 1:
+                self.problems.append(Problem(line=at, path=path, text=text))
+            return YamlNode(value=None, line=at, path=path)
+        self._open.add(id(source))
+        try:
+            if isinstance(source, yaml.MappingNode):
+                return self._mapping(source, path, at)
+            if isinstance(source, yaml.SequenceNode):
+                items = [
+                    self.node(item, join(path, index)) for index, item in enumerate(source.value)
+                ]
+                return YamlNode(value=items, line=at, path=path)
+            return self._scalar(source, path, at)
+        finally:
+            self._open.discard(id(source))
+
+    def _mapping(self, source: yaml.MappingNode, path: str, line: int) -> YamlNode:
+        held: dict[str, YamlNode] = {}
+        for key_node, value_node in source.value:
+            at = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(Problem(line=at, path=path, text="a key must be a word"))
+                continue
+            # The text as written: YAML 1.1 would read the key `on` as true.
+            key = str(key_node.value)
+            if key == "<<":
+                text = "merge keys (<<) are not supported; write what fleets share under defaults:"
+                self.problems.append(Problem(line=at, path=path, text=text))
+                continue
+            if key in held:
+                text = f"is written twice, first in line {held[key].line}; keep one"
+                self.problems.append(Problem(line=at, path=join(path, key), text=text))
+                continue
+            held[key] = self.node(value_node, join(path, key), at)
+        return YamlNode(value=held, line=line, path=path)
+
+    def _scalar(self, source: yaml.Node, path: str, line: int) -> YamlNode:
+        try:
+            value = self._constructor.construct_object(source)
+        except (yaml.YAMLError, ValueError) as error:
+            text = f"{source.value!r} cannot be read ({_problem_of(error)}); write it in quotes"
+            self.problems.append(Problem(line=line, path=path, text=text))
+            return YamlNode(value=None, line=line, path=path)
+        # YAML 1.1 reads on, yes and 2026-11-21 as other than text; YAML 1.2 and people do not.
+        word = isinstance(value, bool) and source.value.lower() not in {"true", "false"}
+        if word or not (value is None or isinstance(value, bool | int | float | str)):
+            value = source.value
+        if not isinstance(value, str):
+            return YamlNode(value=value, line=line, path=path)
+        return self._expanded(value, path, line)
+
+    def _expanded(self, text: str, path: str, line: int) -> YamlNode:
+        if looked_up_late(path, text):
+            value, missing = text, malformed(text)
+        else:
+            value, missing = expand(text, self.environ)
+        self.problems.extend(Problem(line=line, path=path, text=each) for each in missing)
+        return YamlNode(value=value, line=line, path=path, shown=text if value != text else None)
+
+
+def _problem_of(error: Exception) -> str:
+    return str(getattr(error, "problem", None) or error)
+
+
+def read_tree(text: str, environ: Mapping[str, str]) -> tuple[YamlNode | None, list[Problem]]:
+    """The file's tree (None where it is empty or no YAML) and what is wrong with it."""
+    try:
+        return _read_tree(text, environ)
+    except RecursionError:
+        told = "nests deeper than any setting; look for brackets that are never closed"
+        return None, [Problem(line=1, path="", text=told)]
+
+
+def _read_tree(text: str, environ: Mapping[str, str]) -> tuple[YamlNode | None, list[Problem]]:
+    try:
+        source = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        hint = ""
+        written = text.splitlines()[line - 1] if line <= len(text.splitlines()) else ""
+        if "${" in written:
+            hint = '; inside {…} put a reference in quotes: "${NAME}"'
+        elif "\t" in written:
+            hint = "; indent with spaces, not tabs"
+        return None, [Problem(line=line, path="", text=f"is no YAML: {_problem_of(error)}{hint}")]
+    except yaml.YAMLError as error:
+        return None, [Problem(line=1, path="", text=f"is no YAML: {_problem_of(error)}")]
+    if source is None:
+        return None, []
+    reading = YamlReading(environ=environ)
+    return reading.node(source), reading.problems
+
+
+# What pydantic found wrong with a specification, as lines a person can act on.
+#
+# Problem: pydantic names a model, a union tag and an error type; the author of a fleet.yaml needs
+# the key as written, the value, the nearest or all allowed ones. Choice: the schema itself (the
+# annotations of `fleet.config.spec`) is asked what is allowed at an error's place, so a new key or
+# bound needs no second list. Cost: this walks typing's internals.
+
+
+_TAG_KEYS = {"worker": "protocol", "scaling": "policy", "runtime": "kind"}
+_SECRET = re.compile(r"password|secret|token|jaas|passphrase", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)\S*@")
+"""In an address: nobody should write one there, and nobody sees it then."""
+_HINTS = {
+    "entrypoint": "write package.module:function",
+    "name": "write letters, digits, '.', '_' and '-', up to 64, the first a letter or digit",
+    "spark": "write shared, sc://host:port or local[n]",
+}
+_KINDS = {"int": "whole number", "float": "number", "bool": "true or false", "string": "text"}
+
+
+def problems_of(
+    error: ValidationError, root: YamlNode, spec: type[BaseModel] = FleetSpec
+) -> list[Problem]:
+    """Every finding of one validation against `spec`, in the file's order, each once."""
+    given: list[dict[str, Any]] = [dict(each) for each in error.errors(include_url=False)]
+    # A list whose entries are wrong counts as too short as well: only the entries are told.
+    places = [each["loc"] for each in given]
+    given = [
+        each
+        for each in given
+        if each["type"] != "too_short"
+        or not any(p[: len(each["loc"])] == each["loc"] and p != each["loc"] for p in places)
+    ]
+    found = {_problem(each, root, spec) for each in given}
+    return sorted(found, key=lambda p: (p.line, p.path, p.text))
+
+
+def nearest(word: str, allowed: list[str]) -> str:
+    """`; nearest: range (allowed: range, cooperative-sticky)`; without the first where none is."""
+    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    listed = ", ".join(allowed)
+    return f"; nearest: {close[0]} (allowed: {listed})" if close else f" (allowed: {listed})"
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a key asks for a secret's value; `…_env` and `…_file` name a place instead."""
+    return bool(_SECRET.search(key)) and not key.endswith(("_env", "_file"))
+
+
+def never_inline(key: str) -> str:
+    """What to do with a secret instead of writing it down."""
+    return (
+        f"a secret is never written in the file; write {key}_env with the name of an "
+        f"environment variable, or {key}_file with a path"
+    )
+
+
+def _problem(each: dict[str, Any], root: YamlNode, spec: type[BaseModel]) -> Problem:
+    place = _Place.of(each["loc"], spec)
+    node, rest = root.at(place.steps)
+    path = node.path
+    for step in rest:
+        path = join(path, step)
+    if each["type"] == "union_tag_invalid":
+        tag = _TAG_KEYS.get(str(place.steps[-1]), "")
+        allowed = [a.strip(" '") for a in str(each["ctx"]["expected_tags"]).split(",")]
+        node, _ = root.at((*place.steps, tag))
+        word = str(each["ctx"]["tag"])
+        return Problem(line=node.line, path=join(path, tag), text=_not_allowed(node, word, allowed))
+    if each["type"] == "extra_forbidden":
+        return Problem(line=node.line, path=path, text=_unknown_key(place))
+    text = _text(each, place, node)
+    return Problem(line=_line_named(text, node), path=path, text=text)
+
+
+def _line_named(text: str, node: YamlNode) -> int:
+    """What two keys cause together is on the line of the first one named that was written."""
+    for key in re.findall(r"\b[a-z_]+(?:\.[a-z_]+)+\b", text):
+        found, rest = node.at(tuple(key.split(".")))
+        if not rest:
+            return found.line
+    return node.line
+
+
+class _Place:
+    """Where an error is: the keys as written, and what the schema says of that place."""
+
+    __slots__ = ("annotation", "field", "model", "steps", "tag", "union")
+
+    def __init__(self, spec: type[BaseModel]) -> None:
+        self.steps: tuple[str | int, ...] = ()
+        self.model = spec
+        self.field: FieldInfo | None = None
+        self.annotation: Any = spec
+        self.union: Any = None
+        self.tag: str | None = None
+
+    @classmethod
+    def of(cls, loc: tuple[str | int, ...], spec: type[BaseModel]) -> "_Place":
+        """Walk the annotations along pydantic's location, dropping the union tags in it."""
+        place = cls(spec)
+        current: Any = spec
+        for step in loc:
+            variants = {v: m for m in _models(current) for v in [_tag_of(m)] if v is not None}
+            if isinstance(step, str) and step in variants and not _is_model(current):
+                place.union, place.tag = current, step
+                current = place.model = variants[step]
+                continue
+            place.steps = (*place.steps, step)
+            if isinstance(step, int):
+                current = next((a for a in get_args(_bare(current)) if a is not Ellipsis), Any)
+                place.field = None
+            else:
+                models = list(_models(current))
+                model = models[0] if models else None
+                info = model.model_fields.get(step) if model is not None else None
+                if model is not None:
+                    place.model = model
+                place.field = info
+                current = info.annotation if info is not None else Any
+        place.annotation = current
+        return place
+
+
+def _bare(annotation: Any) -> Any:
+    """Without Annotated and without `| None`."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if get_origin(annotation) in {Union, UnionType}:
+        inner = [a for a in get_args(annotation) if a is not NoneType]
+        if len(inner) == 1:
+            return _bare(inner[0])
+    return annotation
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    bare = _bare(annotation)
+    if _is_model(bare):
+        yield bare
+    elif get_origin(bare) in {Union, UnionType}:
+        for each in get_args(bare):
+            yield from _models(each)
+
+
+def _tag_of(model: type[BaseModel]) -> str | None:
+    for key in _TAG_KEYS.values():
+        info = model.model_fields.get(key)
+        if info is not None and get_origin(info.annotation) is Literal:
+            return str(get_args(info.annotation)[0])
+    return None
+
+
+def _literals(annotation: Any) -> list[str]:
+    bare = _bare(annotation)
+    return [str(a) for a in get_args(bare)] if get_origin(bare) is Literal else []
+
+
+def _bounds(info: FieldInfo | None) -> str:
+    """`1 to 10000`, as the field's limits say; empty where it has none."""
+    if info is None:
+        return ""
+    limits: list[Any] = [*info.metadata]
+    for each in get_args(info.annotation):  # an optional field keeps its limits in the union
+        for given in getattr(each, "__metadata__", ()):
+            limits.extend(given.metadata if isinstance(given, FieldInfo) else [given])
+    low = next((limit.ge for limit in limits if hasattr(limit, "ge")), None)
+    high = next((limit.le for limit in limits if hasattr(limit, "le")), None)
+    unit = "s" if any(getattr(limit, "func", None) is seconds for limit in limits) else ""
+    if low is None:
+        return ""
+    least = f"{_number(low)}{unit}"
+    return f"{least} or more" if high is None else f"{least} to {_number(high)}{unit}"
+
+
+def _number(number: float) -> str:
+    return str(int(number)) if number == int(number) else f"{number:g}"
+
+
+def _shown(node: YamlNode, given: Any) -> str:
+    """The value in quotes; as written where it came from the environment."""
+    if node.shown is not None:
+        return f"the value of {node.shown!r}"
+    if isinstance(given, dict | list):
+        return "a mapping" if isinstance(given, dict) else "a list"
+    if isinstance(given, str):
+        return repr(_LOGIN.sub("…@", given))
+    return "nothing" if given is None else f"{given}"
+
+
+def _not_allowed(node: YamlNode, word: str, allowed: list[str]) -> str:
+    return f"{_shown(node, word)} is not allowed{nearest(word, allowed)}"
+
+
+def _unknown_key(place: _Place) -> str:
+    key = str(place.steps[-1])
+    allowed = list(place.model.model_fields)
+    if is_secret_key(key):
+        return never_inline(key)
+    if place.union is not None and place.tag is not None:
+        for other in _models(place.union):
+            if key in other.model_fields and place.tag != _tag_of(other):
+                kind = next(t for t in _TAG_KEYS.values() if t in other.model_fields)
+                return (
+                    f"{key!r} does not exist under {kind} {place.tag}, only under "
+                    f"{kind} {_tag_of(other)} (allowed: {', '.join(allowed)})"
+                )
+    return f"unknown key{nearest(key, allowed)}"
+
+
+def _text(each: dict[str, Any], place: _Place, node: YamlNode) -> str:
+    kind, given = str(each["type"]), each.get("input")
+    last = str(place.steps[-1]) if place.steps else ""
+    shown = _shown(node, given)
+    if kind == "missing":
+        hint = f"; {_HINTS[last]}" if last in _HINTS else ""
+        return f"is missing{hint}"
+    if kind == "literal_error" and place.field is not None:
+        return _not_allowed(node, str(given), _literals(place.field.annotation))
+    if kind == "value_error":
+        said = str(each["ctx"]["error"])
+        return f"{shown} {said}" if said.startswith("is no ") else said
+    bounds = _bounds(place.field)
+    if kind in {"greater_than_equal", "less_than_equal", "greater_than", "less_than"} and bounds:
+        return f"{shown} is out of range (allowed: {bounds})"
+    if kind == "string_pattern_mismatch":
+        hint = _HINTS.get(last, f"it must match {each['ctx']['pattern']}")
+        return f"{shown} is not allowed; {hint}"
+    if kind == "too_short" or (kind == "string_too_short" and not given):
+        return "is empty; name at least one" if kind == "too_short" else "is empty"
+    if kind in {"tuple_type", "list_type"}:
+        return f"{shown} is no list; write [{last.rstrip('s')}, …]"
+    if kind in {"model_type", "model_attributes_type", "dict_type"}:
+        allowed = [key for m in list(_models(place.annotation))[:1] for key in m.model_fields]
+        keys = f" of {', '.join(allowed)}" if allowed else ""
+        return f"{shown} is no mapping{keys}"
+    word = kind.partition("_")[0]
+    if kind.endswith(("_type", "_parsing", "_from_float")) and word in _KINDS:
+        quotes = "; write it in quotes" if word == "string" and given is not None else ""
+        limit = f" (allowed: {bounds})" if bounds else ""
+        return f"{shown} is no {_KINDS[word]}{limit}{quotes}"
+    return f"{shown}: {str(each['msg'])[:1].lower()}{str(each['msg'])[1:]}"
+
 
 MAX_PROBLEMS = 20
 """Listed at once; the rest is counted."""

@@ -8,23 +8,445 @@ is a union tagged by `protocol`, since classic and KIP-848 members take differen
 Secrets are never in the file: security settings name environment variables or files.
 """
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from fleet.config.spec_cluster import (
-    ClusterSpec,
-    Oidc,
-    Sasl,
-    Security,
-    Strict,
-    Tls,
-    TokenProvider,
-)
-from fleet.config.spec_runtime import KubernetesRuntimeSpec, LocalRuntimeSpec, RuntimeSpec
-from fleet.config.spec_values import Duration, SparkPlace, seconds
-from fleet.config.spec_watching import Alerts, DagsterSpec, ExporterSpec, History, Selection, UiSpec
 from fleet.config.topic_patterns import matches, topic_entry
+from fleet.model import without_login
+
+# How clients reach a cluster, as fleet.yaml says it; part of `fleet.config.spec`.
+#
+# Secrets are never in the file: these settings name environment variables or files.
+
+
+class Strict(BaseModel):
+    """No unknown keys, no change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+def _variable(value: str) -> str:
+    """ValueError, which does not repeat it, for what is rather a secret than a variable's name."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", value):
+        raise ValueError(
+            "names an environment variable: write its name (letters, digits and _), not what it "
+            "holds"
+        )
+    return value
+
+
+def _place_of_file(value: str) -> str:
+    """The same for what a file holds instead of its path."""
+    if "\n" in value or "-----BEGIN" in value:
+        raise ValueError("names a file: write its path, not what it holds")
+    return value
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
+PlaceOfFile = Annotated[str, AfterValidator(_place_of_file)]
+
+
+def _one_of(model: BaseModel, part: str, *keys: str) -> None:
+    """ValueError unless exactly one of these keys is written for a part of a login."""
+    if len([key for key in keys if getattr(model, key)]) != 1:
+        allowed = f"{', '.join(keys[:-1])} and {keys[-1]}"
+        raise ValueError(f"needs exactly one of {allowed} for the {part}")
+
+
+class Oidc(Strict):
+    """Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4)."""
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://(\[[^]/@\s]+\]|[^/@:\s]+)(:\d+)?(/\S*)?$")]
+    """The token endpoint. `http://` only where nobody listens in between."""
+    client_id: str | None = None
+    """The id itself: it is no secret. `${NAME}` is read as client_id_env."""
+    client_id_env: Variable | None = None
+    """Environment variable of the client id."""
+    client_id_file: PlaceOfFile | None = None
+    """File of the client id."""
+    client_secret_env: Variable | None = None
+    """Environment variable of the client secret."""
+    client_secret_file: PlaceOfFile | None = None
+    """File of the client secret."""
+    header_urlencode: bool = True
+    """URL-encode id and secret in the header (RFC 6749); false: the endpoint does not decode."""
+    scope: str | None = None
+    """Scope that is asked for."""
+    extensions: Mapping[str, Annotated[str, Field(pattern=r"^[^\x00-\x1f,]*$")]] = {}
+    """SASL extensions sent along (KIP-342), such as logicalCluster of Confluent Cloud."""
+    ca_file: PlaceOfFile | None = None
+    """PEM of the authority that signed the endpoint's certificate; None: this machine's own."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Oidc":
+        _one_of(self, "client id", "client_id", "client_id_env", "client_id_file")
+        _one_of(self, "client secret", "client_secret_env", "client_secret_file")
+        for name in self.extensions:
+            # RFC 7628: letters only; `auth` is the token's own.
+            if not (name.isascii() and name.isalpha()) or name == "auth":
+                raise ValueError(f"{name!r} is no name of an extension: write letters, not auth")
+        return self
+
+
+class TokenProvider(Strict):
+    """Tokens by a function, such as the signer of Amazon MSK: (token, when it expires)."""
+
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+    """package.module:function, importable by every process that logs in, Spark's tasks too."""
+    arguments: Mapping[str, str] = {}
+    """By name; no secrets."""
+
+
+class Sasl(Strict):
+    """Where the SASL credentials are: environment variables or files; a name may be written."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+    """sasl.mechanism."""
+    username: str | None = None
+    """The name itself: it is no secret. `${NAME}` is read as username_env."""
+    username_env: Variable | None = None
+    """Environment variable of the name."""
+    username_file: PlaceOfFile | None = None
+    """File of the name."""
+    password_env: Variable | None = None
+    """Environment variable of the password."""
+    password_file: PlaceOfFile | None = None
+    """File of the password."""
+    oidc: Oidc | None = None
+    """Client credentials of mechanism OAUTHBEARER."""
+    provider: TokenProvider | None = None
+    """What gives tokens for OAUTHBEARER instead."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Sasl":
+        # Settings that a manager wrote for its workers name every key (fleet.act.revisions).
+        written = {name for name in self.model_fields_set if getattr(self, name) is not None}
+        written -= {"mechanism"}
+        if self.mechanism == "OAUTHBEARER":
+            _one_of(self, "tokens", "oidc", "provider")
+            if named := sorted(written - {"oidc", "provider"}):
+                raise ValueError(f"mechanism OAUTHBEARER logs in with tokens, not by {named[0]}")
+            return self
+        if named := sorted(written & {"oidc", "provider"}):
+            raise ValueError(f"{named[0]} goes with mechanism OAUTHBEARER, not {self.mechanism}")
+        _one_of(self, "username", "username", "username_env", "username_file")
+        _one_of(self, "password", "password_env", "password_file")
+        return self
+
+
+class Tls(Strict):
+    """Paths of PEM files."""
+
+    ca_file: PlaceOfFile | None = None
+    """PEM file of the authorities that sign brokers' certificates; absent: the system's."""
+    cert_file: PlaceOfFile | None = None
+    """A client's certificate, with those of authorities between; brokers that ask for it log in
+    by it (mTLS)."""
+    key_file: PlaceOfFile | None = None
+    """PEM file of the private key."""
+    key_password_env: Variable | None = None
+    """Environment variable of the key's password."""
+    key_password_file: PlaceOfFile | None = None
+    """File of the key's password."""
+
+    @model_validator(mode="after")
+    def _pair(self) -> "Tls":
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("needs cert_file and key_file together, or neither")
+        if self.key_password_env or self.key_password_file:
+            _one_of(self, "key's password", "key_password_env", "key_password_file")
+            if self.key_file is None:
+                raise ValueError("has a key's password, but no cert_file and key_file")
+        return self
+
+
+class Security(Strict):
+    """How clients reach the cluster."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """security.protocol."""
+    sasl: Sasl | None = None
+    """The login of SASL_PLAINTEXT and SASL_SSL."""
+    tls: Tls = Tls()
+    """Certificates of SSL and SASL_SSL."""
+
+    @model_validator(mode="after")
+    def _protocol_fits(self) -> "Security":
+        if self.protocol.startswith("SASL_") and self.sasl is None:
+            raise ValueError(f"protocol {self.protocol} needs sasl: {{mechanism, username_env, …}}")
+        if not self.protocol.startswith("SASL_") and self.sasl is not None:
+            raise ValueError(
+                f"sasl is given, but protocol {self.protocol} does not log in: "
+                "write protocol SASL_SSL or SASL_PLAINTEXT"
+            )
+        if not self.protocol.endswith("SSL") and self.tls != Tls():
+            raise ValueError(
+                f"tls is given, but protocol {self.protocol} does not encrypt: "
+                "write protocol SSL or SASL_SSL"
+            )
+        return self
+
+
+def _addresses(value: str) -> str:
+    """`embedded`, or host:port,host:port."""
+    for address in [] if value == "embedded" else value.split(","):
+        host, _, port = address.strip().rpartition(":")
+        if "/" in address:
+            raise ValueError(
+                "is no host:port: brokers are named without a scheme or a path: not "
+                "kafka://broker-1:9092 but broker-1:9092"
+            )
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(
+                "is no host:port: write broker-1:9092 (a port is from 1 to 65535), several with "
+                "commas between, or embedded"
+            )
+    return value
+
+
+class ClusterSpec(Strict):
+    """One Kafka cluster; its name is part of every key Fleet stores."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "main"
+    """Part of every key that Fleet stores, and a label of metrics."""
+    bootstrap_servers: Annotated[str, AfterValidator(_addresses)] = "embedded"
+    """`embedded` or host:port,host:port."""
+    security: Security = Security()
+    """How clients reach the cluster."""
+
+
+# Values that people write in fleet.yaml and that pydantic has no type for: durations, patterns.
+
+
+SPARK = r"^(shared|sc://.+|local\[(\d+|\*)\])$"
+"""Where Spark is: the shared server, a Connect server, one JVM per worker."""
+ANY_CHARACTER = re.DOTALL
+"""How patterns of group ids are read: Kafka allows line breaks in an id, and `.*` is every id."""
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(value: Any) -> Any:
+    """`200ms`, `10s`, `5m`, `1h`, `2d` or a number of seconds → seconds."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", value)
+        if match is None:
+            raise ValueError("is no duration: write a number and ms, s, m, h or d, such as 30s")
+        # 9 * 0.001 is 0.009000000000000001: a figure that nobody wrote, in messages and hashes.
+        return round(float(match[1]) * _UNITS[match[2] or "s"], 6)
+    if isinstance(value, bool):
+        raise ValueError("is no duration: write a number and ms, s, m, h or d, such as 30s")  # noqa: TRY004
+    return value
+
+
+def regular_expression(value: Any) -> Any:
+    """A pattern that Python's `re` reads."""
+    if isinstance(value, str):
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+    return value
+
+
+def without_token(value: str) -> str:
+    """An address of Spark that holds no secret: it stands in files, settings and logs."""
+    if re.search(r";\s*token=", value, re.IGNORECASE):
+        raise ValueError(
+            "holds a token, and a secret is never written in the file: leave `token=` out, set "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN where it runs (in pods: runtime.env_from), and write "
+            "use_ssl=true, or use_ssl=false to send it in the clear"
+        )
+    return value
+
+
+def folder_of_tables(value: str) -> str:
+    """A folder or an address that everybody who reads the file finds, in pods too."""
+    if "\0" in value:
+        raise ValueError("has a NUL character, which no path holds: write it without")
+    if value.removeprefix("file://").startswith("~"):
+        raise ValueError(
+            "begins with ~, which is another home for each who reads the file: write "
+            "the whole path, such as /srv/history, or an address such as s3://bucket/history"
+        )
+    return value
+
+
+Duration = Annotated[float, BeforeValidator(seconds)]
+Pattern = Annotated[str, BeforeValidator(regular_expression)]
+SparkPlace = Annotated[str, Field(pattern=SPARK), AfterValidator(without_token)]
+
+
+# Where workers run, as fleet.yaml says it: this machine, or a Kubernetes namespace.
+#
+# All fleets of one file share one runtime: slots, leases and the manager's memory live in one
+# place. What belongs to a pod (image, resources, places) is each fleet's own.
+
+
+DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+
+
+class LocalRuntimeSpec(Strict):
+    """Workers are processes of this machine."""
+
+    kind: Literal["local"] = "local"
+    """Processes of this machine."""
+    lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 10.0
+    """How long a slot stays with a holder who is silent."""
+
+    def place(self) -> str:
+        """Where slots live, in words."""
+        return "local"
+
+
+class SparkConnect(Strict):
+    """The shared Spark Connect server of a namespace (`worker.spark: shared`)."""
+
+    image: str | None = None
+    """None: the worker's image, which holds the server too; one that serves keeps what it has."""
+    memory: Annotated[str, Field(pattern=r"^[1-9]\d{0,5}[mg]$")] = "2g"
+    """Of the driver's heap, as Spark writes it."""
+    master: str = "local[*]"
+    """Spark's master in the server."""
+    resources: dict[str, Any] = Field(default_factory=dict)
+    """requests and limits of the container; empty: memory for the heap and its surroundings."""
+
+
+class KubernetesRuntimeSpec(Strict):
+    """Workers are pods of one Deployment (package k8s)."""
+
+    kind: Literal["kubernetes"]
+    """Pods."""
+    namespace: DnsLabel = "default"
+    """Of workers, slots and the Spark server."""
+    context: str | None = None
+    """Of the kubeconfig; None: the pod's own service account, or else the current context."""
+    image: str | None = None
+    """What workers run; needed wherever `worker` is declared."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """imagePullPolicy."""
+    pull_secrets: tuple[DnsLabel, ...] = ()
+    """imagePullSecrets."""
+    deployment: DnsLabel | None = None
+    """The Deployment of other people's consumers (no `worker`): observed and scaled."""
+    env_from: tuple[DnsLabel, ...] = ()
+    """Secrets whose keys become environment variables: Kafka credentials come from here."""
+    mounts: dict[DnsLabel, Annotated[str, Field(pattern=r"^/")]] = Field(default_factory=dict)
+    """Secrets mounted as files, each under its path: certificates, for example."""
+    resources: dict[str, Any] = Field(default_factory=dict)
+    """requests and limits of a worker, as Kubernetes writes them."""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    """nodeSelector."""
+    tolerations: tuple[dict[str, Any], ...] = ()
+    """As Kubernetes writes them."""
+    spread: bool = True
+    """Workers of a fleet over nodes and zones as evenly as can be (preferred, not required)."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Of the pods, beside ours."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Of the pods, beside ours."""
+    http_port: Annotated[int, Field(ge=1024, le=65535)] = 9464
+    """Named `http` in the pod: probes and metrics."""
+    spark: SparkConnect = SparkConnect()
+    """The shared Spark Connect server of the namespace."""
+    lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 30.0
+    """How long a slot stays with a holder who is silent."""
+
+    def place(self) -> str:
+        """Where slots live, in words."""
+        where = f" of context {self.context}" if self.context else ""
+        return f"kubernetes namespace {self.namespace}{where}"
+
+
+RuntimeSpec = Annotated[LocalRuntimeSpec | KubernetesRuntimeSpec, Field(discriminator="kind")]
+
+
+# What looks at all groups and tells of them; part of `fleet.config.spec`.
+
+
+class Selection(Strict):
+    """Which groups: those that match a pattern of `allow` and none of `deny` (whole id)."""
+
+    allow: tuple[Pattern, ...] = (".*",)
+    """Patterns (whole id) of groups that are taken."""
+    deny: tuple[Pattern, ...] = ()
+    """Patterns of groups that are left out."""
+
+    def takes(self, group: str) -> bool:
+        """Whether a group is one of them."""
+        if any(re.fullmatch(pattern, group, ANY_CHARACTER) for pattern in self.deny):
+            return False
+        return any(re.fullmatch(pattern, group, ANY_CHARACTER) for pattern in self.allow)
+
+
+class History(Strict):
+    """Where the history of every group is kept, and for how long."""
+
+    path: Annotated[str, AfterValidator(without_login), AfterValidator(folder_of_tables)] | None = (
+        None
+    )
+    """Any path that Spark writes, without a login; None: `history` in FLEET_HOME."""
+    retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
+    """How long rows are kept."""
+    every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
+    """Between two batches of `fleet history tail`."""
+    spark: SparkPlace = "shared"
+    """What reads the log: the home's server, which needs Java here, or Spark elsewhere."""
+    batch_timeout: Annotated[Duration, Field(ge=10.0, le=86_400.0)] = 900.0
+    """Seconds that Spark may take for one batch; then it is interrupted, and nothing is lost."""
+    interval: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 10.0
+    """Commits of a partition within this time are one row with their number; 0: each its own."""
+    groups: Selection = Selection()
+    """Which groups are recorded."""
+
+
+class ExporterSpec(Strict):
+    """Prometheus metrics of every group."""
+
+    listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9308"
+    """host:port of /metrics."""
+    every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 15.0
+    """Between two looks at the cluster."""
+    partitions: bool = False
+    """Lag per partition too: as many series as partitions times groups."""
+    groups: Selection = Selection()
+    """Which groups are exported."""
+
+
+class UiSpec(Strict):
+    """The page of `fleet ui`."""
+
+    listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9309"
+    """host:port of the page."""
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")] | None = None
+    """Where people reach it (`https://fleet.example.com`): its name is answered then, and alerts
+    link to it. None: at ui.listen, and alerts have no links to groups."""
+
+
+class Alerts(Strict):
+    """When Prometheus shall call somebody (`fleet alerts rules`)."""
+
+    lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] = 600.0
+    """How old the oldest waiting record of a group may be that sets no max_lag."""
+    stuck: Annotated[Duration, Field(ge=5.0, le=86_400.0)] = 600.0
+    """For so long a group may be unsettled, or let records wait without one commit."""
+    keep: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
+    """An alert lasts for so long after its cause is gone, so that a gap ends nothing."""
+    runbooks: Annotated[str, Field(pattern=r"^(https?|file)://\S+$")] | None = None
+    """Address of the runbooks, without the name of one. None: those that `fleet ui` serves, at
+    ui.url, or at ui.listen where that is not set."""
+
+
+class DagsterSpec(Strict):
+    """What Dagster does by itself, as soon as it has loaded this file's fleets."""
+
+    schedules: tuple[Literal["reconcile", "record_history"], ...] = ()
+    """Schedules that run without anybody having turned them on in Dagster's page: `reconcile` plans
+    every group in mode act once a minute and carries plans out, `record_history` brings the tables
+    of the history up to date. Whoever turns one off in the page, turns it off."""
+
 
 __all__ = [
     "Alerts",

@@ -9,12 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagster import (
-    AssetCheckEvaluation,
-    AssetCheckResult,
-    AssetCheckSeverity,
-    AssetKey,
-)
+from dagster import AssetCheckEvaluation, AssetCheckResult, AssetCheckSeverity, AssetKey
 
 from fleet.config.spec import GroupSpec, LagScaling
 from fleet.dagster.change_metadata import (

@@ -14,7 +14,7 @@ after a minute, with all that it was to ask for. So the tick looks at all such g
 long as it has time, and goes on in the next one; the run that it asks for watches the lease itself.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from dagster import (
     DagsterRun,
     DagsterRunStatus,
     DefaultScheduleStatus,
+    RunRecord,
     RunRequest,
     RunsFilter,
     ScheduleDefinition,
@@ -34,7 +35,6 @@ from dagster import (
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.all_runs import all_runs
 from fleet.dagster.resources import FleetResource
 from fleet.decide.refusals import paused
 from fleet.errors import FleetError
@@ -49,6 +49,32 @@ if TYPE_CHECKING:
     )
 
     from fleet.manager.cycle import Fleet
+
+
+# Every run of a state, however many there are.
+#
+# Problem: of a long queue a limit shows the newest only, so a group whose run waits behind it
+# looks idle, and a dead run that others came after is never ended. Choice: page by page, oldest
+# first, so that what begins meanwhile is on the last page. Cost: a page of 500 is a query, and
+# each of its runs is read whole.
+
+
+PAGE = 500
+
+
+def all_runs(
+    instance: DagsterInstance, statuses: Collection[DagsterRunStatus]
+) -> Iterator[RunRecord]:
+    """The runs that are in one of these states when their page is read, oldest first."""
+    filters = RunsFilter(statuses=list(statuses))
+    last: str | None = None
+    while True:
+        page = instance.get_run_records(filters, limit=PAGE, cursor=last, ascending=True)
+        yield from page
+        if len(page) < PAGE:
+            return
+        last = page[-1].dagster_run.run_id
+
 
 RECONCILE = "reconcile"
 TICK_DEADLINE = 40.0

@@ -13,8 +13,7 @@ session expired cannot be told from these records, so the sentences say "left or
 from collections.abc import Iterable
 
 from fleet.model import Plan, Price, Receipt, Verdict
-from fleet.model.counted import Counted
-from fleet.model.rebalances import Rebalance
+from fleet.model.rebalances import Counted, Rebalance
 from fleet.text import count_of, few, plural
 
 _NAMED = 5

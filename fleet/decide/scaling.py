@@ -12,18 +12,65 @@ that is above a lowered `replicas.max`, down to that and past `max_step`.
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from fleet.config.spec import FixedScaling, GroupSpec, LagScaling, PartitionsScaling
-from fleet.decide.capacity import (
-    expected_topics,
-    missing_topics,
-    ownable,
-    ownable_reason,
-    subscribed,
-)
+from fleet.config.spec import ClassicWorker, FixedScaling, GroupSpec, LagScaling, PartitionsScaling
+from fleet.config.topic_patterns import is_pattern, matches
 from fleet.model import GroupSnapshot, Json, LagCase, TopicPartition
 from fleet.text import duration, plural
+
+# How many members of a group can own anything.
+#
+# Problem: a worker beyond that number is a member that idles and still costs its rebalance.
+# Choice: count what each assignor can hand out [30]: range gives out topic by topic, always
+# to the same first members, so the largest topic is the bound; the others deal from all
+# partitions together.
+
+
+def subscribed(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
+    """The topics of the mapping that the group's `topics` name or match, with partitions."""
+    return {
+        name: count
+        for name, count in topics.items()
+        if any(matches(entry, name) for entry in group.topics)
+    }
+
+
+def missing_topics(topics: Mapping[str, int], group: GroupSpec) -> tuple[str, ...]:
+    """Named topics that do not exist; patterns are never missing."""
+    return tuple(t for t in group.topics if not is_pattern(t) and not topics.get(t))
+
+
+def unmatched(topics: Mapping[str, int], group: GroupSpec) -> tuple[str, ...]:
+    """The entries of `topics` where none of them is there yet; empty where anything is."""
+    return () if subscribed(expected_topics(topics, group), group) else group.topics
+
+
+def expected_topics(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
+    """The topics as they will be once `create:` has made the missing ones."""
+    if group.create is None:
+        return dict(topics)
+    made = dict.fromkeys(missing_topics(topics, group), group.create.partitions)
+    return {**topics, **made}
+
+
+def ownable(topics: Mapping[str, int], group: GroupSpec) -> int:
+    """Most members that own at least one partition; a missing topic counts 0."""
+    counts = subscribed(topics, group).values()
+    if isinstance(group.worker, ClassicWorker) and group.worker.assignor == "range":
+        return max(counts, default=0)
+    return sum(counts)
+
+
+def ownable_reason(topics: Mapping[str, int], group: GroupSpec) -> str:
+    """Why no more members than `ownable` make sense, for a sentence."""
+    counts = subscribed(topics, group)
+    if isinstance(group.worker, ClassicWorker) and group.worker.assignor == "range":
+        largest = max(counts, key=lambda name: (counts[name], name), default="")
+        return f"under range no more than the {ownable(topics, group)} partitions of {largest}"
+    return f"there are {ownable(topics, group)} partitions"
+
 
 MAX_REMEMBERED = 256
 """Asks kept; the oldest two become one, at the larger figure and the later time."""
@@ -227,3 +274,62 @@ def _shrink(
         wait = f"down_after has {duration(left)} to go" if left > 0 else "one more look"
         return current, memory, f"{target} asked, {wait}, stays at"
     return _stepped(spec, current, kept[0][1]), memory, "from"
+
+
+# A number of slots that a person holds for a time: until then the policy does not change it.
+#
+# Problem: a person who scales by hand before a known peak is undone by the policy a minute later,
+# by whichever manager looks next. Choice: the hold is a value beside the slots, where every
+# manager reads it before it asks the policy; it ends by itself. Cost: what the policy would do
+# meanwhile is only told.
+
+
+NOTE = "hold"
+"""Under which the store keeps a group's hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """So many slots until a wall time."""
+
+    wanted: int
+    until: float
+    by: str
+
+    def as_json(self) -> dict[str, Json]:
+        """For Store.put_note, and for people's JSON."""
+        return {"wanted": self.wanted, "until": self.until, "by": self.by}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> "Hold | None":
+        """From Store.note; anything that does not read as a hold is none."""
+        try:
+            held = dict(value or {})
+            return cls(wanted=int(held["wanted"]), until=float(held["until"]), by=str(held["by"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def sentence(self, now: float, unit: str = "slot") -> str:
+        """How many, by whom, how long still."""
+        at = datetime.fromtimestamp(self.until, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
+        left = duration(max(0.0, self.until - now))
+        return f"held at {plural(self.wanted, unit)} by {self.by} for {left} more, until {at}"
+
+
+def held(decision: Decision, hold: Hold, *, now: float, unit: str = "slot") -> Decision:
+    """What is wanted while a hold is in force; the sentence tells what the policy says."""
+    said = f"{hold.sentence(now, unit)}; the policy alone: {decision.sentence}"
+    return replace(decision, wanted=hold.wanted, sentence=said)
+
+
+def undone_by(asked: Decision, wanted: int, group: str) -> str | None:
+    """What the policy will make of `wanted` slots; None where it leaves them.
+
+    `asked` is its answer to a group that has them already.
+    """
+    if asked.wanted == wanted and asked.memory == ScalingMemory(current=wanted):
+        return None
+    return (
+        f"the policy decides again at the next look, and will undo this: {asked.sentence}; "
+        f"`fleet scale {group} {wanted} --hold 2h` keeps {plural(wanted, 'slot')} for that long"
+    )

@@ -1,6 +1,6 @@
 """The words of a verdict on lag: whether a group keeps up, how bad that is, and what is ordinary.
 
-The rules stand in `fleet.manager.lag_judge`, which judges all partitions of all groups in columns.
+The rules stand in `fleet.manager.keeping_up`, which judges all partitions of all groups in columns.
 """
 
 from dataclasses import dataclass

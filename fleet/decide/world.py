@@ -1,22 +1,34 @@
 """Everything a decision about one group may look at, gathered once and frozen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import GroupSpec
 from fleet.decide.storms.assessment import Storm
-from fleet.model import GroupSnapshot, GroupState, Member, TopicPartition
-from fleet.slots import (
-    Change,
-    Gate,
-    Pause,
-    Phase,
-    Quarantine,
-    Slot,
-    WorkerProcess,
-    WorkerReport,
-)
+from fleet.model import GroupSnapshot, GroupState, Member, Plan, TopicPartition
+from fleet.slots import Change, Gate, Pause, Phase, Quarantine, Slot, WorkerProcess, WorkerReport
+
+# What a runtime has to say of a plan: the place where workers run is not always ours alone.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vetoes:
+    """Reasons against carrying a plan out, and what a person should know of it."""
+
+    refusals: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def told_in(self, plan: Plan) -> Plan:
+        """The plan with these; an empty plan has nothing to hold up."""
+        if not (self.refusals or self.notes):
+            return plan
+        against = self.refusals if plan.steps else ()
+        return replace(plan, refusals=(*plan.refusals, *against), notes=(*plan.notes, *self.notes))
+
+
+NO_CONCERNS: Final = Vetoes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

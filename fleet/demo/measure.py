@@ -6,14 +6,170 @@ begins and ends where the next one of its group begins, so nothing falls between
 step sets off late is charged to it, never hidden.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from fleet.clock import Clock
+from fleet.errors import FleetError, Unreachable
 from fleet.log.records import Record
 from fleet.log.replay.counting import count
-from fleet.model.counted import Counted
+from fleet.manager.cycle import Fleet
+from fleet.model import GroupState, TopicPartition
+from fleet.model.rebalances import Counted
+from fleet.slots import Change, ChangeState
+
+# Waiting for a group: for its backlog to go, for its members to stay; and the ordinary way.
+#
+# Problem: on a slow machine a backlog of the same stream lasts ten times as long as on a fast one,
+# so waits by the clock alone would fail on one and rush on the other. Choice: a wait watches the
+# lag, and gives up only where it comes no nearer. Cost: one look at the group per half second.
+#
+# The ordinary way, for comparison: every dynamic worker gets SIGTERM, finishes its batch, leaves
+# the group (one rebalance), is started again at once and joins (one more, with cooperative-sticky
+# two [28]); the next one follows when it owns partitions, as in a plain rolling restart of any
+# consumer.
+
+
+_STUCK_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.5
+_SETTLING_SECONDS: Final = 90.0
+_SETTLED_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.25
+
+
+def await_lag(fleet: Fleet, groups: Sequence[str], most: int, *, clock: Clock) -> None:
+    """Wait until each group has at most so many records waiting.
+
+    Raises FleetError where that comes no nearer for a minute.
+    """
+    best = float("inf")
+    deadline = clock.monotonic() + _STUCK_SECONDS
+    while True:
+        seen = fleet.snapshot(groups).groups
+        lags = [seen[g].lag if g in seen else None for g in groups]
+        if all(lag is not None and lag <= most for lag in lags):
+            return
+        now = clock.monotonic()
+        waiting = sum(float("inf") if lag is None else lag for lag in lags)
+        if waiting < best:
+            best, deadline = waiting, now + _STUCK_SECONDS
+        if now > deadline:
+            raise FleetError(
+                f"{waiting:.0f} records of {', '.join(groups)} wait and become no fewer for "
+                f"{_STUCK_SECONDS:g} s; see the workers' logs in {fleet.home / 'workers'}"
+            )
+        clock.sleep(_LOOK_SECONDS)
+
+
+def await_settled(fleet: Fleet, group: str, *, clock: Clock) -> None:
+    """Wait until the group was Stable for heartbeat + 2 s [25]: no round is still to come."""
+    deadline = clock.monotonic() + _SETTLING_SECONDS
+    calm = clock.monotonic()
+    while clock.monotonic() - calm < _SETTLED_SECONDS:
+        seen = fleet.snapshot([group]).groups.get(group)
+        if seen is None or seen.state is not GroupState.STABLE:
+            calm = clock.monotonic()
+        if clock.monotonic() > deadline:
+            raise FleetError(f"group {group} does not settle within {_SETTLING_SECONDS:g} s")
+        clock.sleep(_POLL_SECONDS)
+
+
+_RESTART_SECONDS: Final = 90.0
+
+
+def usual_rebalances(workers: int, assignor: str) -> int:
+    """What restarting this many dynamic members one by one usually costs."""
+    return workers * (2 if assignor == "range" else 3)
+
+
+def begin_at_the_end(bootstrap: str, group: str, topic: str) -> dict[TopicPartition, int]:
+    """Let a group that does not exist yet begin where the topic ends now; the offsets.
+
+    Committed and not `latest`, so that where it began is known exactly.
+    """
+    from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - loads librdkafka
+    from confluent_kafka import TopicPartition as Place  # noqa: PLC0415
+
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=10.0).topics[topic].partitions
+        places = [
+            Place(topic, p, consumer.get_watermark_offsets(Place(topic, p), timeout=10.0)[1])
+            for p in sorted(partitions)
+        ]
+        consumer.commit(offsets=places, asynchronous=False)
+    except KafkaException as error:
+        raise Unreachable(
+            f"the broker at {bootstrap} does not answer ({error}); see its log"
+        ) from error
+    finally:
+        consumer.close()
+    return {TopicPartition(p.topic, p.partition): int(p.offset) for p in places}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneByOne:
+    """Restarts the workers of a group, the next when the last owns partitions."""
+
+    fleet: Fleet
+    group: str
+    clock: Clock
+    say: Callable[[str], None]
+
+    def run(self) -> int:
+        """Restart all; how many there were."""
+        names = sorted(w.name for w in self.fleet.workers(self.group) if w.wanted)
+        for name in names:
+            began = self.clock.monotonic()
+            asked = self.clock.now()
+            self.say(f"worker {name}: SIGTERM, and started again at once")
+            self.fleet.runtime.restart(name)
+            self._await_back(name, asked)
+            took = self.clock.monotonic() - began
+            self.say(f"worker {name} owns partitions again after {took:.1f} s")
+        return len(names)
+
+    def _await_back(self, name: str, asked: float) -> None:
+        deadline = self.clock.monotonic() + _RESTART_SECONDS
+        while not (self._active_since(name, asked) and self._all_own(len(self._holders()))):
+            if self.clock.monotonic() > deadline:
+                raise FleetError(
+                    f"worker {name} owns no partitions {_RESTART_SECONDS:g} s after its restart; "
+                    f"see its log under {self.fleet.home}"
+                )
+            self.clock.sleep(_POLL_SECONDS)
+
+    def _active_since(self, name: str, asked: float) -> bool:
+        return any(
+            r.worker == name
+            and r.phase == "active"
+            and r.joined_at is not None
+            and r.joined_at >= asked
+            for r in self.fleet.reports(self.group)
+        )
+
+    def _holders(self) -> list[str]:
+        return [w.name for w in self.fleet.workers(self.group) if w.wanted]
+
+    def _all_own(self, members: int) -> bool:
+        """Every member owns partitions, by the coordinator's word."""
+        seen = self.fleet.snapshot([self.group]).groups.get(self.group)
+        return (
+            seen is not None
+            and len(seen.members) == members
+            and all(member.partitions for member in seen.members)
+        )
+
+
+def ended_well(change: Change) -> Change:
+    """The change, done. Raises FleetError with its sentence where it is not."""
+    if change.state is not ChangeState.DONE:
+        group = change.plan.group
+        raise FleetError(f"group {group}: the change is {change.state}: {change.sentence}")
+    return change
 
 
 class MeasuredLog(Protocol):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own custom
 
-from fleet.demo.journal import write_journal
+from fleet.demo.coverage import write_journal
 
 if TYPE_CHECKING:
     from pyarrow import Table

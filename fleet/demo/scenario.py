@@ -21,23 +21,21 @@ from typing import Final
 
 from fleet.broker import Broker
 from fleet.clock import Clock, SystemClock
-from fleet.demo.backlog import CAUGHT_UP, KEPT, await_policy, keep_backlog
-from fleet.demo.coverage import Due, read_topics
+from fleet.demo.coverage import Due, read, read_topics
 from fleet.demo.dagster_ui import DagsterUi, dagster_environ
-from fleet.demo.demo_report import broken_promises, report_json, results, table
-from fleet.demo.group_views import pictures
 from fleet.demo.interrupts import Interrupted, interruptible
-from fleet.demo.journal import read
-from fleet.demo.measure import Meter, Stretch, generations
-from fleet.demo.producer import OrderStream
-from fleet.demo.settling import (
+from fleet.demo.measure import (
+    Meter,
     OneByOne,
+    Stretch,
     await_lag,
     await_settled,
     begin_at_the_end,
     ended_well,
+    generations,
     usual_rebalances,
 )
+from fleet.demo.producer import OrderStream
 from fleet.demo.stage import (
     ASSIGNORS,
     CLUSTER,
@@ -45,18 +43,77 @@ from fleet.demo.stage import (
     ID_VARIABLE,
     ORDINARY_GROUP,
     PARTITIONS,
+    RECORDS_PER_WORKER,
     TOPIC,
     Stage,
     leftovers,
 )
-from fleet.demo.view import Show
+from fleet.demo.view import Show, broken_promises, pictures, report_json, results, table
 from fleet.errors import ConfigError, FleetError
 from fleet.log.readers.group_log import GroupLog
 from fleet.manager.cycle import Fleet
 from fleet.security import client_config
 from fleet.slots import Change
-from fleet.system.carried_ids import end_all
 from fleet.system.home import write_whole
+from fleet.system.processes import end_all
+
+# A backlog that the policy shall see: until it wants a size, and kept until a change has begun.
+#
+# On a fast machine a backlog is gone before a change is planned: it is kept by producing as much
+# as is processed. Cost: one look at the group per quarter second.
+
+
+KEPT: Final = 8 * RECORDS_PER_WORKER
+"""More than six workers' share, so that the policy wants six also where one more batch is done."""
+CAUGHT_UP: Final = 2 * RECORDS_PER_WORKER
+_POLICY_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.5
+
+
+def await_policy(
+    fleet: Fleet, group: str, wanted: int, *, clock: Clock, say: Callable[[str], None]
+) -> None:
+    """Look until the policy wants this many slots; FleetError after a minute."""
+    deadline = clock.monotonic() + _POLICY_SECONDS
+    while True:
+        decision = fleet.wanted(group, fleet.snapshot([group]))
+        if decision.wanted == wanted:
+            say(f"the policy: {decision.sentence}")
+            return
+        if clock.monotonic() > deadline:
+            raise FleetError(
+                f"the policy does not want {wanted} slots after {_POLICY_SECONDS:g} s: "
+                f"{decision.sentence}"
+            )
+        clock.sleep(_LOOK_SECONDS)
+
+
+def keep_backlog(
+    fleet: Fleet,
+    group: str,
+    *,
+    surge: int,
+    steady: int,
+    rate: Callable[[int], None],
+    until: Callable[[], bool],
+    clock: Clock,
+) -> None:
+    """Produce in surges, as much as keeps the backlog, until `until`; steady afterwards.
+
+    Returns after a minute at the latest: what was waited for fails in its own words then.
+    """
+    deadline = clock.monotonic() + _POLICY_SECONDS
+    now = surge
+    rate(now)
+    while not until() and clock.monotonic() < deadline:
+        seen = fleet.snapshot([group]).groups.get(group)
+        wanted = surge if seen is None or (seen.lag or 0) < KEPT else steady
+        if wanted != now:
+            now = wanted
+            rate(now)
+        clock.sleep(_LOOK_SECONDS / 2)
+    rate(steady)
+
 
 STEADY: Final = 300
 """Records per second while nothing is asked: three workers manage them on a slow machine too."""

@@ -19,9 +19,8 @@ import yaml
 
 from fleet.broker import Broker
 from fleet.errors import Refused
-from fleet.system.carried_ids import carrying, end_all
 from fleet.system.home import read_state, write_state, write_whole
-from fleet.system.processes import ProcessId
+from fleet.system.processes import ProcessId, carrying, end_all
 
 SCHEMA: Final = 1
 ID_VARIABLE: Final = "FLEET_DEMO_ID"

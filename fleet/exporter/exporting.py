@@ -8,28 +8,409 @@ interval old.
 """
 
 import contextlib
+import gzip
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler
 from typing import Final
 
-from fleet.decide.storms.storm_watch import watch_most, watch_reach
+import numpy as np
+
+from fleet.decide.storms.storm_watch import StormWatch, watch_most, watch_reach
 from fleet.errors import FleetError
-from fleet.exporter.exporting_storms import StormFamilies
-from fleet.exporter.families import Family
-from fleet.exporter.metrics import Ages, rendered
-from fleet.exporter.picture import Picture, SlotPicture
-from fleet.exporter.picturing import picture_of
-from fleet.exporter.serving import Body, Server
-from fleet.lag.snapshot import Snapshot
-from fleet.log.readers.log_view import KEEP, MOST
-from fleet.log.readers.offsets_topic import Unreadable
-from fleet.log.readers.tail import Tail
+from fleet.exporter.metrics import (
+    Ages,
+    Family,
+    GroupPicture,
+    LongTransaction,
+    PartitionLag,
+    Picture,
+    SlotPicture,
+    TopicLag,
+    rendered,
+)
+from fleet.lag.lag_columns import NONE, Floats, Longs
+from fleet.lag.snapshot import CASES, Snapshot
+from fleet.log.readers.log_view import KEEP, MOST, OpenTransaction
+from fleet.log.readers.tail import Coordinators, Tail
+from fleet.log.records import Unreadable
 from fleet.manager.cycle import Fleet
-from fleet.manager.lag_judge import standing
+from fleet.manager.keeping_up import standing, worst_verdicts
+from fleet.model import Verdict
+from fleet.model.rebalances import Totals
 from fleet.observe.watcher import GroupWatcher
-from fleet.slots import Phase
+from fleet.slots import Change, Phase
 from fleet.system.closing import Closing
+from fleet.system.listening import ELSEWHERE, Listening
 from fleet.text import duration
+
+# Storms and receipts for the exporter: decided at each look, told as metrics.
+#
+# Problem: an alert must know at the next scrape that a group is in a storm, who makes it, and
+# whether ten others have the same cause. Choice: each complete look gives the rebalances that the
+# tail has read to `fleet.decide.storms.storm_watch`, together with what our own changes were to
+# cost and with moves of coordinators. Nothing is stored: after a restart the tail reads the log
+# again, and the same storms follow from it. Where the place that keeps changes is away, the last
+# known ones excuse what they were to cost. Cost: where the log cannot be read there are no storms,
+# and the families are absent rather than 0.
+#
+# `fleet_group_storm` is there for every group, 0 or 1, so that its absence is no fair weather.
+# Cause, member and words are labels of a series beside it that exists only during the storm:
+# a label that changes would end one alert and begin another, and series that come and go cost
+# Prometheus nothing while there is no storm.
+
+
+_CHANGES: Final = 5
+"""Changes of a group that are looked at: those within a storm's reach."""
+_NAMES: Final = ("cluster", "group", "owner")
+REMEMBERED: Final = 86_400.0
+"""Seconds for which a receipt that differs is told; the next change ends it too."""
+
+
+class StormFamilies(Closing):
+    """Asked with each complete look; keeps the storms between looks."""
+
+    def __init__(self, fleet: Fleet, tail: Tail) -> None:
+        self._fleet, self._tail = fleet, tail
+        self._coordinators = Coordinators(fleet.client, clock=fleet.clock)
+        self._watch = StormWatch()
+        self._changes: dict[str, tuple[Change, ...]] = {}
+
+    def _last_changes(self) -> dict[str, tuple[Change, ...]]:
+        managed = [fleet.group for fleet in self._fleet.spec.fleets if fleet.worker is not None]
+        with contextlib.suppress(FleetError):  # the exporter tells it of the slots
+            self._changes = {g: self._fleet.readable_changes(g, limit=_CHANGES) for g in managed}
+        return self._changes
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._coordinators.close()
+
+    def families(self, seen: Snapshot) -> Iterable[Family]:
+        """The families of storms and receipts."""
+        spec, now = self._fleet.spec, seen.at
+        changes = self._last_changes()
+        owners = dict.fromkeys(seen.groups, "") | {
+            fleet.group: fleet.owner for fleet in spec.fleets if fleet.group in seen.groups
+        }
+        told = receipt_families(changes.items(), cluster=spec.cluster.name, owners=owners, now=now)
+        if not seen.from_log:
+            return tuple(told)
+        move = self._coordinators.look()
+        self._watch = self._watch.look(
+            spec,
+            self._tail.rebalances(since=now - watch_reach(spec)),
+            now=now,
+            changes=changes,
+            moves=() if move is None else (move,),
+        )
+        storms = storm_families(self._watch, cluster=spec.cluster.name, owners=owners)
+        return (*told, *storms)
+
+
+def storm_families(
+    watch: StormWatch, *, cluster: str, owners: Mapping[str, str]
+) -> Iterator[Family]:
+    """`fleet_group_storm`, `fleet_cluster_storm` and what is known of them.
+
+    `owners` names every group that is exported, with its owner ("" where none is declared).
+    """
+    storm = Family(
+        "gauge", "fleet_group_storm", "1 while the group rebalances beyond its budget.", _NAMES
+    )
+    info = Family(
+        "gauge",
+        "fleet_group_storm_info",
+        "1 for the cause and the worst member of a storm, while it lasts.",
+        (*_NAMES, "cause", "member", "words"),
+    )
+    for group, owner in owners.items():
+        found = watch.storms.get(group)
+        storm.add((cluster, group, owner), float(found is not None))
+        if found is not None:
+            member = found.member or ""
+            info.add((cluster, group, owner, found.cause, member, found.words), 1.0)
+    yield storm
+    yield info
+    whole = Family(
+        "gauge",
+        "fleet_cluster_storm",
+        "1 while ten or more groups are in a storm, or coordinators have moved.",
+        ("cluster",),
+    )
+    whole.add((cluster,), float(watch.cluster is not None))
+    yield whole
+    told = Family(
+        "gauge",
+        "fleet_cluster_storm_info",
+        "1 for the cause of the cluster's storm, while it lasts.",
+        ("cluster", "cause", "words"),
+    )
+    if watch.cluster is not None:
+        told.add((cluster, watch.cluster.cause, watch.cluster.words), 1.0)
+    yield told
+
+
+def receipt_families(
+    changes: Iterable[tuple[str, Sequence[Change]]],
+    *,
+    cluster: str,
+    owners: Mapping[str, str],
+    now: float,
+) -> Iterator[Family]:
+    """`fleet_group_receipt_differs` of (group, its changes, latest first)."""
+    differs = Family(
+        "gauge",
+        "fleet_group_receipt_differs",
+        "1 where the last change cost another number of rebalances than its plan said.",
+        _NAMES,
+    )
+    for group, known in changes:
+        last = next(iter(known), None)
+        recent = last is not None and now - (last.ended_at or now) < REMEMBERED
+        found = last is not None and any(r.verdict is Verdict.DIFFERS for r in last.receipts)
+        differs.add((cluster, group, owners.get(group, "")), float(recent and found))
+    yield differs
+
+
+# From a snapshot's columns to the picture that metrics are made of: sums are taken in columns.
+
+
+_LONG: Final = 10.0
+"""Seconds for which a transaction may be open without being told: Kafka Streams' own limit."""
+
+
+def picture_of(
+    seen: Snapshot,
+    *,
+    totals: Mapping[str, Totals],
+    owners: Mapping[str, str],
+    slots: tuple[SlotPicture, ...] = (),
+    decode_errors: Mapping[tuple[int, int], int],
+    records: int,
+    transactions: Iterable[OpenTransaction] = (),
+    partitions: bool = False,
+    unread: tuple[str, ...] = (),
+) -> Picture:
+    """What the metrics of one look are made of."""
+    judged = worst_verdicts(seen)
+    topics, cases = _by_topic(seen), _by_case(seen)
+    single = _by_partition(seen) if partitions else {}
+    none = Totals()
+    groups = []
+    for group, facts in seen.facts.items():
+        counted = totals.get(group) or (none if facts.generation is not None else None)
+        groups.append(
+            GroupPicture(
+                group=group,
+                owner=owners.get(group, ""),
+                state=facts.state.value,
+                type=facts.type,
+                members=facts.members,
+                generation=facts.generation,
+                topics=tuple(topics.get(group, ())),
+                cases=cases.get(group, {}),
+                verdict=judged[group].value,
+                level=judged[group].level.value,
+                totals=counted if seen.from_log else None,
+                partitions=tuple(single.get(group, ())),
+            )
+        )
+    return Picture(
+        cluster=seen.cluster,
+        took=seen.took,
+        from_log=seen.from_log,
+        groups=tuple(groups),
+        slots=slots,
+        decode_errors=decode_errors,
+        transactions=tuple(_long(seen.at, transactions)),
+        records=records,
+        problems=(*seen.problems, *unread),
+    )
+
+
+def _long(now: float, transactions: Iterable[OpenTransaction]) -> Iterator[LongTransaction]:
+    for each in transactions:
+        if now - each.since >= _LONG:
+            yield LongTransaction(
+                partition=each.partition,
+                producer=each.producer,
+                since=each.since,
+                seconds=now - each.since,
+                commits=each.commits,
+            )
+
+
+def _by_topic(seen: Snapshot) -> dict[str, list[TopicLag]]:
+    commits = seen.commits
+    found: dict[str, list[TopicLag]] = {}
+    if not len(commits):
+        return found
+    different = np.unique(np.concatenate([np.unique(_pairs(part)) for part in seen.portions()]))
+    counts, lags, waiting = np.zeros((3, len(different)))
+    oldest = np.full(len(different), np.nan)
+    for part in seen.portions():
+        place, records = np.searchsorted(different, _pairs(part)), part.lag.records
+        known, waits = records != NONE, records > 0
+        counts += np.bincount(place[known], minlength=len(different))
+        lags += np.bincount(place[known], records[known], minlength=len(different))
+        # What does not wait tells nothing of how old the oldest is that does.
+        waiting += np.bincount(place[waits], minlength=len(different))
+        np.fmax.at(oldest, place[waits], _ages(part)[waits])
+    oldest[(counts > 0) & (waiting == 0)] = 0.0
+    rows = zip(different.tolist(), counts.tolist(), lags.tolist(), oldest.tolist(), strict=True)
+    for pair, count, lag, seconds in rows:
+        topic = TopicLag(
+            topic=commits.topics[pair & 0xFFFFFFFF],
+            lag=int(lag) if count else None,
+            seconds=None if seconds != seconds else seconds,  # noqa: PLR0124 - NaN
+        )
+        found.setdefault(commits.groups[pair >> 32], []).append(topic)
+    return found
+
+
+def _pairs(seen: Snapshot) -> Longs:
+    """The group and topic of each row as one number."""
+    pairs: Longs = seen.commits.group.astype(np.int64) << 32 | seen.commits.topic
+    return pairs
+
+
+def _ages(seen: Snapshot) -> Floats:
+    """Of a position that was never seen to move: since the first look of all, at least."""
+    return np.where(np.isnan(seen.lag.seconds), seen.lag.waited, seen.lag.seconds)
+
+
+def _by_case(seen: Snapshot) -> dict[str, dict[str, int]]:
+    groups = seen.commits.groups
+    counts = np.zeros(len(groups) * len(CASES), dtype=np.int64)
+    for part in seen.portions():
+        places = part.commits.group * len(CASES) + part.lag.case
+        counts += np.bincount(places, minlength=len(counts))
+    found: dict[str, dict[str, int]] = {}
+    for place in np.flatnonzero(counts).tolist():
+        group, case = divmod(place, len(CASES))
+        found.setdefault(groups[group], {})[CASES[case].value] = int(counts[place])
+    return found
+
+
+def _by_partition(seen: Snapshot) -> dict[str, list[PartitionLag]]:
+    commits = seen.commits
+    found: dict[str, list[PartitionLag]] = {}
+    columns = (
+        commits.group,
+        commits.topic,
+        commits.partition,
+        commits.committed,
+        seen.lag.records,
+        _ages(seen),
+    )
+    for group, topic, number, committed, lag, seconds in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        part = PartitionLag(
+            topic=commits.topics[topic],
+            partition=number,
+            committed=committed,
+            lag=None if lag == NONE else lag,
+            seconds=None if seconds != seconds else seconds,  # noqa: PLR0124 - NaN
+        )
+        found.setdefault(commits.groups[group], []).append(part)
+    return found
+
+
+# /metrics and /healthz of the exporter: bytes that are already there.
+#
+# A scrape never waits for the cluster: the last complete look's text is kept, plain and (from the
+# first scrape that wants it) gzipped. Until there was one, only the ages and the exporter's own
+# metrics are told.
+
+
+KIND: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PAGE: Final = b"/metrics /healthz /readyz\n"
+
+
+class Body:
+    """The text of the last complete look. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._text = b""
+        self._packed: bytes | None = None
+
+    def show(self, text: bytes) -> None:
+        """From now on, this."""
+        with self._lock:
+            self._text, self._packed = text, None
+
+    def get(self, *, packed: bool) -> bytes:
+        """The text, gzipped where asked for (members of a gzip file may follow each other)."""
+        with self._lock:
+            text, found = self._text, self._packed
+        if not packed:
+            return text
+        if found is None:
+            found = gzip.compress(text, compresslevel=1)
+            with self._lock:
+                if self._text is text:
+                    self._packed = found
+        return found
+
+
+class Server(Listening):
+    """Listens until closed. Raises ConfigError where it cannot bind.
+
+    `ages` gives the text that is made at each scrape; `healthy` and `ready` a reason why not,
+    None where all is well.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        body: Body,
+        *,
+        ages: Callable[[], bytes],
+        healthy: Callable[[], str | None],
+        ready: Callable[[], str | None],
+    ) -> None:
+        handler = _handler(body, ages, {"/healthz": healthy, "/readyz": ready})
+        super().__init__(address, handler, key="exporter.listen", remedy=ELSEWHERE)
+
+
+def _handler(
+    body: Body, ages: Callable[[], bytes], checks: dict[str, Callable[[], str | None]]
+) -> type[BaseHTTPRequestHandler]:
+    class MetricsHandler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 30
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                packed = "gzip" in self.headers.get("Accept-Encoding", "")
+                now = ages()
+                answer = (gzip.compress(now, 1) if packed else now) + body.get(packed=packed)
+                self._answer(200, answer, KIND, packed=packed)
+            elif path in checks:
+                reason = checks[path]()
+                told = f"{reason or 'ok'}\n".encode()
+                self._answer(503 if reason else 200, told, "text/plain")
+            else:
+                self._answer(200 if path == "/" else 404, _PAGE, "text/plain")
+
+        def _answer(self, code: int, answer: bytes, kind: str, *, packed: bool = False) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            if packed:
+                self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
+            """Scrapes are no events."""
+
+    return MetricsHandler
+
 
 Say = Callable[[str], None]
 More = Callable[[Snapshot], Iterable[Family]]

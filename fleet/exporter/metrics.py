@@ -10,19 +10,203 @@ Every cause of `fleet_group_rebalances_total` begins at 0 with a group's first m
 so that `increase()` sees the first rebalance too.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import accumulate, chain
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from fleet import __version__
-from fleet.exporter.families import Family
-from fleet.exporter.picture import GroupPicture, Picture
-from fleet.model.rebalances import Cause
-from fleet.model.totals import BUCKETS
+from fleet.model.rebalances import BUCKETS, Cause, Totals
+from fleet.text import plural
+
+# Metric families of a look, and their text.
+#
+# Problem: prometheus_client makes an object with a dictionary of labels for every sample, and
+# looks through each name and label again when it writes it: with a thousand groups, two thirds of
+# all that a look costs. Choice: a family keeps the values of its labels as tuples, and writes its
+# text at once. Cost: the format of samples stands here a second time; a test holds it against the
+# library, byte for byte.
+#
+# Source: Prometheus, "Exposition formats" (text, version 0.0.4).
+
+
+Kind = Literal["gauge", "counter", "histogram"]
+Sample = tuple[str, tuple[str, ...], float]
+"""One line: what is appended to the family's name, values of the labels, the value."""
+_TO_ESCAPE: Final = re.compile(r'[\\\n"]')
+_ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+"""In a label's value."""
+
+
+class Family:
+    """One family; `labels` are the names that its samples have values for.
+
+    A counter's name is told with `_total`, a histogram's labels are followed by `le`.
+    """
+
+    def __init__(self, kind: Kind, name: str, text: str, labels: Sequence[str]) -> None:
+        self.kind, self.name, self.help = kind, name, text
+        self.labels = tuple(labels)
+        self.samples: list[Sample] = []
+        self._suffix = "_total" if kind == "counter" else ""
+
+    def add(self, values: tuple[str, ...], value: float | None) -> None:
+        """A sample; what is not known (None) is none."""
+        if value is not None:
+            self.samples.append((self._suffix, values, value))
+
+    def add_buckets(
+        self, values: tuple[str, ...], buckets: Iterable[tuple[str, float]], total: float
+    ) -> None:
+        """Of a histogram: (upper bound, how many up to it) in rising order, the sum of all."""
+        count = 0.0
+        for bound, count in buckets:
+            self.samples.append(("_bucket", (*values, bound), count))
+        self.samples.append(("_count", values, count))
+        self.samples.append(("_sum", values, total))
+
+    def text(self) -> str:
+        """As Prometheus reads it."""
+        told = self.name + self._suffix
+        return f"# HELP {told} {self.help}\n# TYPE {told} {self.kind}\n" + "".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        every = chain.from_iterable(values for _, values, _ in self.samples)
+        odd = _TO_ESCAPE.search("".join(every)) is not None
+        forms: dict[str, _Form] = {}
+        for suffix, values, value in self.samples:
+            form = forms.get(suffix)
+            if form is None:
+                names = (*self.labels, "le") if suffix == "_bucket" else self.labels
+                form = forms[suffix] = _form(self.name + suffix, names)
+            if odd:
+                values = tuple(each.translate(_ESCAPED) for each in values)  # noqa: PLW2901
+            yield form.line % (*form.order(values), _number(value))
+
+
+class _Form(NamedTuple):
+    line: str
+    order: Callable[[tuple[str, ...]], tuple[str, ...]]
+
+
+def _form(name: str, labels: Sequence[str]) -> _Form:
+    """A line to be filled, and the order in which it wants the labels' values: by name."""
+    order = sorted(range(len(labels)), key=labels.__getitem__)
+    told = ",".join(f'{labels[at]}="%s"' for at in order)
+    # One index alone would give the value without a tuple around it.
+    pick: Any = itemgetter(*order) if len(order) > 1 else itemgetter(slice(None))
+    return _Form(f"{name}{{{told}}} %s\n", pick)
+
+
+@lru_cache(maxsize=1024)
+def _number(value: float) -> str:
+    """Most figures are the same few."""
+    return str(floatToGoString(value))  # type: ignore[no-untyped-call]
+
+
+# What one look found, as the values that metrics are made of.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLag:
+    """One topic as one group sees it; None = cannot be said."""
+
+    topic: str
+    lag: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """One partition as one group sees it."""
+
+    topic: str
+    partition: int
+    committed: int
+    lag: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPicture:
+    """One group."""
+
+    group: str
+    owner: str
+    """Of the fleet that declares it; empty where none does."""
+    state: str
+    type: str
+    members: int | None
+    generation: int | None
+    topics: tuple[TopicLag, ...]
+    cases: Mapping[str, int]
+    """Partitions by what their lag figure means (fleet.model.LagCase)."""
+    verdict: str
+    level: str
+    totals: Totals | None
+    """Rebalances since the exporter began; None where the log is not read."""
+    partitions: tuple[PartitionLag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPicture:
+    """One slot of a declared group."""
+
+    group: str
+    owner: str
+    slot: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongTransaction:
+    """A transaction with offsets that has not ended for long: its commits do not count yet."""
+
+    partition: int
+    """Of the offsets topic."""
+    producer: int
+    since: float
+    """Wall time of its first commit."""
+    seconds: float
+    commits: int
+    """Partitions whose commits it holds back."""
+
+    def __str__(self) -> str:
+        began = datetime.fromtimestamp(self.since, UTC)
+        return (
+            f"a transaction of producer {self.producer} has been open in "
+            f"__consumer_offsets-{self.partition} since {began:%H:%M:%S} UTC: "
+            f"{plural(self.commits, 'committed offset')} in it "
+            f"{'does' if self.commits == 1 else 'do'} not count until it ends"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One complete look."""
+
+    cluster: str
+    took: float
+    from_log: bool
+    """The offsets topic was read; else only the coordinators were asked."""
+    groups: tuple[GroupPicture, ...] = ()
+    slots: tuple[SlotPicture, ...] = ()
+    decode_errors: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """By record type and value version."""
+    records: int = 0
+    """Records of the offsets topic read."""
+    transactions: tuple[LongTransaction, ...] = ()
+    problems: tuple[str, ...] = ()
+
 
 _GROUP: Final = ("cluster", "group", "owner")
 _TOPIC: Final = ("cluster", "group", "topic", "owner")

@@ -28,7 +28,7 @@ from fleet.history.tables.table_manifests import DataFile, Led, Manifest
 from fleet.history.tables.writing import Writer, with_files
 from fleet.kafka_source.bounds import LogBounds
 from fleet.kafka_source.pieces import OffsetRange
-from fleet.lag.partition_lag import Logs
+from fleet.lag.snapshot import Logs
 from fleet.model import TopicPartition
 from fleet.model.sessions import SessionThen
 

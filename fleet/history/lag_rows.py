@@ -4,7 +4,7 @@ Problem: a row for each partition at each look is thousands of millions a day, n
 saying what the one before said; and a consumer that hangs commits nothing, so lag cannot be told
 from commits alone. Choice: at every look a row is written where the committed offset or the end
 has moved since the last row, where records wait, and once an hour in any case: between two rows
-of a partition nothing changed. Cases and seconds are those of `fleet.lag.partition_lag`: one
+of a partition nothing changed. Cases and seconds are those of `fleet.lag.snapshot`: one
 meaning of lag in all of Fleet. Cost: only from the first look on; ends of the time before are not
 known.
 """
@@ -17,8 +17,7 @@ import numpy as np
 
 from fleet.history.job_memory import JobMemory, Key, Told
 from fleet.lag.lag_columns import NONE, Longs
-from fleet.lag.partition_lag import CASES, Lag, Logs, measured
-from fleet.lag.snapshot import Snapshot
+from fleet.lag.snapshot import CASES, Lag, Logs, Snapshot, measured
 from fleet.model import LagCase, TopicPartition
 from fleet.model.rebalances import Known
 

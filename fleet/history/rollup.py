@@ -44,7 +44,7 @@ class Rollup:
     ) -> None:
         self._schema = schema
         self._interval = interval
-        # As fleet.config.spec_watching reads them: a line break is a character like any other.
+        # As fleet.config.spec reads them: a line break is a character like any other.
         self._allow = [re.compile(p, re.DOTALL) for p in allow]
         self._deny = [re.compile(p, re.DOTALL) for p in deny]
         self._every = tuple(allow) == (".*",) and not deny

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from fleet.kafka_source.bounds import ListedOffset, Where, leaders_of, list_offsets
 from fleet.kafka_source.connections import Connections, NoAnswer, told
-from fleet.kafka_source.list_offsets import ListedOffset, Where, leaders_of, list_offsets
 from fleet.system.closing import Closing
 
 OUT_OF_RANGE: Final = 1

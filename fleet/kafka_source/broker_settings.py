@@ -9,11 +9,165 @@ DescribeConfigs on the cluster, else nothing is known; brokers that are set othe
 others may be missed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
 
+from fleet.clock import Clock
 from fleet.kafka_source.connections import Connections, NoAnswer
-from fleet.model.broker_limits import UNKNOWN, BrokerLimits
+from fleet.model import UNKNOWN, BrokerLimits
+from fleet.model.sessions import Session, SessionThen, SessionTimes
+from fleet.system.closing import Closing
+
+# Session timeouts of KIP-848, share and streams groups, asked of the cluster.
+#
+# Problem: they are no records but configuration, of the group or else of the broker, and may
+# change. Choice: one DescribeConfigs for all groups at once, which answers with what holds; any
+# broker answers, no coordinator is asked, and a group that is not there has the broker's. What was
+# told is kept with its time (fleet.model.sessions). Cost: 10 to 30 ms of CPU for 1,000 groups each
+# time; needs DescribeConfigs on the groups, else nothing is known.
+
+
+_GROUP: Final = 32
+"""The type of a group among configuration resources."""
+_TIMEOUT_KEY, _BEAT_KEY = "session.timeout.ms", "heartbeat.interval.ms"
+_TIMEOUT: Final = 2.0
+_PAUSE: Final = 30.0
+"""Seconds without a question after one that nobody answered."""
+_MOST: Final = 2000
+"""Groups in one request."""
+
+
+def sessions(
+    connections: Connections, groups: Mapping[str, str], timeout: float
+) -> dict[str, Session]:
+    """Sessions by group, of those that may be told; `groups` are names with their protocols.
+
+    A protocol is one of consumer, share, streams. Raises NoAnswer.
+    """
+    from kafka.protocol.admin import DescribeConfigsRequest  # noqa: PLC0415 - only where asked
+
+    found: dict[str, Session] = {}
+    names = sorted(groups)
+    for first in range(0, len(names), _MOST):
+        asked = [
+            (_GROUP, name, [f"{groups[name]}.{key}" for key in (_TIMEOUT_KEY, _BEAT_KEY)])
+            for name in names[first : first + _MOST]
+        ]
+        request = DescribeConfigsRequest(resources=asked, include_synonyms=False)
+        for told in connections.ask_any(request, timeout).results:
+            session = None if told.error_code else _session(told.configs)
+            if session is not None:
+                found[told.resource_name] = session
+    return found
+
+
+def _session(configs: Any) -> Session | None:
+    told = {each.name.partition(".")[2]: each.value for each in configs}
+    try:
+        return Session(int(told[_TIMEOUT_KEY]) / 1000, int(told[_BEAT_KEY]) / 1000)
+    except (KeyError, TypeError, ValueError):  # a broker that has no such setting
+        return None
+
+
+class AskedSessions(Closing):
+    """Asks when a cause needs it, or beforehand with `ask`. Safe for several threads.
+
+    `options` are librdkafka's, with bootstrap.servers and security.
+    """
+
+    def __init__(self, options: Mapping[str, Any], *, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._connections = Connections(options, client_id="fleet-sessions")
+        self._times = SessionTimes()
+        self._asked: dict[str, float] = {}
+        self._rest = float("-inf")
+
+    @contextmanager
+    def connected(self) -> Iterator[Connections]:
+        """The connections, for another question between two of these."""
+        with self._lock:
+            yield self._connections
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        with self._lock:
+            self._connections.close()
+
+    def ask(self, groups: Mapping[str, str]) -> None:
+        """Ask for these groups now, all at once; nobody's answer changes nothing."""
+        with self._lock:
+            self._ask(groups)
+
+    def of(self, group: str, protocol: str, at: float, *, live: bool = False) -> SessionThen | None:
+        """For a member that was removed at that time; None: it cannot be said.
+
+        Asks where that was after the last asking, or the clock was set back since; where somebody
+        asks all the time (`live`), only for a group that is new.
+        """
+        asked = self._asked.get(group)
+        if asked is None or (not live and (at > asked or asked > self._clock.now())):
+            self.ask({group: protocol})
+        return self._times.of(group, at)
+
+    def _ask(self, groups: Mapping[str, str]) -> None:
+        now, at = self._clock.monotonic(), self._clock.now()
+        if not groups or now < self._rest:
+            return
+        try:
+            self._times.note(at, sessions(self._connections, groups, _TIMEOUT))
+        except NoAnswer:
+            self._connections.close()
+            self._rest = now + _PAUSE
+            return
+        self._asked.update(dict.fromkeys(groups, at))
+
+
+# Which classic groups are in the middle of a rebalance, asked of all brokers at once.
+#
+# Problem: only the coordinator knows, and it says so only to who asks meanwhile. Choice:
+# ListGroups with a filter of states (KIP-518, broker 2.6): one request to each broker, answered
+# from memory, with the few groups that are unsettled. Cost: half a millisecond of CPU a broker
+# each time.
+
+
+_STATES: Final = ["PreparingRebalance", "CompletingRebalance"]
+_FILTERED: Final = 4
+"""The version of the request that has the filter."""
+
+
+class Listed(NamedTuple):
+    """Group ids that were told; `whole`: by every broker."""
+
+    groups: frozenset[str]
+    whole: bool
+
+
+def unsettled(connections: Connections, timeout: float) -> Listed:
+    """Groups that prepare or complete a rebalance now."""
+    return _listed(connections, timeout, _STATES)
+
+
+def every_group(connections: Connections, timeout: float) -> Listed:
+    """All groups that may be seen. Raises NoAnswer where no broker answers."""
+    connections.metadata((), timeout)
+    return _listed(connections, timeout, [])
+
+
+def _listed(connections: Connections, timeout: float, states: list[str]) -> Listed:
+    from kafka.protocol.admin import ListGroupsRequest  # noqa: PLC0415 - only where asked
+
+    connections.connect(timeout)
+    request = ListGroupsRequest(states_filter=states, min_version=_FILTERED)
+    answers = connections.ask(dict.fromkeys(connections.brokers(), request), timeout)
+    told = [
+        each for each in answers.values() if not isinstance(each, NoAnswer) and not each.error_code
+    ]
+    groups = frozenset(group.group_id for each in told for group in each.groups)
+    return Listed(groups, whole=bool(told) and len(told) == len(answers))
+
 
 _BROKER: Final = 4
 """The type of a broker among configuration resources."""
@@ -25,7 +179,6 @@ _CONSUMER_SIZE: Final = "group.consumer.max.size"
 _NAMES: Final = (_INITIAL_DELAY, _LEAST_SESSION, _LONGEST_SESSION, _CLASSIC_SIZE, _CONSUMER_SIZE)
 _ASKED: Final = 3
 """Brokers: a cluster of a hundred need not open a hundred connections for a few figures."""
-_TIMEOUT: Final = 2.0
 
 
 def broker_limits(connections: Connections) -> BrokerLimits:
@@ -43,7 +196,7 @@ def broker_limits(connections: Connections) -> BrokerLimits:
         for broker in connections.brokers()[:_ASKED]
     }
     answers = connections.ask(requests, _TIMEOUT).values()
-    told = [_told(each) for each in answers if not isinstance(each, NoAnswer)]
+    told = [_settings_of(each) for each in answers if not isinstance(each, NoAnswer)]
     return BrokerLimits(
         initial_delay=_seconds(_narrowest(told, _INITIAL_DELAY, min)),
         least_session=_seconds(_narrowest(told, _LEAST_SESSION, max)),
@@ -64,7 +217,7 @@ def _seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-def _told(answer: Any) -> dict[str, int]:
+def _settings_of(answer: Any) -> dict[str, int]:
     """Name → value, of those that are numbers: another vendor's may be none."""
     found = {}
     for resource in answer.results:

@@ -4,16 +4,284 @@ Problem: fleet.yaml names where credentials are, two client libraries want them 
 whatever is an option of a DataFrame stands in plans, logs and Spark's UI. Choice: each client
 option is told as where to find it (an environment variable, a file, or a plain value for what is
 no secret) and resolved in the process that connects, right before. Tokens are no option: what they
-are got with becomes one `oauth_cb` (fleet.kafka_source.tokens). Cost: variables and files have to
+are got with becomes one `oauth_cb` (fleet.kafka_source.login). Cost: variables and files have to
 exist on every machine of a Spark cluster under the same names.
 """
 
+from __future__ import annotations  # cloudpickle does not see the names that a class's body uses
+
+import base64
+import json
+import ssl
+import sys
+import threading
+import time
+import types
 from collections.abc import Mapping
+from http.client import HTTPException
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, NamedTuple
+from urllib.error import HTTPError
+from urllib.parse import quote_plus, urlencode
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from fleet.config.spec import ClusterSpec, Sasl
-from fleet.kafka_source.tokens import TokenSource
+
+# Bearer tokens to log in with (OAUTHBEARER, RFC 7628), for both client libraries.
+#
+# Problem: librdkafka and kafka-python get tokens each in its own way or not at all, and every
+# client of a process, and every task of Spark, would ask the endpoint for one of its own. Choice:
+# one source, which speaks OAuth 2.0 client credentials (RFC 6749, section 4.4) by the standard
+# library or calls a function by name, as Amazon MSK's signer; tokens are kept for the process
+# until three quarters of their time are over: both libraries ask again later than that, before
+# they log in anew (KIP-368). Cost: kafka-python stands still for the one request (3 s at most).
+#
+# Spark's tasks get this code by value, where there is no Fleet, and anew for each task: what a
+# process keeps is therefore found by name among its modules.
+
+
+_TIMEOUT: Final = 3.0
+_MOST: Final = 1 << 20
+_FRESH: Final = 0.75
+_USUAL: Final = 300.0
+"""Seconds that a token holds whose endpoint does not say (RFC 6749 recommends that it does)."""
+_MILLISECONDS: Final = 1e11
+"""A later time is in milliseconds, as Amazon's signer has it: in seconds it is the year 5138."""
+_KEPT: Final = "_fleet_tokens"
+
+
+class NoToken(ConnectionError):
+    """No token can be got; the text says where and why."""
+
+
+class Token(NamedTuple):
+    """What logs in. `expires` is wall time, the other two are of the monotonic clock."""
+
+    value: str
+    expires: float
+    renew: float
+    ends: float
+
+
+class TokenSource:
+    """Gives tokens. Also what librdkafka takes as `oauth_cb`. Equal ones share their tokens."""
+
+    ENDPOINT: ClassVar = "sasl.oauthbearer.token.endpoint.url"
+    CLIENT: ClassVar = "sasl.oauthbearer.client.id"
+    SECRET: ClassVar = "sasl.oauthbearer.client.secret"  # noqa: S105 - a name
+    URLENCODE: ClassVar = "sasl.oauthbearer.header.urlencode"
+    SCOPE: ClassVar = "sasl.oauthbearer.scope"
+    EXTENSIONS: ClassVar = "sasl.oauthbearer.extensions"
+    CA: ClassVar = "https.ca.location"
+    FUNCTION: ClassVar = "fleet.token.function"
+    ARGUMENT: ClassVar = "fleet.token.argument."
+    """librdkafka's names where it has any, else those of Kafka's Java clients."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+
+    def __repr__(self) -> str:
+        """No option: there is a secret among them."""
+        return "TokenSource()"
+
+    @classmethod
+    def out_of(cls, options: dict[str, Any]) -> TokenSource:
+        """What gives tokens; its options are taken out of a client's."""
+        ours = (
+            *(cls.ENDPOINT, cls.CLIENT, cls.SECRET, cls.URLENCODE, cls.SCOPE, cls.EXTENSIONS),
+            *(cls.CA, cls.FUNCTION),
+        )
+        named = [name for name in options if name in ours or name.startswith(cls.ARGUMENT)]
+        return cls({name: options.pop(name) for name in named})
+
+    def extensions(self) -> dict[str, str]:
+        """Sent along with the token (KIP-342)."""
+        told = self._options.get(self.EXTENSIONS, "")
+        pairs = (each.partition("=") for each in told.split(",") if each)
+        return {name: value for name, _, value in pairs}
+
+    def __call__(self, _: object) -> tuple[str, float, str, dict[str, str]]:
+        """For librdkafka, which asks again when four fifths of the rest are over."""
+        token = self.token()
+        return token.value, token.expires, "fleet", self.extensions()
+
+    def token(self) -> Token:
+        """One that is valid; a new one where the last is no longer fresh. Raises NoToken."""
+        kept, lock = _kept()
+        key = tuple(sorted(self._options.items()))
+        with lock:
+            known, began = kept.get(key), time.monotonic()
+            if known is not None and began < known.renew:
+                return known
+            try:
+                value, expires = self._new(time.time())
+            except NoToken:
+                if known is not None and time.monotonic() < known.ends - 1:
+                    return known
+                raise
+            left = expires - time.time()
+            if left <= 0:
+                raise NoToken(
+                    f"{self._place()} gave a token that had expired {-left:.0f} s before: compare "
+                    "its clock with this machine's"
+                )
+            kept[key] = Token(value, expires, began + _FRESH * left, began + left)
+            return kept[key]
+
+    def _place(self) -> str:
+        if self.FUNCTION in self._options:
+            return f"the token function {self._options[self.FUNCTION]}"
+        return f"the token endpoint {self._options[self.ENDPOINT]}"
+
+    def _new(self, now: float) -> tuple[str, float]:
+        if self.FUNCTION in self._options:
+            return self._called()
+        answer = self._answer()
+        token = answer.get("access_token")
+        if not isinstance(token, str) or not token:
+            raise NoToken(f"{self._place()} answers without an access_token: is it the right path?")
+        try:
+            return token, now + float(answer["expires_in"])
+        except (KeyError, TypeError, ValueError):
+            return token, _expiry(token) or now + _USUAL
+
+    def _called(self) -> tuple[str, float]:
+        name = self._options[self.FUNCTION]
+        module, _, path = name.partition(":")
+        try:
+            found: Any = import_module(module)
+            for part in path.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as error:
+            raise NoToken(
+                f"the token function {name} cannot be imported ({error}): install its package "
+                "wherever Fleet and Spark's tasks run"
+            ) from error
+        start = len(self.ARGUMENT)
+        arguments = {k[start:]: v for k, v in self._options.items() if k.startswith(self.ARGUMENT)}
+        try:
+            token, expires = found(**arguments)
+            moment = float(expires)
+        except Exception as error:  # anybody's code
+            raise NoToken(
+                f"the token function {name} fails ({type(error).__name__}: {error}); it returns "
+                "the token, and when it expires, in seconds or milliseconds since 1970"
+            ) from error
+        return str(token), moment / 1000 if moment > _MILLISECONDS else moment
+
+    def _answer(self) -> dict[str, Any]:
+        """What the endpoint says to our credentials (RFC 6749, sections 2.3.1, 4.4 and 5)."""
+        given = self._options
+        part = str if given.get(self.URLENCODE) == "false" else quote_plus
+        login = f"{part(given[self.CLIENT])}:{part(given[self.SECRET])}"
+        body = {"grant_type": "client_credentials"}
+        if self.SCOPE in given:
+            body["scope"] = given[self.SCOPE]
+        request = Request(  # noqa: S310 - http or https, see fleet.config.spec
+            given[self.ENDPOINT],
+            data=urlencode(body).encode(),
+            headers={
+                "Accept": "application/json",
+                "Authorization": f"Basic {base64.b64encode(login.encode()).decode()}",
+            },
+        )
+        try:
+            trust = ssl.create_default_context(cafile=given.get(self.CA))
+            # Nowhere else than there: a redirect would take the login along, to whatever it names.
+            ask = build_opener(HTTPSHandler(context=trust), _NoRedirect())
+            with ask.open(request, timeout=_TIMEOUT) as answer:
+                text = answer.read(_MOST)
+        except HTTPError as error:
+            with error:
+                raise NoToken(self._refused(error)) from None
+        except (OSError, ValueError, HTTPException) as error:
+            raise NoToken(self._away(getattr(error, "reason", error))) from error
+        return _json(text)
+
+    def _refused(self, error: HTTPError) -> str:
+        try:
+            told = _json(error.read(_MOST))
+        except (OSError, ValueError, HTTPException):  # the code says enough
+            told = {}
+        words = [str(told[key]) for key in ("error", "error_description") if told.get(key)]
+        why = f"{error.code} {': '.join(words)[:300] or error.reason}".strip()
+        if error.code in {400, 401, 403}:
+            return (
+                f"{self._place()} refuses the client {self._options[self.CLIENT]} ({why}); check "
+                "cluster.security.sasl.oidc: client_id, scope, where the secret comes from, and "
+                "header_urlencode"
+            )
+        return f"{self._place()} answers {why}; check cluster.security.sasl.oidc.endpoint"
+
+    def _away(self, reason: Any) -> str:
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return (
+                f"{self._place()} cannot be trusted ({reason.verify_message}); "
+                "cluster.security.sasl.oidc.ca_file must hold the authority that signed its "
+                "certificate"
+            )
+        if isinstance(reason, TimeoutError):
+            return f"{self._place()} does not answer within {_TIMEOUT:g} s"
+        if isinstance(reason, HTTPException):
+            return (
+                f"{self._place()} does not answer as HTTP ({type(reason).__name__}); check "
+                "cluster.security.sasl.oidc.endpoint"
+            )
+        why = getattr(reason, "strerror", None) or reason
+        return f"{self._place()} cannot be reached ({why})"
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirect is an answer like any other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """None: it is raised as HTTPError."""
+
+
+def _kept() -> tuple[dict[Any, Token], threading.Lock]:
+    """The tokens of this process, and who may look at them: one at a time."""
+    module = sys.modules.setdefault(_KEPT, types.ModuleType(_KEPT))
+    held = module.__dict__
+    return held.setdefault("tokens", {}), held.setdefault("lock", threading.Lock())
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _expiry(token: str) -> float | None:
+    """`exp` of a JSON Web Token (RFC 7519); None where it is none."""
+    payload = token.split(".")[1:2]
+    try:
+        held = _json(base64.urlsafe_b64decode(payload[0] + "=="))
+        return float(held["exp"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+
+
+def kafka_python_provider(source: TokenSource) -> Any:
+    """The same as kafka-python wants it."""
+    import kafka  # noqa: F401, PLC0415 - all of it first, see fleet.kafka_source.connections
+    from kafka.net.sasl.oauth import AbstractTokenProvider  # noqa: PLC0415
+
+    class Provider(AbstractTokenProvider):  # type: ignore[misc]
+        """One token per login."""
+
+        def token(self) -> str:
+            """Raises NoToken."""
+            return source.token().value
+
+        def extensions(self) -> dict[str, str]:
+            """KIP-342."""
+            return source.extensions()
+
+    return Provider()
+
 
 References = Mapping[str, Mapping[str, str]]
 """librdkafka option → {"env" | "file" | "path" | "value": …}; a path is that of a file there."""

@@ -6,19 +6,162 @@ which leader wrote. Choice: a Fetch answer is taken as bytes; headers are found 
 read all together by numpy, and the payloads of all batches are laid end to end for
 fleet.kafka_source.record_fields. Each batch is checked by its CRC-32C, as Kafka's own consumer
 does. Cost: 1.5 µs a batch; formats older than Kafka 0.11 are read record by record
-(fleet.kafka_source.older_messages).
+(fleet.kafka_source.record_batches).
 
 Source: Kafka's protocol guide, "Record Batch"; KIP-98 (transactions, control batches).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fleet.kafka_source.codecs import unpacked
-from fleet.kafka_source.older_messages import as_batch
+# What the payload of a record batch is packed with, undone.
+#
+# Problem: whoever only looks at a cluster shall not install Arrow (176 MB) for four codecs,
+# executors of a Spark cluster have Arrow and nothing of ours, and a few bytes may claim to unpack
+# to more than there is memory. Choice: cramjam (4 MB) where it is installed, else Arrow; either
+# stops at MOST. A frame that does not tell its size is unpacked into a buffer that is made four
+# times larger until it fits. Cost: a batch packed 1 to 8 or better is unpacked twice.
+#
+# Source: Kafka's protocol guide, "Record Batch": attributes, bits 0-2.
+
+
+_CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+_XERIAL: Final = b"\x82SNAPPY\x00"
+"""How Kafka's Java clients frame snappy: blocks, each with its length."""
+_XERIAL_HEADER: Final = 16
+_FIRST: Final = 8
+"""How many times larger than what is packed the first buffer is."""
+_LEAST: Final = 1 << 14
+_FULL: Final = "failed to write whole buffer"
+MOST: Final = 1 << 30
+"""Bytes that one batch may unpack to."""
+
+
+def unpacked(packed: bytes, codec: int) -> bytes | memoryview:
+    """A batch's payload without its compression; ValueError or OSError where damaged."""
+    name = _CODECS.get(codec)
+    if name is None:
+        raise ValueError(f"codec {codec} is none of Kafka's")
+    try:
+        import cramjam  # noqa: PLC0415 - only where something is packed
+    except ImportError:
+        return _by_arrow(packed, name)
+    try:
+        if name == "snappy":
+            return b"".join(
+                _snappy(packed, lambda block, _: bytes(cramjam.snappy.decompress_raw(block)))
+            )
+        return _into_buffer(getattr(cramjam, name).decompress_into, packed)
+    except cramjam.DecompressionError as error:
+        raise ValueError(str(error)) from error
+
+
+def _into_buffer(unpack: Callable[[bytes, bytearray], int], packed: bytes) -> memoryview:
+    room = max(_LEAST, min(MOST, _FIRST * len(packed)))
+    while True:
+        buffer = bytearray(room)
+        try:
+            return memoryview(buffer)[: unpack(packed, buffer)]
+        except Exception as error:  # cramjam has one class for all that can be wrong
+            if _FULL not in str(error):
+                raise
+        if room >= MOST:
+            raise ValueError(f"it unpacks to more than {MOST:,} bytes")
+        room = min(MOST, 4 * room)
+
+
+def _by_arrow(packed: bytes, name: str) -> bytes:
+    import pyarrow as pa  # noqa: PLC0415 - executors have it, who only looks does not
+
+    if name == "snappy":
+        codec = pa.Codec("snappy")
+        return b"".join(
+            _snappy(packed, lambda block, size: codec.decompress(block, size, asbytes=True))
+        )
+    with pa.CompressedInputStream(pa.BufferReader(packed), name) as stream:
+        found: bytes = stream.read(MOST + 1)
+    if len(found) > MOST:
+        raise ValueError(f"it unpacks to more than {MOST:,} bytes")
+    return found
+
+
+def _snappy(packed: bytes, unpack: Callable[[bytes, int], bytes]) -> Iterator[bytes]:
+    if not packed.startswith(_XERIAL):
+        yield unpack(packed, _snappy_size(packed))
+        return
+    at, total = _XERIAL_HEADER, 0
+    while at + 4 <= len(packed):
+        length = int.from_bytes(packed[at : at + 4], "big")
+        block = packed[at + 4 : at + 4 + length]
+        if len(block) < length or not length:
+            raise ValueError("a block of snappy is cut short")
+        size = _snappy_size(block)
+        total += size
+        if total > MOST:
+            raise ValueError(f"it unpacks to more than {MOST:,} bytes")
+        yield unpack(block, size)
+        at += 4 + length
+
+
+def _snappy_size(block: bytes) -> int:
+    """What a block of snappy says that it unpacks to: a varint at its beginning."""
+    size = 0
+    for place, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            if size > min(MOST, 64 * len(block) + 64):  # snappy's best is 1 to 64 / 3
+                raise ValueError(f"a block of {len(block)} bytes cannot unpack to {size}")
+            return size
+    raise ValueError("a block of snappy without its size")
+
+
+# Messages of Kafka's formats 0 and 1 (before 0.11) as the record batches that came after them.
+#
+# Problem: brokers before Kafka 4 hand out what was written in an older format as it is, and a
+# topic may hold both. Choice: kafka-python reads such a message (with all that is packed in it)
+# and writes it as a batch of format 2, so that everything else knows one format. Cost: 20 µs a
+# record, until retention has taken the last of them.
+
+
+_APPEND_TIME = 8
+_ATTRIBUTES_AT = 21
+_MAX_TIME_AT = 35
+
+
+def as_batch(message: bytes) -> bytes:
+    """One message, packed or not, as a batch; ValueError where it is damaged."""
+    import google_crc32c  # noqa: PLC0415
+    from kafka.errors import KafkaError  # noqa: PLC0415 - hardly ever needed
+    from kafka.record import MemoryRecords  # noqa: PLC0415
+    from kafka.record.default_records import DefaultRecordBatchBuilder  # noqa: PLC0415
+
+    try:
+        found = MemoryRecords(message).next_batch()
+        if found is None or not found.validate_crc():
+            raise ValueError("its checksum does not fit")
+        records = list(found)
+    except (KafkaError, IndexError, AssertionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    if not records:
+        raise ValueError("it holds no message")
+    made = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
+    base = records[0].offset
+    for each in records:
+        time = -1 if each.timestamp is None else each.timestamp
+        made.append(each.offset - base, time, each.key, each.value, [])
+    data = bytearray(made.build())
+    data[:8] = base.to_bytes(8, "big", signed=True)
+    if records[-1].timestamp_type == 1:
+        data[_ATTRIBUTES_AT + 1] |= _APPEND_TIME
+        data[_MAX_TIME_AT : _MAX_TIME_AT + 8] = records[-1].timestamp.to_bytes(
+            8, "big", signed=True
+        )
+    data[17:21] = google_crc32c.value(bytes(data[_ATTRIBUTES_AT:])).to_bytes(4, "big")
+    return bytes(data)
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,12 +174,10 @@ well would be gigabytes, more than memory and a column of Arrow hold."""
 _BEFORE_LENGTH: Final = 12
 """Bytes of a batch that its own length does not count."""
 _CRC_AT: Final = 17
-_ATTRIBUTES_AT: Final = 21
 _HEADER: Final = 61
 _MAGIC_AT: Final = 16
 _MAGIC: Final = 2
 _CODEC: Final = 7
-_APPEND_TIME: Final = 8
 _TRANSACTIONAL: Final = 16
 _CONTROL: Final = 32
 _FIELDS: Final[Mapping[str, tuple[int, str]]] = {

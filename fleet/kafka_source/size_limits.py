@@ -29,7 +29,7 @@ def size_of(key: bytes | str | None, value: bytes | str | None, headers: Headers
 
 def topic_limit(options: Mapping[str, Any], topic: str) -> int | None:
     """Bytes that a batch of this topic may have; None where no broker tells."""
-    return _told(_admin(options), ResourceType.TOPIC, topic, _OF_TOPIC)
+    return _setting_of(_admin(options), ResourceType.TOPIC, topic, _OF_TOPIC)
 
 
 def refusal_of(
@@ -57,12 +57,12 @@ def refusal_of(
 def _limits(options: Mapping[str, Any], topic: str) -> dict[str, int]:
     """What bounds a record of the topic, as far as brokers tell."""
     admin = _admin(options)
-    found = {_OF_TOPIC: _told(admin, ResourceType.TOPIC, topic, _OF_TOPIC)}
+    found = {_OF_TOPIC: _setting_of(admin, ResourceType.TOPIC, topic, _OF_TOPIC)}
     try:
         broker = next(iter(admin.list_topics(topic, timeout=_SECONDS).brokers), 0)
     except KafkaException:
         broker = 0
-    found[_OF_BROKER] = _told(admin, ResourceType.BROKER, str(broker), _OF_BROKER)
+    found[_OF_BROKER] = _setting_of(admin, ResourceType.BROKER, str(broker), _OF_BROKER)
     return {name: limit for name, limit in found.items() if limit is not None}
 
 
@@ -71,7 +71,7 @@ def _admin(options: Mapping[str, Any]) -> AdminClient:
     return AdminClient(quiet)
 
 
-def _told(admin: AdminClient, kind: ResourceType, name: str, setting: str) -> int | None:
+def _setting_of(admin: AdminClient, kind: ResourceType, name: str, setting: str) -> int | None:
     """A setting's value; None where nobody may tell, or other vendors' brokers have none."""
     asked = [ConfigResource(kind, name)]
     try:

@@ -28,18 +28,8 @@ from fleet.kafka_source.tasks import READ_TIMEOUT, read_ranges, reading
 FORMAT: Final = "fleet_kafka"
 _REGISTERED: Final = "_fleet_kafka_cores"
 _OURS: Final = (
-    *("arrow_arrays", "batch_fetcher", "bounds", "bulk_sockets", "codecs", "columns"),
-    *("connections", "door", "failures"),
-    *(
-        "list_offsets",
-        "login",
-        "no_answer",
-        "older_messages",
-        "pieces",
-        "record_batches",
-        "record_fields",
-    ),
-    *("source", "tasks", "tokens", "transactions"),
+    *("arrow_arrays", "batch_fetcher", "bounds", "columns", "connections", "failures", "login"),
+    *("pieces", "record_batches", "record_fields", "source", "tasks", "transactions"),
 )
 SENT: Final = ("fleet.system.closing", *(f"{__package__}.{name}" for name in _OURS))
 """Modules of this room that a task runs. None of them may be named as a module by another: a

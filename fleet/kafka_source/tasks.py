@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
+from fleet.kafka_source.bounds import EARLIEST, LATEST, Where
 from fleet.kafka_source.columns import batch_of_pieces, to_stderr
 from fleet.kafka_source.failures import (
     DENIED,
@@ -31,7 +32,6 @@ from fleet.kafka_source.failures import (
     RangeUnread,
     code_named,
 )
-from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
 from fleet.kafka_source.pieces import OffsetRange, Piece
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
 from fleet.kafka_source.record_fields import Fields, Ints, fields

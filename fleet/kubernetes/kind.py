@@ -14,15 +14,41 @@ from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec, KubernetesRuntimeSpec, RuntimeSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.api import connect
+from fleet.kubernetes.leases.lease_objects import MARK
 from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.kubernetes.leases.pod_revisions import MARK
-from fleet.kubernetes.manifests.on_demand import Rendering
 from fleet.slots.store import Store
 from fleet.worker.pod_environment import raw_revision
 
 if TYPE_CHECKING:
+    from fleet.act.runtime import ManifestOptions, Manifests
     from fleet.decide.adopted import Adopted
     from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
+
+
+# Manifests for whoever asks: a worker's pod never does, and does not pay for what makes them.
+
+
+class Rendering:
+    """The part of `fleet.act.runtime.RuntimeKind` that knows manifests."""
+
+    def manifests(self, spec: FleetSpec, options: "ManifestOptions") -> "Manifests":
+        """See `fleet.kubernetes.manifests.rendering.manifests`."""
+        from fleet.kubernetes.manifests.rendering import manifests  # noqa: PLC0415
+
+        return manifests(spec, options)
+
+    def try_out(
+        self, spec: FleetSpec, made: "Manifests", *, environ: Mapping[str, str], clock: Clock
+    ) -> tuple[str, ...]:
+        """See `fleet.kubernetes.manifests.rendering.try_out`."""
+        from fleet.kubernetes.manifests.part_objects import kubernetes  # noqa: PLC0415
+        from fleet.kubernetes.manifests.rendering import try_out  # noqa: PLC0415
+
+        runtime = kubernetes(spec)
+        with connect(
+            namespace=runtime.namespace, context=runtime.context, environ=environ, clock=clock
+        ) as api:
+            return try_out(api, made.objects)
 
 
 class KubernetesKind(Rendering):
@@ -33,7 +59,7 @@ class KubernetesKind(Rendering):
     ) -> "KubernetesRuntime":
         """The file's namespace. ConfigError where no kubeconfig leads there."""
         from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime  # noqa: PLC0415
-        from fleet.kubernetes.leases.patient_store import PatientStore  # noqa: PLC0415
+        from fleet.kubernetes.leases.lease_store import PatientStore  # noqa: PLC0415
 
         del home  # what a manager has to remember stands on the API server
         runtime = _runtime_of(spec.runtime)

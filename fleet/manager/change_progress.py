@@ -8,7 +8,7 @@ one look is a read of the store, a snapshot of the group and a read of its part 
 from dataclasses import dataclass
 
 from fleet.act.steps.handover import HandoverMemory, rolled
-from fleet.act.steps.step_memory import StepStart
+from fleet.act.steps.work import StepStart
 from fleet.manager.cycle import Fleet
 from fleet.model import Step, StepKind
 from fleet.slots import Change, ChangeState, Gate, Phase, Slot

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from fleet.act.liveness import works_on
+from fleet.act.lease import works_on
 from fleet.act.revisions import Revisions
 from fleet.act.runtime import Runtime, RuntimeKind
 from fleet.act.standby_pool import StandbyPool
@@ -26,34 +26,32 @@ from fleet.config.load import load
 from fleet.config.settings import settings_if_readable
 from fleet.config.spec import ClassicWorker, FleetSpec, GroupSpec, Security
 from fleet.config.topic_patterns import is_pattern
-from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
-from fleet.decide.capacity import missing_topics
-from fleet.decide.holds import NOTE as HOLD_NOTE
-from fleet.decide.holds import Hold, held, undone_by
-from fleet.decide.plan_ids import not_as_approved
+from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, not_as_approved, roll_note
 from fleet.decide.plans import make_drain_plan, make_plan
-from fleet.decide.refusals import may_act, paused, refusals
-from fleet.decide.refused_members import beyond_limits, brings_members
-from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
+from fleet.decide.refusals import beyond_limits, brings_members, may_act, paused, refusals
+from fleet.decide.scaling import NOTE as HOLD_NOTE
+from fleet.decide.scaling import (
+    Decision,
+    Hold,
+    ScalingMemory,
+    held,
+    missing_topics,
+    undone_by,
+    wanted_slots,
+)
 from fleet.decide.storms.assessment import Storm, assess, reach
 from fleet.decide.storms.storm_watch import budget_of, excuses_of
-from fleet.decide.vetoes import Vetoes
-from fleet.decide.world import GroupWorld
+from fleet.decide.world import GroupWorld, Vetoes
 from fleet.errors import ConfigError, Damaged, FleetError, Refused, SchemaTooNew, Unreachable
 from fleet.kafka_source.bounds import LogBounds, log_bounds
-from fleet.kafka_source.broker_settings import broker_limits
+from fleet.kafka_source.broker_settings import AskedSessions, broker_limits
 from fleet.kafka_source.failures import RangeUnread
-from fleet.kafka_source.group_sessions import AskedSessions
-from fleet.lag.end_history import EndHistory
+from fleet.lag.end_history import EndHistory, EndStore
 from fleet.lag.lag_columns import Longs
-from fleet.lag.partition_lag import Logs
-from fleet.lag.samples import EndStore
-from fleet.lag.snapshot import Snapshot
-from fleet.log.readers.offsets_topic import Unreadable
-from fleet.model import Plan, TopicPartition
-from fleet.model.broker_limits import BrokerLimits
-from fleet.model.counted import Counted
-from fleet.model.rebalances import Rebalance
+from fleet.lag.snapshot import Logs, Snapshot
+from fleet.log.records import Unreadable
+from fleet.model import BrokerLimits, Plan, TopicPartition
+from fleet.model.rebalances import Counted, Rebalance
 from fleet.observe.admin import Observer
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.security import client_config, kafka_python_config
@@ -65,7 +63,7 @@ from fleet.system.runtimes import runtime_kind
 from fleet.text import duration, plural
 
 if TYPE_CHECKING:
-    from fleet.act.change.changes import GroupChanges
+    from fleet.act.change import GroupChanges
     from fleet.act.kafka import GroupAdmin
     from fleet.act.steps.adopting import Adopting
 
@@ -124,7 +122,7 @@ class Fleet(Closing):
     @cached_property
     def _ledger(self) -> CoordinatorLedger:
         """Opened by its first question: it loads librdkafka, which who only looks does without."""
-        from fleet.log.readers.group_log import GroupLog  # noqa: PLC0415 - see above
+        from fleet.log.readers.group_log import GroupLog
 
         return CoordinatorLedger(
             GroupLog(self.client, clock=self.clock), self._observer, self.sessions
@@ -426,7 +424,7 @@ class Fleet(Closing):
     def change_alive(self, group: str) -> bool | None:
         """Whether somebody works on the group's unfinished change, without waiting.
 
-        None: that shows at a later look, one lease from the first; see `fleet.act.liveness`.
+        None: that shows at a later look, one lease from the first; see `fleet.act.lease`.
         """
         left = self.store.change(group)
         if left is None or left.state is not ChangeState.RUNNING:
@@ -486,7 +484,7 @@ class Fleet(Closing):
         `hold`: seconds for which the policy shall leave `wanted` alone; without it the plan notes
         what the policy will make of a number of slots that a person asks for.
         """
-        from fleet.manager.obstacles import obstacles  # noqa: PLC0415
+        from fleet.manager.obstacles import obstacles
 
         spec = self.group(group)
         if not spec.is_changeable:
@@ -558,7 +556,7 @@ class Fleet(Closing):
             why=why,
         )
         if plan.steps:
-            from fleet.decide.forecast.adopted_costs import foretold_of_pods  # noqa: PLC0415
+            from fleet.decide.forecast.other_ways import foretold_of_pods
 
             against = refusals(self.world(spec.group, seen), now, steps=plan.steps)
             plan = replace(foretold_of_pods(plan, group, adopted), refusals=against)
@@ -699,7 +697,7 @@ class Fleet(Closing):
         return self._changing(group).begin(plan, actor=actor, progress=progress)
 
     def _changing(self, group: str) -> "GroupChanges":
-        from fleet.act.change.changes import GroupChanges  # noqa: PLC0415
+        from fleet.act.change import GroupChanges
 
         return GroupChanges(
             group=group,
@@ -710,8 +708,8 @@ class Fleet(Closing):
         )
 
     def _perform(self, group: str, change: Change, progress: Progress) -> Change:
-        from fleet.act.change.performer import Performer  # noqa: PLC0415
-        from fleet.act.join_window import JoinWindow  # noqa: PLC0415
+        from fleet.act.change import Performer
+        from fleet.act.kafka import JoinWindow
 
         self.runtime.ensure()
         with self._admin() as admin:
@@ -729,7 +727,7 @@ class Fleet(Closing):
             return performer.perform(change)
 
     def _adopting(self, admin: "GroupAdmin") -> "Adopting":
-        from fleet.act.steps.adopting import Adopting  # noqa: PLC0415
+        from fleet.act.steps.adopting import Adopting
 
         return Adopting(
             adopted=self.runtime.adopted,
@@ -740,7 +738,7 @@ class Fleet(Closing):
         )
 
     def _admin(self) -> "GroupAdmin":
-        from fleet.act.kafka import GroupAdmin  # noqa: PLC0415
+        from fleet.act.kafka import GroupAdmin
 
         login = kafka_python_config(self.spec.cluster, self.bootstrap, self._environ)
         return GroupAdmin(bootstrap=self.bootstrap, kafka_python_config=login)
@@ -770,7 +768,7 @@ class Fleet(Closing):
 
     def _close_window(self, group: str, progress: Progress) -> None:
         """Put a group's setting back that a dead manager changed for a gate [19]."""
-        from fleet.act.join_window import JoinWindow  # noqa: PLC0415
+        from fleet.act.kafka import JoinWindow
 
         with self._admin() as admin:  # connects only where there is something to put back
             JoinWindow(group, self.store, admin, clock=self.clock, say=progress).restore()
@@ -892,9 +890,8 @@ class Fleet(Closing):
 
         `purge` removes the embedded broker's data and this home's slots and workers' files.
         """
-        from fleet.act.join_window import JoinWindow  # noqa: PLC0415
-        from fleet.act.leave_on_shutdown import leave_for_good  # noqa: PLC0415
-        from fleet.broker import Broker  # noqa: PLC0415
+        from fleet.act.kafka import JoinWindow, leave_for_good
+        from fleet.broker import Broker
 
         grace = max((f.rollout.drain_timeout for f in self.spec.fleets), default=10.0)
         # Those that the file declares no more are ended too, and would stay members.
@@ -927,7 +924,7 @@ def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, s
     Of a file that says only `embedded` it is the super user's; what it says of security itself is
     taken as it is, so that lesser users can be tried. Raises Unreachable where it does not run.
     """
-    from fleet.broker import Broker  # noqa: PLC0415 - other clusters do without
+    from fleet.broker import Broker
 
     broker = Broker(home)
     status = broker.status()
@@ -952,9 +949,8 @@ def _priced(world: GroupWorld, plan: Plan, *, by_policy: bool = False) -> Plan:
     if plan.empty:
         return plan
     # Of use to few commands, and 60 ms of imports.
-    from fleet.decide.forecast.expected_costs import foretold  # noqa: PLC0415
-    from fleet.decide.forecast.other_ways import with_other_ways  # noqa: PLC0415
-    from fleet.decide.forecast.scale_up_worth import not_worth  # noqa: PLC0415
+    from fleet.decide.forecast.expected_costs import foretold
+    from fleet.decide.forecast.other_ways import not_worth, with_other_ways
 
     priced = with_other_ways(world, foretold(world, plan))
     against = not_worth(world, priced) if by_policy else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fleet.act import spark_server
 from fleet.act.local.process_table import ProcessTable
 from fleet.config.acls import OFFSETS
-from fleet.config.spec_values import SPARK, without_token
+from fleet.config.spec import SPARK, without_token
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.history.job import Recorder
 from fleet.history.polling import Poller
@@ -23,8 +23,8 @@ from fleet.kafka_source.failures import told_by
 from fleet.kafka_source.login import references
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.source import cores_of
-from fleet.lag.partition_lag import Logs
-from fleet.log.readers.offsets_topic import Unreadable
+from fleet.lag.snapshot import Logs
+from fleet.log.records import Unreadable
 from fleet.model import TopicPartition
 from fleet.system.processes import alive
 from fleet.worker.batch.spark_link import (

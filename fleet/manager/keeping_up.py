@@ -3,32 +3,337 @@
 Problem: the exporter judges what it has watched for minutes, while a command or a check looks once,
 and a lag alone is no verdict. Choice: the past is put into the same columns first (`with_past`,
 `with_tables`), from the tables or the offsets topic, and then the same judge decides
-(`fleet.manager.lag_judge`). Of the tables only groups are read in which something has waited for as
-long as the least patience, or those that were named.
+(`LagJudge`). Of the tables only groups are read in which something has waited for as long as the
+least patience, or those that were named.
 Cost: from the topic alone a group that falls behind slowly is not told (WARN needs older figures of
 its lag, which the tables have); where neither can be read there is no verdict.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fleet.decide.verdicts import HORIZON, GroupVerdict
+from fleet.decide.verdicts import (
+    HORIZON,
+    MOVING,
+    WORST,
+    GroupVerdict,
+    LagVerdict,
+    PartitionVerdict,
+    Patience,
+)
 from fleet.errors import FleetError
-from fleet.lag.lag_columns import NONE, Commits
-from fleet.lag.snapshot import Snapshot
+from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows, portions
+from fleet.lag.snapshot import CASES, GroupFacts, Lag, Snapshot
 from fleet.log.readers.positions import Positions, key_to
-from fleet.manager.lag_judge import late, standing, verdicts
-from fleet.model import TopicPartition
+from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.model.rebalances import Rebalance
 
 if TYPE_CHECKING:
     from fleet.history.tables import Tables
     from fleet.manager.cycle import Fleet
-    from fleet.manager.past import Past
-    from fleet.manager.recent import Recent
+    from fleet.manager.past import Past, Recent
+
+
+# The one judge of lag: a verdict on every partition and group of a snapshot, in columns. Pure.
+#
+# Problem: lag alone pages people at night: a busy group always has some, an idle one none.
+# LinkedIn's Burrow answers by rules over the last ten commits, and its known false alarms come
+# from that window: it knows commits, not how long records have waited. Judging 240,000 partitions
+# one by one takes seconds. Choice: Burrow's words, but every alarm needs a record that has waited
+# for longer than the group's patience, which is a minute, or three of its usual gaps between
+# commits, at most a quarter of an hour. The rules stand once, over columns, for the command, the
+# exporter, Dagster's check and the page; sentences are made only for the rows that are not OK.
+# First match:
+#
+# 1. LOSS      committed below the log start: retention took records unread
+# 2. STOP      committed beyond the end of a log with records, and no commit for its patience
+# 3. UNSCORED  never committed, topic deleted or left, committed beyond the end, unknown: no figure
+# 4. OK        at most `allowed` records wait
+# 5. REWIND    it went back, within `rewound` seconds, and is not where it was
+# 6. OK        the group rebalances, or nothing has waited for longer than its patience
+# 7. HELD      an open transaction holds back what waits
+# 8. STOP      no commit for that long, counted from the last rebalance at the earliest
+# 9. STALL     it commits, and stands still
+# 10. WARN     it moves, and what waits grows older by a tenth of the time or more
+# 11. OK
+#
+# Where 8 or 9 would fit, what waits is read first (`standing`, `Observer.read_on`): what nobody
+# can read has not waited. A group is as its worst partition; Empty for `abandoned` seconds it is
+# ABANDONED, which is no error. STOP, STALL and LOSS are level ERR, HELD, REWIND and WARN level
+# WARN.
+#
+# False alarms that this ends, each a case in the tests: a commit after a pause (the pause counts,
+# not the wait); a consumer that commits every ten minutes; a quiet topic's transaction marker; a
+# rebalance; topics deleted; groups deleted (their tombstones); an exporter that has just begun;
+# a busy topic whose lag never shrinks between commits. Cost: a group that hangs is told after its
+# patience, so after 60 s at the earliest.
+
+
+Codes = NDArray[np.int8]
+"""Places in `_BY_CODE`."""
+_BY_CODE: Final = (*WORST, LagVerdict.UNSCORED)
+_CODE: Final = {verdict: code for code, verdict in enumerate(_BY_CODE)}
+_OK: Final = _CODE[LagVerdict.OK]
+_CASE: Final = {case: code for code, case in enumerate(CASES)}
+_FIGURES: Final = tuple(_CASE[case] for case in (LagCase.OK, LagCase.NOTHING, LagCase.HELD))
+_PATIENCE: Final = Patience()
+
+
+def worst_verdicts(seen: Snapshot, patience: Patience = _PATIENCE) -> dict[str, LagVerdict]:
+    """Judge each group that exists, without sentences."""
+    return _of_groups(seen, _judged(seen, patience), patience)
+
+
+def verdicts(seen: Snapshot, patience: Patience = _PATIENCE) -> dict[str, GroupVerdict]:
+    """Judge each group that exists; say why (docs/metrics.md)."""
+    codes = _judged(seen, patience)
+    worst, commits = _of_groups(seen, codes, patience), seen.commits
+    totals = dict(zip(commits.groups, np.bincount(commits.group).tolist(), strict=False))
+    worse: dict[str, list[PartitionVerdict]] = {}
+    rows = np.flatnonzero(codes < _OK)
+    order = (commits.partition[rows], commits.topic[rows], codes[rows])
+    for row in rows[np.lexsort(order)].tolist():
+        told = _Row.of(seen, row)
+        verdict = _BY_CODE[codes[row]]
+        said = PartitionVerdict(tp=told.tp, verdict=verdict, sentence=told.sentence(verdict))
+        worse.setdefault(told.group, []).append(said)
+    calm = _Calm(seen, codes, patience)
+    return {
+        group: _grouped(group, verdict, totals.get(group, 0), worse.get(group, []), calm)
+        for group, verdict in worst.items()
+    }
+
+
+def standing(seen: Snapshot, patience: Patience = _PATIENCE) -> Longs:
+    """Find rows of which it matters what waits; none that is abandoned.
+
+    First those that seem to stand still, the newest before, then ends that may be a marker's.
+    """
+    empty = [group for group, facts in seen.facts.items() if facts.state is GroupState.EMPTY]
+    old = _since(seen.commits.at, seen.at) >= patience.abandoned
+    asked = late(seen, patience) & (seen.lag.case == _CASE[LagCase.OK])
+    rows = np.flatnonzero(asked & ~(old & seen.commits.of_groups(empty)))
+    codes = _judged(seen.where(rows), patience)
+    still = rows[(codes == _CODE[LagVerdict.STOP]) | (codes == _CODE[LagVerdict.STALL])]
+    newest = still[np.argsort(-seen.commits.moved[still], kind="stable")]
+    lag = seen.lag
+    few = (lag.records > 0) & (lag.records <= patience.allowed) & (lag.waited >= patience.least)
+    found: Longs = np.concatenate([newest, np.flatnonzero(few)])
+    return found
+
+
+def late(seen: Snapshot, patience: Patience = _PATIENCE) -> Rows:
+    """Find rows in which something has waited for as long as the least patience."""
+    lag = seen.lag
+    found: Rows = (lag.records > patience.allowed) & (lag.waited >= patience.least)
+    return found | _beyond(lag)
+
+
+# --- the rules ------------------------------------------------------------------------------
+
+
+def _judged(seen: Snapshot, patience: Patience) -> Codes:
+    """The verdict on each row."""
+    found = np.empty(len(seen.commits), dtype=np.int8)
+    calm, moving = _settled(seen)
+    for place, rows in zip(portions(len(found)), seen.portions(), strict=True):
+        which = rows.commits.group
+        found[place] = _codes(rows, calm[which], moving[which], patience)
+    return found
+
+
+def _codes(seen: Snapshot, calm: Floats, moving: Rows, patience: Patience) -> Longs:
+    """By the first rule that fits each row; `calm` and `moving` are of each row's group."""
+    commits, lag, now = seen.commits, seen.lag, seen.at
+    gap = np.where(commits.gap == NONE, 0.0, commits.gap / 1000)
+    enough = np.minimum(np.maximum(patience.least, patience.gaps * gap), patience.most)
+    fell = (commits.peak != NONE) & (commits.peak > commits.committed)
+    silent = np.minimum(_since(commits.at, now), calm)
+    rules = (
+        (lag.case == _CASE[LagCase.BELOW_START], LagVerdict.LOSS),
+        (_beyond(lag) & ~moving & (silent >= enough), LagVerdict.STOP),
+        (~np.isin(lag.case, _FIGURES) | (lag.records == NONE), LagVerdict.UNSCORED),
+        (lag.records <= patience.allowed, LagVerdict.OK),
+        (fell & (_since(commits.fell, now) < patience.rewound), LagVerdict.REWIND),
+        (moving | ~(lag.waited >= enough), LagVerdict.OK),
+        (lag.case == _CASE[LagCase.HELD], LagVerdict.HELD),
+        (silent >= enough, LagVerdict.STOP),
+        (np.minimum(_since(commits.moved, now), calm) >= enough, LagVerdict.STALL),
+        (
+            (seen.over > 0) & (seen.gained > np.maximum(patience.slower * seen.over, gap)),
+            LagVerdict.WARN,
+        ),
+    )
+    fits, verdicts_ = zip(*rules, strict=True)
+    return np.select(fits, [_CODE[each] for each in verdicts_], _OK)
+
+
+def _beyond(lag: Lag) -> Rows:
+    """Committed beyond the end of a log that has records: no reader can go on from there."""
+    found: Rows = (lag.case == _CASE[LagCase.BEYOND_END]) & (lag.end > lag.start)
+    return found
+
+
+def _settled(seen: Snapshot) -> tuple[Floats, Rows]:
+    """Of each group: seconds since it settled, and whether it rebalances."""
+    nobody = GroupFacts(state=GroupState.UNKNOWN, type="unknown", members=None)
+    facts = [seen.facts.get(name, nobody) for name in seen.commits.groups]
+    return (
+        np.array([_since_settled(each, seen.at) for each in facts]),
+        np.array([each.state in MOVING for each in facts], dtype=np.bool_),
+    )
+
+
+def _since_settled(facts: GroupFacts, now: float) -> float:
+    return np.inf if facts.changed_at is None else max(0.0, now - facts.changed_at)
+
+
+def _since(ms: Longs, now: float) -> Floats:
+    """Seconds since each of these; 0 where it is not known."""
+    return np.where(ms == NONE, 0.0, np.maximum(0.0, now - ms / 1000))
+
+
+def _of_groups(seen: Snapshot, codes: Codes, patience: Patience) -> dict[str, LagVerdict]:
+    """The worst verdict of each group that exists, or ABANDONED."""
+    names = seen.commits.groups
+    worst = np.full(len(names), _CODE[LagVerdict.UNSCORED], dtype=np.int8)
+    np.minimum.at(worst, seen.commits.group, codes)
+    bad = np.flatnonzero(codes < _OK)
+    at = seen.commits.at[bad]
+    old = (at != NONE) & (_since(at, seen.at) >= patience.abandoned)
+    lately = np.zeros(len(names), dtype=np.bool_)
+    lately[seen.commits.group[bad[~old]]] = True
+    place = {group: index for index, group in enumerate(names)}
+    found = {}
+    for group, facts in seen.facts.items():
+        if not facts.exists:
+            continue
+        index = place.get(group)
+        code = _CODE[LagVerdict.UNSCORED] if index is None else worst[index]
+        deserted = index is not None and code < _OK and not lately[index]
+        abandoned = deserted and facts.state is GroupState.EMPTY
+        found[group] = LagVerdict.ABANDONED if abandoned else _BY_CODE[code]
+    return found
+
+
+# --- sentences ------------------------------------------------------------------------------
+
+
+class _Row(NamedTuple):
+    """One row that is not OK, as values."""
+
+    group: str
+    tp: TopicPartition
+    committed: int
+    end: int
+    lag: int
+    """NONE: committed beyond the end."""
+    waited: float
+    silent: float
+    still: float
+    fell_by: int
+    since_fell: float
+    gained: float
+    over: float
+    empty: bool
+    held: str
+
+    @classmethod
+    def of(cls, seen: Snapshot, row: int) -> "_Row":
+        commits, lag, now = seen.commits, seen.lag, seen.at
+        group = commits.groups[commits.group[row]]
+        tp = TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row]))
+        facts = seen.facts.get(group)
+        calm = np.inf if facts is None else _since_settled(facts, now)
+
+        def since(ms: int) -> float:
+            return 0.0 if ms == NONE else max(0.0, now - ms / 1000)
+
+        return cls(
+            group=group,
+            tp=tp,
+            held=seen.held.get(tp, "an open transaction"),
+            committed=int(commits.committed[row]),
+            end=int(lag.end[row]),
+            lag=int(lag.records[row]),
+            waited=float(lag.waited[row]),
+            silent=min(since(int(commits.at[row])), calm),
+            still=min(since(int(commits.moved[row])), calm),
+            fell_by=int(commits.peak[row] - commits.committed[row]),
+            since_fell=since(int(commits.fell[row])),
+            gained=float(seen.gained[row]),
+            over=float(seen.over[row]),
+            empty=facts is not None and facts.state is GroupState.EMPTY,
+        )
+
+    def sentence(self, verdict: LagVerdict) -> str:
+        """Why it is this verdict."""
+        if verdict is LagVerdict.LOSS:
+            return "committed below the log start: records went before they were read"
+        if verdict is LagVerdict.REWIND:
+            return f"went back {self.since_fell:.0f} s ago, by {self.fell_by:,} records"
+        nobody = " and the group has no members" if self.empty else ""
+        if self.lag == NONE:
+            return (
+                f"committed {self.committed:,}, which is beyond the log end {self.end:,}, and no "
+                f"commit for {self.silent:.0f} s{nobody}"
+            )
+        said = {
+            LagVerdict.HELD: f"held back by {self.held}",
+            LagVerdict.STOP: f"no commit for {self.silent:.0f} s{nobody}",
+            LagVerdict.STALL: f"commits the same offset for {self.still:.0f} s",
+            LagVerdict.WARN: f"falls behind, by {self.gained:.0f} s in {self.over:.0f} s",
+        }[verdict]
+        return f"{said}: {self.lag:,} records wait, the oldest for {self.waited:.0f} s"
+
+
+class _Calm:
+    """What is said of a group without a complaint."""
+
+    def __init__(self, seen: Snapshot, codes: Codes, patience: Patience) -> None:
+        self._seen = seen
+        commits, size = seen.commits, len(seen.commits.groups)
+        place = {group: index for index, group in enumerate(commits.groups)}
+        waits = (codes == _OK) & (seen.lag.records > patience.allowed)
+        sums = np.bincount(commits.group[waits], seen.lag.records[waits], minlength=size)
+        self._waiting = {group: int(sums[index]) for group, index in place.items()}
+        self._cases: dict[str, set[str]] = {}
+        pairs = np.unique(commits.group.astype(np.int64) * len(CASES) + seen.lag.case)
+        for group, case in zip(*(each.tolist() for each in divmod(pairs, len(CASES))), strict=True):
+            self._cases.setdefault(commits.groups[group], set()).add(CASES[case].value)
+
+    def keeps_up(self, group: str) -> str:
+        """What waits, where no member is there to keep up."""
+        waiting = self._waiting.get(group, 0)
+        if waiting and self._seen.facts[group].state is GroupState.EMPTY:
+            return f"no members: {waiting:,} records wait"
+        return "keeps up"
+
+    def unscored(self, group: str) -> str:
+        """Why there is no figure."""
+        return ", ".join(sorted(self._cases.get(group, ()))) or "nothing committed"
+
+
+def _grouped(
+    group: str, verdict: LagVerdict, total: int, worse: list[PartitionVerdict], calm: _Calm
+) -> GroupVerdict:
+    if verdict is LagVerdict.OK:
+        said = calm.keeps_up(group)
+    elif verdict is LagVerdict.UNSCORED:
+        said = calm.unscored(group)
+    elif verdict is LagVerdict.ABANDONED:
+        said = "no members, and no commit for a day: delete the group if nobody needs it"
+    else:
+        alike = sum(each.verdict is verdict for each in worse)
+        said = f"{alike} of {total} partitions: {worse[0].sentence} ({worse[0].tp})"
+    return GroupVerdict(
+        group=group, verdict=verdict, sentence=said, partitions=total, worse=tuple(worse)
+    )
+
 
 GROWTH: Final = 300.0
 """Seconds over which a lag is held against what it was."""

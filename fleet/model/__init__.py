@@ -4,9 +4,93 @@ All are frozen, slotted and keyword-only; a change is `dataclasses.replace`. Off
 Kafka's: a committed offset names the next record to read. Times are wall-clock seconds.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
+
+# What an examination finds: one fact, how bad it is, what to do.
+
+
+class Severity(StrEnum):
+    """How bad a finding is; only FAIL changes the exit code."""
+
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's answer."""
+
+    check: str
+    level: Severity
+    found: str
+    remedy: str = ""
+    """What to do; empty where nothing is to be done."""
+
+
+def ok(check: str, found: str) -> Finding:
+    """All is well."""
+    return Finding(check, Severity.OK, found)
+
+
+def warn(check: str, found: str, remedy: str) -> Finding:
+    """Something works less well, or not yet."""
+    return Finding(check, Severity.WARN, found, remedy)
+
+
+def fail(check: str, found: str, remedy: str = "") -> Finding:
+    """Something does not work."""
+    return Finding(check, Severity.FAIL, found, remedy)
+
+
+# What brokers are set to, of what bounds a group.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLimits:
+    """Of the brokers that were asked, the narrowest; None = not known.
+
+    Times in seconds: `group.initial.rebalance.delay.ms`, `group.min.session.timeout.ms` and
+    `group.max.session.timeout.ms`. Members: `group.max.size`, `group.consumer.max.size`.
+    """
+
+    initial_delay: float | None = None
+    least_session: float | None = None
+    longest_session: float | None = None
+    classic_members: int | None = None
+    consumer_members: int | None = None
+
+
+UNKNOWN: Final = BrokerLimits()
+
+
+# Addresses of object stores hold no login: they stand in files, messages, JSON and Delta logs.
+#
+# pyarrow takes `s3://KEY:SECRET@bucket`; the environment is where a secret belongs.
+
+
+_BUCKETS: Final = frozenset({"s3", "s3a", "s3n", "gs", "gcs"})
+"""Schemes whose first part is a bucket's name alone; abfss:// has container@account there."""
+_SECRET: Final = re.compile(r"[?&](client_secret|secret_key|sig)=", re.IGNORECASE)
+
+
+def without_login(address: str) -> str:
+    """The same. ValueError, which does not repeat it, where it holds a key or a password."""
+    scheme, mark, rest = address.partition("://")
+    name = rest.partition("/")[0]
+    marks = "@:" if scheme in _BUCKETS else ""
+    held = ":" in name.rpartition("@")[0] or any(each in name for each in marks)
+    if mark and (held or _SECRET.search(rest)):
+        raise ValueError(
+            f"holds a login, and a secret is never written in an address: write {scheme}:// and "
+            "the place alone, and give the login in the store's usual environment "
+            "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://)"
+        )
+    return address
+
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

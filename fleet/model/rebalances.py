@@ -11,9 +11,12 @@ id where they have one (KIP-345), else by member id. Times are wall-clock second
 coordinator's own timestamps.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from fleet.model import TopicPartition
 
@@ -202,3 +205,125 @@ class CoordinatorMove:
 
 def _brokers(ids: tuple[int, ...]) -> str:
     return f"broker{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"
+
+
+# What the coordinator recorded over a stretch of its log, as values for every room.
+#
+# `fleet.log.replay.counting` makes them from records, `fleet.decide.receipts` compares them with a
+# plan. A member is named by its instance id where it has one (KIP-345), else by its member id.
+# Times are wall-clock seconds, by the records' own timestamps.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Rebalances, moves and pauses of one group between two positions of the offsets log."""
+
+    group: str
+    generations: tuple[Rebalance, ...]
+    """Completed generations (classic) or assignment epochs (KIP-848), compared with the last."""
+    replacements: int
+    """Static members that came back under their instance id; no rebalance in itself."""
+    pauses: Mapping[TopicPartition, float] = field(default_factory=dict)
+    """Longest pause per partition that was handed over, seconds [27]."""
+    every_pause: tuple[float, ...] = ()
+    """The pause of each hand-over of a partition, in order of the log, seconds [27]."""
+    unended: Mapping[TopicPartition, float] = field(default_factory=dict)
+    """Read until it was handed over and not committed again by the last record: pause so far, s."""
+    silences: Mapping[TopicPartition, float] = field(default_factory=dict)
+    """Longest time without a commit, beyond the usual, of partitions that committed steadily, s."""
+    from_generation: int | None = None
+    """The generation before the stretch; None where there was none or it cannot be known."""
+    to_generation: int | None = None
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """Who owns what after the last record."""
+    undecoded: int = 0
+    """Records of unknown type or version, or truncated; nothing was guessed from them."""
+
+    @property
+    def rebalances(self) -> int:
+        """Completed generations, or new assignment epochs."""
+        return len(self.generations)
+
+    @property
+    def aborted(self) -> int:
+        """Rounds that never completed."""
+        return sum(generation.aborted for generation in self.generations)
+
+    @property
+    def moved(self) -> int:
+        """Changes of owner, each partition once per change."""
+        return sum(len(generation.moved) for generation in self.generations)
+
+    @property
+    def longest_pause_s(self) -> float | None:
+        """The longest pause of a handed-over partition; None where none can be said."""
+        return max(self.pauses.values(), default=None)
+
+    @property
+    def stayed(self) -> Mapping[TopicPartition, float]:
+        """The silences of partitions whose owner stayed."""
+        return {tp: silence for tp, silence in self.silences.items() if tp not in self.pauses}
+
+    @property
+    def moved_silence_s(self) -> float:
+        """The longest silence of a partition that was handed over; 0 if there is none."""
+        return max((s for tp, s in self.silences.items() if tp in self.pauses), default=0.0)
+
+    @property
+    def longest_downtime_s(self) -> float | None:
+        """The longest that a partition stood still, handed over or not; None as above."""
+        return max((*self.pauses.values(), *self.silences.values()), default=None)
+
+
+# Rebalances of one group, counted up: what a counter and a histogram are made of. Pure.
+
+
+BUCKETS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of durations, seconds; what is longer counts beyond them."""
+
+
+@dataclass(slots=True)
+class Durations:
+    """A histogram's numbers."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    """Per bucket, not summed up; the last is beyond all bounds."""
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.seconds += seconds
+
+    def copy(self) -> "Durations":
+        """As it is now."""
+        return Durations(list(self.counts), self.seconds)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over rebalances; of those whose duration is not known what it is at least is apart."""
+
+    by_cause: Counter[Cause] = field(default_factory=Counter)
+    moved: int = 0
+    aborted: int = 0
+    durations: Durations = field(default_factory=Durations)
+    least: Durations = field(default_factory=Durations)
+    """What the others took at least; 0 where nothing is known."""
+
+    def add(self, rebalance: Rebalance) -> None:
+        """Count one."""
+        self.by_cause[rebalance.cause] += 1
+        self.moved += len(rebalance.moved)
+        self.aborted += rebalance.aborted
+        (self.durations if rebalance.is_timed else self.least).add(rebalance.seconds or 0.0)
+
+    def copy(self) -> "Totals":
+        """As it is now."""
+        return Totals(
+            Counter(self.by_cause),
+            self.moved,
+            self.aborted,
+            self.durations.copy(),
+            self.least.copy(),
+        )

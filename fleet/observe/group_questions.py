@@ -17,7 +17,6 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.failures import DENIED, NO_ANSWER, code_named
 from fleet.model import TopicPartition
-from fleet.observe.poll import LEAST, Poll
 from fleet.observe.questions import (
     ALLOWED,
     DESCRIBING,
@@ -27,7 +26,16 @@ from fleet.observe.questions import (
     SHARE_OFFSETS,
     GroupQuestion,
 )
-from fleet.observe.seen import DEAD, DescribedGroup, ListedGroup, is_dead, state_of, type_of
+from fleet.observe.seen import (
+    DEAD,
+    LEAST,
+    DescribedGroup,
+    ListedGroup,
+    Poll,
+    is_dead,
+    state_of,
+    type_of,
+)
 
 _MOVING: Final = frozenset({14, 15, 16})
 """The coordinator loads, is not there yet, or is another one."""

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fleet.kafka_source.group_sessions import AskedSessions
-from fleet.log.readers.offsets_topic import Unreadable
-from fleet.log.records import Record
+from fleet.kafka_source.broker_settings import AskedSessions
+from fleet.log.records import Record, Unreadable
 from fleet.log.replay.causes import Replay
 from fleet.log.replay.counting import count
 from fleet.model import GroupState
-from fleet.model.counted import Counted
-from fleet.model.rebalances import Rebalance
+from fleet.model.rebalances import Counted, Rebalance
 from fleet.model.sessions import AskSession, never_asked
 from fleet.observe.admin import Observer
 

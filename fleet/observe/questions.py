@@ -16,8 +16,7 @@ from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
 from fleet.lag.lag_columns import NONE
-from fleet.log.records import assignment, subscription
-from fleet.log.wire import Malformed
+from fleet.log.records import Malformed, assignment, subscription
 from fleet.model import Member, TopicPartition
 from fleet.observe.messages import (
     ConsumerGroupDescribeRequest,
@@ -25,13 +24,7 @@ from fleet.observe.messages import (
     ShareGroupDescribeRequest,
     StreamsGroupDescribeRequest,
 )
-from fleet.observe.seen import (
-    CONSUMER_PROTOCOL,
-    DescribedGroup,
-    ShareOffsets,
-    state_of,
-    type_of,
-)
+from fleet.observe.seen import CONSUMER_PROTOCOL, DescribedGroup, ShareOffsets, state_of, type_of
 
 NOT_FOUND: Final = 69
 """GROUP_ID_NOT_FOUND: no such group, or none of this kind."""

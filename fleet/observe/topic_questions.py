@@ -11,9 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fleet.kafka_source.connections import Connections, NoAnswer
-from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
-from fleet.kafka_source.list_offsets import (
+from fleet.kafka_source.bounds import (
     EARLIEST,
     LATEST,
     ListedOffset,
@@ -21,10 +19,12 @@ from fleet.kafka_source.list_offsets import (
     leaders_of,
     list_offsets,
 )
+from fleet.kafka_source.connections import Connections, NoAnswer
+from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
 from fleet.lag.lag_columns import NONE, Longs
-from fleet.lag.partition_lag import Lag, Logs
+from fleet.lag.snapshot import Lag, Logs
 from fleet.model import TopicPartition
-from fleet.observe.poll import LEAST, Poll
+from fleet.observe.seen import LEAST, Poll
 
 Asked = tuple[str, str]
 """("group", name) or ("topic", name)."""

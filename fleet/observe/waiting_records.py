@@ -16,14 +16,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from fleet.kafka_source.batch_fetcher import BatchFetcher, Fetched
+from fleet.kafka_source.bounds import LATEST, Where, leaders_of, list_offsets
 from fleet.kafka_source.connections import Connections, NoAnswer
-from fleet.kafka_source.list_offsets import LATEST, Where, leaders_of, list_offsets
 from fleet.kafka_source.record_batches import DamagedBatch, cut
 from fleet.kafka_source.record_fields import fields
 from fleet.kafka_source.transactions import kept
 from fleet.lag.lag_columns import Longs
-from fleet.lag.partition_lag import CASES
-from fleet.lag.snapshot import Snapshot
+from fleet.lag.snapshot import CASES, Snapshot
 from fleet.model import LagCase, TopicPartition
 
 MOST: Final = 128
@@ -173,10 +172,7 @@ class WaitingRecords:
 
         Asked of all brokers: each coordinates some.
         """
-        from kafka.protocol.admin import (  # noqa: PLC0415 - rarely asked
-            DescribeTransactionsRequest,
-            ListTransactionsRequest,
-        )
+        from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest  # noqa: PLC0415 - rarely asked
 
         if not producers or not self._net.knows(ListTransactionsRequest):
             return {}

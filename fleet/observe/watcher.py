@@ -19,16 +19,14 @@ import numpy as np
 
 from fleet.clock import Clock
 from fleet.lag.end_history import EndHistory
-from fleet.lag.growth import Growth
-from fleet.lag.lag_columns import Commits
+from fleet.lag.lag_columns import Commits, Growth
 from fleet.lag.snapshot import GroupFacts, Snapshot
-from fleet.log.readers.offsets_topic import Unreadable
 from fleet.log.readers.positions import Positions, group_of, key_to
 from fleet.log.readers.tail import Tail
+from fleet.log.records import Unreadable
 from fleet.model import GroupState, TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.poll import Poll
-from fleet.observe.seen import ListedGroup, Offsets, PollAnswers
+from fleet.observe.seen import ListedGroup, Offsets, Poll, PollAnswers
 from fleet.observe.topic_questions import Topics
 
 _WAIT: Final = 0.25

@@ -7,8 +7,7 @@ offsets that it holds beside the rows, in the same transaction (docs/sinks.md).
 from fleet.sinks.delta import write_delta
 from fleet.sinks.iceberg import write_iceberg
 from fleet.sinks.kafka_topic import write_kafka
-from fleet.sinks.parquet import write_parquet
-from fleet.sinks.parquet_folders import compact_parquet, parquet_files, read_parquet
+from fleet.sinks.parquet import compact_parquet, parquet_files, read_parquet, write_parquet
 
 __all__ = [
     "compact_parquet",

@@ -25,8 +25,17 @@ from fleet.errors import FleetError
 from fleet.extras import need
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.arrow_rows import arrow_schema, open_reader, refuse_value, refuse_years
-from fleet.sinks.batch_rows import Transform, columns, key, new_ranges, new_rows
-from fleet.sinks.written import Spans, added, of_text, to_text
+from fleet.sinks.batch_rows import (
+    Spans,
+    Transform,
+    added,
+    columns,
+    key,
+    new_ranges,
+    new_rows,
+    of_text,
+    to_text,
+)
 
 PROPERTY: Final = "fleet.written."
 RANGES: Final = "fleet.ranges"
@@ -95,10 +104,7 @@ def _catalog(catalog: Any) -> Any:
 
 def _table(catalog: Any, name: str, rows: Any, transform: Transform | None) -> Any:
     """As it is now; made of the columns of the rows where there is none."""
-    from pyiceberg.exceptions import (  # noqa: PLC0415
-        NoSuchTableError,
-        TableAlreadyExistsError,
-    )
+    from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError  # noqa: PLC0415
 
     try:
         return catalog.load_table(name)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter
 
 from fleet.slots import Gate
-from fleet.slots.gates import Claim, GateRecord
+from fleet.slots.backend import Claim, GateRecord
 
 Value = TypeVar("Value")
 _CODECS: Final[dict[type[Any], TypeAdapter[Any]]] = {}

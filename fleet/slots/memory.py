@@ -13,6 +13,7 @@ from fleet.slots import Change, Slot
 from fleet.slots.backend import (
     KEPT_CHANGES,
     Entry,
+    GateRecord,
     Key,
     Moved,
     Remark,
@@ -22,7 +23,6 @@ from fleet.slots.backend import (
     is_next,
 )
 from fleet.slots.evidence import Writes
-from fleet.slots.gates import GateRecord
 
 
 @dataclass(slots=True)

@@ -4,13 +4,27 @@ Besides these two and `.venv` nothing is written. Files are written whole: a tem
 in the same folder, then a rename, so that kill -9 leaves the old or the new one.
 """
 
+import fcntl
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fleet.errors import FleetError, SchemaTooNew
+
+# One process at a time, by a file.
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Only one of all processes of this machine; the kernel gives it back when a process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def fleet_home(environ: "os._Environ[str] | dict[str, str]" = os.environ) -> Path:

@@ -8,6 +8,7 @@ only, and one extra interpreter start (about 20 ms) per spawn, since resetting i
 between fork and exec is not safe in a program with threads.
 """
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import fleet
 from fleet.errors import FleetError
 
 _POLL_SECONDS: Final = 0.02
@@ -293,3 +295,174 @@ def _stat(pid: int) -> _Stat | None:
 
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+# Processes that carry an id in their environment, which children inherit: found and ended.
+#
+# Problem: what somebody started for one run has to be found again though whoever started it was
+# killed, its children too. Choice: a variable in the environment, which the kernel shows for as
+# long as a process lives. Cost: Linux only, own processes only, and a look takes milliseconds.
+
+
+def carrying(variable: str, value: str) -> tuple[ProcessId, ...]:
+    """Living processes with this in their environment, other than the caller; none of none."""
+    if not value:
+        return ()
+    found = []
+    for pid in pids():
+        if pid == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if f"{variable}={value}".encode() in told:
+                process = identify(pid)
+                if process is not None:
+                    found.append(process)
+    return tuple(found)
+
+
+def end_all(found: tuple[ProcessId, ...], *, grace: float) -> None:
+    """End exactly these: SIGTERM to all, `grace` seconds, SIGKILL; they are gone afterwards.
+
+    One by one and not by process group: a leftover need not lead the group that it is in.
+    """
+    for number, wait in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
+        for process in found:
+            if alive(process):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+        deadline = time.monotonic() + wait
+        while any(alive(p) for p in found) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+# Every process that this home has started, told by its environment.
+#
+# Problem: whoever starts a process may be killed before it writes down who that is, and a
+# forgotten worker would go on as a member of its group. Choice: all our processes carry marks in
+# their environment, which the kernel shows for as long as they live, and which their children
+# inherit; a look through /proc finds them again. Cost: Linux only, own processes only, and a
+# look takes some milliseconds, so it is done at starts and ends, not in loops.
+
+
+HOME: Final = "FLEET_HOME"
+PART: Final = "FLEET_PART"
+"""worker | supervisor | spark | fork-server; a person's shell only has FLEET_HOME."""
+WORKER: Final = "FLEET_WORKER"
+CONNECT: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+"""What would turn a Spark server, or who wants a JVM of its own, into the client of another."""
+_NOT_INHERITED: Final = frozenset({PART, WORKER, *CONNECT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeProcess:
+    """One process of the home; `session` is the pid of the process that was started as such."""
+
+    process: ProcessId
+    session: int
+    part: str
+    worker: str | None
+
+    @property
+    def leads(self) -> bool:
+        """It was started by us, and is no child of one that was."""
+        return self.process.pid == self.session
+
+
+def environment(
+    home: Path, *, part: str, extra: Mapping[str, str] | None = None, worker: str | None = None
+) -> dict[str, str]:
+    """The environment of a process of this home: ours, `extra`, and the marks.
+
+    PYTHONPATH: extra's before ours, and where this package lies, so that a process runs the
+    same fleet as its starter whether that is installed or not.
+    """
+    env = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}
+    env.update(extra or {})
+    env["PYTHONPATH"] = python_path((extra or {}).get("PYTHONPATH"), os.environ.get("PYTHONPATH"))
+    env[HOME] = str(home)
+    env[PART] = part
+    if worker is not None:
+        env[WORKER] = worker
+    return env
+
+
+def python_path(before: str | None, after: str | None = None) -> str:
+    """A PYTHONPATH on which this package is found, between what is given."""
+    paths = [before, str(Path(fleet.__file__).parents[1]), after]
+    return os.pathsep.join(path for path in paths if path)
+
+
+def home_processes(home: Path) -> Iterator[HomeProcess]:
+    """All living processes of this home except the caller, children of workers included."""
+    for pid in pids():
+        if pid == os.getpid():
+            continue
+        try:
+            text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+            session = os.getsid(pid)
+        except OSError:  # gone meanwhile, or somebody else's
+            continue
+        env = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+        process = identify(pid)
+        if process is not None and env.get(HOME) == str(home) and PART in env:
+            yield HomeProcess(
+                process=process,
+                session=session,
+                part=env[PART],
+                worker=env.get(WORKER, "").strip() or None,
+            )
+
+
+# What the kernel shows of this process, its arguments and environment, changed after its start.
+#
+# Problem: our processes are known by their environment (`fleet.system.processes`) and people
+# know them by `ps`, both of which the kernel reads where the program put them when it was started;
+# a process that is forked and starts no program shows what its parent was. Choice: the text is
+# written over in place, within the room that it has: who forks leaves enough of it. Cost: Linux
+# only, and `ctypes`. What the program itself sees, `os.environ` and `sys.argv`, is left alone.
+#
+# Source: proc_pid_stat(5), arg_start to env_end.
+
+
+_ARGUMENTS: Final = 48
+_ENVIRONMENT: Final = 50
+"""Numbers of the fields of /proc/PID/stat where these begin; they end where the next one says."""
+
+
+def show_arguments(arguments: Sequence[str]) -> None:
+    """Show these as the arguments; cut where there is no more room."""
+    start, size = _area(_ARGUMENTS)
+    text = b"".join(each.encode(errors="surrogateescape") + b"\0" for each in arguments)
+    _write(start, text[: size - 1], size)
+
+
+def show_variable(name: str, value: str) -> None:
+    """Show this value of a variable that the program was started with.
+
+    Raises ValueError where it was not, or where the value then was shorter than this one.
+    """
+    start, size = _area(_ENVIRONMENT)
+    text = b"\0" + ctypes.string_at(start, size)
+    mark = f"\0{name}=".encode()
+    at = text.find(mark)
+    if at < 0:
+        raise ValueError(f"{name} was not in the environment at the start")
+    first = at + len(mark)
+    room = text.index(b"\0", first) - first
+    new = value.encode(errors="surrogateescape")
+    if len(new) > room:
+        raise ValueError(f"{name} has room for {room} bytes, and its value has {len(new)}")
+    _write(start + first - 1, new, room)
+
+
+def _area(field: int) -> tuple[int, int]:
+    """(address, bytes) of this process's."""
+    text = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
+    fields = text.rpartition(")")[2].split()  # the first of these is number 3
+    start, end = int(fields[field - 3]), int(fields[field - 2])
+    return start, end - start
+
+
+def _write(address: int, text: bytes, size: int) -> None:
+    ctypes.memmove(address, text.ljust(size, b"\0"), size)

@@ -4,7 +4,6 @@
 `fleet_batch`; without pytest, `make_batch` and `local_spark` are the same. docs/jobs.md has both.
 """
 
-from fleet.testing.made_batch import MadeBatch, make_batch
-from fleet.testing.own_spark import local_spark
+from fleet.testing.made_batch import MadeBatch, local_spark, make_batch
 
 __all__ = ["MadeBatch", "local_spark", "make_batch"]

@@ -2,7 +2,7 @@
 
 Asked for by name, not an entry point of pytest's: whoever has Fleet installed for another reason
 starts no slower for it. A job whose `worker.spark` is not `shared` has a fixture
-`fleet_spark_place` of its own that says where Spark is (`fleet.testing.own_spark`).
+`fleet_spark_place` of its own that says where Spark is (`fleet.testing.made_batch`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from fleet.model.batch_context import BatchContext
-from fleet.testing.made_batch import make_batch
-from fleet.testing.own_spark import SHARED, local_spark
+from fleet.testing.made_batch import SHARED, local_spark, make_batch
 
 MakeBatch = Callable[..., tuple[Any, BatchContext]]
 

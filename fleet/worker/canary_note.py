@@ -21,9 +21,9 @@ from pathlib import Path
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.slots import Slot
-from fleet.slots.canaries import doubt
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
+from fleet.slots.transitions import doubt
 from fleet.system.home import read_state, write_state
 
 SCHEMA = 1

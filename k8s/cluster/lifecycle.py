@@ -7,21 +7,174 @@ kept; `down` deletes everything.
 
 import contextlib
 import fcntl
+import hashlib
+import io
+import json
 import secrets
 import shutil
+import ssl
+import subprocess
+import tarfile
+import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
+import yaml
+
 from fleet.errors import FleetError, Unreachable
 from fleet.system import processes
 from fleet.system.home import cache_home, read_state, write_state, write_whole
 from fleet.system.processes import ProcessId
-from k8s.cluster import boundary, certificates, components, loading, programs
-from k8s.cluster.api_questions import ApiQuestions
-from k8s.cluster.cluster_layout import Layout, free_network
+from fleet.system.retrying import retry
+from k8s.cluster import boundary, components, programs
+from k8s.cluster.cluster_layout import NODE, PAUSE, Layout, free_network
+
+# The few questions that a start asks of its API server.
+#
+# By urllib and not by the client library: these are asked while nothing is sure to answer, and
+# every failure means "not yet".
+
+
+_SECONDS: Final = 5.0
+
+
+class ApiQuestions:
+    """One API server, as its cluster's administrator sees it."""
+
+    def __init__(self, layout: Layout) -> None:
+        config = yaml.safe_load(layout.kubeconfig.read_text(encoding="utf-8"))
+        self._server = layout.server
+        self._token = config["users"][0]["user"]["token"]
+        self._trust = ssl.create_default_context(cafile=str(layout.pki / "ca.crt"))
+
+    def ready(self) -> bool:
+        """Whether it serves."""
+        return self._get("/readyz") == "ok"
+
+    def node_ready(self) -> bool:
+        """Whether pods can start."""
+        conditions = self._json(f"/api/v1/nodes/{NODE}").get("status", {}).get("conditions", [])
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    def has_service_account(self) -> bool:
+        """Whether pods of the namespace `default` are admitted."""
+        account = self._json("/api/v1/namespaces/default/serviceaccounts/default")
+        trusted = self._json("/api/v1/namespaces/default/configmaps/kube-root-ca.crt")
+        return bool(account) and bool(trusted)
+
+    def _json(self, path: str) -> dict[str, Any]:
+        text = self._get(path)
+        found: dict[str, Any] = json.loads(text) if text else {}
+        return found
+
+    def _get(self, path: str) -> str | None:
+        request = urllib.request.Request(  # noqa: S310 - https, to our own address
+            f"{self._server}{path}", headers={"Authorization": f"Bearer {self._token}"}
+        )
+        try:
+            with urllib.request.urlopen(  # noqa: S310
+                request, timeout=_SECONDS, context=self._trust
+            ) as answer:
+                text: str = answer.read().decode()
+                return text
+        except (urllib.error.URLError, OSError):
+            return None
+
+
+# Images into the cluster's containerd: archives, and the one that holds a pod's namespaces.
+#
+# Nothing is pulled in this cluster, so `imagePullPolicy` is to be IfNotPresent or Never, and a tag
+# other than `latest`.
+
+
+def load(outer: ProcessId, archive: IO[bytes]) -> list[str]:
+    """Import an OCI or docker archive; the names that it brought."""
+
+    def attempt() -> str:
+        archive.seek(0)
+        done = subprocess.run(
+            boundary.enter(outer, *_ctr("images", "import", "-")),
+            stdin=archive, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise FleetError(f"containerd refused the image: {done.stderr.strip()[-400:]}")
+        return done.stdout
+
+    told = retry("importing an image", attempt)
+    return [line.split()[1] for line in told.splitlines() if line.startswith("unpacking")]
+
+
+def names(outer: ProcessId) -> list[str]:
+    """The images that pods can run."""
+    listed = boundary.run(outer, *_ctr("images", "ls", "--quiet"))
+    return [name for name in listed.splitlines() if "/" in name and "@" not in name]
+
+
+def contents(outer: ProcessId) -> set[str]:
+    """The digests of all blobs that are there: no archive needs to bring them again."""
+    return set(boundary.run(outer, *_ctr("content", "ls", "--quiet")).split())
+
+
+def load_pause(outer: ProcessId) -> None:
+    """The image of sandboxes, of one static program; nothing where it is there."""
+    if PAUSE not in names(outer):
+        with tempfile.TemporaryFile() as archive:
+            archive.write(_image(Path(programs.path("pause")), PAUSE))
+            archive.seek(0)
+            load(outer, archive)
+
+
+def _ctr(*words: str) -> list[str]:
+    return [programs.path("ctr"), "--namespace=k8s.io", *words]
+
+
+def _image(program: Path, name: str) -> bytes:
+    """An OCI archive with one program and nothing else."""
+    layer = _tar({program.name: program.read_bytes()}, mode=0o755)
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Entrypoint": [f"/{program.name}"], "User": "65535:65535"},
+        "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+    }
+    config_text = json.dumps(config).encode()
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": _described("application/vnd.oci.image.config.v1+json", config_text),
+        "layers": [_described("application/vnd.oci.image.layer.v1.tar", layer)],
+    }
+    manifest_text = json.dumps(manifest).encode()
+    described = _described("application/vnd.oci.image.manifest.v1+json", manifest_text)
+    described["annotations"] = {"io.containerd.image.name": name}
+    index = json.dumps({"schemaVersion": 2, "manifests": [described]}).encode()
+    blobs = {f"blobs/sha256/{_digest(b)[7:]}": b for b in (layer, config_text, manifest_text)}
+    version = b'{"imageLayoutVersion": "1.0.0"}'
+    return _tar({"oci-layout": version, "index.json": index, **blobs}, mode=0o644)
+
+
+def _described(kind: str, blob: bytes) -> dict[str, Any]:
+    return {"mediaType": kind, "digest": _digest(blob), "size": len(blob)}
+
+
+def _digest(blob: bytes) -> str:
+    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+def _tar(members: dict[str, bytes], *, mode: int) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), mode
+            archive.addfile(member, io.BytesIO(content))
+    return out.getvalue()
+
 
 SCHEMA: Final = 1
 _GRACE_SECONDS: Final = 10.0
@@ -86,7 +239,7 @@ class TrialCluster:
             api = ApiQuestions(state.layout)
             self._until(state, deadline, "the API server is not ready", api.ready)
             assert state.outer is not None
-            loading.load_pause(state.outer)
+            load_pause(state.outer)
             state = self._start(state, tuple(self._arguments(state)))
             self._until(state, deadline, "the node is not ready", api.node_ready)
             self._until(state, deadline, "no service account", api.has_service_account)
@@ -129,15 +282,15 @@ class TrialCluster:
 
     def load(self, archive: IO[bytes]) -> list[str]:
         """Import an image archive for pods to run; the names it brought."""
-        return loading.load(self._outer(), archive)
+        return load(self._outer(), archive)
 
     def contents(self) -> set[str]:
         """Digests of image blobs that need not be brought again."""
-        return loading.contents(self._outer())
+        return contents(self._outer())
 
     def images(self) -> list[str]:
         """The images that pods can run."""
-        return loading.names(self._outer())
+        return names(self._outer())
 
     def run(self, *argv: str) -> str:
         """Run a program of this machine inside the cluster's namespaces; what it printed."""
@@ -175,7 +328,7 @@ class TrialCluster:
             )
             state = _State(layout=layout)
             self._save(state)
-            certificates.ensure(layout)
+            components.ensure(layout)
             for name, text in components.files(layout).items():
                 write_whole(layout.configs / name, text)
             outer = boundary.start(layout)

@@ -11,21 +11,238 @@ import fcntl
 import hashlib
 import io
 import json
+import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from fleet.errors import FleetError
 from fleet.system.home import cache_home, write_whole
 from fleet.system.retrying import retry
 from k8s.cluster import programs
 from k8s.cluster.lifecycle import TrialCluster
-from k8s.images import base, wheels
+
+# The base of the images: a small Debian, made by mmdebstrap from this machine's Debian packages.
+#
+# Two of them: with Python, and with Java (only Java is taken out of that one). Versions are those
+# of the release that this machine's package sources name, so that a security update arrives by
+# making the base anew; which they were stands in the image (/opt/fleet/packages.txt).
+# Documentation, translations, apt and every package index stay out.
+
+
+# usr-is-merged: else the package that merges /usr comes along, and with it all of Perl (47 MB).
+PYTHON: Final = ("python3", "ca-certificates", "libstdc++6", "usr-is-merged")
+JAVA: Final = (*PYTHON, "openjdk-17-jre-headless")
+BASES: Final = {"python": PYTHON, "java": JAVA}
+USER: Final = 10001
+_KEYS: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_EXCLUDED: Final = ("doc", "man", "locale", "info", "lintian", "bash-completion", "zoneinfo/right")
+# Both run with $1 = the new root. Java's alternatives want a place for their manuals.
+_BEFORE: Final = 'mkdir -p "$1/usr/share/man/man1"'
+_FINISH: Final = f"""#!/bin/sh
+set -eu
+mkdir -p "$1/opt/fleet"
+chroot "$1" dpkg-query -W > "$1/opt/fleet/packages.txt"
+echo 'fleet:x:{USER}:{USER}::/tmp:/usr/sbin/nologin' >> "$1/etc/passwd"
+echo 'fleet:x:{USER}:' >> "$1/etc/group"
+mkdir -p "$1/var/lib/fleet" && chown {USER}:{USER} "$1/var/lib/fleet"
+rm -rf "$1"/etc/apt/sources.list* "$1"/var/cache/* "$1"/var/log/* "$1"/usr/share/doc
+rm -rf "$1"/var/lib/apt/lists/* "$1"/usr/lib/apt
+rm -rf "$1"/usr/share/man "$1"/usr/share/locale "$1"/usr/share/gcc
+: > "$1/etc/machine-id"; : > "$1/etc/resolv.conf"; rm -f "$1/etc/hostname"
+"""
+
+
+def recipe(name: str) -> str:
+    """What changes where a base would be made otherwise."""
+    parts = repr((BASES[name], _EXCLUDED, _BEFORE, _FINISH)).encode()
+    return hashlib.sha256(parts).hexdigest()[:12]
+
+
+def make(name: str, made: Path) -> None:
+    """Write a base as a tar. FleetError with mmdebstrap's words where that fails."""
+    retry("mmdebstrap", lambda: _make(name, made))
+
+
+def _make(name: str, made: Path) -> None:
+    with TemporaryDirectory(dir=made.parent) as scratch:
+        sources = Path(scratch) / "sources.list"
+        sources.write_text(_sources(), encoding="utf-8")
+        finish = Path(scratch) / "finish"
+        finish.write_text(_FINISH, encoding="utf-8")
+        finish.chmod(0o755)
+        unfinished = Path(scratch) / "base.tar"
+        done = subprocess.run(
+            [
+                programs.path("mmdebstrap"), "--verbose", "--mode=root", "--variant=essential",
+                f"--include={','.join(BASES[name])}",
+                *(f"--dpkgopt=path-exclude=/usr/share/{each}/*" for each in _EXCLUDED),
+                "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+                f"--essential-hook={_BEFORE}",
+                f"--customize-hook={finish}",
+                _release(), str(unfinished), str(sources),
+            ],
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise FleetError(f"mmdebstrap failed: {done.stderr.strip()[-1500:]}")
+        unfinished.rename(made)
+
+
+def _sources() -> str:
+    """Debian's own among this machine's package sources; third parties' stay out."""
+    form = f"$(ORIGIN)|deb [signed-by={_KEYS}] $(REPO_URI) $(RELEASE) $(COMPONENT)"
+    listed = _output("apt-get", "indextargets", "--format", form, "Created-By: Packages")
+    lines = {line.partition("|")[2] for line in listed.splitlines() if line.startswith("Debian|")}
+    if not lines:
+        raise FleetError(
+            "apt knows no Debian sources (`apt-get update`?): the base is made of them"
+        )
+    return "\n".join(sorted(lines)) + "\n"
+
+
+def _release() -> str:
+    return _output("sh", "-c", '. /etc/os-release && printf %s "$VERSION_CODENAME"')
+
+
+def _output(*argv: str) -> str:
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        raise FleetError(
+            f"`{' '.join(argv)}` failed ({error}): bases are made on Debian"
+        ) from error
+
+
+# The wheels of an image: the closure of what its role imports, at the lock's versions.
+#
+# The lock holds everything that this checkout needs, tests and linters too. What an image needs of
+# it follows from the metadata of the installed packages: their requirements, and theirs. Wheels
+# are fetched (or built, where only sources exist) by pip as it is configured here, never in an
+# image.
+
+
+ROLES: Final = {
+    "worker": frozenset({"kubernetes", "worker"}),  # its slots are Leases
+    # Where its runs are Jobs, it needs to be able to start them; it records the history.
+    "manager": frozenset({"manager"}),
+}
+"""Image → the extras of pyproject.toml that it needs."""
+OWN: Final = "fleet-for-kafka"
+
+
+def repository() -> Path:
+    """The checkout that images are built from."""
+    return Path(__file__).parents[2]
+
+
+def pins(role: str) -> dict[str, str]:
+    """Package → exact version, for one role. FleetError where the environment misses one."""
+    locked = _locked()
+    names = sorted(closure(ROLES[role]))
+    unknown = [name for name in names if name not in locked]
+    if unknown:
+        raise FleetError(f"requirements.lock lacks {', '.join(unknown)}: freeze it anew")
+    return {name: locked[name] for name in names}
+
+
+def gather(folder: Path, role: str) -> str:
+    """Put the wheels of a role into `folder`; the text of its list of versions."""
+    text = "".join(f"{name}=={version}\n" for name, version in pins(role).items())
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    stamp = folder / f".{role}"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
+        listed = folder / f".{role}.txt"
+        write_whole(listed, text)
+        _pip("wheel", "--no-deps", "-r", str(listed), "--wheel-dir", str(folder))
+        if not (folder / "pip.whl").exists():
+            _fetch_pip(folder)
+        write_whole(stamp, digest)
+    return text
+
+
+def own(folder: Path) -> str:
+    """Build the checkout's own wheel into `folder`; the digest of its contents."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    _run("building Fleet's wheel", "hatchling", "build", "--target", "wheel", "-d", str(folder))
+    return hashlib.sha256(next(folder.glob("*.whl")).read_bytes()).hexdigest()
+
+
+def closure(extras: frozenset[str]) -> set[str]:
+    """Distributions that Fleet with these extras needs: its requirements, and theirs."""
+    seen: set[tuple[str, frozenset[str]]] = set()
+    todo = [(OWN, extras)]
+    while todo:
+        name, extras = todo.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        needs = [each for each in map(Requirement, _requires(name)) if _applies(each, extras)]
+        todo += [(str(canonicalize_name(each.name)), frozenset(each.extras)) for each in needs]
+    return {name for name, _ in seen if name != OWN}
+
+
+def _requires(name: str) -> Iterable[str]:
+    """Ours as pyproject.toml says now: installed metadata may be older."""
+    if name != OWN:
+        try:
+            return metadata.requires(name) or []
+        except metadata.PackageNotFoundError as error:
+            raise FleetError(f"{name} is not installed here: run `make .venv`") from error
+    text = (repository() / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    optional = project["optional-dependencies"].items()
+    marked = [f'{each} ; extra == "{extra}"' for extra, wanted in optional for each in wanted]
+    return [*project["dependencies"], *marked]
+
+
+def _applies(need: Requirement, extras: frozenset[str]) -> bool:
+    if need.marker is None:
+        return True
+    return any(need.marker.evaluate({"extra": extra}) for extra in (extras or {""}))
+
+
+def _locked() -> dict[str, str]:
+    text = (repository() / "requirements.lock").read_text(encoding="utf-8")
+    pairs = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)$", text, re.MULTILINE)
+    return {str(canonicalize_name(name)): version for name, version in pairs}
+
+
+def _fetch_pip(folder: Path) -> None:
+    """The installer itself, run from its wheel: it does not stay in the image."""
+    version = metadata.version("pip")
+    _pip("download", "--no-deps", f"pip=={version}", "--dest", str(folder))
+    next(folder.glob("pip-*.whl")).rename(folder / "pip.whl")
+
+
+def _pip(command: str, *words: str) -> None:
+    _run(f"pip {command}", "pip", command, "--quiet", "--disable-pip-version-check", *words)
+
+
+def _run(what: str, module: str, *words: str) -> None:
+    def attempt() -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *words],
+            cwd=repository(), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise FleetError(f"{what} failed: {(done.stdout + done.stderr).strip()[-1000:]}")
+
+    retry(what, attempt)
+
 
 _CODE: Final = "code-"
 _KEPT: Final = 5
@@ -44,7 +261,7 @@ def name_of(target: str, tag: str) -> str:
 
 def code_tag() -> str:
     """A tag for this checkout as it is: another one whenever a file of an image would change."""
-    root = wheels.repository()
+    root = repository()
     digest = hashlib.sha256()
     files = [root / "pyproject.toml", root / "requirements.lock"]
     files += (root / "fleet").rglob("*")
@@ -63,10 +280,10 @@ def names() -> list[str]:
 def context(say: Say) -> Path:
     """The folder that an image is built from, up to date: lists, wheels, code, Containerfile."""
     folder = store() / "context"
-    for role in wheels.ROLES:
+    for role in ROLES:
         say(f"wheels for {role}")
-        write_whole(folder / f"{role}.txt", wheels.gather(folder / "wheels", role))
-    write_whole(folder / "code.sha256", wheels.own(folder / "code") + "\n")
+        write_whole(folder / f"{role}.txt", gather(folder / "wheels", role))
+    write_whole(folder / "code.sha256", own(folder / "code") + "\n")
     recipe = Path(__file__).with_name("Containerfile").read_text(encoding="utf-8")
     write_whole(folder / "Containerfile", recipe)
     return folder
@@ -129,7 +346,7 @@ def store() -> Path:
 
 def base_of(name: str) -> str:
     """The image of `python` or `java` that others are built on, as its recipe is now."""
-    return f"localhost/fleet-base-{name}:{base.recipe(name)}"
+    return f"localhost/fleet-base-{name}:{recipe(name)}"
 
 
 def _base(name: str, say: Say) -> str:
@@ -138,7 +355,7 @@ def _base(name: str, say: Say) -> str:
         return image
     say(f"base {image}")
     with tempfile.TemporaryDirectory(dir=store()) as scratch:
-        base.make(name, Path(scratch) / "base.tar")
+        make(name, Path(scratch) / "base.tar")
         recipe = Path(scratch) / "Containerfile"
         recipe.write_text("FROM scratch\nADD base.tar /\n", encoding="utf-8")
         _buildah("build", "--quiet", f"--tag={image}", f"--file={recipe}", scratch)

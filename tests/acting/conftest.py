@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet.act.change.performer import Performer
+from fleet.act.change import Performer
 from fleet.model import Step, StepKind
 from fleet.slots import Change, Gate, Slot
 from fleet.slots.memory import Memory, MemoryBackend

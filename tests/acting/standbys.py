@@ -9,13 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from fleet.errors import NoRoom
 from fleet.model import GroupState
-from fleet.model.counted import Counted
-from fleet.model.rebalances import Rebalance
+from fleet.model.rebalances import Counted, Rebalance
 from fleet.slots import Phase, Slot, WorkerProcess
 from fleet.slots.store import Store
-from fleet.worker.slot.eligibility import candidates
 from fleet.worker.slot.leave_completion import all_drained
-from fleet.worker.slot.slot_lease import SlotWatcher
+from fleet.worker.slot.slot_lease import SlotWatcher, candidates
 from tests.support.clocks import Turning
 from tests.support.rebalances import rebalance
 from tests.support.slot_records import report_of

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from fleet.act.batched_leave import LeavingMember
-from fleet.act.kafka import GroupAdmin
+from fleet.act.kafka import GroupAdmin, LeavingMember
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.act.change.changes import GroupChanges
+from fleet.act.change import GroupChanges
 from fleet.act.lease import ChangeLease
 from fleet.act.steps.adopting import ScaleMemory
 from fleet.act.steps.handover import HandoverMemory
 from fleet.act.steps.leave_slots import LeaveMemory
-from fleet.act.steps.rejoin import RejoinMemory
-from fleet.act.steps.step_memory import StepStart
+from fleet.act.steps.membership import RejoinMemory
 from fleet.act.steps.wave import WaveMemory
+from fleet.act.steps.work import StepStart
 from fleet.errors import LostLease, Refused, Unreachable
 from fleet.model import StepKind
 from fleet.slots import Change, ChangeState, Gate, Handover, Phase

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.act.change.changes import GroupChanges
-from fleet.act.liveness import sign, works_on
+from fleet.act.change import GroupChanges
+from fleet.act.lease import sign, works_on
 from fleet.clock import ManualClock
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.slots import Change, ChangeState, Gate, Handover, Slot
@@ -85,7 +85,7 @@ def test_a_machine_that_tells_no_boot_learns_it_within_one_process(
     store, change, clock, monkeypatch
 ):
     """Where there is no /proc."""
-    monkeypatch.setattr("fleet.act.liveness.identify", lambda pid: None)
+    monkeypatch.setattr("fleet.act.lease.identify", lambda pid: None)
     sign(store, change)
     assert works_on(store, change, lease=LEASE, clock=clock) is None
     clock.sleep(LEASE)

@@ -23,8 +23,7 @@ from fleet.errors import CodeElsewhere, Refused, SchemaTooNew
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.manager.cycle import Fleet
-from fleet.model import StepKind
-from fleet.model.broker_limits import UNKNOWN
+from fleet.model import UNKNOWN, StepKind
 from fleet.slots import Gate
 from fleet.system.code import code_digest
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, group_spec, settings_of

@@ -10,9 +10,9 @@ import pytest
 
 from fleet.act.local.local_runtime import LocalRuntime
 from fleet.clock import ManualClock
-from fleet.commands.doctor.checks_fleet import workers
+from fleet.commands.doctor import workers
 from fleet.manager.cycle import Fleet
-from fleet.model.findings import Severity
+from fleet.model import Severity
 from fleet.slots import Gate
 from tests.support.declared import declaration, fleet_spec, group_spec, settings_of
 

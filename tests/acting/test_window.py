@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.act.join_window import SEEN_LIMIT, SETTING, JoinWindow
+from fleet.act.kafka import SEEN_LIMIT, SETTING, JoinWindow
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.slots.sqlite import SqliteStore

@@ -11,8 +11,7 @@ import yaml
 from fleet import cli
 from fleet.config.spec import FleetSpec
 from fleet.decide.verdicts import WORST, LagVerdict
-from fleet.report.alert_rules import _any, rules, rules_yaml
-from fleet.report.alertmanager import alertmanager_yaml
+from fleet.report.alert_rules import _any, alertmanager_yaml, rules, rules_yaml
 from fleet.ui.page_server import runbook
 from tests.support.needs import program, repository
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fleet.commands.groups.rebalances_answer import answer, print_rebalances, summary
-from fleet.manager.past import Replayed, Source
-from fleet.manager.recent import Recent, recent_from
+from fleet.commands.groups.rebalances import answer, print_rebalances, summary
+from fleet.manager.past import Recent, Replayed, Source, recent_from
 from fleet.model.rebalances import Cause, Confidence, Known
 from tests.asking.worlds import START, membership, rebalance
 from tests.support.json_contract import documented, shape

@@ -20,12 +20,11 @@ from kafka.protocol.consumer import OffsetCommitRequest
 
 from fleet.clock import SystemClock
 from fleet.commands.groups.group_status import GroupStatus, gather
-from fleet.commands.page.watching import Watch
+from fleet.commands.ui import Watch
 from fleet.dagster.judgements import Judgement
-from fleet.dagster.watch.cluster_tick import look
-from fleet.dagster.watch.sensor_cursor import SensorMemory
+from fleet.dagster.watch.cluster_tick import SensorMemory, look
 from fleet.exporter.exporting import Exporter
-from fleet.exporter.picture import Picture
+from fleet.exporter.metrics import Picture
 from fleet.kafka_source.connections import Connections
 from fleet.manager.cycle import Fleet
 from fleet.model import LagCase, PartitionState

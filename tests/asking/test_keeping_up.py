@@ -15,8 +15,7 @@ from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.readers.positions import Positions, key_to
-from fleet.manager.keeping_up import in_doubt, with_past, with_settled, with_tables
-from fleet.manager.lag_judge import verdicts
+from fleet.manager.keeping_up import in_doubt, verdicts, with_past, with_settled, with_tables
 from fleet.model import GroupState, LagCase, TopicPartition
 from tests.asking.worlds import START, rebalance
 from tests.support.seen_groups import group_seen, partition_seen

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from fleet.clock import ManualClock
-from fleet.dagster.watch.recent_rebalances import from_tables
+from fleet.dagster.watch.cluster_tick import from_tables
 from fleet.errors import Unreachable
 from fleet.history.job import commit
 from fleet.history.job_memory import JobMemory
@@ -17,7 +17,7 @@ from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
 from fleet.log.readers.group_log import partition_for
 from fleet.manager.keeping_up import judged
-from fleet.manager.recent import LONGEST, minutes_of, recently
+from fleet.manager.past import LONGEST, minutes_of, recently
 from tests.asking.test_keeping_up import NOW, commit_row, look
 from tests.support.declared import declaration, fleet_spec
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import ManualClock
-from fleet.commands.groups.rebalances import _as_html
-from fleet.commands.groups.stormy_times import StormLooks, storm_spans, storms_since
+from fleet.commands.groups.rebalances import StormLooks, _as_html, storm_spans, storms_since
 from fleet.config.spec import FleetSpec, StormSpec
 from fleet.decide.storms.assessment import Storm, assess
 from fleet.decide.storms.storm_watch import budget_of, excuses_of

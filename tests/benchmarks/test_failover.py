@@ -5,7 +5,7 @@ import json
 from benchmarks.command import of_protocols
 from benchmarks.failover import FailoverOptions, FailoverResult, Kills, processed_again
 from benchmarks.figures import spread
-from fleet.demo.journal import JournalEntry, Run
+from fleet.demo.coverage import JournalEntry, Run
 from fleet.model import TopicPartition
 from tests.support.json_contract import BENCHMARKS, documented, shape
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import gate, roll
 from benchmarks.command import of_protocols
 from benchmarks.figures import spread
-from fleet.model.counted import Counted
+from fleet.model.rebalances import Counted
 from tests.support.json_contract import BENCHMARKS, documented, shape
 from tests.support.rebalances import rebalance
 

@@ -18,9 +18,8 @@ from fleet.commands.answers import (
     print_change,
     print_plan,
 )
-from fleet.commands.change.change_session import GroupOutcome
-from fleet.commands.doctor.checks import guarded
-from fleet.commands.doctor.doctor import as_json
+from fleet.commands.change.changing import GroupOutcome
+from fleet.commands.doctor import as_json, guarded
 from fleet.commands.groups.group_status import (
     GroupStatus,
     Managed,
@@ -28,15 +27,17 @@ from fleet.commands.groups.group_status import (
     status_answer,
     with_failing,
 )
-from fleet.commands.groups.status_table import last_change, print_status
+from fleet.commands.groups.reading import last_change, print_status
 from fleet.commands.parts import trial
-from fleet.decide.holds import Hold
+from fleet.commands.parts.trial import TrialOutcome
+from fleet.decide.scaling import Hold
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level, PartitionVerdict
 from fleet.errors import FleetError
-from fleet.manager.recent import Recent
+from fleet.manager.past import Recent
 from fleet.model import (
     Alternative,
+    Finding,
     GroupSnapshot,
     GroupState,
     LagCase,
@@ -45,23 +46,13 @@ from fleet.model import (
     Plan,
     Price,
     Receipt,
+    Severity,
     Step,
     StepKind,
     TopicPartition,
     Verdict,
 )
-from fleet.model.findings import Finding, Severity
-from fleet.slots import (
-    Change,
-    ChangeState,
-    Gate,
-    Pause,
-    Phase,
-    Slot,
-    WorkerProcess,
-    WorkerReport,
-)
-from fleet.testing.trial import TrialOutcome
+from fleet.slots import Change, ChangeState, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
 from tests.asking.worlds import rebalance
 from tests.support.command import answer
 from tests.support.json_contract import documented, shape

@@ -11,9 +11,8 @@ import pytest
 from rich.console import Console
 
 from fleet import cli
-from fleet.commands.groups.status_table import print_status
-from fleet.commands.parts.trial import _show
-from fleet.testing.trial import TrialOutcome
+from fleet.commands.groups.reading import print_status
+from fleet.commands.parts.trial import TrialOutcome, _show
 from tests.cli.test_answers import SNAPSHOT, STATUS
 
 

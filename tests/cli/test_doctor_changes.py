@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.doctor.checks_fleet import changes, slots, topics
+from fleet.commands.doctor import changes, slots, topics
 from fleet.manager.cycle import Fleet
-from fleet.model import TopicPartition
-from fleet.model.findings import Severity
+from fleet.model import Severity, TopicPartition
 from fleet.slots import Quarantine
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store

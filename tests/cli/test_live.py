@@ -17,7 +17,7 @@ from fleet import cli
 from fleet.clock import SystemClock
 from fleet.manager.cycle import Fleet
 from fleet.model import StepKind
-from fleet.system.home_processes import home_processes
+from fleet.system.processes import home_processes
 from tests.support.command import answer, process, said
 from tests.support.commits import commit
 from tests.support.plans import plan_of, step_of

@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 
 from fleet import cli
 from fleet.commands.invocation import Invocation
-from fleet.kafka_source.door import at_the_door
+from fleet.kafka_source.connections import at_the_door
 
 FILE = """
 cluster: {bootstrap_servers: "127.0.0.1:1"}

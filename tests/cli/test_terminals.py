@@ -7,9 +7,8 @@ import pytest
 from rich.text import Text
 
 from fleet import cli
-from fleet.commands.groups.status_table import print_status
-from fleet.commands.progress import Progress
-from fleet.commands.screen import Screen
+from fleet.commands.groups.reading import print_status
+from fleet.commands.screen import Progress, Screen
 from fleet.text import visible
 from tests.cli.test_answers import SNAPSHOT, STATUS
 

@@ -16,11 +16,11 @@ from fleet.sim.coordinator.classic_coordinator import (
     ClassicCoordinator,
     CoordinatorStep,
 )
-from fleet.sim.coordinator.classic_group import ClassicGroup
-from fleet.sim.coordinator.error_codes import ErrorCode
+from fleet.sim.coordinator.classic_group import ClassicGroup, CoordinatorConfig
 from fleet.sim.coordinator.requests import (
     Client,
     DeleteGroupsRequest,
+    ErrorCode,
     HeartbeatRequest,
     JoinGroupProtocol,
     JoinGroupRequest,
@@ -33,7 +33,6 @@ from fleet.sim.coordinator.requests import (
     SyncGroupAssignment,
     SyncGroupRequest,
 )
-from fleet.sim.coordinator.surroundings import CoordinatorConfig
 from tests.conformance.kafka_group_manager import (
     Event,
     Scenario,

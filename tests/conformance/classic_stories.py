@@ -12,8 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from fleet.sim.coordinator.classic_state import ClassicState
-from fleet.sim.coordinator.surroundings import CoordinatorConfig
+from fleet.sim.coordinator.classic_group import ClassicState, CoordinatorConfig
 from tests.conformance.classic_acts import GROUP, PROTOCOLS, Act, Member, Player, Story, Turn, act
 
 _FAILURES = ("NOT_ENOUGH_REPLICAS", "NOT_LEADER_OR_FOLLOWER", "MESSAGE_TOO_LARGE")

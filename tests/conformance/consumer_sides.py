@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
-from fleet.sim.coordinator.consumer_group import BrokenLog, EpochGroup
-from fleet.sim.coordinator.consumer_member import ConsumerMember, Owned
+from fleet.sim.coordinator.consumer_group import BrokenLog, ConsumerMember, EpochGroup, Owned
+from fleet.sim.coordinator.consumer_heartbeat import topic_id_bytes, topic_id_text
 from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
 from fleet.sim.coordinator.requests import Client, GroupRecord
-from fleet.sim.coordinator.topic_ids import topic_id_bytes, topic_id_text
 from fleet.sim.coordinator.topic_image import TopicFacts
 from tests.conformance import kafka_group_manager as kafka
 from tests.conformance.consumer_stories import Answer, Setting, Story, Told

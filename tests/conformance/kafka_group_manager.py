@@ -40,8 +40,7 @@ from typing import Any, Self
 
 from fleet.broker.jars import Kafka, find_kafka
 from fleet.sim.coordinator.requests import Client, GroupRecord
-from fleet.system.home import cache_home
-from fleet.system.locking import locked
+from fleet.system.home import cache_home, locked
 from tests.conformance.kafka_json import api_of, as_json
 from tests.support import janino
 

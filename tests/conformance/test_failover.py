@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.sim.coordinator.surroundings import CoordinatorConfig
+from fleet.sim.coordinator.classic_group import CoordinatorConfig
 from tests.conformance.classic_acts import Act, Story, act, played
 from tests.conformance.differences import find
 from tests.conformance.kafka_group_manager import KafkaGroupManager

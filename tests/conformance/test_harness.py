@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.log.records import ConsumerGroupEpoch, GroupMetadata, Tombstone, decode
-from fleet.sim.coordinator.error_codes import ErrorCode
 from fleet.sim.coordinator.requests import (
     ConsumerGroupHeartbeatRequest,
+    ErrorCode,
     GroupRecord,
     HeartbeatRequest,
     JoinGroupProtocol,

@@ -19,10 +19,10 @@ from confluent_kafka.admin import (
 from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from fleet.clock import SystemClock
-from fleet.log.group_partition import partition_for
 from fleet.log.readers.group_log import GroupLog
+from fleet.log.records import partition_for
 from fleet.log.replay.counting import count
-from fleet.model.counted import Counted
+from fleet.model.rebalances import Counted
 from fleet.worker.member.protocols import verdict
 from tests.support import kafka_tools
 from tests.support.commits import commit

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fleet.log.replay.counting import count
 from fleet.model import TopicPartition
-from fleet.model.counted import Counted
+from fleet.model.rebalances import Counted
 from tests.support.played_group import TOPIC, TOPIC_ID, PlayedGroup, compacted, played_groups
 from tests.support.sampling import examples
 

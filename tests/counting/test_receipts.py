@@ -6,8 +6,7 @@ import pytest
 
 from fleet.decide.receipts import judge
 from fleet.model import Plan, Price, Receipt, StepKind, TopicPartition, Verdict
-from fleet.model.counted import Counted
-from fleet.model.rebalances import Rebalance
+from fleet.model.rebalances import Counted, Rebalance
 from tests.support.plans import plan_of, step_of
 from tests.support.rebalances import rebalance as gen
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fleet.demo.dagster_page import DagsterPage
+from fleet.demo.dagster_ui import DagsterPage
 from fleet.system import processes
 from fleet.system.ports import on_free_ports, says_taken
 from fleet.system.processes import ProcessId

@@ -8,8 +8,7 @@ from fleet.config.spec import FleetSpec, GroupSpec, LagScaling
 from fleet.decide.adopted import MEMBERS, Adopted, deployed, make_adopted_plan, members_of, runs_in
 from fleet.decide.refusals import refusals
 from fleet.decide.scaling import ScalingMemory, wanted_slots
-from fleet.decide.vetoes import NO_CONCERNS, Vetoes
-from fleet.decide.world import GroupWorld
+from fleet.decide.world import NO_CONCERNS, GroupWorld, Vetoes
 from fleet.model import GroupSnapshot, GroupState, Plan, StepKind
 from fleet.slots import Gate, Pause
 from tests.support.seen_groups import group_seen, member_seen, partition_seen

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.decide.forecast.adopted_costs import foretold_of_pods
+from fleet.decide.forecast.other_ways import foretold_of_pods
 from fleet.model import GroupSnapshot, Plan, Price, TopicPartition
 from tests.decide.test_adopted import adopted, group, plan
 

@@ -7,14 +7,15 @@ import pytest
 
 from fleet.decide.forecast.expected_costs import (
     Flow,
+    PlayedGroup,
     StepCost,
     _rest,
+    beyond_usual,
     foretold,
     pause_of,
     percentile,
     played,
 )
-from fleet.decide.forecast.step_stories import PlayedGroup, beyond_usual
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.world import GroupWorld
 from fleet.model import Plan, StepKind, TopicPartition

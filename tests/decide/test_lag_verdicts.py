@@ -7,10 +7,9 @@ import pytest
 
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level
 from fleet.lag.lag_columns import NONE, Commits
-from fleet.lag.partition_lag import CASES as LAG_CASES
-from fleet.lag.partition_lag import Lag
-from fleet.lag.snapshot import GroupFacts, Snapshot
-from fleet.manager.lag_judge import verdicts, worst_verdicts
+from fleet.lag.snapshot import CASES as LAG_CASES
+from fleet.lag.snapshot import GroupFacts, Lag, Snapshot
+from fleet.manager.keeping_up import verdicts, worst_verdicts
 from fleet.model import GroupState, LagCase, TopicPartition
 
 NOW = 1_000_000.0

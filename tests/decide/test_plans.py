@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.config.spec import GroupSpec
-from fleet.decide.plan_ids import not_as_approved
+from fleet.decide.adopted import not_as_approved
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.world import GroupWorld
 from fleet.model import GroupState, Plan, StepKind, TopicPartition

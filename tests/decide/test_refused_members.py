@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from fleet.decide.plans import make_plan
-from fleet.decide.refused_members import beyond_limits
+from fleet.decide.refusals import beyond_limits
 from fleet.decide.world import GroupWorld
-from fleet.model import StepKind
-from fleet.model.broker_limits import UNKNOWN, BrokerLimits
+from fleet.model import UNKNOWN, BrokerLimits, StepKind
 from tests.decide.worlds import NOW, group_of, member, spec, world
 
 RANGE = {"assignor": "range"}

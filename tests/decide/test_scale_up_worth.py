@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.decide.forecast.expected_costs import foretold
-from fleet.decide.forecast.scale_up_worth import not_worth
+from fleet.decide.forecast.other_ways import not_worth
 from fleet.decide.plans import make_plan
 from fleet.decide.world import GroupWorld
 from tests.decide.test_expected_costs import flowing

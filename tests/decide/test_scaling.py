@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.decide.capacity import ownable
-from fleet.decide.scaling import MAX_REMEMBERED, Decision, ScalingMemory, wanted_slots
+from fleet.decide.scaling import MAX_REMEMBERED, Decision, ScalingMemory, ownable, wanted_slots
 from fleet.model import TopicPartition
 from tests.decide.worlds import NOW, group_of, lagging, member, spec
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.decide.capacity import ownable, subscribed
-from fleet.decide.moves import least_moved, moved, range_owners
 from fleet.decide.plans import make_plan
+from fleet.decide.prices import least_moved, moved, range_owners
+from fleet.decide.scaling import ownable, subscribed
 from fleet.decide.slugs import k8s_slug, slug
 from fleet.model import StepKind, TopicPartition
 from tests.decide.worlds import NOW, spec, world

@@ -7,8 +7,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fleet.demo.coverage import Held, coverage, in_value, records_between
-from fleet.demo.journal import JournalEntry, entries_of, runs
+from fleet.demo.coverage import (
+    Held,
+    JournalEntry,
+    coverage,
+    entries_of,
+    in_value,
+    records_between,
+    runs,
+)
 from fleet.demo.producer import order
 from fleet.errors import FleetError
 from fleet.model import TopicPartition

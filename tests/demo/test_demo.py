@@ -18,8 +18,8 @@ from confluent_kafka import TopicPartition as Place
 
 from fleet.broker import Broker
 from fleet.demo.stage import GROUP, ORDINARY_GROUP, PARTITIONS, TOPIC, Stage, leftovers
-from fleet.system.carried_ids import end_all
 from fleet.system.home import read_state
+from fleet.system.processes import end_all
 from tests.support.kafka_tools import rebalances
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]

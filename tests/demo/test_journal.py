@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fleet.demo.journal import JournalEntry, Run, append, entries_of, numbers, read, runs
+from fleet.demo.coverage import JournalEntry, Run, append, entries_of, numbers, read, runs
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, field
 
 from fleet.clock import ManualClock
-from fleet.demo.coverage import Held
-from fleet.demo.demo_report import results
-from fleet.demo.journal import JournalEntry, runs
+from fleet.demo.coverage import Held, JournalEntry, runs
 from fleet.demo.measure import Meter
+from fleet.demo.view import results
 from fleet.log.records import Record
 from fleet.model import TopicPartition
 

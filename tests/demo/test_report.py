@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fleet.demo.demo_report import StepResult, broken_promises, report_json, table
+from fleet.demo.view import StepResult, broken_promises, report_json, table
 
 UP = StepResult(
     name="up",

@@ -15,7 +15,7 @@ from fleet.errors import Refused
 from fleet.slots import Gate
 from fleet.slots.sqlite import SqliteStore
 from fleet.system import processes
-from fleet.system.carried_ids import end_all
+from fleet.system.processes import end_all
 from tests.support.waiting import until
 
 

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
+from fleet.demo.measure import begin_at_the_end
 from fleet.demo.producer import OrderStream
-from fleet.demo.settling import begin_at_the_end
 from fleet.demo.stage import PARTITIONS, TOPIC, Stage
 from fleet.model import TopicPartition
 

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decide.verdicts import LagVerdict
-from fleet.exporter.picturing import picture_of
+from fleet.exporter.exporting import picture_of
 from fleet.lag import lag_columns
 from fleet.lag.lag_columns import NONE, Commits
-from fleet.lag.partition_lag import CASES, Lag
-from fleet.lag.snapshot import GroupFacts, Snapshot
+from fleet.lag.snapshot import CASES, GroupFacts, Lag, Snapshot
 from fleet.log.readers.positions import Positions, key_to
-from fleet.manager.lag_judge import verdicts, worst_verdicts
+from fleet.manager.keeping_up import verdicts, worst_verdicts
 from fleet.model import GroupState, LagCase, TopicPartition
 
 

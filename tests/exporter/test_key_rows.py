@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from fleet.lag.lag_columns import NONE
-from fleet.log.readers.key_rows import KeyRows
-from fleet.log.readers.positions import key_to
+from fleet.log.readers.positions import KeyRows, key_to
 from fleet.model import TopicPartition
 
 NUMBERS = (0, 1, 2, 47, 255, 256, 70_000, 2**31 - 1, -1, -(2**31))

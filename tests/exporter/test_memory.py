@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.system import glibc
+from fleet.system import memory_files
 from tests.support.fresh_interpreter import ran
 
 NOT_WHERE_ONE_ONLY_LOOKS = {
@@ -32,7 +32,7 @@ import numpy as np
 from pathlib import Path
 os.environ["FLEET_HOME"] = sys.argv[1]
 from fleet.commands.invocation import Invocation
-from fleet.commands.parts.exporter import opened
+from fleet.commands.parts.processes import opened
 from fleet.log.readers.positions import Positions
 with Invocation(config=Path(sys.argv[1], "fleet.yaml")).open() as fleet:
     with opened(fleet, "127.0.0.1:0"):
@@ -56,9 +56,9 @@ def test_another_c_library_is_left_as_it_is(
         return library
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    glibc.map_from(1 << 16)
-    glibc.one_heap()
-    glibc.trim()
+    memory_files.map_from(1 << 16)
+    memory_files.one_heap()
+    memory_files.trim()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is Linux's")
@@ -69,7 +69,7 @@ import ctypes, sys
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
-from fleet.system.glibc import map_from
+from fleet.system.memory_files import map_from
 if sys.argv[1] == "set":
     map_from(1 << 16)
 libc = ctypes.CDLL(None)
@@ -97,7 +97,7 @@ def test_threads_share_one_heap() -> None:
     """Each thread that begins would get one of its own."""
     code = """
 import ctypes, os, sys, threading
-from fleet.system.glibc import one_heap
+from fleet.system.memory_files import one_heap
 if sys.argv[1] == "set":
     one_heap()
 libc = ctypes.CDLL(None)

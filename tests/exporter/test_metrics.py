@@ -21,16 +21,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from fleet.config.spec import FleetSpec
 from fleet.decide.storms.storm_watch import StormWatch
 from fleet.errors import ConfigError
-from fleet.exporter.exporting_storms import receipt_families, storm_families
-from fleet.exporter.families import Family
-from fleet.exporter.metrics import Ages, families, rendered
-from fleet.exporter.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
-from fleet.exporter.picturing import _long
-from fleet.exporter.serving import Body, Server
-from fleet.log.readers.held_commits import OpenTransaction
-from fleet.model.rebalances import Cause, CoordinatorMove, Known, Rebalance
-from fleet.model.totals import Totals
-from fleet.worker.http import _exposition
+from fleet.exporter.exporting import Body, Server, _long, receipt_families, storm_families
+from fleet.exporter.metrics import (
+    Ages,
+    Family,
+    GroupPicture,
+    PartitionLag,
+    Picture,
+    SlotPicture,
+    TopicLag,
+    families,
+    rendered,
+)
+from fleet.log.readers.log_view import OpenTransaction
+from fleet.model.rebalances import Cause, CoordinatorMove, Known, Rebalance, Totals
+from fleet.worker.slot.reporting import _exposition
 from tests.support.needs import repository
 from tests.support.rebalances import rebalance as plain
 

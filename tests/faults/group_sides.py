@@ -21,8 +21,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from fleet.broker import Broker
 from fleet.kafka_source.connections import Connections, NoAnswer
-from fleet.log.group_partition import partition_for
-from fleet.log.readers.offsets_topic import TOPIC
+from fleet.log.records import TOPIC, partition_for
 from fleet.sim.coordinator import requests as model
 from tests.sim.classic_cluster import JOIN, Cluster
 from tests.support.waiting import until

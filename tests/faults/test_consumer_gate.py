@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fleet.act.join_window import SETTING
-from fleet.act.kafka import GroupAdmin
+from fleet.act.kafka import SETTING, GroupAdmin
 from fleet.slots import ChangeState
 from tests.support.kafka_tools import rebalances
 from tests.support.manager_process import spawn_manager, watch_and_kill

@@ -121,7 +121,7 @@ def shown(group: Group) -> list[str]:
     from rich.console import Console
 
     from fleet.commands.groups.group_status import GroupStatus
-    from fleet.commands.groups.status_table import print_status
+    from fleet.commands.groups.reading import print_status
     from tests.support.snapshots import snapshot_of
 
     out = io.StringIO()

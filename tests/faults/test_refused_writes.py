@@ -15,8 +15,7 @@ import pytest
 from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.kubernetes.client.object_names import ObjectNames
-from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.kubernetes.leases.store_roles import worker_rules
+from fleet.kubernetes.leases.lease_store import LeaseStore, worker_rules
 from fleet.system.ports import free_ports
 from fleet.worker.pod_environment import SPARK, SPARK_TOKEN
 from tests.conftest import RunningBroker

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet.slots.database import _BUSY_SECONDS
+from fleet.slots.sqlite import _BUSY_SECONDS
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.worker.conftest import SESSION, Group

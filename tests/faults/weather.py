@@ -23,10 +23,10 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.broker import Broker
-from fleet.demo.journal import JournalEntry, numbers
+from fleet.demo.coverage import JournalEntry, numbers
 from fleet.slots import Phase
-from fleet.slots.database import DATABASE
-from fleet.system.home_processes import home_processes
+from fleet.slots.sqlite import DATABASE
+from fleet.system.processes import home_processes
 from tests.support.kafka_tools import Record, dump_group_records
 from tests.support.manager_process import await_said, end, spawn_manager
 from tests.support.workshop import Workshop

@@ -201,7 +201,7 @@ def test_types_of_other_subjects(server: RegistryServer):
     schemaless_writer(out, known.body, {"x": {"x": {"x": 5}}})
     whole = holding("C", ["null", holding("B", holding("A", "int"))])
     assert reader_of(whole).kind == known.kind
-    from fleet.formats.spark_types import of_avro
+    from fleet.formats.decoding import of_avro
 
     assert of_avro(known.body) == of_avro(reader_of(whole).body)
 

@@ -15,8 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from fleet.errors import FleetError
 from fleet.extras import pip_line
-from fleet.formats.decoding import reader_of
-from fleet.formats.spark_types import from_json, of_avro, of_json
+from fleet.formats.decoding import from_json, of_avro, of_json, reader_of
 from fleet.formats.value_decoder import ValueDecoder, schema_in_header
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fleet.log.records import GROUP, GROUP_TOPIC_PARTITION, KEYS
-from fleet.log.schemas import SCHEMAS, Items, Kind, Struct
+from fleet.log.records import GROUP, GROUP_TOPIC_PARTITION, KEYS, SCHEMAS, Items, Kind, Struct
 
 FORMATS = {"i8": ">b", "i16": ">h", "u16": ">H", "i32": ">i", "i64": ">q"}
 BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}

@@ -16,7 +16,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
 from fleet.clock import SystemClock
-from fleet.kafka_source.group_sessions import AskedSessions
+from fleet.kafka_source.broker_settings import AskedSessions
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.readers.tail import Tail
 from fleet.log.records import OffsetCommit

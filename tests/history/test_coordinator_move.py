@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.broker import Broker
 from fleet.history.tables import Tables
-from fleet.log.group_partition import partition_for
+from fleet.log.records import partition_for
 from fleet.model.rebalances import Cause, Confidence
 from tests.support.waiting import until
 

@@ -16,9 +16,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.act import spark_server
 from fleet.history.tables import Tables
 from fleet.history.tables.table_columns import TABLES
-from fleet.log.group_partition import partition_for
 from fleet.log.record_columns import LED
-from fleet.log.records import OffsetCommit, Tombstone, decode
+from fleet.log.records import OffsetCommit, Tombstone, decode, partition_for
 from tests.history.records_made import group_metadata, offset_commit
 from tests.history.test_published import published, recorded
 from tests.support.brokers import running_broker

@@ -18,7 +18,7 @@ from fleet.history.tables.table_columns import LAG, TABLES, before
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.table_manifests import latest, name_of
 from fleet.history.tables.writing import KEPT_SECONDS
-from fleet.lag.partition_lag import Logs
+from fleet.lag.snapshot import Logs
 from tests.history.test_published import add, changes, opened, published, recorded
 from tests.history.test_tables import DAY, NOW, T0
 

@@ -17,7 +17,7 @@ from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
 from fleet.kafka_source.bounds import LogBounds
 from fleet.kafka_source.pieces import OffsetRange
-from fleet.lag.partition_lag import Logs
+from fleet.lag.snapshot import Logs
 from fleet.log.record_columns import COLUMNS, columns
 from tests.history.records_made import group_metadata
 from tests.history.test_tables import DAY, NOW

@@ -11,13 +11,13 @@ from fleet.log.record_columns import COLUMNS, columns
 from fleet.log.records import (
     GROUP_MEMBER,
     KEYS,
+    SCHEMAS,
     VALUES,
     OffsetCommit,
     Tombstone,
     Undecoded,
     decode,
 )
-from fleet.log.schemas import SCHEMAS
 from tests.history import making
 from tests.observe.test_records import ASSIGNED, COMMIT, CREATED, CURRENT, EPOCH, JOINED, TARGET
 from tests.support.sampling import examples

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.log.replay.round_starts import RoundStarts, StartBounds
+from fleet.log.replay.group_state import RoundStarts, StartBounds
 from fleet.model.rebalances import Known
 from tests.history.test_replay import START, A, B, Story
 from tests.support.sampling import examples

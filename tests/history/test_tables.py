@@ -22,7 +22,7 @@ from fleet.history.tables.table_folder import TableFolder, data_name
 from fleet.history.tables.table_manifests import SCHEMA, latest, name_of, numbers
 from fleet.history.tables.table_rows import membership_row, rebalance_row
 from fleet.history.tables.writing import ATTEMPT_SECONDS, KEPT_SECONDS, MEMORY, Writer
-from fleet.lag.partition_lag import Logs
+from fleet.lag.snapshot import Logs
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
 from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance, standing
 from tests.support.rebalances import rebalance as plain

@@ -22,7 +22,7 @@ from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
 from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.pieces import shares
-from fleet.lag.partition_lag import Logs
+from fleet.lag.snapshot import Logs
 from fleet.log.readers.positions import key_to
 from fleet.model import TopicPartition
 from tests.history.test_exactly_once import TOPIC, held, scan

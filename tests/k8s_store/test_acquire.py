@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.slots import Gate, Phase, Slot, acquire
+from fleet.slots import Gate, Phase, Slot, store
 from tests.k8s_store.conftest import requests_of
 from tests.support.waiting import until
 
@@ -63,7 +63,7 @@ def dying_at(store, request_number: int, *, after: bool):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_at_whatever_request_a_taker_dies_the_next_one_understands(place, monkeypatch, after):
     """One slot at most is written to the new revision; the survivor gets one, or the dead's."""
-    monkeypatch.setattr(acquire, "CLAIM_PATIENCE", 0.1)
+    monkeypatch.setattr(store, "CLAIM_PATIENCE", 0.1)
     manager = opened(place, 2)
     finished = False
     for request_number in range(1, 20):

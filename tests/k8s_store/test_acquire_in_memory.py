@@ -15,7 +15,7 @@ from fleet.kubernetes.leases.lease_backend import LeaseBackend
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Handover, Phase, Quarantine, Slot
-from fleet.slots.acquire import CLAIM_PATIENCE
+from fleet.slots.store import CLAIM_PATIENCE
 from tests.support.memory_server import MemoryServer
 
 GROUP = "orders"

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from fleet.errors import SchemaTooNew, Unreachable
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.kubernetes.leases.lease_objects import GateLease
-from fleet.kubernetes.leases.pod_revisions import PublishedTemplates
+from fleet.kubernetes.leases.lease_objects import GateLease, PublishedTemplates
 from fleet.model import StepKind, TopicPartition
 from fleet.slots import (
     Change,
@@ -25,7 +24,7 @@ from fleet.slots import (
     Slot,
     WorkerReport,
 )
-from fleet.slots.gates import Claim, GateRecord
+from fleet.slots.backend import Claim, GateRecord
 from tests.support.plans import change_of, plan_of, receipt_of, step_of
 from tests.support.sampling import examples
 

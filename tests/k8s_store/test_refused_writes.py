@@ -9,7 +9,7 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
-from fleet.kubernetes.leases.store_roles import Rule, worker_rules
+from fleet.kubernetes.leases.lease_store import Rule, worker_rules
 from fleet.slots import Gate
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.support.batch_parts import events_of

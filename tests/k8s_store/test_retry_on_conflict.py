@@ -7,8 +7,8 @@ from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import Conflict
 from fleet.kubernetes.client.calls import COOL, LEASE, Calls, Silent
 from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.lease_backend import RetryOnConflict
 from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
-from fleet.kubernetes.leases.retry_on_conflict import RetryOnConflict
 from tests.support.memory_server import Answer, MemoryServer
 
 NAMES = ObjectNames("main", "orders")

@@ -8,7 +8,7 @@ import pytest
 from fleet.errors import FleetError, Unreachable
 from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Missing
 from fleet.kubernetes.client.object_names import ObjectNames
-from fleet.kubernetes.leases.store_roles import manager_rules, reader_rules, worker_rules
+from fleet.kubernetes.leases.lease_store import manager_rules, reader_rules, worker_rules
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Phase, Quarantine
 from tests.support.slot_records import report_of

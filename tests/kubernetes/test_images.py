@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from k8s.images import image_build, wheels
+from k8s.images import image_build
 from tests.support import kube as support
 
 PUBLIC = ".org"
@@ -50,8 +50,8 @@ WORKS = {
 
 def test_versions_are_the_locks() -> None:
     """Every package of an image is pinned, and a worker carries no Dagster and no test tools."""
-    locked = set((wheels.repository() / "requirements.lock").read_text().lower().split())
-    worker, manager = wheels.pins("worker"), wheels.pins("manager")
+    locked = set((image_build.repository() / "requirements.lock").read_text().lower().split())
+    worker, manager = image_build.pins("worker"), image_build.pins("manager")
     for name, version in manager.items():
         assert {f"{name}=={version}", f"{name.replace('-', '_')}=={version}"} & locked
     assert worker.items() <= manager.items()
@@ -69,7 +69,7 @@ def test_code_that_changed_has_another_tag(tmp_path, monkeypatch) -> None:
         (tmp_path / name / "a.py").write_text("1\n")
     for name in ("pyproject.toml", "requirements.lock"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(wheels, "repository", lambda: tmp_path)
+    monkeypatch.setattr(image_build, "repository", lambda: tmp_path)
     first = image_build.code_tag()
     assert image_build.code_tag() == first
     (tmp_path / "fleet" / "__pycache__").mkdir()

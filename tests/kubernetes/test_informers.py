@@ -9,9 +9,8 @@ import pytest
 
 from fleet.clock import ManualClock, SystemClock
 from fleet.kubernetes.client.calls import Calls
-from fleet.kubernetes.client.lease_informer import LeaseInformer
+from fleet.kubernetes.client.informer import LeaseInformer, PodInformer
 from fleet.kubernetes.client.object_names import ObjectNames
-from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.slots import FirstOpening, Gate
 from tests.support.memory_server import MemoryServer

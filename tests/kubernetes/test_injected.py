@@ -10,7 +10,7 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.kubernetes.client.object_names import GROUP_LABEL
-from fleet.model.findings import Severity
+from fleet.model import Severity
 from fleet.slots import ChangeState
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube, image, in_pods

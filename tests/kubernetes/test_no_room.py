@@ -4,10 +4,10 @@ import pytest
 
 from fleet.errors import NoRoom
 from fleet.kubernetes.client.api import again_on_conflict
-from fleet.kubernetes.deployment import examining, pod_counts, pod_creation
+from fleet.kubernetes.deployment import examining, pod_counts, rolling
 from fleet.kubernetes.deployment.pod_counts import PodCounts
 from fleet.kubernetes.deployment.pod_status import is_ready
-from fleet.model.findings import Severity
+from fleet.model import Severity
 from tests.support.nodeless import Ground
 
 pytestmark = pytest.mark.kubernetes
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kubernetes
 
 @pytest.fixture(autouse=True)
 def refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_creation, "_REFUSED_SECONDS", 1.5)
+    monkeypatch.setattr(rolling, "_REFUSED_SECONDS", 1.5)
 
 
 def all_refused(shape: PodCounts) -> bool:

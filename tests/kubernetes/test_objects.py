@@ -9,7 +9,7 @@ from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import ObjectNames
-from fleet.kubernetes.leases.store_roles import reader_rules, worker_rules
+from fleet.kubernetes.leases.lease_store import reader_rules, worker_rules
 from fleet.kubernetes.manifests.deployment_objects import (
     MOST_CODE,
     budget,
@@ -19,7 +19,7 @@ from fleet.kubernetes.manifests.deployment_objects import (
     leases,
     settings_map,
 )
-from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds, probes
+from fleet.kubernetes.manifests.pod_template import grace_seconds, probes
 from fleet.kubernetes.manifests.spark_objects import spark_objects
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, group_spec, settings_of
 

@@ -12,7 +12,7 @@ import pytest
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.deployment import examining, pod_counts
 from fleet.kubernetes.deployment.pod_counts import CountedReplicaSet, PodCounts
-from fleet.model.findings import Severity
+from fleet.model import Severity
 from tests.support.declared import ON_KUBERNETES, group_spec
 
 

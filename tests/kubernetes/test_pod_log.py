@@ -12,7 +12,7 @@ from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.connection import Connection
-from fleet.kubernetes.client.pod_log import read_log
+from fleet.kubernetes.deployment.pod_status import read_log
 
 
 class Kubelet:

@@ -13,9 +13,9 @@ import pytest
 from fleet.config.settings import WorkerSettings
 from fleet.errors import NoRoom
 from fleet.kubernetes.client.object_names import REVISION_ANNOTATION
+from fleet.kubernetes.deployment.pod_counts import RegisteredTemplates
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_marked, is_ready
 from fleet.kubernetes.deployment.rolling import Rolling
-from fleet.kubernetes.deployment.templates import RegisteredTemplates
 from tests.support.declared import ON_KUBERNETES, group_spec, settings_of
 from tests.support.memory_server import MemoryServer
 from tests.support.played_controllers import PlayedClock, PlayedControllers, PlayedInformer

@@ -17,11 +17,10 @@ from fleet.config.settings import WorkerSettings, revision_of
 from fleet.errors import FleetError, NoRoom, Refused
 from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
-from fleet.kubernetes.deployment import pod_creation
+from fleet.kubernetes.deployment import rolling
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.kubernetes.kind import KIND
-from fleet.model import StepKind
-from fleet.model.findings import Severity
+from fleet.model import Severity, StepKind
 from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
 from tests.support.plans import plan_of, step_of
@@ -142,7 +141,7 @@ def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
     """With half of its pods refused: where no slot runs the new template, the old one is back and
     keeps itself; else it stays held, which is told, until somebody lets it go.
     """
-    monkeypatch.setattr(pod_creation, "_REFUSED_SECONDS", 1.0)
+    monkeypatch.setattr(rolling, "_REFUSED_SECONDS", 1.0)
     first = place.open()
     old = place.publish(first)
     before = first.start("orders", old, 2)

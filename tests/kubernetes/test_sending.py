@@ -16,7 +16,7 @@ from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import LONGEST_WAIT, Api, Request, connect, transmit
 from fleet.kubernetes.client.calls import Denied, Missing
 from fleet.kubernetes.leases.lease_objects import Damaged
-from fleet.kubernetes.leases.patient_store import PatientStore
+from fleet.kubernetes.leases.lease_store import PatientStore
 from fleet.slots.backend import Entry, Key, Kind, Value
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store

@@ -16,7 +16,7 @@ import pytest
 
 from fleet.broker import Broker
 from fleet.kubernetes.client.object_names import SPARK
-from fleet.kubernetes.client.pod_log import read_log
+from fleet.kubernetes.deployment.pod_status import read_log
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.support.kube import Kube

@@ -5,8 +5,7 @@ import sqlite3
 import pytest
 
 from fleet.errors import FleetError
-from fleet.lag.sample_thinning import KEEP, PORTION
-from fleet.lag.samples import EndStore
+from fleet.lag.end_history import KEEP, PORTION, EndStore
 from fleet.model import TopicPartition
 
 TP = TopicPartition("t", 0)

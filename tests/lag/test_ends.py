@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.lag.end_history import EndHistory
+from fleet.lag.end_history import EndHistory, EndStore
 from fleet.lag.gap import is_early, usual_gap
-from fleet.lag.samples import EndStore
 from fleet.model import TopicPartition
 
 TP = TopicPartition("t", 0)

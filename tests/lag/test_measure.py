@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from fleet.lag import lag_columns
 from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits
-from fleet.lag.partition_lag import CASES, Logs, measured
-from fleet.lag.snapshot import GroupFacts
+from fleet.lag.snapshot import CASES, GroupFacts, Logs, measured
 from fleet.model import GroupState, LagCase, TopicPartition
 
 TP = TopicPartition("t", 0)

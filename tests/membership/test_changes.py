@@ -3,10 +3,9 @@
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from fleet.commands.doctor.checks_fleet import topics as doctor_on_topics
+from fleet.commands.doctor import topics as doctor_on_topics
 from fleet.errors import Refused
-from fleet.model import LagCase, StepKind
-from fleet.model.findings import Severity
+from fleet.model import LagCase, Severity, StepKind
 from fleet.slots import ChangeState
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]

@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from fleet.clock import ManualClock
+from fleet.worker.offsets.assigning import DescribedTopic, TopicWatch
 from fleet.worker.offsets.commit_metadata import (
     decode_cluster,
     decode_parts,
@@ -14,7 +15,6 @@ from fleet.worker.offsets.commit_metadata import (
     decode_topic,
     encode_plan,
 )
-from fleet.worker.offsets.topics import DescribedTopic, TopicWatch
 
 
 @pytest.mark.parametrize(("end", "topic"), [(7, "a_b-c"), (None, "a_b-c"), (7, None), (None, None)])

@@ -11,7 +11,7 @@ _LEAVE = ("tests/acting/test_batched_leave.py",)
 MUTANTS = faults(
     {
         # --- opening
-        ("fleet/act/steps/open_slots.py", _PERFORMING): {
+        ("fleet/act/steps/membership.py", _PERFORMING): {
             "open-gate-slot-by-slot": """        [-work.write_gate(lambda gate: opened(gate, missing, pins, at=work.clock.now() + OPEN_AHEAD)-]{+for number in sorted(missing):
             work.write_gate(
                 lambda gate, one=number: opened(
@@ -20,7 +20,7 @@ MUTANTS = faults(
             +})""",
             "open-assignment-held-back-until-all-are-active": """            raised = False
             [-work.window.restore()-]{+pass+}""",
-            "open-without-warm-standbys": "work.pool.await_warm(revision, [-count-]{+0+}, timeout",
+            "open-without-warm-standbys": "work.pool.await_warm(revision, [-count-]{+0+}, timeout=work.spec",
             "open-at-once-instead-of-ahead": "at=work.clock.now()[- + OPEN_AHEAD-]",
             "open-done-when-taken": "return all(n in slots and slots[n].[-phase is Phase.ACTIVE-]{+holder+} for n in numbers)",
             "open-window-widened-for-one": "if work.window is not None[- and len(missing) > 1-]:",
@@ -55,18 +55,28 @@ MUTANTS = faults(
 -]""",
             "leave-holders-stay-as-standbys": "held[- = set((work.lease.recall(LeaveMemory).holders or {}).values()-]{+: set[str] = set(+})",
             "leave-names-who-came-after": "if n in told[- and told[n][0] == slot.token-]",
+            "perform-counts-from-adoption": "if [-work.lease.recall(StepStart).started_at is None-]{+True+}:",
+            "perform-counts-before-it-is-settled": """[-    if step.kind is not StepKind.WARM:
+        settle(work)
+-]""",
+            "perform-settled-two-heartbeats-of-kip-848-later": "else [-0-]{+8+}.0)",
+            "perform-settled-since-it-began": "return min((at for at in joined if at >= begun), default=None){+ and begun+}",
+            "perform-settled-at-once": "return calm[- and work.clock.monotonic() - since_when >= quiet-]",
+            "perform-preparing-is-settled": "calm = state [-in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}-]{+is not GroupState.UNKNOWN+}",
+            "perform-fails-where-a-broker-is-away": """        except Unreachable:[-  # a broker that is away: look again, within the limit
+            seen, since_when = None, work.clock.monotonic()
+            return False-]{+
+            raise+}""",
         },
         ("fleet/act/kafka.py", _LEAVE): {
             "leave-request-without-a-member-id": 'if [-not member.member_id or -]member.instance_id == "":',
             "leave-superseded-counts-as-gone": "if answer in {errors.NoError, errors.UnknownMemberIdError{+, errors.FencedInstanceIdError+}}:",
-        },
-        ("fleet/act/batched_leave.py", _LEAVE): {
             "leave-no-answer-counts-as-gone": """[-        parts += [f"{instance} was answered with {name}" for instance, name in self.failed.items()]
 -]""",
         },
         # --- rolling
-        ("fleet/act/steps/stop_all.py", ("tests/acting/test_stopping_all.py",)): {
-            "stop-before-it-is-warm": "[-        _warm(work, step)\n-]",
+        ("fleet/act/steps/membership.py", ("tests/acting/test_stopping_all.py",)): {
+            "stop-before-it-is-warm": "[-        _warm_before(work, step)\n-]",
             "stop-slots-go-to-what-cannot-share": "[-        work.write_gate(lambda gate: asking(gate, stays))\n-]",
             "stop-old-workers-end-at-once": "if [-len(work.pool.free(step.revision)) < len(_opens(work))-]{+True+}:",
             "stop-what-was-put-back-leaves-again": "going = tuple(sorted(gate.open[- - (back - gate.leaving)-]))",
@@ -105,7 +115,7 @@ MUTANTS = faults(
             "roll-takes-back-others-pins": "for n, h in gate.handover.items() if [-n not in set(instead_of)-]{+not instead_of+}}",
         },
         # --- performing
-        ("fleet/act/change/performer.py", _PERFORMING): {
+        ("fleet/act/change.py", _PERFORMING): {
             "perform-goes-on-after-a-broken-price": "if receipt.verdict is Verdict.[-DIFFERS-]{+UNVERIFIED+} and held:",
             "perform-starts-over-when-adopted": "index = [-lease.change.step-]{+len(lease.change.receipts) - len(lease.change.receipts)+}",
             "perform-lost-change-is-ended": """            except [-LostLease:
@@ -118,21 +128,7 @@ MUTANTS = faults(
                 self._lease.check()
 -]""",
         },
-        ("fleet/act/steps/cost.py", _PERFORMING): {
-            "perform-counts-from-adoption": "if [-work.lease.recall(StepStart).started_at is None-]{+True+}:",
-            "perform-counts-before-it-is-settled": """[-    if step.kind is not StepKind.WARM:
-        settle(work)
--]""",
-            "perform-settled-two-heartbeats-of-kip-848-later": "else [-0-]{+8+}.0)",
-            "perform-settled-since-it-began": "return min((at for at in joined if at >= begun), default=None){+ and begun+}",
-            "perform-settled-at-once": "return calm[- and work.clock.monotonic() - since_when >= quiet-]",
-            "perform-preparing-is-settled": "calm = state [-in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}-]{+is not GroupState.UNKNOWN+}",
-            "perform-fails-where-a-broker-is-away": """        except Unreachable:[-  # a broker that is away: look again, within the limit
-            seen, since_when = None, work.clock.monotonic()
-            return False-]{+
-            raise+}""",
-        },
-        ("fleet/act/change/performer.py", _ROLLING): {
+        ("fleet/act/change.py", _ROLLING): {
             "perform-rolled-back-told-as-failed": "return self._end(lease, ChangeState.[-ROLLED_BACK-]{+FAILED+}, self._rested(str(error)))",
         },
         # --- the crew
@@ -157,14 +153,14 @@ MUTANTS = faults(
                 continue""",
         },
         # --- who may change a group
-        ("fleet/act/liveness.py", ("tests/acting/test_liveness.py",)): {
+        ("fleet/act/lease.py", ("tests/acting/test_liveness.py",)): {
             "liveness-others-begin-our-count-anew": 'store.put_note(change.group, _SEEN, {"mark": mark, "looks": [-looks-]{+{_observer(me): now}+}})',
             "liveness-dead-at-the-first-look": """    elif now - first >= max(lease, change.lease)[-:
         return False-]{+ - lease:
         return False+}""",
             "liveness-moved-long-ago-is-unknown": "if isinstance(before, list) and before[:2] == mark[:2] and before [-!=-]{+is+} mark:",
         },
-        ("fleet/dagster/watch/dead_runs.py", ("tests/orchestration/test_requests.py",)): {
+        ("fleet/dagster/watch/watch_sensor.py", ("tests/orchestration/test_requests.py",)): {
             "dead-runs-by-a-store-that-refuses": "known.mark != mark[- or not provable-]:",
             "dead-runs-by-a-clock-that-was-set": "passed = [-min(max(0.0, now - known.at), LONGEST_TICK)-]{+now - known.at+}",
         },
@@ -177,7 +173,7 @@ MUTANTS = faults(
             "reconcile-waits-for-every-lease": "while unknown[- and not self._is_over()-]:",
             "reconcile-unknown-is-dead": "if alive is None[-:-]{+ and not change:+}",
         },
-        ("fleet/act/change/changes.py", _CHANGING): {
+        ("fleet/act/change.py", _CHANGING): {
             "change-of-a-living-manager-adopted": """[-        if self.alive():
             raise Refused(self._busy())
 -]""",
@@ -187,7 +183,7 @@ MUTANTS = faults(
             raise Refused(" ".join(plan.refusals))
 -]""",
             "change-abort-strands-the-closed": "leaving=[-gate.leaving & closed-]{+frozenset()+}",
-            "change-abort-keeps-its-pins": "[-handover={}, -]rejoin={})",
+            "change-abort-keeps-its-pins": "leaving=gate.leaving & closed, [-handover={}, -]rejoin={})",
         },
         ("fleet/act/lease.py", ("tests/acting/test_changes.py",)): {
             "change-lease-silence-ends-renewing": """                [-with contextlib.suppress(Unreachable):
@@ -204,7 +200,7 @@ MUTANTS = faults(
             "adopting-joins-not-waited-for": "if [-not missing-]{+joined+} or self.clock.monotonic() > deadline:",
         },
         # --- the join window
-        ("fleet/act/join_window.py", ("tests/acting/test_window.py",)): {
+        ("fleet/act/kafka.py", ("tests/acting/test_window.py",)): {
             "window-owners-value-overwritten": "if self._store[-.note(self._group, _NOTE) is-]{+ is not+} None:",
             "window-note-gone-before-brokers-show-it": "if not gone{+ and value is None+}:",
         },

@@ -26,7 +26,7 @@ MUTANTS = faults(
             "plans-repair-forgotten": "return bool(blocked) and [-not -]set(unheld) <= {n for s in blocked for n in s.slots}",
             "plans-drain-of-closed-slots": "leaving = tuple([-n for n in held if n in set(slots-]{+sorted(set(slots)+}))",
         },
-        ("fleet/decide/plan_ids.py", _PLANS): {
+        ("fleet/decide/adopted.py", _PLANS): {
             "plans-id-without-what-it-saw": "repr((group, wanted, [-seen, -]does))",
         },
         ("fleet/decide/prices.py", _PLANS): {
@@ -35,6 +35,8 @@ MUTANTS = faults(
             "prices-join-of-nobody-costs-two": "return not beside and [-(-]emptied[- or self.world.is_empty())-]",
             "prices-what-leaves-is-what-runs-next": """            return [-group.type == "consumer"-]{+self._consumer+}
         return self._consumer""",
+            "moves-by-number-not-by-bytes": "order = sorted(members, key=lambda name: [-name.encode(-]{+(len(name), name+}))",
+            "moves-leavers-partitions-not-counted": "return surplus[- + sum(leavers)-]",
         },
         ("fleet/decide/prices.py", ("tests/decide/test_refused_members.py",)): {
             "prices-leave-of-nobody-costs-one": "            rebalances_min=[-0 if self.world.is_empty() else 1-]{+1+},",
@@ -45,18 +47,16 @@ MUTANTS = faults(
             "refusals-failing-member-is-joining": "for s in joining[- if s.error is None or s.member_id not in here-])",
             "refusals-who-fails-to-join-is-a-member": "if s.error is None[- or s.member_id not in here-])",
         },
-        ("fleet/decide/staying_slots.py", ("tests/decide/test_plans.py",)): {
+        ("fleet/decide/plans.py", ("tests/decide/test_plans.py",)): {
             "staying-old-before-proven": "key=lambda n: ([-n not in first, -]n))",
             "staying-proven-though-nothing-is-old": "if n not in old}[- if old else set()-]",
             "staying-before-it-has-proven": "slot.phase is Phase.ACTIVE[- and slot.batches >= needs-] and",
             "staying-though-it-fails": "slot.batches >= needs[- and slot.error is None-]",
             "staying-though-it-drains": "if [-slot.phase is Phase.ACTIVE and -]slot.batches",
-        },
-        ("fleet/decide/plans.py", ("tests/decide/test_plans.py",)): {
             "staying-in-a-forced-roll": "may_stay = self._worker_is_dynamic()[- and not self.force_roll-]",
             "staying-static-ones-too": "may_stay = [-self._worker_is_dynamic() and -]not self.force_roll",
         },
-        ("fleet/decide/refused_members.py", ("tests/decide/test_refused_members.py",)): {
+        ("fleet/decide/refusals.py", ("tests/decide/test_refused_members.py",)): {
             "refused-though-somebody-only-leaves": "    return [-any(step.kind in _JOINS for step in plan.steps)-]{+bool(plan.steps)+}",
             "refused-at-the-bound": "    if least <[-=-] worker.session_timeout <= longest:",
             "refused-where-nothing-is-known": 'limits.least_session or [-0.0-]{+6.0+}, limits.longest_session or [-float("inf")-]{+45.0+}',
@@ -81,6 +81,12 @@ MUTANTS = faults(
             "expected-backlog-reads-while-it-pauses": "read_for = max(0.0, cost.settled[- - unowned-])",
             "expected-backlog-begins-anew": "waiting = flow.after([-waiting-]{+flow.waiting+}, cost, members=len(held))",
             "expected-unknown-lag-is-none": "if not seen or not busy[- or any(each.lag is None for each in seen)-]:",
+            "expected-roll-one-by-one-always": "together=[-min(width, rolled - first)-]{+1+},",
+            "expected-second-round-throttled": "connected=[-True-]{+False+},",
+            "expected-848-without-nudges": "nudge=[-FLEET_NUDGE if is_consumer else 0-]{+0+},",
+            "expected-pause-is-time-without-an-owner": "max(0, unowned[- - group.rest - last-])",
+            "expected-pause-without-the-last-batch": "last = [-group.batch-]{+0+} if kind",
+            "expected-no-batch-in-hand": "if (left := rng.randint(0, [-group.batch-]{+0+}))",
         },
         ("fleet/decide/forecast/other_ways.py", ("tests/decide/test_other_ways.py",)): {
             "ways-beyond-the-storm-budget": "size: cost.rebalances <= [-storm.rebalances-]{+size + cost.rebalances+}",
@@ -91,34 +97,22 @@ MUTANTS = faults(
             "ways-each-wave-a-change": "if [-waves == 1 and -]rolled > 1:",
             "ways-backlog-gone-still-waits": "later = flow.after([-0.0-]{+flow.waiting+}, known[usual], members=members)",
         },
-        ("fleet/decide/forecast/scale_up_worth.py", ("tests/decide/test_scale_up_worth.py",)): {
+        ("fleet/decide/forecast/other_ways.py", ("tests/decide/test_scale_up_worth.py",)): {
             "worth-without-its-own-time": "if left is None or [-price.settled_s + -]left < alone:",
             "worth-of-the-least-declared": "or held < max(1, [-spec.replicas.min-]{+0+}):",
             "worth-of-a-fixed-number": "if [-not isinstance(spec.scaling, LagScaling) or -]held < max(",
         },
-        ("fleet/decide/forecast/recorded_groups.py", ("tests/sim/test_recorded_groups.py",)): {
+        ("fleet/decide/forecast/other_ways.py", ("tests/sim/test_recorded_groups.py",)): {
             "recorded-with-those-who-left": """            there[-.pop(span.member, None)-]{+[span.member] = span+}""",
             "recorded-first-rebalance": "last = rebalances[[--1-]{+0+}]",
             "recorded-processes-all-at-once": "_APART: Final = [-2_000-]{+0+}",
             "recorded-leave-of-those-beyond": "staying=group.members[- - fewer-],",
         },
-        ("fleet/decide/forecast/adopted_costs.py", ("tests/decide/test_adopted_costs.py",)): {
+        ("fleet/decide/forecast/other_ways.py", ("tests/decide/test_adopted_costs.py",)): {
             "adopted-with-members-elsewhere": "if len(ours) != adopted.replicas[- or len(group.members) != len(ours)-]:",
             "adopted-static-as-dynamic": "if [-found.static-]{+False+}:",
         },
-        ("fleet/decide/forecast/step_stories.py", _EXPECTED): {
-            "expected-roll-one-by-one-always": "together=[-min(width, rolled - first)-]{+1+},",
-            "expected-second-round-throttled": "connected=[-True-]{+False+},",
-            "expected-848-without-nudges": "nudge=[-FLEET_NUDGE if is_consumer else 0-]{+0+},",
-            "expected-pause-is-time-without-an-owner": "max(0, unowned[- - group.rest - last-])",
-            "expected-pause-without-the-last-batch": "last = [-group.batch-]{+0+} if kind",
-            "expected-no-batch-in-hand": "if (left := rng.randint(0, [-group.batch-]{+0+}))",
-        },
-        ("fleet/decide/moves.py", _PLANS): {
-            "moves-by-number-not-by-bytes": "order = sorted(members, key=lambda name: [-name.encode(-]{+(len(name), name+}))",
-            "moves-leavers-partitions-not-counted": "return surplus[- + sum(leavers)-]",
-        },
-        ("fleet/decide/capacity.py", (*_SCALING, *_PLANS)): {
+        ("fleet/decide/scaling.py", (*_SCALING, *_PLANS)): {
             "capacity-range-counts-all-topics": """        return [-max(counts, default=0-]{+sum(counts+})
     return sum(counts)""",
         },
@@ -155,12 +149,10 @@ MUTANTS = faults(
             "storms-own-changes-are-charged": "if left[index] > [-0-]{+1+} and each.covers(rebalance):",
             "storms-own-change-excuses-everything": """[-                left[index] -= 1
 -]""",
-        },
-        ("fleet/decide/storms/storm_window.py", _STORMS): {
             "storms-one-before-the-budget": "return last - first >{+=+} budget.rebalances // share or churn",
             "storms-over-as-soon-as-under-the-budget": "return not self._above(at, share=[-2-]{+1+})",
         },
-        ("fleet/manager/lag_judge.py", _VERDICTS): {
+        ("fleet/manager/keeping_up.py", _VERDICTS): {
             "verdicts-stop-before-the-rebalance-ended": "silent = [-np.minimum(-]_since(commits.at, now)[-, calm)-]",
             "verdicts-marker-is-lag": "(lag.records <[-=-] patience.allowed, LagVerdict.OK),",
             "verdicts-beyond-the-end-of-nothing": "(lag.case == _CASE[LagCase.BEYOND_END])[- & (lag.end > lag.start)-]",

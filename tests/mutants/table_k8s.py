@@ -28,11 +28,11 @@ MUTANTS = faults(
                 return wanted+}""",
         },
         # --- the shelf, and waiting
-        ("fleet/kubernetes/leases/retry_on_conflict.py", _SHELF): {
+        ("fleet/kubernetes/leases/lease_backend.py", _SHELF): {
             "k8s-swap-answer-lost-is-a-conflict": "if stored is not None[- and not same_state(stored, wanted)-]:",
             "k8s-swap-answer-lost-is-success": "if stored is not None and [-not -]same_state(stored, wanted){+ is None+}:",
         },
-        ("fleet/slots/group_objects.py", _SHELF): {
+        ("fleet/slots/store.py", _SHELF): {
             "k8s-change-decided-on-an-old-version": """    [-for _ in turns:
         found = read(fresh)-]{+found = read(fresh)
     for _ in turns:+}""",
@@ -50,13 +50,13 @@ MUTANTS = faults(
             "informer-a-list-deletes-nothing": """            for name in set(self._taken(selector)) - {f["metadata"]["name"] for f in items}:
                 [-self.gone(name, version)-]{+pass+}""",
         },
-        ("fleet/kubernetes/leases/patient_store.py", ("tests/kubernetes/test_sending.py",)): {
+        ("fleet/kubernetes/leases/lease_store.py", ("tests/kubernetes/test_sending.py",)): {
             "k8s-patience-tries-for-a-minute": "_ONCE: Final = {Store.adopt.__name__[-, Store.beat.__name__-]}",
             "k8s-patience-adopts-a-change-twice": "if late or not self._answered[- or name in _ONCE-]:",
             "k8s-patience-never-ends": "late = self._clock.monotonic() - began >= patience{+ + 10 * LONGEST_WAIT+}",
         },
         # --- revisions
-        ("fleet/kubernetes/leases/pod_revisions.py", _REVISIONS): {
+        ("fleet/kubernetes/leases/lease_objects.py", _REVISIONS): {
             "k8s-foreign-template-is-ours": "return published if mark and [-self.known.get(found) == published-]{+found in self.known+} else revision",
             "k8s-pin-means-any-template": "chosen = [-mine if mine in hashes else -]next(iter(hashes), None)",
         },
@@ -99,22 +99,18 @@ def hold""",
             "rolling-nothing-to-go-back-to": "[-if shape.others-]{+if shape+}:\n            self.go_back",
             "rolling-goes-back-with-as-many-as-were-new": "fields = pod_counts.[-others_held-]{+hold+}(shape)",
             "rolling-goes-back-to-the-smallest": "back = [-max-]{+min+}(shape.others, key=lambda each: (each.replicas, each.order))",
-        },
-        ("fleet/kubernetes/deployment/counted_deployment.py", _ROLLING): {
             "rolling-stuck-for-good": "if shape.stuck[-:-]{+ and shape.held is None:+}",
             "rolling-paused-is-waited-for": "if shape.paused[-:-]{+ and shape.held is None:+}",
         },
-        ("fleet/kubernetes/deployment/counted_deployment.py", _BY_SEED): {
-            "rolling-writes-before-its-controller-rests": "[-elif not shape.moves-]{+else+}:",
-        },
         ("fleet/kubernetes/deployment/rolling.py", _BY_SEED): {
+            "rolling-writes-before-its-controller-rests": "[-elif not shape.moves-]{+else+}:",
             "rolling-counts-pods-on-their-way-out": "if pod_status.hash_of(p) == hash_[- and not pod_status.is_gone(p)-]]",
         },
         ("fleet/kubernetes/deployment/pod_status.py", _ROLLING): {
             "rolling-evicted-pod-is-an-error": "if name not in there or [-(-]is_gone(there[name])[- and not was_evicted(there[name]))-]",
         },
         # --- rights
-        ("fleet/kubernetes/leases/store_roles.py", ("tests/kubernetes/test_objects.py",)): {
+        ("fleet/kubernetes/leases/lease_store.py", ("tests/kubernetes/test_objects.py",)): {
             "rules-worker-may-read-every-lease": """[-            "resourceNames": [names.gate, *names.slots(range(slots))],
 -]""",
             "rules-worker-may-write-the-change": '{**_LEASES, "resourceNames": [names.change], "verbs": ["get"{+, "update"+}]},',

@@ -19,9 +19,13 @@ MUTANTS = faults(
             "member-batch-in-hand-not-told": "self.state.in_hand = [-self._pipeline.busy-]{+False+}",
             "member-lost-partitions-still-ours": """            self._pipeline.interrupt()
         self._pipeline.[-lose-]{+drop+}(tps)""",
-        },
-        ("fleet/worker/member/revocation.py", _OWNING): {
             "member-revoke-does-not-wait": "while pipeline.[-touches(tps) or pipeline.-]unsettled & tps:",
+            "member-goes-on-before-its-batch-is-committed": "Drain.is_over(busy=busy{+ and self.then is not Drain.GO_ON+},",
+            "member-goes-on-whatever-is-asked-since": """self.then = {+self.then or +}then
+        return begins""",
+            "member-goes-on-and-is-cut-short": "return [-self.then is not Drain.GO_ON and -]now >= self._by",
+            "member-asked-again-has-the-first-ones-time": "begins = self.then [-in {None, Drain.GO_ON}-]{+is None+}",
+            "member-taken-back-is-proven": "self.then, self._state.phase = Drain.GO_ON, [-self._before-]{+Phase.ACTIVE+}",
         },
         ("fleet/worker/member/membership.py", _GIVING_UP): {
             "member-drains-with-records-in-its-hands": "                if then is not Drain.REJOIN[-:-]{+ and False:+}",
@@ -40,14 +44,6 @@ MUTANTS = faults(
             "report-no-batch-in-hand-is-news": "in_hand=[-report.in_hand and first-]{+False+},",
             "report-without-the-batch-in-hand": "in_hand=[-self._state is not None and self._state.in_hand-]{+False+},",
         },
-        ("fleet/worker/member/draining.py", _OWNING): {
-            "member-goes-on-before-its-batch-is-committed": "Drain.is_over(busy=busy{+ and self.then is not Drain.GO_ON+},",
-            "member-goes-on-whatever-is-asked-since": """self.then = {+self.then or +}then
-        return begins""",
-            "member-goes-on-and-is-cut-short": "return [-self.then is not Drain.GO_ON and -]now >= self._by",
-            "member-asked-again-has-the-first-ones-time": "begins = self.then [-in {None, Drain.GO_ON}-]{+is None+}",
-            "member-taken-back-is-proven": "self.then, self._state.phase = Drain.GO_ON, [-self._before-]{+Phase.ACTIVE+}",
-        },
         ("fleet/worker/member/member_state.py", ("tests/worker/test_taking_over.py",)): {
             "member-asked-during-a-rejoin-forgets-it": "return before is not Drain.CLOSE{+ and before is not Drain.REJOIN+}",
         },
@@ -61,7 +57,7 @@ MUTANTS = faults(
             "member-offset-reset-latest": '"auto.offset.reset": "[-error-]{+latest+}",',
             "member-isolation-ignored": '"isolation.level": [-worker.isolation-]{+"read_uncommitted"+},',
         },
-        ("fleet/worker/batch/partition_ends.py", _OWNING): {
+        ("fleet/worker/batch/ranges.py", _OWNING): {
             "member-ends-of-another-isolation": 'if isolation == "[-read_committed-]{+read_uncommitted+}"',
         },
         ("fleet/worker/member/pipeline.py", _OWNING): {
@@ -84,7 +80,7 @@ MUTANTS = faults(
         ("fleet/worker/member/pipeline.py", (*_OWNING, *_POSITIONS)): {
             "pipeline-retry-for-ever": "if now - hand.since < [-self._patience-]{+0+}:",
         },
-        ("fleet/worker/member/fetch_watch.py", _FETCHES): {
+        ("fleet/worker/member/losses.py", _FETCHES): {
             "fetch-stall-without-records": "end is not None and end >{+=+} at[tp]",
             "fetch-stall-of-what-was-heard-of": "for tp in sorted(answers.keys()[- & set(late)-]):",
         },
@@ -97,7 +93,7 @@ MUTANTS = faults(
         ("fleet/worker/batch/batches.py", ("tests/worker/test_batches.py",)): {
             "fetch-silent-at-its-end": "return self.position == self.begun[- and not self.end_seen-]",
         },
-        ("fleet/worker/listed_offset.py", _LEADERLESS): {
+        ("fleet/worker/batch/ranges.py", _LEADERLESS): {
             "leader-no-offset-is-one": "if offset < [-0-]{+-9999+}:",
         },
         ("fleet/worker/member/losses.py", _LEADERLESS): {
@@ -107,7 +103,7 @@ MUTANTS = faults(
         ("fleet/worker/offsets/assigning.py", _LEADERLESS): {
             "leader-end-untold-begins-at-the-start": "untold = [-{**untold, **unended}-]{+untold+}",
         },
-        ("fleet/worker/offsets/start_positions.py", _POSITIONS): {
+        ("fleet/worker/offsets/assigning.py", _POSITIONS): {
             "position-chosen-and-not-committed": "return [-not self.gone and self.committed != self.position-]{+False+}",
         },
         ("fleet/worker/offsets/assigning.py", (*_POSITIONS, *_OWNING)): {
@@ -116,20 +112,18 @@ MUTANTS = faults(
         ("fleet/worker/member/member_state.py", _POSITIONS): {
             "position-drain-does-not-wait-for-its-commit": "return not busy[- and not (unsettled and in_time)-]",
         },
-        ("fleet/worker/member/quarantine.py", ("tests/worker/test_quarantine.py",)): {
+        ("fleet/worker/member/losses.py", ("tests/worker/test_quarantine.py",)): {
             "marks-of-its-own-revision-lifted": 'return [-None if mark.revision == self._revision else -]"this revision tries it"',
             "marks-of-the-log-skipped-without-a-word": "                        [-skipped.add(mark.tp)-]{+pass+}",
             "marks-of-the-log-stay-after-a-commit": "if [-start.committed != mark.offset-]{+False+}:",
         },
-        ("fleet/worker/member/nudging.py", _NUDGES): {
+        ("fleet/worker/member/membership.py", _NUDGES): {
             "nudge-without-an-end": """        if hurry.count >= MOST or now - hurry.begins >= LONGEST:
             return [-"limit"-]{+None+}""",
             "nudge-while-nothing-moves": "if hurry.still >= STILL{+ * MOST+} and not self._joining()",
             "nudge-after-the-slot-is-lost": "if[- not-] self._ours[-()-]{+ is None+}:",
             "nudge-before-the-change-begins": "_Hurry(why=why, begins=at, next=[-at-]{+0+})",
             "nudge-ends-before-others-have-joined": "hurry.still >= STILL[- and not self._joining()-]",
-        },
-        ("fleet/worker/member/membership.py", _NUDGES): {
             "nudge-by-another-thread": """self._nudging) is not None:
             {+nudging.begin(why, at)
             self._subscription.nudge(self.state, self._pipeline.generation)
@@ -141,8 +135,6 @@ MUTANTS = faults(
         else:
             {+self._subscription.nudge(self.state, self._pipeline.generation)
             +}self._go_on_draining()""",
-        },
-        ("fleet/worker/member/subscription.py", _NUDGES): {
             "nudge-with-other-topics": """            self._subscribe([-)-]{+self._topics[1:])+}
 
     def _subscribe(self[-)-]{+, topics=None)+} -> None:
@@ -153,7 +145,7 @@ MUTANTS = faults(
         ("fleet/worker/member/protocols.py", _NUDGES): {
             "nudge-in-the-classic-protocol": "heartbeats_on_subscribe = [-False-]{+True+}",
         },
-        ("fleet/worker/slot/seen_changes.py", _NUDGES): {
+        ("fleet/worker/slot/slot_holder.py", _NUDGES): {
             "nudge-at-a-handover": "if [-not handed and -]not back:",
             "nudge-not-after-a-seen-end": "back = last.holder is None and [-last.clean and -]last",
             "nudge-before-the-taker-has-joined": "elif not _joins(slot) or now - since >= [-TAKER_JOINS-]{+0+}:",
@@ -169,12 +161,12 @@ MUTANTS = faults(
             "range-start-that-is-gone-is-passed-over": "if left.start > after[- or (left.start < first and not told)-]:",
             "range-aborted-records-are-read": "if part.plain is not None{+ and not part.wanted+}:",
         },
-        ("fleet/kafka_source/bulk_sockets.py", _ANSWERS): {
+        ("fleet/kafka_source/connections.py", _ANSWERS): {
             "answer-read-from-its-start": "return memoryview(self)[[-start-]{+0+}:]",
             "answer-received-beyond-its-room": "sock.recv_into(view[[-total-]{+0+}:])",
             "answer-before-the-end-is-lost": "return (found, None) if [-found-]{+not found+} else",
         },
-        ("fleet/worker/batch/dead_letters.py", _LETTERS): {
+        ("fleet/worker/batch/poison_search.py", _LETTERS): {
             "letters-not-awaited": "if [-producer.flush(self._seconds + 5.-]{+0 * producer.poll(+}0):",
             "letters-refused-and-passed-over": "if [-not refused-]{+True+}:",
         },

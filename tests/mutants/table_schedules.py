@@ -27,7 +27,7 @@ MUTANTS = faults(
             "seeds-lost-slot-goes-on-working": "        if seen.lost[-:-]{+ and not seen.gate.open:+}",
             "seeds-leaves-before-the-others-drained": "            if seen.all_drained[-:-]{+ is not None and False:+}",
         },
-        ("fleet/worker/slot/held_slot.py", _SEEDS): {
+        ("fleet/worker/slot/slot_lease.py", _SEEDS): {
             "seeds-silent-store-is-a-loss": """as Kafka has us as a member")
             return [-None-]{+False+}""",
             "seeds-joins-again-on-a-guess": """as Kafka has us as a member")
@@ -35,11 +35,11 @@ MUTANTS = faults(
             "seeds-lost-not-noticed": """[-            self.lost = f"slot {self.slot.number} has another holder or token"
 -]""",
         },
-        ("fleet/worker/slot/held_slot.py", _FROZEN): {
+        ("fleet/worker/slot/slot_lease.py", _FROZEN): {
             "seeds-joins-unconfirmed": """{+        return True
 +}        if self.lost is None and not self.fresh:""",
         },
-        ("fleet/worker/member/draining.py", _CALLED_OFF): {
+        ("fleet/worker/member/membership.py", _CALLED_OFF): {
             "seeds-goes-on-before-its-batch-is-committed": "Drain.is_over(busy=busy{+ and self.then is not Drain.GO_ON+},",
         },
         ("fleet/worker/member/member_state.py", _SEEDS): {
@@ -48,10 +48,10 @@ MUTANTS = faults(
         ("fleet/worker/member/member_state.py", _LATER_SEEDS): {
             "seeds-asked-during-a-rejoin": "return before is not Drain.CLOSE{+ and before is not Drain.REJOIN+}",
         },
-        ("fleet/worker/offsets/start_positions.py", _SEEDS): {
+        ("fleet/worker/offsets/assigning.py", _SEEDS): {
             "seeds-latest-commits-nothing": "return not self.gone and self.committed != self.position{+ and self.anew+}",
         },
-        ("fleet/act/steps/open_slots.py", _SEEDS): {
+        ("fleet/act/steps/membership.py", _SEEDS): {
             "seeds-gate-opened-slot-by-slot": """        [-work.write_gate(lambda gate: opened(gate, missing, pins, at=work.clock.now() + OPEN_AHEAD)-]{+for number in sorted(missing):
             work.write_gate(
                 lambda gate, one=number: opened(
@@ -63,7 +63,7 @@ MUTANTS = faults(
             "seeds-pins-left-behind": """[-        work.unpin(numbers)
 -]""",
         },
-        ("fleet/act/change/changes.py", _SEEDS): {
+        ("fleet/act/change.py", _SEEDS): {
             "seeds-change-of-a-living-manager-adopted": """[-        if self.alive():
             raise Refused(self._busy())
 -]""",

@@ -7,7 +7,7 @@ _ROOM = "fleet/sim/coordinator"
 
 MUTANTS = faults(
     {
-        (f"{_ROOM}/classic_rounds.py", _KAFKA): {
+        (f"{_ROOM}/classic_requests.py", _KAFKA): {
             "sim-parked-member-expires": (
                 "if member is None or [-member.has_satisfied_heartbeat-]{+False+}:"
             ),
@@ -33,18 +33,6 @@ MUTANTS = faults(
             "sim-assignment-is-no-sign-of-life": (
                 "if self.answer_sync(member, response)[-:-]{+ and not fine:+}"
             ),
-        },
-        (f"{_ROOM}/classic_group.py", _KAFKA): {
-            "sim-last-of-equal-votes-wins": (
-                "max([-votes-]{+reversed(votes.keys())+}, key=votes.__getitem__)"
-            ),
-            "sim-shortest-rebalance-timeout": ("return [-max-]{+min+}((each.rebalance_timeout"),
-            "sim-pending-members-are-forgotten": (
-                "self.awaiting_join[- and not self.pending_join-]"
-            ),
-            "sim-first-member-leads": ("        if leader.awaits_join is None[-:-]{+ and False:+}"),
-        },
-        (f"{_ROOM}/classic_requests.py", _KAFKA): {
             "sim-leader-rejoins-for-nothing": (
                 "member.protocols == request.protocols[- and not (stable and leads)-]:"
             ),
@@ -64,7 +52,17 @@ MUTANTS = faults(
                 "if error in {ErrorCode.NONE[-, ErrorCode.REBALANCE_IN_PROGRESS-]}:"
             ),
         },
-        ("fleet/sim/hashing/hash_order.py", ("tests/sim/test_hash_order.py",)): {
+        (f"{_ROOM}/classic_group.py", _KAFKA): {
+            "sim-last-of-equal-votes-wins": (
+                "max([-votes-]{+reversed(votes.keys())+}, key=votes.__getitem__)"
+            ),
+            "sim-shortest-rebalance-timeout": ("return [-max-]{+min+}((each.rebalance_timeout"),
+            "sim-pending-members-are-forgotten": (
+                "self.awaiting_join[- and not self.pending_join-]"
+            ),
+            "sim-first-member-leads": ("        if leader.awaits_join is None[-:-]{+ and False:+}"),
+        },
+        ("fleet/sim/hashing.py", ("tests/sim/test_hash_order.py",)): {
             "sim-table-never-grows": (
                 "            self.capacity = self._first\n"
                 "        if size * 4 > self.capacity * 3[-:-]{+ and False:+}"

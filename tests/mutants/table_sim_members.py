@@ -10,13 +10,11 @@ _ROOM = "fleet/sim/scenarios"
 
 MUTANTS = faults(
     {
-        ("fleet/sim/assignors/client_side.py", _GIVEN): {
+        ("fleet/sim/assignors.py", _GIVEN): {
             "simulated-client-order-is-by-member-id": (
                 "    if one.instance_id is not None and other.instance_id is not None[-:-]{+ and False:+}"
             ),
             "simulated-client-gets-what-another-owns": "for p in share[- if owner.get(p, member_id) == member_id-]",
-        },
-        ("fleet/sim/assignors/sticky.py", _GIVEN): {
             "simulated-client-free-ones-lowest-first": (
                 "return order + [p for p in [-reversed(range(self.partitions))-]"
                 "{+range(self.partitions)+} if"
@@ -25,6 +23,7 @@ MUTANTS = faults(
             "simulated-client-oldest-claim-counts": "self.shares[found[[--1-]{+0+}][1]].append(partition)",
             "simulated-client-both-claims-are-believed": "for generation, _ in found}) < len(found)[-:-]{+ and False:+}",
         },
+
         (f"{_ROOM}/classic_client.py", _PLAYED): {
             "simulated-client-no-second-round": "        if revoked[-:-]{+ and False:+}\n            self.later",
             "simulated-client-cooperative-gives-all-up": "if self.is_cooperative and [-not -]lost:",
@@ -58,7 +57,7 @@ MUTANTS = faults(
         (f"{_ROOM}/classic_client.py", _SIZES): {
             "simulated-client-drifts-in-its-ticks-only": "            self._beaten_at -= by{+ * 0+}\n",
         },
-        (f"{_ROOM}/java_client.py", _KIP_62): {
+        (f"{_ROOM}/classic_client.py", _KIP_62): {
             "simulated-java-0.10.0-heartbeats-in-a-batch": "if self.generation >= 0 and ([-self.has_thread or self.polls-]{+True+}):",
             "simulated-java-0.10.1-heartbeats-by-poll": "if self.generation >= 0 and ([-self.has_thread or -]self.polls):",
             "simulated-java-0.10.0-reads-in-a-batch": "        elif self.has_thread or [-self.polls-]{+True+}:\n",
@@ -66,8 +65,8 @@ MUTANTS = faults(
             "simulated-java-0.10.0-rebalance-timeout-of-its-own": "if [-self.has_thread else session-]{+True else session+}",
             "simulated-java-0.10.1-session-is-no-bound": "return [-max(session, self.scenario.max_poll_interval)-]{+self.scenario.max_poll_interval+} if",
             "simulated-java-0.10.0-looks-at-max-poll-interval": "return self.rebalance_timeout if self.has_thread else [-None-]{+self.scenario.max_poll_interval+}",
-            "simulated-java-0.10.1-hears-at-once-that-it-left": "        self.leave()\n{+        self.give_up(self.owned)\n+}        self.member_id",
-            "simulated-java-0.10.1-leaves-without-a-word": "[-        self.leave()\n-]        self.member_id",
+            "simulated-java-0.10.1-hears-at-once-that-it-left": 'commits."""\n        self.place.tell(self.number, "exceeds max.poll.interval.ms")\n        self.leave()\n{+        self.give_up(self.owned)\n+}        self.member_id',
+            "simulated-java-0.10.1-leaves-without-a-word": 'commits."""\n        self.place.tell(self.number, "exceeds max.poll.interval.ms")\n[-        self.leave()\n-]        self.member_id',
             "simulated-java-refused-batch-counts": '(error {code})")\n[-            self.lose_batch()\n-]',
             "simulated-java-batch-of-who-left-counts": "            if self.owned[-:-]{+ and False:+}\n",
             "simulated-java-commit-is-not-sent-again": "        if code in MOVED[-:-]{+ and not self._commits:+}\n            self.later(RETRY_MS, self._commit)",

@@ -25,7 +25,7 @@ _LEFT = ("tests/worker/test_slot_holder.py",)
 MUTANTS = faults(
     {
         # --- slots: who may take what
-        ("fleet/worker/slot/eligibility.py", _ELIGIBLE): {
+        ("fleet/worker/slot/slot_lease.py", _ELIGIBLE): {
             "eligible-leaving-slot": "sorted(gate.open - gate.[-leaving - gate.-]quarantined)",
             "eligible-pin-ignored-after-a-lease": "return {+waited or +}pin.revision == revision",
             "eligible-ended-pin-still-counts": "if pin is not None[- and not void-]:",
@@ -38,10 +38,10 @@ MUTANTS = faults(
         ("fleet/worker/slot/slot_lease.py", (*_LOOKING, *_HOLDING)): {
             "looker-dead-while-store-unknown": "return frozenset() if old [-or known_for(self._store, now) < 0 -]else self._dead",
         },
-        ("fleet/worker/slot/former_life.py", _HOLDING): {
+        ("fleet/worker/slot/process.py", _HOLDING): {
             "container-ends-what-others-hold": "if [-slot.holder == name and -]store.end_holder(slot):",
         },
-        ("fleet/act/local/ended_holders.py", ("tests/runtime/test_supervision.py",)): {
+        ("fleet/act/local/supervisor.py", ("tests/runtime/test_supervision.py",)): {
             "supervisor-ends-what-others-hold": "for slot in self._of(row).slots(row.group)[- if slot.holder == row.name-]]",
             "supervisor-ends-while-something-runs": "if [-not self._is_gone(row.name)-]{+False+}:",
             "supervisor-of-another-cluster": "cluster=[-row.cluster-]{+row.group+}",
@@ -57,8 +57,6 @@ MUTANTS = faults(
             "holding-renews-after-abandon": """        \"""Stop renewing, change nothing.\"""[-
         self._stopped.set()-]""",
             "holding-still-ours-by-memory": "return self.lost is None if [-self._held.fresh-]{+True+} else self.renew()",
-        },
-        ("fleet/worker/slot/held_slot.py", _HOLDING): {
             "holding-silent-store-is-a-loss": """going on as long as Kafka has us as a member")
             return [-None-]{+False+}""",
             "holding-lost-not-noticed": """[-            self.lost = f"slot {self.slot.number} has another holder or token"
@@ -69,7 +67,7 @@ MUTANTS = faults(
             "holding-closed-for-a-leave-told-free": "phase = [-Phase.CLOSED if closed else -]self.slot.phase",
         },
         # --- taking over
-        ("fleet/worker/slot/takeover.py", _TAKEOVER): {
+        ("fleet/worker/slot/leave_completion.py", _TAKEOVER): {
             "takeover-evicts-a-foreign-process": "if found.member_id not in former.member_ids and {+not +}found.client_id[- not in former.workers-]:",
             "takeover-names-the-oldest-member-id": "tried = former.member_ids[[--1:-]{+:1+}]",
             "takeover-refused-leave-told-as-free": """        except FleetError as error:
@@ -81,22 +79,10 @@ MUTANTS = faults(
             "takeover-same-member-asked-again": "if found.member_id [-not -]in tried:",
         },
         # --- one holder
-        ("fleet/worker/slot/spark_cleanup.py", _TENURE): {
+        ("fleet/worker/slot/slot_holder.py", _TENURE): {
             "tenure-cure-skipped": "if former is not None and [-not -]self.over:",
             "tenure-cures-whoever-released-cleanly": "self.over = [-seen.clean or -]former is None or former == ours",
             "tenure-cures-its-own-session": "self.over = seen.clean or former is None[- or former == ours-]",
-        },
-        ("fleet/worker/slot/spark_cleanup.py", _NAMED): {
-            "tenure-session-not-named-after-the-cure": "[-self._renew()-]{+pass+}  # a store that is silent",
-        },
-        ("fleet/worker/batch/executor.py", _NAMED): {
-            "tenure-session-made-anew-not-named": "if [-not self._renew()-]{+failures < 0+}:",
-        },
-        ("fleet/worker/slot/slot_holder.py", _LEFT): {
-            "tenure-leaves-a-member-behind": "                    [-self._leave_nobody_behind()-]{+pass+}",
-            "tenure-evicts-its-static-successor": "if member_id is not None[- and not self._tools.is_static-] and self._leave(",
-        },
-        ("fleet/worker/slot/slot_holder.py", _TENURE): {
             "tenure-lost-slot-goes-on-working": """        if self._lease.lost is not None:
             [-self._answer(membership)-]{+pass+}
             return
@@ -107,6 +93,16 @@ MUTANTS = faults(
             "tenure-silent-store-is-what-it-ended-with": """        except [-FleetError-]{+KeyError+} as error:  # not what""",
             "tenure-evicts-a-static-member": "if seen.member_id is not None[- and not tools.is_static-]:",
             "tenure-gate-far-ahead-believed": "open_at=[-min(-]tools.watcher.gate.open_at,[- tools.clock.now() + _LONGEST_WAIT),-]",
+        },
+        ("fleet/worker/slot/slot_holder.py", _NAMED): {
+            "tenure-session-not-named-after-the-cure": "[-self._renew()-]{+pass+}  # a store that is silent",
+        },
+        ("fleet/worker/batch/executor.py", _NAMED): {
+            "tenure-session-made-anew-not-named": "if [-not self._renew()-]{+failures < 0+}:",
+        },
+        ("fleet/worker/slot/slot_holder.py", _LEFT): {
+            "tenure-leaves-a-member-behind": "                    [-self._leave_nobody_behind()-]{+pass+}",
+            "tenure-evicts-its-static-successor": "if member_id is not None[- and not self._tools.is_static-] and self._leave(",
         },
         ("fleet/worker/slot/slot_life.py", _TENURE): {
             "tenure-handover-of-a-former-holder": "if pin is not None[- and pin.token == token-]:",
@@ -124,7 +120,7 @@ MUTANTS = faults(
             "asking-first-part-of-an-answer-lost": "self._told [-+-]= part",
             "asking-missing-topic-hides-the-others": "if error.args[0].code() == _UNKNOWN_TOPIC[-:-]{+ * 0:+}",
         },
-        ("fleet/worker/slot/orphans.py", ("tests/worker/test_orphans.py",)): {
+        ("fleet/worker/slot/membership_setup.py", ("tests/worker/test_orphans.py",)): {
             "orphans-blinded-by-what-a-former-holder-was-asked": "if gate.leaving or asked[- & tokens.items()-]:",
         },
         # --- leaving together
@@ -143,7 +139,7 @@ MUTANTS = faults(
     return [-all-]{+any+}(""",
         },
         # --- opening without a manager, canaries
-        ("fleet/worker/slot/gate_opener.py", ("tests/worker/test_gate_opener.py",)): {
+        ("fleet/worker/slot/process.py", ("tests/worker/test_gate_opener.py",)): {
             "opening-before-enough-are-warm": "if warm < [-asked.slots-]{+1+} and waited < asked.after:",
             "opening-over-a-written-gate": "if gate.[-version != 0 or gate.-]open or asked is None",
             "opening-counts-the-dead": """            report.phase == "standby"

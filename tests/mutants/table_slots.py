@@ -8,11 +8,11 @@ _EVIDENCE = ("tests/slots/test_evidence.py",)
 
 MUTANTS = faults(
     {
-        ("fleet/slots/canaries.py", (*_STORE, "tests/worker/test_canary_note.py")): {
+        ("fleet/slots/transitions.py", (*_STORE, "tests/worker/test_canary_note.py")): {
             "slots-canary-by-being-held": "return bool(mine) and not any([-is_good_canary(s) or s.batches > 0-]{+s.holder+} for s in mine)",
             "slots-canary-for-its-own-slot": "if wanted.revision [-in {None, revision}-]{+is None+}:",
         },
-        ("fleet/slots/canaries.py", ("tests/worker/test_canary_note.py",)): {
+        ("fleet/slots/transitions.py", ("tests/worker/test_canary_note.py",)): {
             "canary-proof-by-any-holder": "return any(slot.revision == revision and [-is_good_canary(slot)-]{+slot.holder+} for slot in slots)",
             "slots-proven-in-spite-of-an-error": "return slot.holder is not None and slot.phase is Phase.ACTIVE[- and well-]",
             "slots-spoiled-after-a-good-batch": "return slot.error is not None[- and slot.batches == 0-]",
@@ -40,8 +40,6 @@ MUTANTS = faults(
         ("fleet/slots/store.py", ("tests/slots/test_refused_renewals.py",)): {
             "store-refused-renewal-asks-nothing": "if [-stored is not None and transitions.renewed(stored, slot) is None-]{+stored is None+}:",
             "store-refused-renewal-is-a-loss": "if stored is not None[- and transitions.renewed(stored, slot) is None-]:",
-        },
-        ("fleet/slots/group_objects.py", ("tests/slots/test_refused_renewals.py",)): {
             "store-refused-renewal-believes-the-watch": "entry = self.backend.read(key_of(slot), fresh=[-True-]{+False+})",
         },
         ("fleet/slots/transitions.py", _STORE): {
@@ -73,7 +71,7 @@ MUTANTS = faults(
             "store-former-actor-writes-the-gate": "if by is not None and by.token < [-record.token-]{+0+}:",
         },
         # --- taking, in all orders
-        ("fleet/slots/acquire.py", _ORDERS): {
+        ("fleet/slots/store.py", _ORDERS): {
             "take-without-a-second-look-at-the-gate": "if stands[- and attempt.is_admitted(record)-]:",
             "take-refused-and-kept": """            return held
         self.[-settle(-]{+_doubts.drop(before+})

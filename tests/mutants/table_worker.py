@@ -61,7 +61,7 @@ MUTANTS = faults(
             "columns-of-lists-by-pyarrow": '        [-numbers(array("q", -]{+pa.array(+}[m.offset() for m in messages][-)-], pa.int64()),',
         },
         # --- how many records
-        ("fleet/worker/batch/batch_bound.py", ("tests/worker/test_batch_bound.py",)): {
+        ("fleet/worker/batch/batches.py", ("tests/worker/test_batch_bound.py",)): {
             "bound-never-lowered": "self.records = max(1, min(self.records, [-int(fits)-]{+self.records+}))",
             "bound-takes-all-time-for-the-records": "return [-min(1.0, max(0.0, 1 - each * mean / took))-]{+0.0+}",
             "bound-takes-no-time-for-the-records": "return [-min(1.0, max(0.0, 1 - each * mean / took))-]{+1.0+}",
@@ -110,8 +110,6 @@ MUTANTS = faults(
             "columnar-size-of-records-forgotten": """                if isinstance(each.error, OverBound):
                     self._mean = [-each.bytes / max(1, each.records)-]{+None+}""",
             "columnar-file-outlives-its-batch": "[-weakref.finalize(self, gathering.drop)-]{+self._kept = gathering.drop+}",
-        },
-        ("fleet/worker/batch/gathering.py", _COLUMNAR): {
             "gathering-without-a-bound": "if self.bytes > self._most[-:-]{+ * 100:+}",
             "gathering-failed-file-stays": "if [-self.error is not None or -]self._given_up.is_set():",
             "gathering-goes-on-unwanted": """            for table in tables:
@@ -160,8 +158,6 @@ MUTANTS = faults(
         },
         ("fleet/worker/member/pipeline.py", ("tests/worker/test_begun.py",)): {
             "begun-lifted-and-condemned-unread": "again = ours - self.[-quarantined-]{+gone+}  # who lifts it",
-        },
-        ("fleet/worker/member/crash_search.py", ("tests/worker/test_begun.py",)): {
             "begun-condemned-after-one-end-alone": "self.end - self.start == 1 and self.tries >= [-ALONE-]{+1+}",
             "begun-cut-one-end-later": "if begun.until is None and begun.tries <{+=+} TOGETHER:",
             "begun-condemned-by-what-was-noted-before": "[-self._noted.pop(tp, None)-]{+self.passed(tp, 0)+}",

@@ -2,11 +2,7 @@
 
 import time
 
-from kafka.protocol.consumer import (
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
+from kafka.protocol.consumer import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from fleet.kafka_source.connections import Connections

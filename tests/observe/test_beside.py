@@ -4,7 +4,7 @@ import threading
 
 from fleet.clock import SystemClock
 from fleet.kafka_source.connections import NoAnswer
-from fleet.log.readers import beside
+from fleet.log.readers import tail
 from tests.support.waiting import until
 
 
@@ -15,7 +15,7 @@ class View:
         return {}
 
 
-class Answers(beside.Beside):
+class Answers(tail.Beside):
     """Whatever the cluster answered: raised in turn, then all is well."""
 
     def __init__(self, *failures):
@@ -30,7 +30,7 @@ class Answers(beside.Beside):
 
 def test_an_answer_that_makes_no_sense_ends_nothing(monkeypatch, caplog):
     """It is told once, and the next question is asked."""
-    monkeypatch.setattr(beside, "_EVERY", 0.01)
+    monkeypatch.setattr(tail, "_EVERY", 0.01)
     odd = ValueError("no such field")
     asking = Answers(odd, odd, NoAnswer("away"), KeyError("group"))
     asking.start()

@@ -4,7 +4,7 @@ import pytest
 
 from fleet.kafka_source.broker_settings import broker_limits
 from fleet.kafka_source.connections import Connections
-from fleet.model.broker_limits import UNKNOWN, BrokerLimits
+from fleet.model import UNKNOWN, BrokerLimits
 from tests.conftest import RunningBroker
 
 pytestmark = pytest.mark.broker

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fleet.lag.growth import Growth
+from fleet.lag.lag_columns import Growth
 from fleet.log.readers.positions import Positions, key_to
 from fleet.model import TopicPartition
 

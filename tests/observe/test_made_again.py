@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from fleet.clock import ManualClock
 from fleet.kafka_source.batch_fetcher import Fetched
-from fleet.kafka_source.list_offsets import ListedOffset, Where
+from fleet.kafka_source.bounds import ListedOffset, Where
 from fleet.lag.lag_columns import NONE
 from fleet.log import encoding
-from fleet.log.readers.kept_rebalances import KeptRebalances
+from fleet.log.readers.log_view import KeptRebalances
 from fleet.log.readers.tail import Tail
 from fleet.model.rebalances import Cause
 from tests.support.rebalances import rebalance

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.log.group_partition import partition_for
-from fleet.log.readers.held_commits import HeldCommits, HeldRecord
+from fleet.log.readers.log_view import HeldCommits, HeldRecord
+from fleet.log.records import partition_for
 from tests.observe.test_tail import broker, config, members, tailing, topic
 from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS

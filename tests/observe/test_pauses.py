@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.broker import Broker
 from fleet.clock import SystemClock
-from fleet.log.readers.coordinators import Coordinators
+from fleet.log.readers.tail import Coordinators
 from fleet.observe.admin import Observer
 from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS, running_broker

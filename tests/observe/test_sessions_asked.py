@@ -4,7 +4,7 @@ import signal
 import time
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.kafka_source.group_sessions import AskedSessions
+from fleet.kafka_source.broker_settings import AskedSessions
 from fleet.log.readers.tail import Tail
 from fleet.model.rebalances import Cause, Confidence
 from fleet.model.sessions import Session
@@ -64,7 +64,7 @@ def test_a_cluster_that_does_not_answer_is_not_asked_again_and_again() -> None:
 def test_who_was_set_back_asks_again(monkeypatch) -> None:
     """Else nobody would be asked until the clock had caught up, whatever was changed meanwhile."""
     holds = [Session(45.0, 5.0)]
-    monkeypatch.setattr("fleet.kafka_source.group_sessions.sessions", lambda *_: {"g": holds[-1]})
+    monkeypatch.setattr("fleet.kafka_source.broker_settings.sessions", lambda *_: {"g": holds[-1]})
     clock = ManualClock(at=5_000.0)
     with AskedSessions({"bootstrap.servers": "127.0.0.1:1"}, clock=clock) as sessions:
         assert sessions.of("g", "consumer", 4_999.0) is not None

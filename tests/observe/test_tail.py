@@ -11,9 +11,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.log.group_partition import partition_for
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.readers.tail import Tail
+from fleet.log.records import partition_for
 from fleet.log.replay.causes import Replay
 from fleet.model import Member, TopicPartition
 from fleet.model.rebalances import Cause, Rebalance

@@ -7,10 +7,10 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.decide.verdicts import LagVerdict
 from fleet.lag.end_history import EndHistory
-from fleet.lag.partition_lag import Logs
+from fleet.lag.snapshot import Logs
 from fleet.log.readers.log_view import LogView, everything
 from fleet.log.readers.positions import key_to
-from fleet.manager.lag_judge import worst_verdicts
+from fleet.manager.keeping_up import worst_verdicts
 from fleet.model import GroupState, TopicPartition
 from fleet.observe.seen import DescribedGroup, ListedGroup
 from fleet.observe.topic_questions import Topics

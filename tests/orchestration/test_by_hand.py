@@ -4,7 +4,7 @@ import pytest
 from dagster import DagsterInstance
 
 from fleet.dagster import asset_keys, build_definitions
-from fleet.decide.holds import NOTE, Hold
+from fleet.decide.scaling import NOTE, Hold
 from fleet.errors import Refused
 
 pytestmark = pytest.mark.broker

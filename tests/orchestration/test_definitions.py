@@ -25,7 +25,7 @@ from dagster import (
 )
 from dagster._core.instance import InstanceRef
 
-from fleet.config.dagster_instance import dagster_instance, dagster_yaml
+from fleet.config.first_job import dagster_instance, dagster_yaml
 from fleet.config.spec import ClassicWorker, DagsterSpec, FleetSpec, GroupSpec
 from fleet.dagster import build_definitions
 from fleet.dagster.asset_keys import CHANGE_JOB, name_of, rollout_key

@@ -9,7 +9,7 @@ import yaml
 from dagster import validate_run_config
 
 from fleet import cli
-from fleet.config.dagster_instance import dagster_instance
+from fleet.config.first_job import dagster_instance
 from fleet.config.load import load
 from fleet.dagster import asset_keys, build_definitions
 from tests.support.needs import repository

@@ -13,11 +13,11 @@ from dagster import DagsterInstance, materialize
 from fleet.clock import SystemClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster.asset_keys import history_key
-from fleet.dagster.history_assets import TABLES, history_assets
+from fleet.dagster.group_assets import TABLES, history_assets
 from fleet.history.tables import Tables
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
-from fleet.system.home_processes import home_processes
+from fleet.system.processes import home_processes
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import sys
 from dagster import materialize, DagsterInstance
-from fleet.dagster.history_assets import history_assets
+from fleet.dagster.group_assets import history_assets
 from fleet.dagster.resources import FleetResource, declared
 
 materialize(

@@ -25,9 +25,9 @@ from fleet.history.job_memory import JobMemory
 from fleet.history.tables.table_columns import LAG
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
-from fleet.lag.samples import EndStore
+from fleet.lag.end_history import EndStore
 from fleet.manager.keeping_up import with_past
-from fleet.manager.recent import minutes_of, recently
+from fleet.manager.past import minutes_of, recently
 from fleet.model import TopicPartition
 from tests.orchestration.conftest import PARTITIONS, RECORDS
 from tests.support import commits

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from dagster import AssetKey, DagsterInstance, StaticPartitionsDefinition, asset, materialize
 
-from fleet.dagster.live_progress import told_live
+from fleet.dagster.change_assets import told_live
 from fleet.manager.change_progress import change_progress
 from fleet.slots import Gate, Phase, Slot
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from dagster import (
     materialize,
 )
 
-from fleet.dagster.history_assets import pipes_client
+from fleet.dagster.group_assets import pipes_client
 
 CHILD = """
 import dagster_pipes, json, os, time

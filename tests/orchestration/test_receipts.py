@@ -3,14 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from dagster import (
-    AssetCheckSeverity,
-    AssetKey,
-    DagsterInstance,
-    Failure,
-    asset,
-    materialize,
-)
+from dagster import AssetCheckSeverity, AssetKey, DagsterInstance, Failure, asset, materialize
 
 from fleet.config.spec import LagScaling, PartitionsScaling
 from fleet.dagster.change_assets import recorded

@@ -18,7 +18,7 @@ from dagster import (
 from dagster._core.utils import make_new_run_id
 
 from fleet.config.spec import GroupSpec
-from fleet.dagster import all_runs, asset_keys, build_definitions
+from fleet.dagster import asset_keys, build_definitions, reconcile_schedule
 from fleet.dagster.change_assets import group_partitions
 from fleet.dagster.reconcile_schedule import (
     Said,
@@ -29,10 +29,8 @@ from fleet.dagster.reconcile_schedule import (
     summary,
     wait_after,
 )
-from fleet.dagster.watch.cluster_tick import GroupTick, Looked
-from fleet.dagster.watch.dead_runs import IDLE, mark_of, seen_again, why_dead
-from fleet.dagster.watch.sensor_cursor import SensorMemory, StartedRun
-from fleet.dagster.watch.watch_sensor import end_dead_runs
+from fleet.dagster.watch.cluster_tick import GroupTick, Looked, SensorMemory, StartedRun
+from fleet.dagster.watch.watch_sensor import IDLE, end_dead_runs, mark_of, seen_again, why_dead
 from fleet.model import StepKind
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, spec, step
@@ -231,7 +229,7 @@ def started(instance: DagsterInstance, name: str) -> None:
 
 def test_all_runs_that_are_not_over_are_seen(monkeypatch):
     """However many wait: a group that is not seen busy is asked for again every minute."""
-    monkeypatch.setattr(all_runs, "PAGE", 3)
+    monkeypatch.setattr(reconcile_schedule, "PAGE", 3)
     groups = {f"g{n}" for n in range(10)}
     with DagsterInstance.ephemeral() as instance:
         for name in sorted(groups):
@@ -241,7 +239,7 @@ def test_all_runs_that_are_not_over_are_seen(monkeypatch):
 
 def test_a_dead_run_is_found_behind_any_number_of_others(monkeypatch):
     """Those of other people in the same Dagster, too, begun before it and after it."""
-    monkeypatch.setattr(all_runs, "PAGE", 3)
+    monkeypatch.setattr(reconcile_schedule, "PAGE", 3)
     over = GroupTick(
         group=group().group, state=group_seen(group().group), fleet=group(),
         change=change(ChangeState.DONE),

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.dagster.watch.cluster_tick import in_turn
-from fleet.dagster.watch.sensor_cursor import (
+from fleet.dagster.watch.cluster_tick import (
     BAND_EVERY,
     EVENTS_A_TICK,
     HEARTBEAT,
     GroupSummary,
     SensorMemory,
     due,
+    in_turn,
     lag_band,
 )
 from fleet.model import GroupState, TopicPartition

@@ -7,7 +7,7 @@ from dagster import AssetCheckEvaluation, AssetObservation
 from fleet.clock import ManualClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.watch.recent_rebalances import RecentRebalances
+from fleet.dagster.watch.cluster_tick import RecentRebalances
 from fleet.dagster.watch.storm_sensor import (
     Weather,
     changed,

@@ -3,11 +3,10 @@
 from types import SimpleNamespace
 
 from fleet.clock import ManualClock
-from fleet.dagster.watch.cluster_tick import look
-from fleet.dagster.watch.sensor_cursor import SensorMemory
+from fleet.dagster.watch.cluster_tick import SensorMemory, look
 from fleet.dagster.watch.watch_sensor import sentence_of
 from fleet.errors import Unreachable
-from fleet.manager.recent import FEW
+from fleet.manager.past import FEW
 from tests.support.declared import declaration, fleet_spec
 from tests.support.seen_groups import group_seen, partition_seen
 from tests.support.snapshots import snapshot_of

@@ -23,14 +23,12 @@ from dagster import (
 from fleet.dagster import asset_keys, build_definitions
 from fleet.dagster.group_assets import group_assets
 from fleet.dagster.reconcile_schedule import tick
-from fleet.dagster.watch.cluster_tick import look
-from fleet.dagster.watch.dead_runs import StartedRun
+from fleet.dagster.watch.cluster_tick import SensorMemory, look
 from fleet.dagster.watch.group_checks import group_checks
-from fleet.dagster.watch.sensor_cursor import SensorMemory
 from fleet.dagster.watch.storm_sensor import watch_storms
-from fleet.dagster.watch.watch_sensor import end_dead_runs, watch
+from fleet.dagster.watch.watch_sensor import StartedRun, end_dead_runs, watch
 from fleet.errors import Unreachable
-from fleet.slots.database import DATABASE
+from fleet.slots.sqlite import DATABASE
 from fleet.slots.store import Store
 from tests.support.plans import plan_of
 

@@ -11,8 +11,7 @@ from dagster import DagsterInstance, build_schedule_context
 from fleet.clock import ManualClock
 from fleet.config.spec import GroupSpec
 from fleet.dagster.reconcile_schedule import TICK_DEADLINE, Said, Tick, rotated
-from fleet.dagster.watch.cluster_tick import GroupTick, with_budgets
-from fleet.dagster.watch.sensor_cursor import SensorMemory
+from fleet.dagster.watch.cluster_tick import GroupTick, SensorMemory, with_budgets
 from tests.orchestration.made import group
 from tests.support.seen_groups import group_seen
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance
 
-from fleet.act.change.changes import GroupChanges
+from fleet.act.change import GroupChanges
 from fleet.config.spec import GroupSpec
 from fleet.dagster.reconcile_schedule import LOOK, TICK_DEADLINE, Said, Tick
 from fleet.errors import Refused

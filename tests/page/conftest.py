@@ -7,8 +7,7 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.commands.groups.looks import Latest
-from fleet.commands.page.ui import served
-from fleet.commands.page.watching import Watched
+from fleet.commands.ui import Watched, served
 from tests.dagster_ui.browser import Browser, chromium
 from tests.page.worlds import picture
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from fleet.commands.ui import BusyTimes, load_of
 from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.model import GroupState, TopicPartition
 from fleet.slots import WorkerReport
-from fleet.ui.busy import BusyTimes, load_of
 from tests.support.seen_groups import group_seen, member_seen
 
 

@@ -16,9 +16,9 @@ import pytest
 from fleet import cli
 from fleet.clock import ManualClock
 from fleet.commands.groups.looks import Look, Looks
-from fleet.commands.page.watching import live_rows
+from fleet.commands.ui import live_rows
 from fleet.log.readers.log_view import LogView, everything
-from fleet.manager.recent import Recent, recent_from
+from fleet.manager.past import Recent, recent_from
 from fleet.model import GroupState, LagCase
 from fleet.ui.page_server import PageServer, is_served
 from tests.asking.worlds import START, rebalance

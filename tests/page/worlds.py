@@ -6,14 +6,12 @@ from typing import Any
 
 from fleet.commands.groups.group_status import GroupStatus, Managed
 from fleet.commands.groups.looks import Look
-from fleet.commands.page.watching import Watched, live_rows
+from fleet.commands.ui import Load, Watched, live_rows
 from fleet.decide.storms.assessment import Storm
-from fleet.manager.past import Past, Replayed, Source
-from fleet.manager.recent import recent_from
+from fleet.manager.past import Past, Replayed, Source, recent_from
 from fleet.model import GroupSnapshot, StepKind, TopicPartition
 from fleet.model.rebalances import Cause
 from fleet.slots import ChangeState, Gate, Phase, Slot, WorkerProcess, WorkerReport
-from fleet.ui.busy import Load
 from tests.asking.worlds import START, membership, rebalance
 from tests.support.declared import fleet_spec
 from tests.support.plans import change_of, plan_of, step_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet.broker import Broker
+from fleet.broker.embedded import prepare
 from fleet.broker.jars import Kafka
-from fleet.broker.node import prepare
 from fleet.broker.node_config import NodeConfig
 from fleet.errors import FleetError
 from fleet.system.home import make_home

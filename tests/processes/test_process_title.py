@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = """
 import os, sys
-from fleet.system.process_title import show_arguments, show_variable
+from fleet.system.processes import show_arguments, show_variable
 what, name, value = sys.argv[1:4]
 try:
     show_arguments(["x"] * 9000 if what == "many" else what.split())

@@ -15,7 +15,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.system import retrying
 from fleet.system.ports import PortTaken, free_ports, is_free, is_listening, on_free_ports
 from fleet.system.retrying import retry
-from k8s.images import base, image_build, wheels
+from k8s.images import image_build
 from tests.support import fail_once
 from tests.support.needs import repository
 
@@ -101,7 +101,7 @@ def test_buildah(planted: Path, tmp_path: Path) -> None:
 
 def test_mmdebstrap(planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The base of images is made from packages that it downloads."""
-    base.make("python", tmp_path / "base.tar")
+    image_build.make("python", tmp_path / "base.tar")
     assert (tmp_path / "base.tar").read_text() == "base\n"
     assert [each.split()[0] for each in fail_once.failed(planted)] == ["mmdebstrap"]
     assert ran(tmp_path, "mmdebstrap") == 1
@@ -109,9 +109,11 @@ def test_mmdebstrap(planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_wheels(planted: Path, tmp_path: Path) -> None:
     """Fleet's own is built, others are fetched by pip."""
-    wheels.own(tmp_path / "own")
+    image_build.own(tmp_path / "own")
     (made,) = (tmp_path / "own").glob("*.whl")
-    wheels._pip("wheel", "--no-deps", "--no-index", "--wheel-dir", str(tmp_path / "to"), str(made))
+    image_build._pip(
+        "wheel", "--no-deps", "--no-index", "--wheel-dir", str(tmp_path / "to"), str(made)
+    )
     assert [each.name for each in (tmp_path / "to").iterdir()] == [made.name]
     assert [each.split()[1] for each in fail_once.failed(planted)] == ["hatchling", "pip"]
 

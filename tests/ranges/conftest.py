@@ -9,8 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
-from fleet.worker.batch.partition_ends import PartitionEnds
-from fleet.worker.batch.ranges import PartitionBounds
+from fleet.worker.batch.ranges import PartitionBounds, PartitionEnds
 from tests.conftest import RunningBroker
 from tests.support.waiting import until
 from tests.worker.conftest import group

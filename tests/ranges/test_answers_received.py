@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.kafka_source.bulk_sockets import _received, load
+from fleet.kafka_source.connections import _received, load
 
 ROOM = 64
 

@@ -10,8 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from fleet.kafka_source.columns import batch_of, to_stderr
 from fleet.kafka_source.source import frame_of_ranges
-from fleet.worker.batch.columnar import frame_of_files, why_not
-from fleet.worker.batch.gathering import Gathering
+from fleet.worker.batch.columnar import Gathering, frame_of_files, why_not
 from fleet.worker.batch.reading_ahead import tables_of
 from fleet.worker.batch.spark_link import frame_of
 from tests.ranges.conftest import Topic

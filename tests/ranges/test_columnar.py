@@ -22,8 +22,8 @@ from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.worker.batch import columnar
-from fleet.worker.batch.batch_run import Running, Void, Why
 from fleet.worker.batch.columnar import Columnar, ColumnarBatch, why_not
+from fleet.worker.batch.executor import Running, Void, Why
 from fleet.worker.batch.ranges import NamedBatch
 from tests.support.live_folders import folders_below
 from tests.support.waiting import until

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.kafka_source import codecs, record_batches, tasks
+from fleet.kafka_source import record_batches, tasks
 from fleet.kafka_source.failures import (
     RangeDamaged,
     RangeTruncated,
@@ -143,7 +143,7 @@ def test_a_batch_that_unpacks_to_too_much_is_named_with_its_end(
     monkeypatch: pytest.MonkeyPatch, start: int
 ):
     """By its header, which its checksum covers: also where it is the last of the log."""
-    monkeypatch.setattr(codecs, "MOST", 1 << 16)
+    monkeypatch.setattr(record_batches, "MOST", 1 << 16)
     part = WrittenPart()
     part.add(batch(0, [(None, bytes(1 << 15), ())] * 3, codec=4), 3)
     with pytest.raises(RangeDamaged, match="unpacks to more than 65,536 bytes") as told:

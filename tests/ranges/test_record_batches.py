@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 from kafka.record import MemoryRecords
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from fleet.kafka_source import codecs, record_batches
+from fleet.kafka_source import record_batches
 from fleet.kafka_source.arrow_arrays import sliced
 from fleet.kafka_source.record_batches import Batches, Cut, DamagedBatch, cut
 from fleet.kafka_source.record_fields import _marks, _numbers, fields
@@ -96,7 +96,7 @@ def test_every_codec_by_either_library(codec: str, library: str, monkeypatch):
     plain = batch(3, of(b"x" * 500_000, b"y"))
     data = packed_by_arrow(plain, codec)
     assert rows(cut(data)) == rows_of_others(plain)
-    monkeypatch.setattr(codecs, "MOST", 1 << 18)
+    monkeypatch.setattr(record_batches, "MOST", 1 << 18)
     assert "cannot be unpacked" in str(cut(data).damaged)
     cut_short = cut(of_length(data[:-9]))
     assert "cannot be unpacked" in str(cut_short.damaged)

@@ -15,8 +15,7 @@ from fleet.model import TopicPartition
 from fleet.worker.batch.adaptive_reader import UNREADABLE, AdaptiveReader
 from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.batches import InlineReading
-from fleet.worker.batch.partition_ends import PartitionEnds
-from fleet.worker.batch.ranges import NamedBatch
+from fleet.worker.batch.ranges import NamedBatch, PartitionEnds
 from tests.support.memory_kafka import Message
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

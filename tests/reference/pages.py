@@ -21,8 +21,8 @@ from pydantic_core import PydanticUndefined
 
 from benchmarks.rebalance_table import markdown, read_cells
 from fleet.cli import COMMANDS, SECTIONS, cli
+from fleet.config.load import _bare, _bounds, _literals, _models, _tag_of
 from fleet.config.spec import FleetSpec, seconds
-from fleet.config.spec_problems import _bare, _bounds, _literals, _models, _tag_of
 from tests.faults import matrix_table
 from tests.support.needs import repository
 

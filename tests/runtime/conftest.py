@@ -10,8 +10,7 @@ import pytest
 from fleet.act.local.local_runtime import LocalRuntime
 from fleet.clock import SystemClock
 from fleet.slots import WorkerProcess
-from fleet.system.home_processes import home_processes
-from fleet.system.processes import ProcessId, alive
+from fleet.system.processes import ProcessId, alive, home_processes
 from tests.support.declared import group_spec, settings_of
 from tests.support.waiting import sizes, until
 

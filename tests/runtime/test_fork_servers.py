@@ -14,8 +14,15 @@ from fleet.act.local.fork_servers import PART, ForkServers
 from fleet.act.local.local_runtime import find_orphans, worker_arguments
 from fleet.act.local.process_table import Launch, ProcessRow
 from fleet.clock import ManualClock
-from fleet.system.home_processes import HomeProcess, environment, home_processes
-from fleet.system.processes import ProcessId, alive, end, spawn
+from fleet.system.processes import (
+    HomeProcess,
+    ProcessId,
+    alive,
+    end,
+    environment,
+    home_processes,
+    spawn,
+)
 from tests.support.declared import group_spec, settings_of
 from tests.support.waiting import sizes, until
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.join_window import SETTING, JoinWindow
-from fleet.act.kafka import GroupAdmin
+from fleet.act.kafka import SETTING, GroupAdmin, JoinWindow
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.slots.sqlite import SqliteStore

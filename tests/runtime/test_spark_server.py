@@ -17,9 +17,8 @@ from fleet.act.local.local_runtime import find_orphans
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
 from fleet.system.home import write_state
-from fleet.system.home_processes import home_processes
 from fleet.system.ports import is_listening, on_free_ports
-from fleet.system.processes import ProcessId, alive, spawn
+from fleet.system.processes import ProcessId, alive, home_processes, spawn
 from fleet.worker.batch.spark_link import SparkLink
 from tests.support.waiting import until
 

@@ -15,10 +15,8 @@ from fleet.act.local.process_table import ProcessTable
 from fleet.clock import SystemClock
 from fleet.errors import Refused
 from fleet.slots import Gate
-from fleet.slots.database import DATABASE
-from fleet.slots.sqlite import SqliteStore
-from fleet.system.home_processes import environment, home_processes
-from fleet.system.processes import alive, identify, signal_group, spawn
+from fleet.slots.sqlite import DATABASE, SqliteStore
+from fleet.system.processes import alive, environment, home_processes, identify, signal_group, spawn
 from tests.runtime.conftest import GROUP, REVISION
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ duplicates inside Spark, which is not simulated.
 
 from fleet.sim.coordinator.requests import OffsetCommitRequest
 from fleet.slots import Change, ChangeState, Gate, Slot
-from fleet.slots.gates import GateRecord
+from fleet.slots.backend import GateRecord
 from tests.schedules.simulated_broker import GROUP, SimulatedBroker, partitions_of
 from tests.schedules.simulated_member import SimulatedMember
 from tests.schedules.simulated_time import Process, Simulation

@@ -10,15 +10,7 @@ from dataclasses import replace
 from fleet.errors import FleetError
 from fleet.model import Plan, Step, StepKind
 from fleet.slots import Gate
-from tests.schedules.schedule import (
-    EXACT,
-    KINDS,
-    OPENED,
-    Fault,
-    Played,
-    Schedule,
-    drawn,
-)
+from tests.schedules.schedule import EXACT, KINDS, OPENED, Fault, Played, Schedule, drawn
 from tests.schedules.simulated_broker import GROUP
 from tests.schedules.simulated_fleet import HEARTBEAT, SimulatedManager
 from tests.schedules.simulated_pods import SimulatedPods

@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator
-from fleet.sim.coordinator.classic_group import ClassicGroup
-from fleet.sim.coordinator.classic_state import ClassicState
+from fleet.sim.coordinator.classic_group import ClassicGroup, ClassicState, CoordinatorConfig
 from fleet.sim.coordinator.requests import (
     Client,
     LeaveGroupRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
 )
-from fleet.sim.coordinator.surroundings import CoordinatorConfig
 from fleet.worker.slot.leave_completion import Leave
 from tests.schedules.simulated_time import Process, Simulation
 
@@ -219,7 +217,7 @@ def _is_accepted(answer: Any) -> bool:
 
 
 def _leave(broker: SimulatedBroker, process: Process, members: Any) -> str | None:
-    from fleet.act.batched_leave import LeaveResult
+    from fleet.act.kafka import LeaveResult
     from fleet.errors import Unreachable
     from fleet.sim.coordinator.requests import MemberIdentity
     from tests.schedules.simulated_time import Bell

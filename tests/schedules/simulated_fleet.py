@@ -8,16 +8,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from fleet.act.change import performer as performing
-from fleet.act.change.changes import GroupChanges
+from fleet.act import change as performing
+from fleet.act.change import GroupChanges
 from fleet.act.lease import ChangeLease
 from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError, LostLease, Refused
 from fleet.model import GroupState, Plan
-from fleet.model.counted import Counted
+from fleet.model.rebalances import Counted
 from fleet.slots import Change, Gate, Slot, WorkerProcess
-from fleet.slots.backend import Key, Kind, Value
-from fleet.slots.gates import GateRecord
+from fleet.slots.backend import GateRecord, Key, Kind, Value
 from fleet.slots.memory import Memory
 from fleet.slots.store import Store
 from tests.schedules.invariants import Invariants

@@ -17,11 +17,11 @@ from fleet.sim.coordinator.requests import (
     OffsetCommitTopic,
 )
 from fleet.slots import Phase
-from fleet.worker.member.draining import Draining
 from fleet.worker.member.member_state import Drain, End, Ended
+from fleet.worker.member.membership import Draining
 from fleet.worker.member.protocols import FENCED, RETRIED
+from fleet.worker.offsets.assigning import Start, StartPositions
 from fleet.worker.offsets.commit_metadata import Finished, Ownership, commitable
-from fleet.worker.offsets.start_positions import Start, StartPositions
 from tests.schedules.simulated_broker import GROUP, Fetch, SimulatedBroker
 from tests.schedules.simulated_group_side import GroupSide, Times
 from tests.schedules.simulated_time import Process

@@ -10,21 +10,16 @@ from typing import Any
 
 from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError
-from fleet.kubernetes.client.object_names import (
-    CONTAINER,
-    REVISION_ANNOTATION,
-    ObjectNames,
-)
+from fleet.kubernetes.client.object_names import CONTAINER, REVISION_ANNOTATION, ObjectNames
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_marked, is_ready
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.kubernetes.leases.patient_store import PatientStore
-from fleet.kubernetes.leases.pod_revisions import raw_revision
-from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds
+from fleet.kubernetes.leases.lease_objects import raw_revision
+from fleet.kubernetes.leases.lease_store import LeaseStore, PatientStore
+from fleet.kubernetes.manifests.pod_template import grace_seconds
 from fleet.slots import Change, Gate, Slot
 from fleet.slots.store import Store
-from fleet.worker.slot.former_life import end_former_life
+from fleet.worker.slot.process import end_former_life
 from tests.schedules.simulated_broker import GROUP
 from tests.schedules.simulated_fleet import (
     DRAIN,

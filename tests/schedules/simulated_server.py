@@ -12,8 +12,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.calls import PATIENCE
 from fleet.kubernetes.client.connection import Connection
-from fleet.kubernetes.client.lease_informer import LeaseInformer
-from fleet.kubernetes.client.reflector import Reflector
+from fleet.kubernetes.client.informer import LeaseInformer, Reflector
 from tests.schedules.simulated_time import Process
 from tests.schedules.weather import OVERTAKEN, Sky, Weather
 from tests.support.memory_server import Answer, MemoryServer, Object

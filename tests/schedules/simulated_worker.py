@@ -12,10 +12,9 @@ from fleet.slots import Handover, Slot, WorkerReport
 from fleet.slots.store import Store
 from fleet.worker.events import Events
 from fleet.worker.member.member_state import End
-from fleet.worker.slot.gate_of_holder import GateOfHolder
-from fleet.worker.slot.held_slot import HeldSlot
 from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
-from fleet.worker.slot.slot_lease import SlotWatcher
+from fleet.worker.slot.slot_holder import GateOfHolder
+from fleet.worker.slot.slot_lease import HeldSlot, SlotWatcher
 from fleet.worker.slot.slot_life import Do, HolderLook, Last, LastAct, SlotLife
 from tests.schedules.simulated_broker import GROUP, SimulatedBroker
 from tests.schedules.simulated_group_side import Times

@@ -9,8 +9,7 @@ from enum import StrEnum
 
 from fleet.errors import Unreachable
 from fleet.slots import Slot
-from fleet.slots.backend import Entry, Key, Kind, Remarks, Space, Value
-from fleet.slots.gates import GateRecord
+from fleet.slots.backend import Entry, GateRecord, Key, Kind, Remarks, Space, Value
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.schedules.simulated_time import Process

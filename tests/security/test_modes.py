@@ -12,7 +12,7 @@ from fleet.clock import SystemClock
 from fleet.config.acls import OFFSETS, grants
 from fleet.config.spec import ClusterSpec, Security
 from fleet.errors import FleetError
-from fleet.kafka_source.group_sessions import AskedSessions
+from fleet.kafka_source.broker_settings import AskedSessions
 from fleet.security import client_config, kafka_python_config
 from tests.support.waiting import until
 

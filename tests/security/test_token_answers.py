@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fleet.config.spec import ClusterSpec
-from fleet.kafka_source import tokens
-from fleet.kafka_source.login import references, resolved
-from fleet.kafka_source.tokens import NoToken, TokenSource
+from fleet.kafka_source import login
+from fleet.kafka_source.login import NoToken, TokenSource, references, resolved
 
 TOKEN = b'{"access_token": "first", "expires_in": 60}'
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(TOKEN), TOKEN)
@@ -69,7 +68,7 @@ def test_a_token_that_is_still_valid_serves(
     serve: Callable[..., TokenSource], odd: bytes, monkeypatch: pytest.MonkeyPatch
 ):
     """It was to be renewed; it holds for a little longer."""
-    monkeypatch.setattr(tokens, "_FRESH", 0.0)
+    monkeypatch.setattr(login, "_FRESH", 0.0)
     source = serve(GOOD, odd)
     assert source.token().value == "first"
     assert source.token().value == "first"

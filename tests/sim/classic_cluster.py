@@ -2,8 +2,7 @@
 
 from fleet.log.records import GroupMetadata, decode
 from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator
-from fleet.sim.coordinator.classic_group import ClassicGroup
-from fleet.sim.coordinator.classic_state import ClassicState
+from fleet.sim.coordinator.classic_group import ClassicGroup, ClassicState, CoordinatorConfig
 from fleet.sim.coordinator.requests import (
     HeartbeatRequest,
     JoinGroupProtocol,
@@ -14,7 +13,6 @@ from fleet.sim.coordinator.requests import (
     SyncGroupAssignment,
     SyncGroupRequest,
 )
-from fleet.sim.coordinator.surroundings import CoordinatorConfig
 from tests.conformance.kafka_group_manager import member_uuids
 
 RANGE = (JoinGroupProtocol("range", b""),)

@@ -14,15 +14,19 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fleet.sim.coordinator import consumer_leaving
+from fleet.sim.coordinator import consumer_shard
 from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
-from fleet.sim.coordinator.consumer_group import ConsumerGroupState, EpochGroup
-from fleet.sim.coordinator.consumer_member import AWAY, ConsumerMemberState, Owned
+from fleet.sim.coordinator.consumer_group import (
+    AWAY,
+    ConsumerGroupState,
+    ConsumerMemberState,
+    EpochGroup,
+    Owned,
+)
 from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings, Expiry
-from fleet.sim.coordinator.error_codes import ErrorCode
-from fleet.sim.coordinator.requests import ConsumerGroupHeartbeatRequest, TopicPartitions
+from fleet.sim.coordinator.requests import ConsumerGroupHeartbeatRequest, ErrorCode, TopicPartitions
 from fleet.sim.coordinator.topic_image import TopicFacts
-from fleet.sim.hashing.hash_order import SlotOrder
+from fleet.sim.hashing import SlotOrder
 
 GROUP, TOPIC = "g", "AAAAAAAAAAAAAAAAAAAAAQ"
 INTERVAL_MS = 1_000
@@ -175,7 +179,7 @@ def left(world: World, number: int, epoch: int) -> World:
 def expired(world: World, expiry: Expiry) -> World:
     """A timer goes off."""
     to = copied(world.to)
-    to.shard.groups.take_up(consumer_leaving.expired(to.shard, expiry))
+    to.shard.groups.take_up(consumer_shard.expired(to.shard, expiry))
     return replace(world, to=to)
 
 

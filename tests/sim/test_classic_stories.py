@@ -5,11 +5,10 @@ Each expectation was compared with Kafka's own code (tests/conformance); here no
 
 import pytest
 
-from fleet.sim.coordinator.classic_group import ClassicGroup
-from fleet.sim.coordinator.classic_state import ClassicState, IllegalTransition
-from fleet.sim.coordinator.error_codes import ErrorCode
+from fleet.sim.coordinator.classic_group import ClassicGroup, ClassicState, IllegalTransition
 from fleet.sim.coordinator.requests import (
     DeleteGroupsRequest,
+    ErrorCode,
     HeartbeatRequest,
     JoinGroupProtocol,
     JoinGroupResponse,

@@ -5,9 +5,8 @@ import random
 import pytest
 
 from fleet.log.records import assignment, subscription
-from fleet.sim.assignors.client_side import HeardMember, ranges, round_robin, withheld
-from fleet.sim.assignors.sticky import sticky
-from fleet.sim.scenarios import member_blobs
+from fleet.sim.assignors import HeardMember, ranges, round_robin, sticky, withheld
+from fleet.sim.scenarios import coordinator_sides
 
 ABC = [HeardMember(name) for name in "cab"]
 
@@ -87,12 +86,14 @@ def test_whatever_was_claimed_all_is_given_once_and_evenly(seed: int) -> None:
 
 def test_the_bytes_are_those_of_a_consumer() -> None:
     """Read by the decoder of the coordinator's log, and by the leader."""
-    told = member_blobs.subscription((3, 1), 7, (1, 3))
+    told = coordinator_sides.subscription((3, 1), 7, (1, 3))
     assert subscription(told) == (("topic",), {"topic": (3, 1)})
-    assert member_blobs.claimed("m", "i", told) == HeardMember("m", "i", (3, 1), 7)
-    assert member_blobs.claimed("m", None, member_blobs.subscription()) == HeardMember("m")
-    given = member_blobs.assignment((2, 5))
+    assert coordinator_sides.claimed("m", "i", told) == HeardMember("m", "i", (3, 1), 7)
+    assert coordinator_sides.claimed("m", None, coordinator_sides.subscription()) == HeardMember(
+        "m"
+    )
+    given = coordinator_sides.assignment((2, 5))
     assert assignment(given) == {"topic": (2, 5)}
-    assert member_blobs.assigned(given) == (2, 5)
-    assert member_blobs.assigned(member_blobs.assignment(())) == ()
-    assert member_blobs.assigned(b"") == ()
+    assert coordinator_sides.assigned(given) == (2, 5)
+    assert coordinator_sides.assigned(coordinator_sides.assignment(())) == ()
+    assert coordinator_sides.assigned(b"") == ()

@@ -4,8 +4,14 @@ import pytest
 
 from fleet.errors import FleetError
 from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
-from fleet.sim.coordinator.consumer_group import BrokenLog, ConsumerGroupState
-from fleet.sim.coordinator.consumer_member import ConsumerMemberState, MemberAction, moved
+from fleet.sim.coordinator.consumer_group import (
+    BrokenLog,
+    ConsumerGroupState,
+    ConsumerMemberState,
+    MemberAction,
+    moved,
+)
+from fleet.sim.coordinator.consumer_heartbeat import topic_id_bytes
 from fleet.sim.coordinator.consumer_records import (
     CURRENT,
     EPOCH,
@@ -19,14 +25,13 @@ from fleet.sim.coordinator.consumer_records import (
     OldMetadataValue,
 )
 from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
-from fleet.sim.coordinator.error_codes import ErrorCode
 from fleet.sim.coordinator.requests import (
     ConsumerGroupHeartbeatRequest,
+    ErrorCode,
     LeaveGroupRequest,
     MemberIdentity,
     TopicPartitions,
 )
-from fleet.sim.coordinator.topic_ids import topic_id_bytes
 from fleet.sim.coordinator.topic_image import TopicFacts
 
 A, B = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"

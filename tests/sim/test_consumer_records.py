@@ -21,7 +21,7 @@ from fleet.sim.coordinator.consumer_records import (
     TargetValue,
 )
 from fleet.sim.coordinator.topic_image import TopicFacts, TopicImage, group_hash
-from fleet.sim.hashing.xxh3 import xxh3_64
+from fleet.sim.hashing import xxh3_64
 
 TOPIC = bytes.fromhex("12d77191ec2c40b2b4e97e94f8ba880d")
 GROUP = "000a672d636f6e73756d6572"

@@ -7,9 +7,8 @@ Kafka's own code beside it in tests/conformance/test_failover.py.
 
 import pytest
 
-from fleet.sim.coordinator.classic_state import ClassicState
-from fleet.sim.coordinator.error_codes import ErrorCode
-from fleet.sim.coordinator.requests import SyncGroupAssignment, SyncGroupRequest
+from fleet.sim.coordinator.classic_group import ClassicState
+from fleet.sim.coordinator.requests import ErrorCode, SyncGroupAssignment, SyncGroupRequest
 from tests.sim.classic_cluster import JOIN, Cluster, commit
 from tests.sim.test_consumer_coordinator import beat, cluster, grow, join, partitions
 

@@ -5,8 +5,7 @@ from typing import Final
 
 import pytest
 
-from fleet.sim.coordinator.error_codes import ErrorCode
-from fleet.sim.coordinator.requests import HeartbeatRequest, HeartbeatResponse
+from fleet.sim.coordinator.requests import ErrorCode, HeartbeatRequest, HeartbeatResponse
 from fleet.sim.scenarios.coordinator_sides import not_coordinator
 from fleet.sim.scenarios.group_story import PROTOCOLS, Happening, Scenario
 from fleet.sim.scenarios.library import library

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.sim.hashing.hash_order import HashOrder, Neighbours, SlotOrder, java_hash
+from fleet.sim.hashing import HashOrder, Neighbours, SlotOrder, java_hash
 
 
 def test_hashes() -> None:

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from fleet.config.spec_scenario import ScenarioSpec, load_scenario
+from fleet.commands.simulate import ScenarioSpec, load_scenario
 from fleet.errors import ConfigError
-from fleet.sim.coordinator.error_codes import ErrorCode
-from fleet.sim.coordinator.requests import HeartbeatResponse, LeaveGroupRequest
+from fleet.sim.coordinator.requests import ErrorCode, HeartbeatResponse, LeaveGroupRequest
+from fleet.sim.scenarios.classic_client import LATE_MS, JavaClient
 from fleet.sim.scenarios.group_story import CLIENTS, Happening, Scenario
-from fleet.sim.scenarios.java_client import LATE_MS, JavaClient
 from fleet.sim.scenarios.library import library
 from fleet.sim.scenarios.play import Played, play
 from fleet.sim.scenarios.simulated_client import ClientState

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fleet.clock import SystemClock
-from fleet.decide.forecast.recorded_groups import RecordedGroup, recorded_group, scaled_to
+from fleet.decide.forecast.other_ways import RecordedGroup, recorded_group, scaled_to
 from fleet.errors import FleetError
 from fleet.history.tables.table_columns import MEMBERSHIPS, REBALANCES
 from fleet.history.tables.table_folder import TableFolder

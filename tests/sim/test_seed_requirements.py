@@ -6,9 +6,9 @@ otherwise today is expected as it is today; tests/conformance has Kafka's own co
 
 import pytest
 
-from fleet.sim.coordinator.classic_state import ClassicState
-from fleet.sim.coordinator.error_codes import ErrorCode
+from fleet.sim.coordinator.classic_group import ClassicState
 from fleet.sim.coordinator.requests import (
+    ErrorCode,
     HeartbeatRequest,
     JoinGroupProtocol,
     LeaveGroupRequest,

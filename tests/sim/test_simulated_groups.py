@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fleet import cli
-from fleet.commands.simulate.simulate import _played
-from fleet.config.spec_scenario import load_scenario
+from fleet.commands.simulate import _played, load_scenario
 from fleet.errors import ConfigError
 from fleet.log.records import GroupMetadata, decode
 from fleet.sim.scenarios.group_story import PROTOCOLS, Happening, Scenario

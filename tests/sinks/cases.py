@@ -14,13 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.demo.coverage import read_topics
 from fleet.model.batch_context import BatchContext, BatchRange
-from fleet.sinks import (
-    parquet_files,
-    write_delta,
-    write_iceberg,
-    write_kafka,
-    write_parquet,
-)
+from fleet.sinks import parquet_files, write_delta, write_iceberg, write_kafka, write_parquet
 from tests.support.batch_parts import context_of
 
 TOPIC_ID = "a-topic_id-00"
@@ -52,7 +46,7 @@ def delta(place: Place) -> Case:
         return write_delta(rows, where, context, store=store, **more)
 
     def read() -> list[dict[str, Any]]:
-        from fleet.sinks.object_store import delta_options
+        from fleet.sinks.delta import delta_options
 
         options = delta_options(store) if "://" in where else None
         if not DeltaTable.is_deltatable(where, options):

@@ -11,8 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from fleet.errors import FleetError
 from fleet.sinks import kafka_topic, write_kafka
-from fleet.sinks.kafka_topic import _TopicWriter
-from fleet.sinks.span_producer import Row
+from fleet.sinks.kafka_topic import Row, _TopicWriter
 from fleet.testing import make_batch
 from tests.conftest import RunningBroker
 from tests.sinks.cases import GROUP, Case, Place, batch, kafka, made_topics, range_of, records

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.errors import FleetError
 from fleet.model.batch_context import BatchContext, BatchRange
-from fleet.sinks import kafka_topic, span_producer, write_kafka
+from fleet.sinks import kafka_topic, write_kafka
 from tests.sinks.cases import as_values, batch, range_of
 
 FILES = 400
@@ -113,8 +113,8 @@ class Transactions:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """One for this test's process, which may open few files."""
     made = Cluster()
-    monkeypatch.setattr(span_producer, "Producer", made.producer)
-    monkeypatch.setattr(span_producer, "Consumer", made.consumer)
+    monkeypatch.setattr(kafka_topic, "Producer", made.producer)
+    monkeypatch.setattr(kafka_topic, "Consumer", made.consumer)
     monkeypatch.setattr(kafka_topic, "_writers", {})
     monkeypatch.setattr(kafka_topic, "topic_limit", lambda *_: None)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (FILES, FILES))

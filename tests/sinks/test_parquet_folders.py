@@ -11,7 +11,7 @@ import pytest
 
 from fleet.errors import FleetError
 from fleet.sinks import compact_parquet, parquet_files, write_parquet
-from fleet.sinks.parquet_folders import KEEP_SECONDS
+from fleet.sinks.parquet import KEEP_SECONDS
 from tests.sinks.cases import batch, parquet, range_of, records
 from tests.support.needs import repository
 

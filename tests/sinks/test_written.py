@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.sinks.written import MOST_SPANS, added, joined, missing, of_text, to_text
+from fleet.sinks.batch_rows import MOST_SPANS, added, joined, missing, of_text, to_text
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=20)
 

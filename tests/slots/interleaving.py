@@ -14,8 +14,7 @@ from greenlet import getcurrent, greenlet
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.slots import Slot
-from fleet.slots.backend import Entry, Key, Value
-from fleet.slots.gates import GateRecord
+from fleet.slots.backend import Entry, GateRecord, Key, Value
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 

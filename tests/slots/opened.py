@@ -65,9 +65,9 @@ class Stores:
 
     @property
     def kept_changes(self) -> int:
-        from fleet.kubernetes.leases import config_maps
+        from fleet.kubernetes.leases import lease_backend
 
-        return KEPT_CHANGES if self.local else config_maps.KEPT_CHANGES
+        return KEPT_CHANGES if self.local else lease_backend.KEPT_CHANGES
 
     @property
     def racers(self) -> int:

@@ -7,16 +7,7 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.errors import LostLease
 from fleet.model import TopicPartition
-from fleet.slots import (
-    ChangeState,
-    Gate,
-    Handover,
-    Pause,
-    Phase,
-    Quarantine,
-    Slot,
-    WorkerReport,
-)
+from fleet.slots import ChangeState, Gate, Handover, Pause, Phase, Quarantine, Slot, WorkerReport
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from tests.support.plans import plan_of

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.change.changes import GroupChanges
+from fleet.act.change import GroupChanges
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Slot, database
-from fleet.slots.database import DATABASE
+from fleet.slots import Gate, Slot, sqlite
 from fleet.slots.evidence import Evidence, LeaseWatch
 from fleet.slots.memory import Memory, MemoryBackend
-from fleet.slots.sqlite import SqliteStore
+from fleet.slots.sqlite import DATABASE, SqliteStore
 from fleet.slots.store import Store
-from fleet.worker.slot.held_slot import HeldSlot
 from fleet.worker.slot.leave_completion import LeaveCompleter
-from fleet.worker.slot.slot_lease import SlotWatcher
+from fleet.worker.slot.slot_lease import HeldSlot, SlotWatcher
 from tests.acting.standbys import Turning
 from tests.support.batch_parts import events_of
 from tests.support.plans import plan_of
@@ -71,7 +69,7 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(sqlite, "_BUSY_SECONDS", 0.0)
     return Scene(tmp_path)
 
 

@@ -175,7 +175,7 @@ def test_stores_opened_for_the_first_time_at_once(tmp_path):
 def test_a_store_that_stays_locked_is_unreachable(tmp_path, monkeypatch):
     """The wait for another writer is bounded and ends in a sentence."""
     store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
-    monkeypatch.setattr("fleet.slots.database._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("fleet.slots.sqlite._BUSY_SECONDS", 0.1)
     impatient = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
     with (
         store.database.write(),

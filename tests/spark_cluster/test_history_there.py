@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance, materialize
 
-from fleet.dagster.history_assets import history_assets
+from fleet.dagster.group_assets import history_assets
 from fleet.dagster.resources import FleetResource, declared
 from fleet.history.tables import Tables
 from fleet.system.ports import on_free_ports

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config import yaml_tree
+from fleet.config import load as load_module
 from fleet.config.load import MAX_PROBLEMS, load
 from fleet.config.spec import ClassicWorker, ConsumerWorker, FleetSpec, LagScaling
 from fleet.errors import ConfigError
@@ -398,7 +398,7 @@ def test_a_login_in_an_address_is_not_shown(password: str) -> None:
 
 def test_an_alias_bomb_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine aliases of nine aliases of … are refused by count, in bounded time."""
-    monkeypatch.setattr(yaml_tree, "MAX_NODES", 10_000)
+    monkeypatch.setattr(load_module, "MAX_NODES", 10_000)
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     for depth in range(1, 9):
         items = ", ".join([f"*a{depth - 1}"] * 9)

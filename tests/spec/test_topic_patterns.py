@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.config.topic_patterns import matches, topic_entry
-from fleet.decide.capacity import subscribed
+from fleet.decide.scaling import subscribed
 from tests.conftest import RunningBroker
 from tests.decide.worlds import spec
 

@@ -5,9 +5,8 @@ from typing import Any
 
 from fleet.clock import Clock, SystemClock
 from fleet.model.batch_context import BatchContext, BatchRange
-from fleet.worker.batch.batch_run import Identity
 from fleet.worker.batch.entrypoint import Entrypoint
-from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.batch.executor import BatchRunner, Identity
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.events import Events
 from tests.support.spark_stand_in import Link

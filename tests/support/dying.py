@@ -2,7 +2,7 @@
 
 Problem: brokers, supervisors and Spark servers outlive their starter on purpose, and a pytest
 that is killed runs no fixture's end. Choice: all that tests start carries the test process' mark
-in its environment, which children inherit and the kernel shows (as fleet/system/home_processes.py
+in its environment, which children inherit and the kernel shows (as fleet/system/processes.py
 has it); beside every pytest process a reaper waits for its end and kills what carries the mark,
 again until nothing does. Marks are chains: an xdist worker's begins with its controller's, so that
 the controller's reaper ends the worker and all of its, too. Cost: Linux only; a process of 10 MB;

@@ -4,8 +4,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fleet.broker.embedded import shared_classes
 from fleet.broker.jars import find_kafka
-from fleet.broker.node import shared_classes
 
 _MAIN = "org.apache.kafka.tools.VerifiableConsumer"
 _ASSIGNORS = {

@@ -14,12 +14,11 @@ from fleet.clock import SystemClock
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec
 from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
-from fleet.kubernetes.client.pod_informer import PodInformer
-from fleet.kubernetes.deployment.pod_counts import PodCounts
+from fleet.kubernetes.deployment.pod_counts import PodCounts, RegisteredTemplates
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_ready
 from fleet.kubernetes.deployment.rolling import Rolling
-from fleet.kubernetes.deployment.templates import RegisteredTemplates
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
 from tests.support import waiting

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.clock import SystemClock
-from fleet.demo.settling import await_settled
+from fleet.demo.measure import await_settled
 from tests.support.kube import Kube, image
 from tests.support.pod_shop import PodShop
 

@@ -8,7 +8,7 @@ import yaml
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.demo.journal import JournalEntry
+from fleet.demo.coverage import JournalEntry
 from tests.support.workshop import Workshop, until
 
 JOB = '''"""A test's entrypoint: journal first (a topic, acks=all), then a little Spark."""

@@ -7,11 +7,11 @@ import itertools
 import json
 
 from fleet.clock import Clock, ManualClock
+from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, GROUP_LABEL, ObjectNames
-from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.deployment import pod_counts
+from fleet.kubernetes.deployment.pod_counts import RegisteredTemplates
 from fleet.kubernetes.deployment.rolling import Rolling
-from fleet.kubernetes.deployment.templates import RegisteredTemplates
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from tests.support.memory_server import MemoryServer
 

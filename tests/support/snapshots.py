@@ -3,8 +3,7 @@
 import numpy as np
 
 from fleet.lag.lag_columns import NONE, Commits
-from fleet.lag.partition_lag import CASES, Lag
-from fleet.lag.snapshot import GroupFacts, Snapshot
+from fleet.lag.snapshot import CASES, GroupFacts, Lag, Snapshot
 from fleet.model import GroupSnapshot
 
 

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+from fleet.broker.embedded import shared_classes
 from fleet.broker.jars import find_kafka
-from fleet.broker.node import shared_classes
 from tests.support import janino
 
 _SOURCE = Path(__file__).parent / "java" / "ToolServer.java"

@@ -3,7 +3,7 @@
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.log.group_partition import partition_for
+from fleet.log.records import partition_for
 from tests.support.brokers import OFFSETS_PARTITIONS
 
 

@@ -21,9 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.ground import Sandbox
 from fleet.act.local.local_runtime import find_orphans
 from fleet.clock import SystemClock
-from fleet.demo.coverage import Held, coverage, read_topics
-from fleet.demo.journal import JournalEntry, read
-from fleet.demo.settling import ended_well
+from fleet.demo.coverage import Held, JournalEntry, coverage, read, read_topics
+from fleet.demo.measure import ended_well
 from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
 from fleet.slots import Change, Phase

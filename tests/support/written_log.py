@@ -10,7 +10,7 @@ from typing import Any
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
-from fleet.kafka_source.list_offsets import EARLIEST, ListedOffset, Where
+from fleet.kafka_source.bounds import EARLIEST, ListedOffset, Where
 
 NOW = 1_700_000_000_123
 Record = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from fleet.commands.parts.trial import of_file
 from fleet.errors import ConfigError
 from fleet.kafka_source.columns import SCHEMA
 from fleet.testing import make_batch
-from fleet.testing.chosen_records import of_file
 
 
 def test_what_is_not_said_is_counted_up() -> None:

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from fleet.extras import EXTRAS, pip_line
-from k8s.images.wheels import OWN, closure
+from k8s.images.image_build import OWN, closure
 from tests.support.environments import environment, runner
 from tests.support.needs import repository
 

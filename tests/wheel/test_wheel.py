@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s.images.wheels import closure
+from k8s.images.image_build import closure
 from tests.support.environments import environment, must, runner
 from tests.support.needs import repository
 

@@ -19,12 +19,12 @@ from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext
 from fleet.slots import Slot
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.batch.dead_letters import DeadLetters
+from fleet.worker.batch.poison_search import DeadLetters
 from fleet.worker.member import membership
+from fleet.worker.member.losses import QuarantinedPartitions
 from fleet.worker.member.member_state import Drain
-from fleet.worker.member.nudging import Nudging
+from fleet.worker.member.membership import Nudging
 from fleet.worker.member.protocols import protocol_of
-from fleet.worker.member.quarantine import QuarantinedPartitions
 from fleet.worker.slot import membership_setup
 from tests.support import spark_stand_in
 from tests.support.batch_parts import connected, events_of, runner_of

@@ -14,11 +14,10 @@ from fleet.clock import ManualClock
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext
 from fleet.worker.batch.batches import InlineReading
-from fleet.worker.member.backing_off import BackingOff
-from fleet.worker.member.member_state import MemberState
+from fleet.worker.member.member_state import BackingOff, MemberState
 from fleet.worker.member.pipeline import Pipeline
+from fleet.worker.offsets.assigning import Start
 from fleet.worker.offsets.commit_metadata import decode_begun, decode_plan
-from fleet.worker.offsets.start_positions import Start
 from tests.support.batch_parts import connected, events_of, runner_of
 from tests.support.memory_kafka import Message
 

@@ -14,11 +14,10 @@ from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.canary_note import CanaryNote
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.slot.holder_tools import HolderTools
-from fleet.worker.slot.leave_completion import LeaveCompleter
+from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
-from fleet.worker.slot.takeover import Takeover
 from tests.support.batch_parts import events_of, runner_of
 from tests.support.declared import group_spec, settings_of
 

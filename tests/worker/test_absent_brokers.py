@@ -18,8 +18,7 @@ from fleet.slots import Gate, Phase
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.canary_note import CanaryNote
 from fleet.worker.member import membership as members
-from fleet.worker.member.backing_off import BackingOff
-from fleet.worker.member.member_state import Drain, MembershipOptions
+from fleet.worker.member.member_state import BackingOff, Drain, MembershipOptions
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.offsets.assigning import Assigner

@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from fleet.worker.batch.batch_bound import BatchBound
+from fleet.worker.batch.batches import BatchBound
 
 TARGET = 5.0
 MOST = 1000

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.errors import FleetError
-from fleet.worker.member.crash_search import ALONE, PIECES, TOGETHER, SuspectRange, pieces
+from fleet.worker.member.pipeline import ALONE, PIECES, TOGETHER, SuspectRange, pieces
 from fleet.worker.offsets.commit_metadata import Begun, decode_begun, decode_plan, encode_plan
 from tests.worker.flow import REVISION, Broker, Process
 

@@ -7,7 +7,8 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
-from fleet.slots.canaries import (
+from fleet.slots.sqlite import SqliteStore
+from fleet.slots.transitions import (
     alone,
     doubt,
     is_failed_canary,
@@ -15,7 +16,6 @@ from fleet.slots.canaries import (
     missing_canary,
     waits_for_canary,
 )
-from fleet.slots.sqlite import SqliteStore
 from fleet.worker.canary_note import CanaryNote, RevisionDoubts
 from tests.support.slot_records import report_of
 

@@ -17,7 +17,7 @@ from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import OffsetCommit
 from fleet.log.replay.counting import count
 from fleet.slots import Phase
-from fleet.worker.member.consumer_protocol import ConsumerGroup
+from fleet.worker.member.protocols import ConsumerGroup
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import assignment_epochs, group_epochs
 from tests.worker.conftest import LEASE, SESSION, Group

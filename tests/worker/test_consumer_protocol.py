@@ -11,8 +11,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member
-from fleet.worker.member.commits import Committed, Committer
 from fleet.worker.member.member_state import End, MemberState
+from fleet.worker.member.pipeline import Committed, Committer
 from fleet.worker.member.protocols import (
     RETRIED,
     VOID,
@@ -22,7 +22,7 @@ from fleet.worker.member.protocols import (
     protocol_of,
     verdict,
 )
-from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
+from fleet.worker.slot.leave_completion import ForeignHolder, Former, Takeover
 from tests.support.batch_parts import events_of
 from tests.support.declared import group_spec, settings_of
 from tests.support.seen_groups import member_seen

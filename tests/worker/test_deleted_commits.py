@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
 from fleet.log.encoding import offset_commit_key
-from fleet.log.group_partition import partition_for
+from fleet.log.records import partition_for
 from fleet.model import TopicPartition
 from fleet.worker.offsets.assigning import Assigner, Start
 from tests.conftest import RunningBroker

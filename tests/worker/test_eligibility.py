@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.slots import Gate, Handover, Phase, Slot
-from fleet.worker.slot.eligibility import candidates, outranked
+from fleet.worker.slot.slot_lease import candidates, outranked
 from tests.support.slot_records import report_of
 
 GATE = Gate(group="g", version=1, open=frozenset({0, 1}))

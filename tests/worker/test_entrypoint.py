@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import ConfigError
-from fleet.system.job_signature import examine_source
-from fleet.worker.batch.entrypoint import load, takes_batch_id
-from fleet.worker.batch.pickle_by_value import imported_from, pickle_by_value
+from fleet.system.code import examine_source
+from fleet.worker.batch.entrypoint import imported_from, load, pickle_by_value, takes_batch_id
 from tests.support.batch_parts import context_of
 
 MODULE = """

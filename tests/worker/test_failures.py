@@ -17,10 +17,9 @@ from fleet.kafka_source.columns import SCHEMA
 from fleet.kafka_source.failures import TRUNCATED, UNREAD, RangeDamaged
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext, BatchRange
-from fleet.worker.batch.batch_run import BatchDone, Why
 from fleet.worker.batch.batches import InlineBatch
-from fleet.worker.batch.executor import BatchRunner
-from fleet.worker.batch.job_errors import JobErrors
+from fleet.worker.batch.entrypoint import JobErrors
+from fleet.worker.batch.executor import BatchDone, BatchRunner, Why
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import is_spark_failure
 from tests.support.batch_parts import connected, runner_of

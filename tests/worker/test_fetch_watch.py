@@ -8,8 +8,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from fleet.clock import ManualClock
 from fleet.model import TopicPartition
-from fleet.worker.member import fetch_watch
-from fleet.worker.member.fetch_watch import FetchWatch
+from fleet.worker.member import losses
+from fleet.worker.member.losses import FetchWatch
 from fleet.worker.member.member_state import End
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import Drive
@@ -93,8 +93,8 @@ def test_what_is_heard_of_meanwhile_has_not_stalled(watch, leaders, clock):
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is waited for as long as real brokers are."""
-    monkeypatch.setattr(fetch_watch, "_EVERY", 0.01)
-    monkeypatch.setattr(fetch_watch, "_PATIENCE", 0.05)
+    monkeypatch.setattr(losses, "_EVERY", 0.01)
+    monkeypatch.setattr(losses, "_PATIENCE", 0.05)
 
 
 def make_again(kafka: MemoryKafka) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.slots import FirstOpening, Gate
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.slot.gate_opener import AHEAD, GateOpener, first_gate
+from fleet.worker.slot.process import AHEAD, GateOpener, first_gate
 from tests.support.batch_parts import events_of
 from tests.support.slot_records import report_of
 

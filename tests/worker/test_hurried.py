@@ -13,16 +13,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.act.batched_leave import LeavingMember
-from fleet.act.kafka import GroupAdmin
+from fleet.act.kafka import GroupAdmin, LeavingMember
 from fleet.clock import SystemClock
 from fleet.slots import Slot
 from fleet.slots.sqlite import SqliteStore
+from fleet.worker.member.losses import QuarantinedPartitions
 from fleet.worker.member.member_state import Drain
-from fleet.worker.member.membership import Membership
-from fleet.worker.member.nudging import VARIABLE, Nudging
+from fleet.worker.member.membership import VARIABLE, Membership, Nudging
 from fleet.worker.member.protocols import protocol_of
-from fleet.worker.member.quarantine import QuarantinedPartitions
 from fleet.worker.slot.membership_setup import membership_of
 from tests.conftest import RunningBroker
 from tests.support.batch_parts import connected, events_of, runner_of

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
-from fleet.worker.member.backing_off import BackingOff
+from fleet.worker.member.member_state import BackingOff
 from tests.worker.flow import Broker, Process
 
 

@@ -54,7 +54,7 @@ from fleet.kafka_source.columns import table_of_pieces, to_stderr
 from fleet.kafka_source.pieces import Piece
 from fleet.kafka_source.record_fields import Fields
 from fleet.model import TopicPartition
-from fleet.demo.journal import entries_of
+from fleet.demo.coverage import entries_of
 from fleet.worker.batch.batches import Buffer
 from fleet.model.batch_context import BatchContext
 from tests.support.memory_kafka import Message

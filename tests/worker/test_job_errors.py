@@ -10,10 +10,9 @@ import pytest
 
 from fleet.config.settings import WorkerSettings
 from fleet.errors import ConfigError
-from fleet.worker.batch.entrypoint import load
-from fleet.worker.batch.job_errors import MOST_CHARACTERS, JobErrors, bounded
-from fleet.worker.job_log import catch_job_logs
-from fleet.worker.slot.known_secrets import known_secrets
+from fleet.worker.batch.entrypoint import MOST_CHARACTERS, JobErrors, bounded, load
+from fleet.worker.events import catch_job_logs
+from fleet.worker.slot.holder_tools import known_secrets
 from tests.support.declared import group_spec, settings_of
 
 JOB = """

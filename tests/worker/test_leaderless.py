@@ -5,7 +5,8 @@ import json
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.offsets import assigning, leader_watch, topics
+from fleet.worker.member import losses
+from fleet.worker.offsets import assigning
 from fleet.worker.offsets.commit_metadata import encode_plan
 from tests.worker.driving import Drive
 
@@ -20,7 +21,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is waited for as long as real brokers are."""
     monkeypatch.setattr(assigning, "_ABSENT_AFTER", 0.02)
     monkeypatch.setattr(assigning, "_PAUSE", 0.01)
-    monkeypatch.setattr(leader_watch, "_EVERY", 0.02)
+    monkeypatch.setattr(losses, "_EVERY", 0.02)
 
 
 @ANSWERS
@@ -130,7 +131,7 @@ def test_a_partition_that_its_topic_does_not_have_is_no_leaders_absence(kafka, d
 @pytest.mark.parametrize("now", [1, 0, 3], ids=["fewer", "none", "more"])
 def test_a_topic_is_made_again_with_other_partitions(kafka, drive: Drive, monkeypatch, now):
     """Those that it does not have are let go, the others read from their beginning."""
-    monkeypatch.setattr(topics, "_SOON", 0.02)
+    monkeypatch.setattr(assigning, "_SOON", 0.02)
     driven = drive(*P)
     driven.until(lambda: [kafka.committed(tp)[-1:] for tp in P] == [[3]] * 2, "what is there")
     kafka.make("t", now, topic_id="id-2")
@@ -150,7 +151,7 @@ def test_a_topic_is_made_again_with_other_partitions(kafka, drive: Drive, monkey
 
 def test_one_look_that_lacks_a_partition_is_not_believed(kafka, drive: Drive, monkeypatch):
     """A broker may not know of a partition that was added a moment ago."""
-    monkeypatch.setattr(topics, "_SOON", 0.02)
+    monkeypatch.setattr(assigning, "_SOON", 0.02)
     driven = drive(*P)
     driven.until(lambda: [kafka.committed(tp)[-1:] for tp in P] == [[3]] * 2, "what is there")
     kafka.unknown.append(P[1])

@@ -6,8 +6,7 @@ from confluent_kafka import KafkaError
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.model import TopicPartition
-from fleet.worker.offsets.assigning import Assigner
-from fleet.worker.offsets.start_positions import Start
+from fleet.worker.offsets.assigning import Assigner, Start
 from tests.support.memory_kafka import MemoryKafka
 
 T0 = TopicPartition("t", 0)

@@ -16,8 +16,7 @@ from fleet import model
 from fleet.sinks import write_delta
 from fleet.testing import make_batch
 from fleet.worker.batch.batch_reader import Prepared
-from fleet.worker.batch.dead_letters import DeadLetters
-from fleet.worker.batch.poison_search import PoisonRecord
+from fleet.worker.batch.poison_search import DeadLetters, PoisonRecord
 from tests.conftest import RunningBroker
 from tests.support.batch_parts import events_of
 from tests.support.memory_kafka import MemoryKafka

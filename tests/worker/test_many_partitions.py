@@ -13,10 +13,10 @@ from fleet.clock import ManualClock
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.worker.batch.batches import InlineBatch
-from fleet.worker.member.crash_search import SuspectRanges
 from fleet.worker.member.losses import Losses
+from fleet.worker.member.pipeline import SuspectRanges
+from fleet.worker.offsets.assigning import DescribedTopic
 from fleet.worker.offsets.commit_metadata import Begun
-from fleet.worker.offsets.topics import DescribedTopic
 from tests.support.batch_parts import events_of
 from tests.support.calls import calls_of
 from tests.worker.flow import Broker, Process

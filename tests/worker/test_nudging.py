@@ -10,8 +10,8 @@ from fleet.errors import ConfigError
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot
 from fleet.worker.member.member_state import Drain
-from fleet.worker.member.nudging import LONGEST, MOST, PAUSE, STILL, Nudging, wanted
-from fleet.worker.slot.seen_changes import TAKER_JOINS, SeenChanges
+from fleet.worker.member.membership import LONGEST, MOST, PAUSE, STILL, Nudging, wanted
+from fleet.worker.slot.slot_holder import TAKER_JOINS, SeenChanges
 from tests.support.batch_parts import events_of
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import CLOCK, Drive, Driven

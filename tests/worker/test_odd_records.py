@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 
 from fleet.kafka_source.columns import Odd, batch_of, to_stderr
 from fleet.model import TopicPartition
-from fleet.worker.batch.job_errors import JobErrors
+from fleet.worker.batch.entrypoint import JobErrors
 from tests.support.memory_kafka import NOW, MemoryKafka, Message, not_utf8
 from tests.worker.conftest import Group
 from tests.worker.driving import Driven

@@ -11,7 +11,7 @@ from fleet.model import Member, TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot
 from fleet.worker.asking import Answer
 from fleet.worker.events import Events
-from fleet.worker.slot.orphans import LOOK, PATIENCE, Orphans
+from fleet.worker.slot.membership_setup import LOOK, PATIENCE, Orphans
 
 
 class Kafka:

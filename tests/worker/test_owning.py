@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.member.draining import Draining
 from fleet.worker.member.member_state import Drain, MemberState
+from fleet.worker.member.membership import Draining
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import QUICK, Drive, Driven
 

@@ -17,7 +17,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.slots import Gate, Phase, Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import VARIABLE, Events
-from fleet.worker.slot.former_life import end_former_life
+from fleet.worker.slot.process import end_former_life
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.support.waiting import until
 

@@ -17,8 +17,7 @@ from fleet.slots import Handover, Slot
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.canary_note import CanaryNote
 from fleet.worker.member.member_state import Drain, End, Ended
-from fleet.worker.member.membership import Membership
-from fleet.worker.member.nudging import Nudging
+from fleet.worker.member.membership import Membership, Nudging
 from fleet.worker.slot.membership_setup import membership_of
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
@@ -252,7 +251,7 @@ def test_what_is_asked_during_a_rejoin_is_not_forgotten(new, then):
 
 def test_a_silent_store_after_a_rejoin_is_waited_for(new, monkeypatch):
     """Its holder is a member, and nobody else can take its slot either [12]."""
-    monkeypatch.setattr("fleet.slots.database._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("fleet.slots.sqlite._BUSY_SECONDS", 0.05)
     scene = new()
     holder = scene.take()
     membership = unstarted(scene, holder)
@@ -291,7 +290,7 @@ def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
 
 def test_what_ended_a_worker_is_told_though_the_store_is_silent(new, monkeypatch):
     """Its slot is left to the lease; the sentence is not the store's."""
-    monkeypatch.setattr("fleet.slots.database._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("fleet.slots.sqlite._BUSY_SECONDS", 0.05)
     scene = new()
     holder = scene.take()
     lock = silenced(scene)

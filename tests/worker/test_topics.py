@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import NewPartitions
 
-from fleet.worker.offsets.topics import id_of
+from fleet.worker.offsets.assigning import id_of
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.worker.conftest import Group

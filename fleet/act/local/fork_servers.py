@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from fleet.act.local.process_table import Launch, ProcessRow
 from fleet.clock import Clock
-from fleet.system.home_processes import environment, home_processes
-from fleet.system.processes import ProcessId, end, inherit, spawn
+from fleet.system.processes import ProcessId, end, environment, home_processes, inherit, spawn
 
 PART: Final = "fork-server"
 _WORKER: Final = "fleet.worker"

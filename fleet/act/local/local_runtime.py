@@ -31,19 +31,25 @@ from fleet.config.references import plain_environment
 from fleet.config.settings import WorkerSettings, settings_to_start
 from fleet.config.spec import FleetSpec, GroupSpec, RuntimeSpec
 from fleet.decide.adopted import Adopted
-from fleet.decide.vetoes import NO_CONCERNS, Vetoes
+from fleet.decide.world import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, FleetError, Refused
 from fleet.extras import need
-from fleet.model import Plan
-from fleet.model.findings import Finding, ok, warn
+from fleet.model import Finding, Plan, ok, warn
 from fleet.slots import STEADY_SECONDS, WorkerProcess
-from fleet.slots.database import DATABASE
-from fleet.slots.sqlite import SqliteStore
+from fleet.slots.sqlite import DATABASE, SqliteStore
 from fleet.system.code import snapshot_code
 from fleet.system.home import write_whole
-from fleet.system.home_processes import environment, home_processes
 from fleet.system.log_files import LogPart, last_line, read_log, set_aside
-from fleet.system.processes import ProcessId, age, alive, end, spawn, wait_gone
+from fleet.system.processes import (
+    ProcessId,
+    age,
+    alive,
+    end,
+    environment,
+    home_processes,
+    spawn,
+    wait_gone,
+)
 
 _KEPT_REVISIONS: Final = 10
 """Revisions of a group kept beside those in use: a way back needs no new copy."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.clock import Clock
-from fleet.slots.database import DATABASE, Database
+from fleet.slots.sqlite import DATABASE, Database
 from fleet.system.processes import ProcessId
 
 _COLUMNS: Final = (

@@ -4,7 +4,7 @@ Problem: workers must outlive the command or run that asked for them, come back 
 and never run twice; and the supervisor itself may be killed. Choice: a process of its own that
 looks at the process table every 0.2 s. It is alone because it holds a file lock that the kernel
 gives back when it dies; its successor finds workers by the identity written down, and those
-not yet written down by their marks (fleet.system.home_processes). Cost: about 30 MB per home, and
+not yet written down by their marks (fleet.system.processes). Cost: about 30 MB per home, and
 Linux.
 
 `python -m fleet.act.local.supervisor --home PATH` runs it; `fleet.act.local.local_runtime` starts
@@ -23,21 +23,22 @@ from pathlib import Path
 from typing import Final
 
 from fleet.act import spark_server
-from fleet.act.local.ended_holders import EndedHolders
 from fleet.act.local.fork_servers import ForkServers
 from fleet.act.local.process_table import ProcessRow, ProcessTable
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError
 from fleet.slots import STEADY_SECONDS
+from fleet.slots.sqlite import DATABASE, SqliteStore
 from fleet.system.home import write_whole
-from fleet.system.home_processes import environment, home_processes
 from fleet.system.log_files import last_line, set_aside, thin_out
 from fleet.system.memory_files import sweep_all
 from fleet.system.processes import (
     ProcessId,
     age,
     alive,
+    environment,
     exit_code,
+    home_processes,
     identify,
     inherit_orphans,
     reap_orphans,
@@ -45,6 +46,68 @@ from fleet.system.processes import (
     spawn,
     wait_gone,
 )
+
+# Tells the store that a worker's process has ended, so that nobody waits for its lease [13].
+#
+# Problem: a lease is 10 s because a holder may only be slow; for all of it a killed worker's
+# partitions stand still, though its supervisor has seen the process end. Choice: whoever saw it
+# end says so at its slots (`Store.end_holder`), before the worker's next life starts under the
+# same name and only where nothing of it runs, in its process group or out of it: Spark's Python
+# daemon makes a group of its own and ends a moment after its JVM. Whoever takes the slot cures it
+# as one whose lease has expired. Cost: a look through /proc and a read of the group's slots for
+# each end of a process. What a shared Spark server still runs of it is ended by the taker [3].
+
+
+_GRACE: Final = 1.0
+"""Seconds for what a worker left behind to be gone."""
+_POLL: Final = 0.02
+_log = logging.getLogger("fleet.supervisor")
+
+
+class EndedHolders:
+    """The stores of one home's clusters, opened when the first process ends."""
+
+    def __init__(self, home: Path, *, clock: Clock) -> None:
+        self._home = home
+        self._clock = clock
+        self._stores: dict[str, SqliteStore] = {}
+
+    def tell(self, row: ProcessRow) -> None:
+        """The worker's process has ended: none of its slots has a holder.
+
+        Raises FleetError where the store does not answer; leases decide then.
+        """
+        held = [slot for slot in self._of(row).slots(row.group) if slot.holder == row.name]
+        if not held:
+            return
+        if not self._is_gone(row.name):
+            _log.warning("%s left processes that do not end: its lease decides", row.name)
+            return
+        for slot in held:
+            if self._of(row).end_holder(slot):
+                _log.info("slot %d of group %s lost %s", slot.number, slot.group, row.name)
+
+    def _of(self, row: ProcessRow) -> SqliteStore:
+        store = self._stores.get(row.cluster)
+        if store is None:
+            store = SqliteStore(self._home / DATABASE, cluster=row.cluster, clock=self._clock)
+            self._stores[row.cluster] = store
+        return store
+
+    def _is_gone(self, worker: str) -> bool:
+        """Whether nothing that carries its mark runs any more, waited for a moment."""
+        deadline = self._clock.monotonic() + _GRACE
+        while any(found.worker == worker for found in home_processes(self._home)):
+            if self._clock.monotonic() >= deadline:
+                return False
+            self._clock.sleep(_POLL)
+        return True
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for store in self._stores.values():
+            store.close()
+
 
 SPARK_UI: Final = "FLEET_SPARK_UI"
 """In the environment of workers whose shared Spark server shall have its web UI."""
@@ -54,8 +117,6 @@ LONGEST_DELAY: Final = 30.0
 LEAST_LIFE: Final = 1.0
 """An orderly end after less than this is treated as a failure, or it would spin."""
 _SPARK_GRACE: Final = 5.0
-
-_log = logging.getLogger("fleet.supervisor")
 
 
 class SupervisorLock:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet.act.lease import ChangeLease
-from fleet.act.steps.step_memory import StepStart
+from fleet.act.steps.work import StepStart
 from fleet.clock import Clock
 from fleet.decide.adopted import Adopted, address_of, members_of
 from fleet.errors import FleetError

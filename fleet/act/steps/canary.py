@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from fleet.act.steps.cost import SETTLE_POLL, settle_limit, settled_from_here
-from fleet.act.steps.step_memory import StepStart
-from fleet.act.steps.work import StepWork, errors_of
+from fleet.act.steps.leave_slots import SETTLE_POLL, settle_limit, settled_from_here
+from fleet.act.steps.work import StepStart, StepWork, errors_of
 from fleet.errors import FleetError
 from fleet.model import Step
 from fleet.slots import Phase, Slot, WorkerReport

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from fleet.act.steps.canary import wait_for_canary
-from fleet.act.steps.cost import settle
-from fleet.act.steps.leave_slots import drop_holders, leave_together
-from fleet.act.steps.open_slots import open_together
-from fleet.act.steps.step_memory import StepStart
-from fleet.act.steps.work import StepWork, member_ids
+from fleet.act.steps.leave_slots import drop_holders, leave_together, settle
+from fleet.act.steps.membership import open_together
+from fleet.act.steps.work import StepStart, StepWork, member_ids
 from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import Plan, Step, StepKind
 from fleet.text import slots_of

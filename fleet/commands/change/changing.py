@@ -8,30 +8,342 @@ is finished first: its slots may stand half open.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.commands.change.change_session import ChangeSession, GroupOutcome, change_one, in_turn
-from fleet.commands.completing import slot_numbers
-from fleet.commands.invocation import Invocation, common, dry_run_option, output_option
-from fleet.commands.targets import (
+from fleet.commands.invocation import (
+    SCHEMA_VERSION,
+    Invocation,
     Pair,
     acting,
+    actor,
     all_option,
     chosen,
+    common,
+    dry_run_option,
     group_argument,
     groups_argument,
+    output_option,
+    person,
     required,
     select_option,
+    slot_numbers,
 )
 from fleet.config.spec import seconds
-from fleet.errors import Refused
+from fleet.errors import FleetError, Refused
+from fleet.text import visible
 
 if TYPE_CHECKING:
+    from fleet.manager.cycle import Fleet
     from fleet.model import Plan
     from fleet.slots import Change
+
+    Act = Callable[[Callable[[str], None]], Change]
+
+
+# One changing command from its plan to its exit code: what is shown, done and told.
+#
+# A refused, failed or rolled back change, and one that cost something else than stated, is an
+# outcome with a trouble: all of them end the command with exit code 1 and a sentence each.
+
+
+@dataclass(slots=True)
+class GroupOutcome:
+    """What became of one group."""
+
+    group: str
+    plan: "Plan | None" = None
+    change: "Change | None" = None
+    refused: str | None = None
+    aborting: bool = False
+    """An aborted change is what was asked for."""
+
+    def trouble(self) -> str | None:
+        """Why this is not what was asked for; None where it is."""
+        from fleet.commands.answers import good, outcome
+
+        if self.refused is not None:
+            return self.refused
+        if self.change is None or good(self.change):
+            return None
+        if self.aborting and self.change.state.value == "aborted":
+            return None
+        return f"group {self.group}: {outcome(self.change)}"
+
+    def carried_out(self, plan: str | None) -> bool:
+        """Whether this is what came of the plan of that id."""
+        return self.change is not None and self.change.plan.id == plan
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan (the performed one, where one was) and the change."""
+        from fleet.commands.answers import change_answer, plan_answer
+
+        plan = self.change.plan if self.change else self.plan
+        return {
+            "group": self.group,
+            "plan": plan_answer(plan) if plan else None,
+            "change": change_answer(self.change) if self.change else None,
+            "refused": self.refused,
+        }
+
+
+class ChangeSession:
+    """One changing command: shows, acts and remembers what came of it."""
+
+    def __init__(self, invocation: Invocation, fleet: "Fleet", *, output: str) -> None:
+        from fleet.commands.answers import stdout
+
+        self._invocation = invocation
+        self._console = stdout()
+        self._table = output == "table"
+        self.fleet = fleet
+        self.actor = actor()
+
+    def show(self, plan: "Plan") -> None:
+        """Print a plan."""
+        from fleet.commands.answers import print_plan
+
+        if self._table:
+            print_plan(self._console, plan)
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence of the answer; none in JSON."""
+        if self._table:
+            click.echo(visible(sentence))
+
+    def act(
+        self,
+        group: str,
+        shown: "Plan | None",
+        act: "Act | None",
+        *,
+        approved: str | None = None,
+        empty: bool = False,
+    ) -> GroupOutcome:
+        """Carry out a change and print its receipts; a refusal is a result.
+
+        Without `act`, or where the plan shown is refused, empty (unless `empty`: there is more to
+        do than its steps) or not the approved one, nothing is begun.
+        """
+        from fleet.commands.answers import print_change
+        from fleet.commands.screen import Progress
+        from fleet.decide.adopted import not_as_approved
+
+        if approved is not None and shown is not None:
+            why = not_as_approved(approved, shown)
+            if why is not None:
+                return GroupOutcome(group, plan=shown, refused=why)
+        refused = " ".join(shown.refusals) if shown is not None else ""
+        if act is None or refused or (shown is not None and shown.empty and not empty):
+            if act is not None and not refused and shown is not None:
+                self._keep_current(shown)
+            return GroupOutcome(group, plan=shown, refused=refused or None)
+        self._invocation.changing = group
+        try:
+            with Progress(f"changing {group}") as progress:
+                change = act(progress)
+        except Refused as error:
+            self._invocation.changing = None
+            return GroupOutcome(group, plan=shown, refused=str(error))
+        self._invocation.changing = None
+        if self._table:
+            if shown is not None and change.plan.id != shown.id and _other(change.plan, shown):
+                self.say(f"group {group} had moved on and was planned again:")
+                self.show(change.plan)
+            print_change(self._console, change)
+        return GroupOutcome(group, plan=shown, change=change)
+
+    def _keep_current(self, plan: "Plan") -> None:
+        from fleet.manager.cycle import brought_up_to_date
+
+        if self.fleet.keep_current(plan):
+            self.say(brought_up_to_date(plan.group))
+
+    def finish_left(self, group: str) -> GroupOutcome | None:
+        """Finish what a dead actor left, before a plan is shown; None where nothing was left."""
+        from fleet.slots import ChangeState
+
+        spec = self.fleet.group(group)
+        last = self.fleet.changes(group, limit=1)
+        if self.fleet.spec.mode_of(spec) != "act" or not last:
+            return None
+        left = last[0]
+        if left.state is not ChangeState.RUNNING:
+            return None
+
+        def finish(progress: Callable[[str], None]) -> "Change":
+            done = self.fleet.resume_change(group, actor=self.actor, progress=progress)
+            return done or left
+
+        return self.act(group, None, finish)
+
+    def end(self, results: Iterable[GroupOutcome], *, one: bool) -> None:
+        """Print JSON where asked for, and fail where something is not as asked for."""
+        from fleet.commands.answers import print_json
+
+        found = list(results)
+        if not self._table:
+            answers = [result.as_json() for result in found]
+            body = answers[0] if one else {"results": answers}
+            print_json({"schema_version": SCHEMA_VERSION, **body})
+        troubles = [trouble for result in found if (trouble := result.trouble())]
+        if troubles:
+            raise FleetError("\nfleet: ".join(troubles))
+
+
+def _other(one: "Plan", two: "Plan") -> bool:
+    return [(s.kind, s.slots) for s in one.steps] != [(s.kind, s.slots) for s in two.steps]
+
+
+def change_one(
+    session: ChangeSession,
+    group: str,
+    *,
+    dry_run: bool,
+    make: "Callable[[], Plan]",
+    act: "Act",
+    approved: str | None = None,
+    empty: bool = False,
+) -> GroupOutcome:
+    """Plan, show, act on one group."""
+    left = None if dry_run else session.finish_left(group)
+    if left is not None and (left.trouble() or left.carried_out(approved)):
+        return left
+    plan = make()
+    session.show(plan)
+    return session.act(group, plan, None if dry_run else act, approved=approved, empty=empty)
+
+
+def in_turn(
+    session: ChangeSession, names: Sequence[str], do: Callable[[str], GroupOutcome]
+) -> list[GroupOutcome]:
+    """One group after the other, until a change is not as planned; a refusal stops nobody else."""
+    results: list[GroupOutcome] = []
+    for position, name in enumerate(names, 1):
+        results.append(do(name))
+        if results[-1].change is not None and results[-1].trouble() and names[position:]:
+            session.say(f"stopped here; not reached: {', '.join(names[position:])}")
+            break
+    return results
+
+
+# `fleet pause`, `resume` and `release`: a person holds all changes, lets go, or ends managing.
+#
+# A pause is kept beside the slots, so everything that acts obeys it: this command, Dagster's
+# runs, a second shell. Workers go on working; handovers that they do among themselves (a crash,
+# a plain `kubectl rollout restart`) go on too.
+
+
+@click.command(
+    epilog="Examples:  fleet pause orders-enrichment --reason 'incident 4711'  |  "
+    "fleet pause --select team=pay --reason freeze"
+)
+@groups_argument
+@select_option
+@all_option("Hold the changes of every group of the cluster.")
+@click.option("--reason", required=True, help="Reason, shown to whoever is refused.")
+@common
+def pause(
+    invocation: Invocation,
+    groups: tuple[str, ...],
+    *,
+    select: tuple[Pair, ...],
+    everything: bool,
+    reason: str,
+) -> None:
+    """Hold all changes of groups, or of all.
+
+    Workers go on; no plan is carried out until `fleet resume`. A pause of --all holds groups that
+    are declared later, too.
+    """
+    required(groups, select, everything=everything)
+    if not reason.strip():
+        raise click.BadParameter("is empty: say why, for whoever is refused", param_hint="--reason")
+    with invocation.open() as fleet:
+        names = (None,) if everything else chosen(fleet, groups, select)
+        for name in names:
+            fleet.pause(name, reason=reason.strip(), by=person())
+            what = f"group {name} is" if name else "all groups are"
+            undo = name or "--all"
+            click.echo(f"{what} paused: {reason.strip()}. Lift it with `fleet resume {undo}`.")
+
+
+@click.command(
+    epilog="Examples:  fleet resume orders-enrichment  |  fleet resume orders-enrichment --slot 2"
+)
+@groups_argument
+@select_option
+@all_option("Lift the pause of --all.")
+@click.option(
+    "--slot",
+    type=int,
+    metavar="N",
+    shell_complete=slot_numbers,
+    help="Reopen this slot of one GROUP, which a foreign holder shut.",
+)
+@common
+def resume(
+    invocation: Invocation,
+    groups: tuple[str, ...],
+    *,
+    select: tuple[Pair, ...],
+    everything: bool,
+    slot: int | None,
+) -> None:
+    """Lift a pause, or open a slot that was shut.
+
+    A pause of --all and a group's own are two pauses; each is lifted by its own command.
+    """
+    required(groups, select, everything=everything)
+    if slot is not None:
+        if len(groups) != 1:
+            raise click.UsageError("--slot needs the GROUP whose slot it is")
+        _reopen(invocation, groups[0], slot)
+        return
+    with invocation.open() as fleet:
+        names = (None,) if everything else chosen(fleet, groups, select)
+        for name in names:
+            lifted = fleet.unpause(name)
+            what = f"group {name}" if name else "all groups"
+            click.echo(
+                f"the pause of {what} is lifted" if lifted else f"{what}: there was no pause"
+            )
+        for held in fleet.pauses() if not everything else ():
+            if held.group is None:
+                said = visible(f"{held.reason} ({held.by})")
+                click.echo(f"still held by the pause of all groups: {said}")
+
+
+@click.command(epilog="Example:  fleet release orders-enrichment")
+@groups_argument
+@select_option
+@common
+def release(invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pair, ...]) -> None:
+    """Stop managing groups; their workers go on.
+
+    Nothing acts on them from here on: slots, takeovers and rolls are their workers' own business,
+    as without a manager. `fleet resume GROUP` manages it again, `fleet down` ends its workers.
+    """
+    required(groups, select)
+    with invocation.open() as fleet:
+        for group in chosen(fleet, groups, select):
+            left = fleet.release(group, by=person())
+            what = "1 worker goes on" if left == 1 else f"{left} workers go on"
+            click.echo(f"group {group} is not managed any more; {what}")
+            click.echo(f"Manage it again with `fleet resume {group}`, or take it out of the file.")
+
+
+def _reopen(invocation: Invocation, group: str, slot: int) -> None:
+    with invocation.open() as fleet:
+        fleet.group(group)
+        shut = fleet.reopen(group, slot)
+    if shut:
+        click.echo(f"slot {slot} of {group} may be taken again")
+    else:
+        click.echo(f"slot {slot} of {group} was not shut by a foreign holder")
 
 
 class HoldTime(click.ParamType[float]):

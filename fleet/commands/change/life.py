@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from fleet.commands.change.first_job import write_first_job
-from fleet.commands.invocation import Invocation, actor, common
-from fleet.commands.targets import Pair, acting, chosen, groups_argument, one_way, select_option
+from fleet.commands.invocation import (
+    Invocation,
+    Pair,
+    acting,
+    actor,
+    chosen,
+    common,
+    groups_argument,
+    one_way,
+    select_option,
+)
+from fleet.config.first_job import write_first_job
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.text import visible
 
@@ -256,7 +265,7 @@ def up(invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pair, .
     """
     one_way(groups, select)
     from fleet.commands.answers import good, print_change, stdout
-    from fleet.commands.progress import Progress
+    from fleet.commands.screen import Progress
 
     with Progress("starting") as progress:
         _start_embedded(invocation.existing_path(), progress)
@@ -301,7 +310,7 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     embedded broker that is purged. Works where the embedded broker has died, too, and ends what
     is left of a demo that was killed.
     """
-    from fleet.commands.progress import Progress
+    from fleet.commands.screen import Progress
     from fleet.config.load import load
     from fleet.demo.stage import Stage
     from fleet.system.home import fleet_home

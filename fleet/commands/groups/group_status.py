@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.commands.answers import receipt_answer
 from fleet.commands.invocation import SCHEMA_VERSION
-from fleet.decide.holds import Hold
+from fleet.decide.scaling import Hold
 from fleet.decide.storms.assessment import Storm, reach
 from fleet.decide.storms.storm_watch import budget_of
 from fleet.decide.verdicts import WORST, GroupVerdict, LagVerdict, Level
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import judged
-from fleet.manager.recent import Recent, recently
+from fleet.manager.past import Recent, recently
 from fleet.model import GroupSnapshot, Member, PartitionState, Receipt
 from fleet.model.rebalances import Rebalance
 from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport

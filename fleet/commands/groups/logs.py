@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fleet.commands.completing import slot_numbers
 from fleet.commands.groups.rebalances import Moment, wall
-from fleet.commands.invocation import Invocation, common
-from fleet.commands.targets import group_argument, with_worker
+from fleet.commands.invocation import Invocation, common, group_argument, slot_numbers, with_worker
 from fleet.errors import Refused
 from fleet.text import visible
 

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from fleet.clock import Clock
-from fleet.commands.groups.stormy_times import StormLooks
+from fleet.commands.groups.rebalances import StormLooks
 from fleet.decide.storms.assessment import Storm
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
-from fleet.manager.past import tail_of
-from fleet.manager.recent import DAY, Recent, beginning, recent_from
+from fleet.manager.past import DAY, Recent, beginning, recent_from, tail_of
 from fleet.slots import Change, Pause
 from fleet.system.closing import Closing
 from fleet.text import duration

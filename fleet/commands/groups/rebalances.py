@@ -1,23 +1,355 @@
 """`fleet rebalances`: what rebalanced when, why, who, for how long; as a table or a picture."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+from rich.console import Console
+from rich.markup import escape
 
-from fleet.commands.completing import group_names
-from fleet.commands.invocation import Invocation, common, output_option
-from fleet.commands.targets import groups_argument
-from fleet.config.spec import seconds
+from fleet.commands.answers import table
+from fleet.commands.invocation import (
+    SCHEMA_VERSION,
+    Invocation,
+    common,
+    group_names,
+    groups_argument,
+    output_option,
+)
+from fleet.config.spec import FleetSpec, seconds
+from fleet.config.spec import StormSpec as Budget
+from fleet.decide.storms.assessment import (
+    Course,
+    Excused,
+    Storm,
+    Window,
+    charged,
+    reach,
+    whole_from,
+)
+from fleet.decide.storms.storm_watch import StormWatch, budget_of, excuses_of
 from fleet.errors import FleetError
-from fleet.model.rebalances import Cause, Rebalance
+from fleet.manager.past import Source, by_group
+from fleet.model import TopicPartition
+from fleet.model.rebalances import Cause, Confidence, Rebalance
+from fleet.report.timeline import Span
+from fleet.report.wording import by_cause, cause_text, clock_text, in_table, took, who
+from fleet.slots import Change
+from fleet.text import duration
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
     from fleet.manager.past import Past
+
+
+# Rebalances as a table of 100 columns and as JSON; the contract is docs/json.md.
+
+
+HOUR: Final = 3600.0
+
+
+def summary(
+    group: str, rebalances: Sequence[Rebalance], *, since: float, until: float
+) -> dict[str, Any]:
+    """One group's rebalances between two times, added up.
+
+    `per_hour` is over at least an hour: from a minute's worth nobody can tell.
+    """
+    seconds = [r.seconds for r in rebalances if r.seconds is not None]
+    last = max(rebalances, key=lambda r: r.ended_at)
+    return {
+        "group": group,
+        "rebalances": len(rebalances),
+        "per_hour": round(len(rebalances) / max(until - since, HOUR) * HOUR, 2),
+        "by_cause": {cause.value: count for cause, count in by_cause(rebalances)},
+        "moved": sum(len(r.moved) for r in rebalances),
+        "aborted": sum(r.aborted for r in rebalances),
+        "longest_seconds": max(seconds, default=None),
+        "last_at": last.ended_at,
+        "last_cause": last.cause.value,
+    }
+
+
+def since_of(rebalances: Sequence[Rebalance], source: Source, since: float | None) -> float:
+    """From when on these were asked for: rates are over the time that was really looked at."""
+    known = [at for at in (since, source.reaches) if at is not None]
+    return max(known, default=min((r.ended_at for r in rebalances), default=source.as_of))
+
+
+def answer(
+    rebalances: Sequence[Rebalance],
+    *,
+    cluster: str,
+    source: Source,
+    since: float | None,
+    until: float,
+) -> dict[str, Any]:
+    """The contract of `fleet rebalances -o json`."""
+    begin = since_of(rebalances, source, since)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cluster": cluster,
+        "source": {
+            "kind": source.kind,
+            "place": source.place,
+            "reaches_back_to": source.reaches,
+            "as_of": source.as_of,
+            "note": source.note,
+        },
+        "since": begin,
+        "until": until,
+        "groups": [
+            summary(group, found, since=begin, until=until)
+            for group, found in by_group(rebalances).items()
+        ],
+        "rebalances": [_rebalance(r) for r in rebalances],
+    }
+
+
+def _rebalance(r: Rebalance) -> dict[str, Any]:
+    return {
+        "group": r.group,
+        "protocol": r.protocol,
+        "number": r.number,
+        "before": r.before,
+        "incarnation": r.incarnation,
+        "started_at": r.started_at,
+        "start_known": r.start_known.value,
+        "ended_at": r.ended_at,
+        "end_known": r.end_known.value,
+        "seconds": r.seconds,
+        "cause": r.cause.value,
+        "confidence": r.confidence.value,
+        "also": [cause.value for cause in r.also],
+        "joined": list(r.joined),
+        "left": list(r.left),
+        "replaced": list(r.replaced),
+        "members": r.members,
+        "moved": [_partition(tp) for tp in r.moved],
+        "aborted": r.aborted,
+        "assignor": r.assignor,
+        "log_partition": r.log_partition,
+        "log_offset": r.log_offset,
+    }
+
+
+def _partition(tp: TopicPartition) -> dict[str, Any]:
+    return {"topic": tp.topic, "partition": tp.partition}
+
+
+def print_rebalances(
+    console: Console,
+    rebalances: Sequence[Rebalance],
+    *,
+    source: Source,
+    since: float | None,
+    until: float,
+    most: int,
+    now: float,
+) -> None:
+    """The newest `most` of them, oldest first; then every group in a line; then the source."""
+    shown = rebalances[-most:]
+    groups = by_group(rebalances)
+    if shown:
+        console.print(_table(shown, several=len(groups) > 1))
+        _explain(console, shown)
+        console.print()
+    if len(shown) < len(rebalances):
+        console.print(
+            f"the newest {len(shown)} of {len(rebalances)}; more with --last {len(rebalances)}"
+        )
+    begin = since_of(rebalances, source, since)
+    for group, found in groups.items():
+        console.print(_sentence(summary(group, found, since=begin, until=until), until - begin))
+    if not rebalances:
+        console.print("no rebalances")
+    console.print(f"[dim]{escape(source.sentence(now))}[/dim]")
+
+
+def _table(rebalances: Sequence[Rebalance], *, several: bool) -> Any:
+    columns = (
+        "WHEN (UTC)",
+        *(("GROUP",) if several else ()),
+        "NO",
+        "CAUSE",
+        "WHO",
+        "MOVED",
+        "TOOK",
+    )
+    aborted = any(r.aborted for r in rebalances)
+    columns += ("ABORTED",) if aborted else ()
+    rows = table(*columns, right=("NO", "MOVED", "TOOK", "ABORTED"))
+    for column in rows.columns:
+        column.no_wrap = column.header in {"WHEN (UTC)", "NO", "MOVED", "TOOK", "ABORTED"}
+    year = clock_text(rebalances[-1].ended_at)[:4]
+    for r in rebalances:
+        when = clock_text(r.ended_at)
+        cells = [
+            when.removeprefix(f"{year}-"),
+            *((escape(in_table(r.group)),) if several else ()),
+            str(r.number),
+            _cause(r),
+            escape(who(r)),
+            str(len(r.moved)),
+            took(r),
+        ]
+        rows.add_row(*cells, *((str(r.aborted or ""),) if aborted else ()))
+    return rows
+
+
+def _cause(r: Rebalance) -> str:
+    told = escape(cause_text(r))
+    return told if r.confidence is Confidence.CERTAIN else f"[yellow]{told}[/yellow]"
+
+
+def _explain(console: Console, rebalances: Sequence[Rebalance]) -> None:
+    """What the signs of a duration mean, where they occur."""
+    signs = {took(r)[0] for r in rebalances}
+    told = []
+    if "≥" in signs:
+        told.append("≥ = at least: it began no later")
+    if "~" in signs:
+        told.append("~ = by looks at the group's state")
+    if any(r.seconds is None for r in rebalances):
+        told.append("- = the log does not tell when it began")
+    if told:
+        console.print(f"[dim]{'; '.join(told)}[/dim]")
+
+
+def _sentence(told: Mapping[str, Any], seconds: float) -> str:
+    causes = ", ".join(f"{count} {cause}" for cause, count in told["by_cause"].items())
+    count, rate = told["rebalances"], told["per_hour"]
+    many = f"{count} rebalance{'' if count == 1 else 's'} in {duration(seconds)}"
+    rated = f" ({rate:.3g} an hour)" if seconds >= HOUR else ""
+    parts = [
+        f"[bold]{escape(told['group'])}[/bold]: {many}{rated}: {causes}",
+        f"{told['moved']} partitions moved",
+    ]
+    if told["longest_seconds"] is not None:
+        parts.append(f"the longest took {duration(told['longest_seconds'])}")
+    if told["aborted"]:
+        parts.append(f"{told['aborted']} round{'' if told['aborted'] == 1 else 's'} aborted")
+    return "; ".join(parts)
+
+
+# Storms as a person sees them: who is in one now, and when a group was in one.
+
+
+_FAIR: Final = Course()
+_FURTHER: Final = (1, 8, 64)
+"""How far back is read, in reaches of a budget, before all is."""
+
+
+class StormLooks:
+    """Looks after looks, so that a storm ends as calmly as it does elsewhere."""
+
+    def __init__(self, spec: FleetSpec) -> None:
+        self._spec = spec
+        self._state = StormWatch()
+
+    def look(
+        self,
+        rebalances: Iterable[Rebalance],
+        *,
+        now: float,
+        changes: Mapping[str, Sequence[Change]],
+    ) -> Mapping[str, Storm]:
+        """Groups in a storm; our `changes` are not held against."""
+        self._state = self._state.look(self._spec, rebalances, now=now, changes=changes)
+        return self._state.storms
+
+
+class StormRows(NamedTuple):
+    """Storms of one group from some time on, and the rebalances that tell them."""
+
+    rebalances: list[Rebalance]
+    storms: tuple[Span, ...]
+
+
+def storm_spans(
+    spec: FleetSpec,
+    rebalances: Sequence[Rebalance],
+    *,
+    until: float,
+    changes: Sequence[Change] = (),
+) -> tuple[Span, ...]:
+    """The storms of one group by its budget, oldest first, up to `until`."""
+    if not rebalances:
+        return ()
+    group = rebalances[0].group
+    excuses = excuses_of(spec, group, changes)
+    return _spans(rebalances, budget_of(spec, group), excuses, until=until)
+
+
+def storms_since(
+    spec: FleetSpec,
+    read: Callable[[float | None], list[Rebalance]],
+    *,
+    group: str,
+    since: float,
+    until: float,
+    changes: Sequence[Change] = (),
+) -> StormRows:
+    """The same from `since` on, from as little of the past as tells them.
+
+    `read` gives the group's rebalances from a time on, or all.
+    """
+    budget, excuses = budget_of(spec, group), excuses_of(spec, group, changes)
+    for further in _FURTHER:
+        first = whole_from(excuses, since - reach(budget) * further)
+        rows = read(first)
+        # What there was before lies between fair weather and a storm that has not begun to calm:
+        # where both tell the same, it tells that too.
+        fair, storm = (
+            _spans(rows, budget, excuses, until=until, course=course, after=first + budget.window)
+            for course in (Course(), Course(first))
+        )
+        if (told := _since(fair, since)) == _since(storm, since):
+            return StormRows(rows, told)
+    rows = read(None)
+    return StormRows(rows, _since(_spans(rows, budget, excuses, until=until), since))
+
+
+def _spans(
+    rebalances: Iterable[Rebalance],
+    budget: Budget,
+    excuses: Sequence[Excused],
+    *,
+    until: float,
+    course: Course = _FAIR,
+    after: float = -inf,
+) -> tuple[Span, ...]:
+    """What looks after looks would tell, in one go; from `after` on, where it stood at `course`."""
+    seen = [r for r in rebalances if r.ended_at <= until]
+    window = Window(charged(seen, excuses), budget, until)
+    # A storm begins with a rebalance and ends by time alone: look at both.
+    ends = {r.ended_at for r in seen}
+    quiet = {at + budget.window + budget.calm + 0.001 for at in ends}
+    looks = {at for at in ends | quiet if at <= until} | {until}
+    spans: list[Span] = []
+    before, last = _FAIR, until
+    for at in sorted({*window.moments(after=None), *looks, after}):
+        if at < after:
+            continue
+        course = course.then(at, window)
+        if at not in looks:
+            continue
+        storm = _FAIR if course.ended(at, budget) else course
+        if before.since is not None and before.since != storm.since:
+            spans.append(Span(before.since, before.calm_since or last))
+        before, last = storm, at
+    if before.since is not None:
+        spans.append(Span(before.since, before.calm_since or until))
+    return tuple(spans)
+
+
+def _since(spans: Iterable[Span], at: float) -> tuple[Span, ...]:
+    return tuple(Span(max(each.start, at), each.end) for each in spans if each.end >= at)
+
 
 _SHOWN: Final = 50
 _PATIENCE: Final = 60.0
@@ -133,7 +465,7 @@ def rebalances(
 
 
 def _read(fleet: "Fleet", group: str | None, *, live: bool) -> "Past":
-    from fleet.commands.progress import Progress
+    from fleet.commands.screen import Progress
     from fleet.manager.past import past_of
 
     with Progress("reading the offsets topic"):
@@ -163,7 +495,6 @@ def _print(
     output: str,
 ) -> None:
     from fleet.commands.answers import print_json, stdout
-    from fleet.commands.groups.rebalances_answer import answer, print_rebalances
 
     if output == "json":
         cluster = fleet.spec.cluster.name
@@ -191,7 +522,6 @@ def _as_html(
     since: float | None,
     until: float | None,
 ) -> bytes:
-    from fleet.commands.groups.stormy_times import storms_since
     from fleet.report.timeline import extent, lay_out
     from fleet.report.timeline_html import as_html
 

@@ -99,7 +99,7 @@ def start(
     lines of fleet.yaml that refer to them.
     """
     from fleet.broker import Broker, Logins
-    from fleet.commands.progress import Progress
+    from fleet.commands.screen import Progress
 
     if (oidc_jwks or client_ca) and not secure:
         raise click.UsageError("--oidc-jwks and --client-ca are logins of a --secure broker")
@@ -214,7 +214,7 @@ def status(output: str) -> None:
 def logs(*, node: int, coordinator: bool, lines: int, follow: bool) -> None:
     """Print the last lines of a node's log. Exit 1 where there is none."""
     from fleet.broker import Broker
-    from fleet.broker.node import last_lines
+    from fleet.broker.embedded import last_lines
 
     found = {each.id: each for each in Broker(fleet_home()).status().nodes}.get(node)
     if found is None:

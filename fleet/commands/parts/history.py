@@ -13,7 +13,7 @@ import click
 
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.commands.parts.history_sql import sql
-from fleet.commands.parts.renewed_login import RenewedLogin
+from fleet.commands.parts.processes import RenewedLogin
 from fleet.extras import need
 from fleet.text import duration
 
@@ -60,7 +60,7 @@ def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str)
     the tables. Where the offsets topic may not be read, groups are looked at instead.
     """
     need("pyarrow", extra="history")
-    from fleet.commands.progress import Progress
+    from fleet.commands.screen import Progress
     from fleet.demo.interrupts import interruptible
     from fleet.manager.history_session import recording
 
@@ -94,7 +94,7 @@ def tail(invocation: Invocation, *, spark: str | None, polled: bool) -> None:
     second one ends it at once. A broker or Spark that is away for a while is waited for. Renewed
     passwords and certificates count once a batch fails.
     """
-    from fleet.commands.progress import Progress
+    from fleet.commands.screen import Progress
     from fleet.manager.history_session import recording
 
     with _asked_to_stop() as stopped, Progress("history") as say:

@@ -3,23 +3,253 @@
 import contextlib
 import json
 import os
+import re
+import resource
 import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import pyarrow as pa
 
-from fleet.commands.completing import topic_ranges
-from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
-from fleet.commands.targets import group_argument, with_worker
-from fleet.errors import FleetError, Refused
+from fleet.commands.invocation import (
+    SCHEMA_VERSION,
+    Invocation,
+    common,
+    group_argument,
+    output_option,
+    topic_ranges,
+    with_worker,
+)
+from fleet.errors import ConfigError, FleetError, Refused, Unreachable
+from fleet.kafka_source.bounds import bounds
+from fleet.kafka_source.columns import SCHEMA
+from fleet.kafka_source.failures import RangeTruncated, RangeUnread
+from fleet.kafka_source.pieces import OffsetRange
+from fleet.kafka_source.tasks import read_ranges, reading
+from fleet.model import TopicPartition
+from fleet.testing.made_batch import MadeBatch, local_spark, make_batch
+from fleet.worker.batch.entrypoint import Entrypoint, JobErrors, call
+from fleet.worker.batch.ranges import fair
 
 if TYPE_CHECKING:
     from fleet.config.settings import WorkerSettings
     from fleet.config.spec import FleetSpec, GroupSpec
     from fleet.kafka_source.pieces import OffsetRange
     from fleet.testing.made_batch import MadeBatch
-    from fleet.testing.trial import TrialOutcome
+
+
+# One call of an entrypoint on records of one's choice: what `fleet test` does.
+#
+# Problem: the author of a job wants to see it run on real records before a worker does. Choice:
+# what a worker does with a batch, `setup`, the warming call, `process`, once and in this process,
+# on a Spark of its own; no group is joined and nothing is committed. Cost: what the entrypoint
+# itself writes is written, unless it looks at `context.trial`; Spark's JVM is not in the memory
+# told.
+
+
+_ROWS: Final = 20
+"""Of a DataFrame that the entrypoint returned: as many as are shown."""
+_RETURNED: Final = 2000
+"""Characters of anything else that it returned."""
+
+
+@dataclass(slots=True)
+class TrialOutcome:
+    """What came of it; seconds by part, memory in bytes of this process."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    memory_before: int = 0
+    memory_peak: int = 0
+    returned: str | None = None
+    rows: list[dict[str, Any]] | None = None
+    """Of a DataFrame that it returned."""
+    error: str | None = None
+    traceback: str | None = None
+
+
+def try_entrypoint(
+    load: Callable[[], Entrypoint],
+    batch: MadeBatch,
+    *,
+    where: str,
+    errors: JobErrors,
+    step: Callable[[str], None],
+) -> TrialOutcome:
+    """Call it as a worker does; where: as `worker.spark`. Raises what is not the job's."""
+    outcome = TrialOutcome()
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        step(name)
+        began = time.monotonic()
+        try:
+            return work()
+        except Exception as error:
+            outcome.error = f"{name} failed: {errors.told(error)}"
+            outcome.traceback = errors.traceback_in(outcome.error)
+            raise _JobFailed from error
+        finally:
+            outcome.seconds[name] = round(time.monotonic() - began, 3)
+
+    step("starting Spark")
+    began = time.monotonic()
+    with local_spark(where) as spark:
+        outcome.seconds["spark"] = round(time.monotonic() - began, 3)
+        try:
+            entrypoint: Entrypoint = timed("import", load)
+            if entrypoint.setup is not None:
+                timed("setup", lambda: call(_setup(entrypoint), spark))
+            warm = make_batch([], **_of(batch), warm=True)
+            timed("warming", lambda: entrypoint.returned(warm.frame(spark), warm.context))
+            outcome.memory_before = _peak()
+            value = timed("process", lambda: entrypoint.returned(batch.frame(spark), batch.context))
+            _note(outcome, timed("result", lambda: _shown(value)))
+        except _JobFailed:
+            pass
+        outcome.memory_peak = _peak()
+    return outcome
+
+
+class _JobFailed(Exception):
+    """Told in the outcome already."""
+
+
+def _setup(entrypoint: Entrypoint) -> Callable[..., object]:
+    assert entrypoint.setup is not None
+    return entrypoint.setup
+
+
+def _of(batch: MadeBatch) -> dict[str, Any]:
+    context = batch.context
+    return {
+        "cluster": context.cluster,
+        "group": context.group,
+        "slot": context.slot,
+        "worker": context.worker,
+        "revision": context.revision,
+        "trial": True,
+    }
+
+
+def _shown(value: object) -> tuple[str | None, list[dict[str, Any]] | None]:
+    if value is None:
+        return None, None
+    if hasattr(value, "limit") and hasattr(value, "schema"):  # a DataFrame of either kind
+        table = value.limit(_ROWS).toArrow()
+        return f"DataFrame[{value.schema.simpleString()}]", table.to_pylist()
+    return repr(value)[:_RETURNED], None
+
+
+def _note(outcome: TrialOutcome, shown: tuple[str | None, list[dict[str, Any]] | None]) -> None:
+    outcome.returned, outcome.rows = shown
+
+
+def _peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def schema_of(batch: MadeBatch) -> Sequence[tuple[str, str]]:
+    """Columns of the input, by name and type."""
+    return [(each.name, str(each.type)) for each in SCHEMA if each.name in batch.table.schema.names]
+
+
+# Which records `fleet test` gives to the entrypoint: of the topics, or of a file.
+#
+# Read by offsets, as ranges are: no group is joined, named or asked.
+
+
+_READ_SECONDS: Final = 20.0
+_MOST: Final = 1_000_000
+"""Offsets that one trial may read: all of them are in memory here."""
+_RANGE: Final = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)")
+
+
+def of_file(path: Path) -> list[dict[str, Any]]:
+    """JSON lines with key, value, headers, …, as `fleet.testing.make_batch` takes them."""
+    return list(_lines(path))
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--from {path} cannot be read as text: {error}") from error
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}:{number} is no JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise ConfigError(f'{path}:{number} is no object; a record is {{"key": …, "value": …}}')
+        yield record
+
+
+def parsed(text: str) -> OffsetRange:
+    """`TOPIC:PARTITION:A-B`, both ends in it. Raises ConfigError."""
+    match = _RANGE.fullmatch(text)
+    if match is None or int(match["end"]) < int(match["start"]):
+        raise ConfigError(
+            f"--offsets {text}: write TOPIC:PARTITION:FIRST-LAST, for example orders:0:100-199"
+        )
+    start, last = int(match["start"]), int(match["end"])
+    return OffsetRange(match["topic"], int(match["partition"]), start, last + 1)
+
+
+def last_records(
+    login: Mapping[str, str], topics: Sequence[str], count: int, *, isolation: str
+) -> list[OffsetRange]:
+    """Ranges of the last `count` offsets of the topics, the same share of each partition.
+
+    Raises Refused where there are none, Unreachable.
+    """
+    waiting: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for topic in topics:
+        try:
+            found = bounds(login, topic, isolation=isolation, timeout=5.0)
+        except RangeUnread as error:
+            raise Unreachable(str(error)) from error
+        for partition, (first, end) in found.items():
+            if end > first:
+                tp = TopicPartition(topic, partition)
+                waiting[tp], ends[tp] = end - first, end
+    if not waiting:
+        raise Refused(
+            f"{', '.join(topics) or 'no topic'}: there is no record; write some into a file and "
+            "name it with --from FILE"
+        )
+    shares = fair(waiting, count)
+    return [
+        OffsetRange(tp.topic, tp.partition, ends[tp] - share, ends[tp])
+        for tp, share in sorted(shares.items())
+        if share > 0
+    ]
+
+
+def read(login: Mapping[str, str], ranges: Sequence[OffsetRange], *, isolation: str) -> pa.Table:
+    """Their records. Raises Refused where they are gone, Unreachable."""
+    size = sum(each.end - each.start for each in ranges)
+    if size > _MOST:
+        raise Refused(f"{size:,} offsets are too many for one trial: {_MOST:,} at most")
+    try:
+        batches = list(
+            read_ranges(reading(login, isolation=isolation), ranges, read_timeout=_READ_SECONDS)
+        )
+    except RangeTruncated as error:
+        raise Refused(str(error)) from error
+    except RangeUnread as error:
+        raise FleetError(str(error)) from error
+    return pa.Table.from_batches(batches, schema=SCHEMA).sort_by(
+        [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    )
+
 
 _SHOWN_LOG: Final = 200
 _WORKER: Final = "fleet-test"
@@ -75,13 +305,11 @@ def trial(
         with invocation.open() as fleet:
             spec, bootstrap, config = fleet.spec, fleet.bootstrap, fleet.config
             declared = _declared(spec, group, config)
-            from fleet.testing.chosen_records import parsed
 
             wanted = [parsed(each) for each in ranges]
             batch = _of_topics(fleet, declared, wanted, sample or 100)
     else:
         from fleet.config.load import load
-        from fleet.testing.chosen_records import of_file
         from fleet.testing.made_batch import make_batch
 
         config = invocation.existing_path()
@@ -125,9 +353,8 @@ def _of_topics(
     fleet: Any, group: "GroupSpec", ranges: "list[OffsetRange]", sample: int
 ) -> "MadeBatch":
     """Records of the cluster, with the context that a worker would have of them."""
-    from fleet.decide.capacity import subscribed
+    from fleet.decide.scaling import subscribed
     from fleet.model.batch_context import BatchRange
-    from fleet.testing.chosen_records import last_records, read
     from fleet.testing.made_batch import MadeBatch, make_batch
 
     assert group.worker is not None
@@ -158,14 +385,12 @@ def _of_topics(
 
 
 def _try(settings: "WorkerSettings", batch: "MadeBatch", *, output: str) -> None:
-    from fleet.commands.progress import Progress
+    from fleet.commands.screen import Progress
     from fleet.config.references import worker_environment
     from fleet.config.spec import KubernetesRuntimeSpec
-    from fleet.testing.trial import try_entrypoint
-    from fleet.worker.batch.entrypoint import load
-    from fleet.worker.batch.job_errors import JobErrors
-    from fleet.worker.job_log import catch_job_logs
-    from fleet.worker.slot.known_secrets import known_secrets
+    from fleet.worker.batch.entrypoint import JobErrors, load
+    from fleet.worker.events import catch_job_logs
+    from fleet.worker.slot.holder_tools import known_secrets
 
     worker = settings.group.worker
     assert worker is not None

@@ -1,7 +1,7 @@
 """One tick's look at the cluster: every group, and what is said of it.
 
 A snapshot of all groups is one batched question. Where the history's tables are fresh they
-tell the rebalances of all groups at once (fleet.dagster.watch.recent_rebalances). Elsewhere
+tell the rebalances of all groups at once (fleet.dagster.watch.cluster_tick). Elsewhere
 counting a group's is a read of its partition of `__consumer_offsets` (10 to 100 ms), too much for
 300 groups in a tick: it is done for groups that changed, for those that were over their budget, and
 in turns for some of the others, so that each is counted several times within the usual window.
@@ -9,24 +9,25 @@ Whether a group keeps up is judged as `fleet status` does; its past is read only
 waited.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
 
 from dagster import AssetCheckEvaluation, AssetObservation
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.judgements import Judgement, lag_judgement, receipt_judgement, storm_judgement
-from fleet.dagster.watch.recent_rebalances import RecentRebalances, from_tables
-from fleet.dagster.watch.sensor_cursor import GroupSummary, SensorMemory, due
 from fleet.decide.storms.storm_watch import watch_reach
 from fleet.decide.verdicts import GroupVerdict
 from fleet.errors import Damaged, FleetError, SchemaTooNew
 from fleet.lag.snapshot import Snapshot
-from fleet.manager.keeping_up import in_doubt, judged
-from fleet.manager.lag_judge import verdicts
-from fleet.manager.recent import minutes_of
+from fleet.manager.keeping_up import in_doubt, judged, verdicts
+from fleet.manager.past import INTERVALS, minutes_of
 from fleet.model import GroupSnapshot, GroupState
 from fleet.model.rebalances import Rebalance
 from fleet.slots import Change, ChangeState
@@ -34,6 +35,220 @@ from fleet.text import duration
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
+
+
+# What the sensor remembers, and which groups get an event: pure.
+#
+# Problem: 300 groups observed every 15 s are 1.7 million events a day, and storing 600 of them
+# takes 10-18 s [37]; nor does Dagster ever delete one, and a group's with its checks take 10 kB.
+# Choice: an event only where a group changed (state, members, verdict: at once; the size of its
+# lag: at most every hour), a heartbeat once a day, and no more than 50 groups' worth a tick,
+# oldest first. The cursor, which Dagster keeps in the row of every tick, has 14 packed bytes a
+# group: 19 kB for 1,000. Cost: in a storm of changes an event may be some ticks late, an
+# observation that still holds is up to a day old, and nobody reads a cursor by eye.
+
+
+VERSION = 3
+EVENTS_A_TICK = 50
+HEARTBEAT = 86_400.0
+"""Seconds after which a group is observed though nothing changed."""
+BAND_EVERY = 3600.0
+"""Seconds between two events of a group whose lag only grew or shrank tenfold."""
+_GROUP = Struct(">4s4sbI?")
+"""Digest of the group id, then what was told: hard, band, at, over."""
+
+
+def digest(*parts: object) -> str:
+    """Eight hex digits of what was seen; enough to tell a group's looks apart."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
+
+
+def lag_band(lag: int | None) -> int:
+    """0 below 1,000 records, then one band per power of ten; -1 where lag cannot be said."""
+    return -1 if lag is None else max(0, len(str(lag)) - 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSummary:
+    """One group in one tick."""
+
+    group: str
+    hard: str
+    """Digest of state, members with their partitions, whether lag is known, and verdict."""
+    band: int
+    """The size of its lag, see `lag_band`."""
+    over: bool = False
+    """More rebalances than its budget allows."""
+
+    @classmethod
+    def of(cls, seen: GroupSnapshot, *judged: object) -> "GroupSummary":
+        """What a look at a group comes down to, beside the verdicts that were drawn from it."""
+        members = sorted(
+            (m.member_id, m.instance_id or "", sorted(m.partitions)) for m in seen.members
+        )
+        return cls(
+            group=seen.group,
+            hard=digest(seen.exists, seen.state.value, members, seen.lag is None, judged),
+            band=lag_band(seen.lag),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """What was last told of a group, and when."""
+
+    hard: str
+    band: int
+    at: int
+    """Seconds since the epoch."""
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRun:
+    """How long a STARTED run has looked the same: `mark` for `still` seconds, in `ticks` ticks."""
+
+    mark: str
+    still: float
+    ticks: int
+    at: float
+    """Wall time of the last tick."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorMemory:
+    """The sensor's cursor."""
+
+    groups: Mapping[str, Emitted] = field(default_factory=dict)
+    """digest of the group id → what was told."""
+    runs: Mapping[str, StartedRun] = field(default_factory=dict)
+
+    @classmethod
+    def from_cursor(cls, cursor: str | None) -> "SensorMemory":
+        """Read a cursor; one of another version (or none) is an empty memory: all is told anew."""
+        try:
+            stored = json.loads(cursor or "{}")
+        except ValueError:
+            return cls()
+        if not isinstance(stored, dict) or stored.get("v") != VERSION:
+            return cls()
+        return cls(
+            groups={
+                k.hex(): Emitted(hard=hard.hex(), band=band, at=at, over=over)
+                for k, hard, band, at, over in _GROUP.iter_unpack(b64decode(stored["g"]))
+            },
+            runs={
+                k: StartedRun(mark=mark, still=still, ticks=ticks, at=at)
+                for k, (mark, still, ticks, at) in stored["r"].items()
+            },
+        )
+
+    def as_cursor(self) -> str:
+        """The text that Dagster keeps."""
+        groups = b"".join(
+            _GROUP.pack(bytes.fromhex(k), bytes.fromhex(e.hard), e.band, e.at, e.over)
+            for k, e in self.groups.items()
+        )
+        stored = {
+            "v": VERSION,
+            "g": b64encode(groups).decode(),
+            "r": {
+                k: [r.mark, round(r.still, 1), r.ticks, round(r.at, 1)]
+                for k, r in self.runs.items()
+            },
+        }
+        return json.dumps(stored, separators=(",", ":"))
+
+    def known(self, group: str) -> Emitted | None:
+        """What was last told of the group."""
+        return self.groups.get(digest(group))
+
+    def told(
+        self, looks: Iterable[GroupSummary], *, now: float, alive: Collection[str]
+    ) -> "SensorMemory":
+        """Remember these looks as told, and forget groups that are gone."""
+        kept = {digest(group) for group in alive}
+        groups = {k: v for k, v in self.groups.items() if k in kept}
+        for look in looks:
+            groups[digest(look.group)] = Emitted(
+                hard=look.hard, band=look.band, at=int(now), over=look.over
+            )
+        return SensorMemory(groups=groups, runs=self.runs)
+
+
+def due(
+    looks: Iterable[GroupSummary], memory: SensorMemory, *, now: float, limit: int = EVENTS_A_TICK
+) -> tuple[GroupSummary, ...]:
+    """Whom to tell of in this tick: real changes first, then the longest untold."""
+    ranked: list[tuple[int, int, GroupSummary]] = []
+    for look in looks:
+        known = memory.known(look.group)
+        if known is None or (known.hard, known.over) != (look.hard, look.over):
+            ranked.append((0, known.at if known else 0, look))
+        elif not 0 <= now - known.at < (HEARTBEAT if known.band == look.band else BAND_EVERY):
+            ranked.append((1, known.at, look))
+    ranked.sort(key=lambda entry: entry[:2])
+    return tuple(look for _, _, look in ranked[:limit])
+
+
+# The last rebalances of all groups from the history's tables, where these are fresh enough.
+#
+# Problem: sensors and checks want to know what happened in the last minutes; the tables answer
+# for every group at once, and the log for one group at a read each. But tables may be old, leave
+# groups out, or be in the middle of catching up with a long log. Choice: they are asked only
+# while their last manifest is young and was no batch with a log still before it, and only for
+# groups that they record; whoever asks for another group, or while they cannot be read, is told
+# to read the log. Cost: what tables tell is up to one interval of `fleet history tail` old.
+
+
+FRESH: Final = 60.0
+"""Seconds after which the history is too old to tell of storms that begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentRebalances:
+    """Rebalances of the last minutes, by group."""
+
+    takes: Callable[[str], bool]
+    """Whether a group is recorded at all."""
+    groups: dict[str, list[Rebalance]]
+    as_of: float
+    problem: str = ""
+    """Why tables that are there tell of no group."""
+
+    def of(self, group: str) -> list[Rebalance] | None:
+        """Those of one group, maybe none; None where the tables leave it out."""
+        return self.groups.get(group, []) if self.takes(group) else None
+
+    def all(self) -> list[Rebalance]:
+        """Those of all groups that are recorded."""
+        return [each for group, mine in self.groups.items() if self.takes(group) for each in mine]
+
+
+def from_tables(cycle: "Fleet", *, since: float, now: float) -> RecentRebalances | None:
+    """What the tables hold since a wall time; None where there are none, or old ones.
+
+    Raises nothing: tables that cannot be read leave every group out, with the reason.
+    """
+    from fleet.history.tables import Tables  # noqa: PLC0415  pyarrow, only where it is used
+
+    history = cycle.spec.history
+    try:
+        tables = Tables(cycle.history_path)  # asks S3 for the bucket's region
+        manifest = tables.manifest()
+        if manifest is None or now - manifest.at > max(FRESH, INTERVALS * history.every):
+            return None
+        if manifest.behind:
+            return None
+        found = tables.rebalances(since=since)
+    except FleetError as error:  # away, damaged, of a newer release: the log tells as well
+        problem = f"the history's tables cannot be read: {error}"
+        return RecentRebalances(takes=lambda _: False, groups={}, as_of=now, problem=problem)
+    groups: dict[str, list[Rebalance]] = {}
+    for rebalance in found:
+        groups.setdefault(rebalance.group, []).append(rebalance)
+    return RecentRebalances(takes=history.groups.takes, groups=groups, as_of=manifest.at)
+
 
 COUNTED_A_TICK = 20
 """Unchanged groups whose rebalances are counted in a tick, in turns."""

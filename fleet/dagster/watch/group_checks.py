@@ -22,11 +22,10 @@ from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.judgements import lag_judgement, receipt_judgement
 from fleet.dagster.resources import FleetResource, told
-from fleet.dagster.watch.cluster_tick import budget_of, missing
-from fleet.dagster.watch.recent_rebalances import from_tables
+from fleet.dagster.watch.cluster_tick import budget_of, from_tables, missing
 from fleet.decide.storms.storm_watch import watch_reach
 from fleet.manager.keeping_up import judged
-from fleet.manager.recent import minutes_of
+from fleet.manager.past import minutes_of
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet

@@ -28,8 +28,7 @@ from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.judgements import storm_judgement
 from fleet.dagster.resources import FleetResource
-from fleet.dagster.watch.cluster_tick import Event
-from fleet.dagster.watch.recent_rebalances import RecentRebalances, from_tables
+from fleet.dagster.watch.cluster_tick import Event, RecentRebalances, from_tables
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.storms.storm_watch import StormWatch, watch_reach
 from fleet.errors import FleetError

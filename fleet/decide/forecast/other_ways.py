@@ -9,23 +9,219 @@ Plans take the largest size that they may; that it is the cheapest is told, not 
 way in many parts a few are played, and the others cost as much as those.
 """
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from fleet.config.spec import LagScaling, Worker
+from fleet.decide.adopted import Adopted, members_of
 from fleet.decide.forecast.expected_costs import (
+    SMALL_BATCH,
     Flow,
+    PlayedGroup,
     StepCost,
+    group_of_workers,
     handovers,
     one_after_other,
     pause_of,
     played,
     played_group,
+    priced_by,
+    story_of,
+    summed,
 )
-from fleet.decide.forecast.step_stories import PlayedGroup
 from fleet.decide.world import GroupWorld
-from fleet.model import Alternative, Plan, Step, StepKind
+from fleet.errors import FleetError
+from fleet.model import Alternative, GroupSnapshot, Plan, Step, StepKind
+from fleet.model.rebalances import MembershipSpan, Rebalance
+from fleet.sim.scenarios.group_story import PROTOCOLS, Happening, Scenario
+from fleet.sim.scenarios.play import play
+from fleet.text import duration, plural
+
+# A group as its recorded history shows it, and its next change of size as a story. Pure.
+#
+# Problem: what four more members would cost is asked before anybody declares anything. Choice: the
+# last rebalance tells protocol, assignor and members, what members own tells the partitions, and
+# instance ids tell whether they are static. A group that Fleet runs is changed as Fleet does it,
+# by one gate or one leave; members of others come and go as processes do, two seconds apart, with
+# librdkafka's own timeouts, which no record tells. Cost: a group whose history was cut off before
+# its members joined is not known.
+
+
+_APART: Final = 2_000
+"""Milliseconds between processes that nobody lets in together."""
+_BEGINS: Final = 60_000
+
+
+class RecordedGroup(NamedTuple):
+    """What a story needs of it."""
+
+    members: int
+    static: bool
+    partitions: int
+    protocol: str
+    """One of PROTOCOLS."""
+
+
+def modelled(kind: str, assignor: str | None) -> str | None:
+    """Which of PROTOCOLS a group of this type with this assignor is; None: it is not modelled."""
+    if kind == "consumer":
+        return kind
+    return assignor if kind == "classic" and assignor in PROTOCOLS else None
+
+
+def recorded_group(
+    name: str, rebalances: Sequence[Rebalance], spans: Iterable[MembershipSpan]
+) -> RecordedGroup:
+    """From rows, oldest first. Raises FleetError where they tell too little, or of no consumers."""
+    if not rebalances:
+        raise FleetError(
+            f"no rebalance of group {name} is recorded: `fleet rebalances {name}` shows what is"
+        )
+    last = rebalances[-1]
+    protocol = modelled(last.protocol, last.assignor)
+    if protocol is None:
+        raise FleetError(
+            f"group {name} is of protocol {last.protocol} with assignor "
+            f"{last.assignor or 'unknown'}, which is not modelled (allowed: {', '.join(PROTOCOLS)})"
+        )
+    there: dict[str, MembershipSpan] = {}
+    for span in spans:
+        if span.event == "left":
+            there.pop(span.member, None)
+        else:
+            there[span.member] = span
+    owned = {tp for span in there.values() for tp in span.owned}
+    if not last.members or not owned:
+        raise FleetError(f"group {name} had no member with a partition when it was last recorded")
+    static = all(span.instance_id is not None for span in there.values())
+    return RecordedGroup(last.members, static, len(owned), protocol)
+
+
+def scaled_to(
+    group: RecordedGroup, members: int, worker: Worker | None, rng: random.Random
+) -> Scenario:
+    """The story of its change to so many members, as Fleet does it where `worker` is declared."""
+    more, fewer = max(0, members - group.members), max(0, group.members - members)
+    if worker is not None:
+        played = group_of_workers(worker, group.partitions, batch=SMALL_BATCH)
+        played = played._replace(protocol=group.protocol, static=group.static)
+        return story_of(
+            played,
+            "open" if more else "leave",
+            staying=group.members - fewer,
+            changing=more or fewer,
+            rng=rng,
+        )
+    changes = (
+        *(Happening(_BEGINS + _APART * n, "start", group.members + n) for n in range(more)),
+        *(Happening(_BEGINS + _APART * n, "leave", members + n) for n in range(fewer)),
+    )
+    usual = Scenario(group.members, group.static, group.partitions, happenings=changes)
+    return usual.by(group.protocol)
+
+
+# What scaling other people's consumers will cost, by the same model. Pure.
+#
+# Problem: their plan's promise is as wide as the step. Choice: their members are played as
+# librdkafka's with Kafka's timeouts: pods that start join 2 s apart, pods that stop leave
+# together, and what is left of static members leaves in one request a second later. Cost: their
+# heartbeats and batches are not known; where members run elsewhere, too, or a pod has none,
+# nothing is said.
+
+
+MOST_PODS: Final = 48
+MOST_PARTITIONS: Final = 384
+_RUNS: Final = 3
+_SEEN_AFTER: Final = 1_000
+"""Milliseconds from the end of static members to the request that names them."""
+
+
+def foretold_of_pods(plan: Plan, group: GroupSnapshot | None, adopted: Adopted) -> Plan:
+    """The plan of `make_adopted_plan` with what is expected, as far as it can be said."""
+    found = _played(group, adopted)
+    if found is None or len(plan.steps) != 1 or not plan.wanted or plan.wanted > MOST_PODS:
+        return plan
+    cost = _recorded_cost(found, plan.wanted)
+    if cost is None:
+        return plan
+    (step,) = plan.steps
+    return replace(plan, steps=(replace(step, price=priced_by(step.price, cost, None)),))
+
+
+def _played(group: GroupSnapshot | None, adopted: Adopted) -> RecordedGroup | None:
+    """One member in each pod, and nobody besides; None where it is otherwise, or too large."""
+    if group is None or not group.exists:
+        return None
+    ours = members_of(group, adopted)
+    if len(ours) != adopted.replicas or len(group.members) != len(ours):
+        return None
+    protocol = modelled(group.type, group.assignor)
+    partitions = len({tp for member in ours for tp in member.partitions})
+    if protocol is None or not 0 < partitions <= MOST_PARTITIONS or len(ours) > MOST_PODS:
+        return None
+    static = all(member.instance_id is not None for member in ours)
+    return RecordedGroup(len(ours), static, partitions, protocol)
+
+
+def _recorded_cost(found: RecordedGroup, members: int) -> StepCost | None:
+    runs = []
+    for seed in range(_RUNS):
+        rng = random.Random(seed)
+        runs.append(play(_story(found, members, rng), rng))
+    return summed(runs)
+
+
+def _story(found: RecordedGroup, members: int, rng: random.Random) -> Scenario:
+    usual = scaled_to(found, members, None, rng)
+    going = found.members - members
+    if going < 0:
+        return usual
+    at = _BEGINS + rng.randint(0, usual.heartbeat_interval)
+    if found.static:
+        left = Happening(at, "batched-leave", members, _SEEN_AFTER, together=going)
+    else:
+        left = Happening(at, "leave", members, together=going)
+    return usual._replace(happenings=(left,))
+
+
+# Whether more members are worth their rebalance. Pure.
+#
+# Problem: a policy that scales by lag asks for members for a backlog that those there have read
+# before new ones own anything; the rebalance then costs time and brings none. Choice: by the
+# group's measured rates the time until nothing waits is told for both, with the price's own pause
+# and backlog; more members have to end it sooner. Only a policy is held to that: a person, a fixed
+# number and the least that is declared are not. Cost: rates of now; where one is not known,
+# nothing is held up.
+
+
+def not_worth(world: GroupWorld, plan: Plan) -> str:
+    """Why a policy's scale-up, priced by `foretold`, waits; empty: nothing speaks against it."""
+    spec, held = world.spec, len(world.open_slots())
+    flow = Flow.measured(world)
+    if not isinstance(spec.scaling, LagScaling) or held < max(1, spec.replicas.min):
+        return ""
+    if flow is None or [step.kind for step in plan.steps] != [StepKind.OPEN]:
+        return ""
+    price = plan.steps[0].price
+    alone = flow.gone_after(flow.waiting, members=held)
+    if alone is None or price.settled_s is None or price.backlog is None:
+        return ""
+    more = held + len(plan.steps[0].slots)
+    left = flow.gone_after(price.backlog, members=more)
+    if left is None or price.settled_s + left < alone:
+        return ""
+    return (
+        f"{plural(more - held, 'slot')} more would cost more than they bring: the {held} there are "
+        f"have read the {plural(round(flow.waiting), 'record')} that wait in {duration(alone)}, "
+        f"{more} in {duration(price.settled_s + left)}, of which {price.settled_s:.1f} s are "
+        f"{plural(price.rebalances_expected or 0, 'rebalance')} with "
+        f"{plural(price.moved_expected or 0, 'partition')} moved; they open when more waits, or by "
+        f"`fleet scale {spec.group} {more}`"
+    )
+
 
 _MOST_PARTS: Final = 3
 """Parts of a way that are played."""

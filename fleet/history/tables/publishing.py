@@ -165,12 +165,7 @@ class _Log:
 
     def follow(self, files: Mapping[str, DataFile], commit: _Commit) -> None:
         """One commit of what differs, if anything does."""
-        from deltalake.transaction import (  # noqa: PLC0415
-            AddAction,
-            CommitProperties,
-            RemoveAction,
-            Transaction,
-        )
+        from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction  # noqa: PLC0415
 
         if self._number > commit.number:
             raise LostLease(

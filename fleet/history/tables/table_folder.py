@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.errors import ConfigError, FleetError, Unreachable
-from fleet.model.store_address import without_login
+from fleet.model import without_login
 
 _SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _FOR_SPARK: Final = {"s3": "s3a"}

@@ -148,11 +148,7 @@ class _Token:
 
 def _of_package(file: str | None, context: str | None, *, inside: bool) -> Connection:
     from kubernetes.client import ApiClient, Configuration  # noqa: PLC0415 - 50 MB and 0.5 s
-    from kubernetes.config import (  # noqa: PLC0415
-        ConfigException,
-        load_incluster_config,
-        load_kube_config,
-    )
+    from kubernetes.config import ConfigException, load_incluster_config, load_kube_config  # noqa: PLC0415
 
     settings = Configuration()
     settings.retries = False

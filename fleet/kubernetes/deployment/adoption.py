@@ -13,8 +13,8 @@ from fleet.clock import Clock
 from fleet.decide.adopted import Adopted
 from fleet.errors import FleetError
 from fleet.kubernetes.client.api import Api, Object, again_on_conflict
+from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import MANAGED_LABEL, MANAGER
-from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.deployment.pod_status import exit_reason, is_gone, is_ready
 
 _SLACK: Final = 120.0

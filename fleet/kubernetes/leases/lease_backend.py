@@ -3,34 +3,542 @@
 Problem: pods on many machines have to agree on who holds which slot, and there is no file that
 all of them see. Choice: the API server's compare-and-set on one Lease for each slot, for a group's
 gate and for its change, in two views. A worker reads what its watches brought
-(`fleet.kubernetes.client.lease_informer`), so that looking costs nothing and a server that is away
+(`fleet.kubernetes.client.informer`), so that looking costs nothing and a server that is away
 stops nobody; it can be asked since when it knows, for nothing may be concluded from silence [13]. A
 manager asks the server each time, or, while it changes a group, one watch of all its Leases
-(`fleet.kubernetes.client.group_informer`). Workers speak raw revisions, managers published ones
-(`fleet.kubernetes.leases.pod_revisions`): what is read is turned into the one, what is written into
+(`fleet.kubernetes.client.informer`). Workers speak raw revisions, managers published ones
+(`fleet.kubernetes.leases.lease_objects`): what is read is turned into the one, what is written into
 the other, here. Cost: a manager's reading of one slot reads the gate's Lease too.
 """
 
-from collections.abc import Mapping
+import contextlib
+import copy
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import is_
+from typing import Final
 
 from fleet.clock import Clock
-from fleet.kubernetes.client.api import Object
-from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Calls
-from fleet.kubernetes.client.group_informer import GroupInformer
-from fleet.kubernetes.client.lease_informer import LeaseInformer
-from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
+from fleet.errors import FleetError, Unreachable
+from fleet.kubernetes.client.api import Conflict, Object
+from fleet.kubernetes.client.calls import (
+    CONFIG_MAP,
+    LEASE,
+    LOOK,
+    VERSIONS,
+    Calls,
+    Missing,
+    Silent,
+    TooLarge,
+)
+from fleet.kubernetes.client.informer import GroupInformer, LeaseInformer, version_of
+from fleet.kubernetes.client.object_names import (
+    CLUSTER_LABEL,
+    GROUP_LABEL,
+    MANAGED_LABEL,
+    MANAGER,
+    ObjectNames,
+    pauses,
+)
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.kubernetes.leases.config_maps import ConfigMaps
-from fleet.kubernetes.leases.lease_objects import GateLease
-from fleet.kubernetes.leases.retry_on_conflict import RetryOnConflict, missing
-from fleet.slots import Change, ChangeState, Slot
-from fleet.slots.backend import Entry, Key, Kind, Remark, Remarks, Space, Value, is_next
-from fleet.slots.decoded import LastDecoded
+from fleet.kubernetes.leases.lease_objects import GateLease, same_state
+from fleet.slots import Change, ChangeState, Pause, Quarantine, Slot, WorkerReport
+from fleet.slots.backend import (
+    Entry,
+    GateRecord,
+    Key,
+    Kind,
+    Remark,
+    Remarks,
+    Space,
+    Value,
+    is_next,
+    mark_key,
+)
 from fleet.slots.evidence import Writes
-from fleet.slots.gates import GateRecord
+from fleet.slots.sqlite import LastDecoded
+from fleet.slots.store import edited, turns
+
+# What a ConfigMap of reports can do without: pure.
+#
+# Problem: pods come and go for months where nobody manages, and the server takes 1 MiB of one
+# object, some 2,000 reports, or 200 with a traceback each; who is not in it does not exist for
+# whoever counts warm standbys. Choice: what was not written anew for a day goes. Where the object
+# is full, what is missed least goes first, and only as much as makes room for a while: reports of
+# workers that have no pod any more, by their silence, then tracebacks and the ends of errors, the
+# oldest first. Cost: beyond 2,000 workers of one group the oldest reports go, and each is back
+# with its worker's next one.
+
+
+KEPT: Final = 3 << 18
+"""Characters that stay: three quarters of what a server takes."""
+GONE_AFTER: Final = 3600.0
+"""Seconds without a report after which a worker has no pod: it writes at least once a lease."""
+_ERROR: Final = 200
+"""Characters of an error that is shortened."""
+
+
+def made_room(found: Object, *, keep: str, now: float) -> dict[str, str | None]:
+    """Keys of a group's reports that are to be written anew, or removed where None.
+
+    keep: the key that room is made for. now: wall time. Raises Damaged.
+    """
+    data = dict(found.get("data") or {})
+    size = sum(len(key) + len(value) for key, value in data.items())
+    written: dict[str, str | None] = {}
+    for key, text in _by_what_is_missed_least(found, keep=keep, now=now):
+        if size <= KEPT:
+            break
+        before = written.get(key, data[key])
+        if before is None:
+            continue
+        size -= len(before) - len(text) if text is not None else len(before) + len(key)
+        written[key] = text
+    return written
+
+
+def silent_for(seconds: float, found: Object, *, keep: str, now: float) -> list[str]:
+    """Keys of the reports that were not written for so long, the oldest first.
+
+    By our own clock and by the others' reports: one clock that is wrong drops nobody.
+    """
+    written_at = _written_at(found, keep=keep)
+    latest = min(now, max(written_at.values(), default=now))
+    silent = [key for key, at in written_at.items() if latest - at > seconds]
+    return sorted(silent, key=lambda key: written_at[key])
+
+
+def _by_what_is_missed_least(
+    found: Object, *, keep: str, now: float
+) -> Iterator[tuple[str, str | None]]:
+    written_at = _written_at(found, keep=keep)
+    oldest = sorted(written_at, key=lambda key: written_at[key])
+    for key in silent_for(GONE_AFTER, found, keep=keep, now=now):
+        yield key, None
+    for key in oldest:
+        text = found["data"][key]
+        brief = _without_traceback(text)
+        if len(brief) < len(text):
+            yield key, brief
+    for key in oldest:
+        yield key, None
+
+
+def _written_at(found: Object, *, keep: str) -> dict[str, float]:
+    return {key: at for key, (at, _) in objects.reports_from(found).items() if key != keep}
+
+
+def _without_traceback(text: str) -> str:
+    told = json.loads(text)
+    error = told.get("error")
+    brief = None if error is None else objects.shortened(error, _ERROR)
+    return objects.text({**told, "error": brief, "traceback": None})
+
+
+# Reading and compare-and-set of single objects, for the slot store.
+#
+# Problem: a write decided on an older version must not be stored, and one whose answer was lost
+# must not be done twice or be taken for lost. Choice: a change is a function of the object as it
+# stands; it is asked again on every newer version until it is stored or says no. What a view
+# knows is good enough to begin with, since the server compares the version; a no is believed only
+# of a version that was read from the server in this call. Cost: a refused change costs a read.
+
+
+Edit = Callable[[Object], Object | None]
+"""The object as it should be, made of a copy of what it is; None: leave it."""
+
+
+class RetryOnConflict:
+    """The objects of one namespace; a worker's with a view of its Leases."""
+
+    def __init__(self, calls: Calls, *, clock: Clock, view: LeaseInformer | None = None) -> None:
+        self.calls = calls
+        self._clock = clock
+        self._view = view
+        self._wrote: dict[tuple[str, str], int] = {}
+
+    def get(self, kind: str, name: str, *, fresh: bool = False) -> Object | None:
+        """The object: as last known where a view follows it, unless it has to be fresh."""
+        view = self._view
+        if view is None or not view.follows(name):
+            return self.calls.get(kind, name)
+        if fresh:
+            return self._kept(self.calls.get(kind, name))
+        return view.get(name)
+
+    def must_get(self, kind: str, name: str, *, fresh: bool = False) -> Object:
+        """The same; Missing where it is not there."""
+        found = self.get(kind, name, fresh=fresh)
+        if found is None:
+            raise missing(kind, name)
+        return found
+
+    def wrote(self, kind: str, prefix: str) -> int:
+        """The latest version that was written here of any object with such a name."""
+        written = list(self._wrote.items())
+        return max(
+            (v for (k, name), v in written if k == kind and name.startswith(prefix)), default=0
+        )
+
+    def note(self, stored: Object) -> Object:
+        """Remember that this was written here."""
+        self._wrote[stored["kind"], stored["metadata"]["name"]] = version_of(stored)
+        return stored
+
+    def swap(self, wanted: Object) -> Object:
+        """Store `wanted` if it is still based on the latest version; as stored.
+
+        Raises Conflict where it is not, Missing where the object is gone, Silent where nobody
+        knows whether it was stored.
+        """
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        try:
+            stored = self.calls.replace(wanted)
+        except Silent:
+            stored = self._kept(self.calls.get(kind, name, patience=LOOK))
+            if stored is not None and not same_state(stored, wanted):
+                raise Conflict(f"{kind} {name} has another version by now") from None
+        if stored is None:
+            raise missing(kind, name)
+        self._kept(stored)
+        return self.note(stored)
+
+    def change(
+        self, kind: str, name: str, edit: Edit, *, make: Callable[[], Object] | None = None
+    ) -> Object | None:
+        """Store what `edit` makes of the object, as stored; None where it says no.
+
+        make: the object where there is none yet; without it that is Missing.
+        """
+
+        def read(fresh: bool) -> Object | None:
+            found = self.get(kind, name, fresh=fresh)
+            if found is None and fresh and make is None:
+                raise missing(kind, name)
+            return found
+
+        def made_of(found: Object | None) -> Object | None:
+            if found is not None:
+                return edit(copy.deepcopy(found))
+            return None if make is None else edit(make())
+
+        def swap(wanted: Object, found: Object | None) -> Object:
+            return self.note(self.calls.create(wanted)) if found is None else self.swap(wanted)
+
+        hears, again = self._view is not None, turns(f"{kind} {name}", clock=self._clock)
+        return edited(read, made_of, swap, hears=hears, turns=again)
+
+    def _kept(self, found: Object | None) -> Object | None:
+        if found is not None and self._view is not None:
+            self._view.put(found)
+        return found
+
+
+def missing(kind: str, name: str) -> Missing:
+    """It is made beforehand: nothing follows from its not being there."""
+    return Missing(
+        f"{kind} {name} is not there; the manager makes it (`fleet apply`), and so does "
+        "`kubectl apply` of what `fleet manifests` renders"
+    )
+
+
+# What stands beside the slots on Kubernetes: reports, pauses, memories, stopped partitions, and
+# the changes that ended.
+#
+# Problem: dozens of workers write their word every few seconds, and an object takes 1 MiB. Choice:
+# ConfigMaps with one key per worker, partition or memory, each changed by a merge patch that names
+# its key alone, so that no writer meets another; errors are shortened. Whoever writes a report
+# drops those that are a day old, now and then, and makes room where the server takes no more
+# (`fleet.kubernetes.leases.lease_backend`); who reads writes nothing. The last writer of a key
+# wins, as in the local store. Cost: every report stores the whole ConfigMap anew in etcd, some 40
+# KB at a hundred workers; the last twenty changes are kept, not two hundred as locally.
+
+
+KEPT_CHANGES: Final = 20
+"""Changes kept per group, the running or last one included."""
+REPORTS_AGE: Final = 0.5
+"""Seconds that a worker's reading of all reports serves: only standbys before a free slot ask."""
+_DAY: Final = 86400.0
+_SWEEP: Final = 3600.0
+"""Seconds between two looks of a worker for reports that are a day old."""
+_NOTE: Final = "note."
+
+
+class ConfigMaps:
+    """The ConfigMaps of a cluster's groups. worker: for one of its workers, which makes none."""
+
+    def __init__(self, shelf: RetryOnConflict, *, cluster: str, clock: Clock, worker: bool) -> None:
+        self._objects = shelf
+        self._calls = shelf.calls
+        self._cluster = cluster
+        self._clock = clock
+        self._worker = worker
+        self._read: dict[str, tuple[float, dict[str, WorkerReport]]] = {}
+        self._swept: dict[str, float] = {}
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def entries(self, space: Space, names: ObjectNames) -> Mapping[str, Remark]:
+        """All but reports."""
+        if space is Space.PAUSES:
+            found = self._objects.get(CONFIG_MAP, pauses(self._cluster))
+            told = () if found is None else objects.pauses_from(found)
+            return {each.group or "": each for each in told}
+        if space is Space.MARKS:
+            found = self._objects.get(CONFIG_MAP, names.marks)
+            marks = () if found is None else objects.marks_from(found, names.group)
+            return {mark_key(mark.tp): mark for mark in marks}
+        found = self._objects.get(CONFIG_MAP, names.notes)
+        if found is None:
+            return {}
+        with objects.reading(found):
+            return {
+                key.removeprefix(_NOTE): dict(json.loads(value))
+                for key, value in (found.get("data") or {}).items()
+                if key.startswith(_NOTE)
+            }
+
+    def reports(
+        self, names: ObjectNames, followed: Mapping[str, Object] | None
+    ) -> dict[str, WorkerReport]:
+        """By worker.
+
+        followed: what a watch tells of the group's ConfigMaps.
+        """
+        now = self._clock.monotonic()
+        if self._worker:
+            read_at, known = self._read.get(names.group, (0.0, {}))
+            if names.group in self._read and now - read_at < REPORTS_AGE:
+                return known
+        if followed is None:
+            found = self._objects.get(CONFIG_MAP, names.crew)
+        else:
+            found = followed.get(names.crew)
+        told = {} if found is None else objects.reports_from(found)
+        reports = {report.worker: report for _, report in told.values()}
+        self._read[names.group] = (now, reports)
+        return reports
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def merge(self, space: Space, names: ObjectNames | None, values: Remarks | None) -> int:
+        """Replace these keys, None removes; how many there were, of those that are removed."""
+        if values is None:  # only marks are lifted all at once
+            assert space is Space.MARKS
+            assert names is not None
+            return self._lift(names, None)
+        if space is Space.PAUSES:
+            return sum(self._pause(group, told) for group, told in values.items())
+        if names is None:
+            return sum(self._forget(worker) for worker in values)
+        if space is Space.REPORTS:
+            for worker, told in values.items():
+                assert isinstance(told, WorkerReport)
+                self._report(names, worker, told)
+            return 0
+        if space is Space.NOTES:
+            data = {
+                objects.key_of(_NOTE, key): None if told is None else objects.text(told)
+                for key, told in values.items()
+            }
+            self._merge(names, names.notes, data)
+            return 0
+        return self._mark(names, values)
+
+    def _report(self, names: ObjectNames, worker: str, report: WorkerReport) -> None:
+        key = objects.key_of("", worker)
+        self._read.pop(names.group, None)
+        data = {key: objects.report_text(report, now=self._clock.now())}
+        try:
+            stored = self._merge(names, names.crew, data)
+        except TooLarge as error:
+            self._make_room(names, keep=key)
+            try:
+                stored = self._merge(names, names.crew, data)
+            except TooLarge:
+                raise Unreachable(f"{names.crew} is full: {error}") from error
+        if stored is not None:
+            self._sweep(names, stored, keep=key)
+
+    def _sweep(self, names: ObjectNames, stored: Object, *, keep: str) -> None:
+        """Drop reports that are a day old: where nobody manages, no change ever does it."""
+        now = self._clock.monotonic()
+        if names.group in self._swept and now - self._swept[names.group] < _SWEEP:
+            return
+        with contextlib.suppress(FleetError):  # our report is stored; the next one tries again
+            gone = silent_for(_DAY, stored, keep=keep, now=self._clock.now())
+            if gone:
+                self._write_as_seen(stored, dict.fromkeys(gone))
+            self._swept[names.group] = now
+
+    def _forget(self, worker: str) -> int:
+        """Of a worker that was removed, whatever its group."""
+        key, gone = objects.key_of("", worker), 0
+        self._read.clear()
+        for found in self._crews():
+            if key in (found.get("data") or {}):
+                name = found["metadata"]["name"]
+                stored = self._calls.merge(CONFIG_MAP, name, {"data": {key: None}})
+                if stored is not None:
+                    self._objects.note(stored)
+                    gone += 1
+        return gone
+
+    def _mark(self, names: ObjectNames, values: Remarks) -> int:
+        marks = [told for told in values.values() if isinstance(told, Quarantine)]
+        try:
+            if marks:
+                data = {objects.mark_key(m.tp): objects.mark_text(m) for m in marks}
+                self._merge(names, names.marks, data)
+        except TooLarge as error:
+            raise Unreachable(
+                f"{names.marks} is full ({error}); lift marks that nobody needs any more"
+            ) from error
+        return self._lift(names, [key for key, told in values.items() if told is None])
+
+    def _lift(self, names: ObjectNames, keys: Collection[str] | None) -> int:
+        """Remove these marks, None: all; how many there were."""
+        found = None if keys == [] else self._objects.get(CONFIG_MAP, names.marks)
+        there = () if found is None else objects.marks_from(found, names.group)
+        lifted = [mark.tp for mark in there if keys is None or mark_key(mark.tp) in keys]
+        if lifted:
+            self._merge(names, names.marks, dict.fromkeys(map(objects.mark_key, lifted)))
+        return len(lifted)
+
+    def _pause(self, group: str, told: Remark | None) -> int:
+        name, key = pauses(self._cluster), objects.pause_key(group or None)
+        if told is None:
+            found = self._objects.get(CONFIG_MAP, name)
+            if found is None or key not in (found.get("data") or {}):
+                return 0
+            self._calls.merge(CONFIG_MAP, name, {"data": {key: None}})
+            return 1
+        assert isinstance(told, Pause)
+        data: dict[str, str | None] = {key: objects.pause_text(told)}
+        if self._calls.merge(CONFIG_MAP, name, {"data": data}) is None:
+            self._create(self._pauses_map(), data)
+        return 0
+
+    def _pauses_map(self) -> Object:
+        metadata = {
+            "name": pauses(self._cluster),
+            "labels": {MANAGED_LABEL: MANAGER},
+            "annotations": {CLUSTER_LABEL: self._cluster},
+        }
+        return {"apiVersion": VERSIONS[CONFIG_MAP], "kind": CONFIG_MAP, "metadata": metadata}
+
+    # --- changes that ended -------------------------------------------------------------------
+
+    def archive(self, names: ObjectNames, ended: Change) -> None:
+        """Keep it under a key made of its token, so that a copy made twice is one."""
+        found = self._objects.get(CONFIG_MAP, names.notes)
+        stored = [k for k, _ in objects.archived((found or {}).get("data") or {})]
+        key = objects.archived_key(ended)
+        kept = sorted({key, *stored}, reverse=True)
+        self._merge(
+            names,
+            names.notes,
+            {**dict.fromkeys(kept[KEPT_CHANGES - 1 :]), key: objects.archived_text(ended)},
+        )
+
+    def ended(self, names: ObjectNames, *, limit: int) -> tuple[Change, ...]:
+        """Latest first."""
+        found = self._objects.get(CONFIG_MAP, names.notes)
+        if found is None:
+            return ()
+        with objects.reading(found):
+            stored = objects.archived(found.get("data") or {})[:limit]
+            return tuple(objects.archived_change(value) for _, value in stored)
+
+    # --- workers that are gone, and when templates came ---------------------------------------
+
+    def keep_reports(self, names: ObjectNames, living: Callable[[], Collection[str]]) -> int:
+        """Drop the reports of all workers but these (those that have a pod); how many.
+
+        living: asked once the reports are read, so that nobody who reports is younger.
+        With them goes how old the templates are of which there is no pod any more: a template
+        that comes back is new again [22].
+        """
+        found = self._objects.get(CONFIG_MAP, names.crew)
+        if found is None:
+            return 0
+        workers = living()
+        kept = {objects.key_of("", worker) for worker in workers}
+        gone = [key for key in objects.reports_from(found) if key not in kept]
+        old = objects.unused_templates(found, workers)
+        if gone or old:
+            self._merge(names, names.crew, dict.fromkeys([*gone, *old]))
+        return len(gone)
+
+    def since(self, names: ObjectNames, template_hash: str, now: float) -> float:
+        """Wall time at which the first worker of a pod template came: `now` where that is ours.
+
+        It tells who is newest [22]; a container that starts again must not become it thereby.
+        """
+        key = objects.since_key(template_hash)
+        for _ in turns(names.crew, clock=self._clock):
+            found = self._objects.must_get(CONFIG_MAP, names.crew)
+            told = (found.get("data") or {}).get(key)
+            if told is not None:
+                with objects.reading(found):
+                    return float(told)
+            with contextlib.suppress(Conflict):  # another report, most likely
+                self._write_as_seen(found, {key: repr(now)})
+                return now
+        return now
+
+    # --- parts ------------------------------------------------------------------------------
+
+    def _make_room(self, names: ObjectNames, *, keep: str) -> None:
+        """Drop or shorten what others said; never what came since it was looked at."""
+        for _ in turns(names.crew, clock=self._clock):
+            found = self._objects.must_get(CONFIG_MAP, names.crew)
+            data = made_room(found, keep=keep, now=self._clock.now())
+            with contextlib.suppress(Conflict):  # another report, most likely
+                self._write_as_seen(found, data)
+                return
+
+    def _crews(self) -> list[Object]:
+        """The ConfigMaps of reports of all groups of this cluster."""
+        ours = f"{MANAGED_LABEL}={MANAGER}"
+        found, _ = self._calls.find(CONFIG_MAP, labelSelector=ours)
+        return [
+            each
+            for each in found
+            if each["metadata"]["name"].endswith("-crew")
+            and objects.annotation(each, CLUSTER_LABEL) == self._cluster
+        ]
+
+    def _write_as_seen(self, found: Object, data: Mapping[str, str | None]) -> None:
+        """Set these keys (None removes) if nobody wrote since; else Conflict."""
+        metadata = found["metadata"]
+        seen = {"resourceVersion": metadata["resourceVersion"]}
+        self._calls.merge(CONFIG_MAP, metadata["name"], {"metadata": seen, "data": dict(data)})
+
+    def _merge(
+        self, names: ObjectNames, name: str, data: Mapping[str, str | None]
+    ) -> Object | None:
+        """Set these keys (None removes), as stored; a manager makes what is missing (None)."""
+        patch: Object = {
+            "metadata": {"annotations": {objects.SCHEMA_ANNOTATION: str(objects.SCHEMA)}},
+            "data": dict(data),
+        }
+        stored = self._calls.merge(CONFIG_MAP, name, patch)
+        if stored is not None:
+            return self._objects.note(stored)
+        if self._worker:
+            raise missing(CONFIG_MAP, name)
+        self._create(objects.blank(CONFIG_MAP, name, names), data)
+        return None
+
+    def _create(self, made: Object, data: Mapping[str, str | None]) -> None:
+        made["data"] = {k: v for k, v in data.items() if v is not None}
+        try:
+            self._calls.create(made)
+        except Conflict:  # somebody made it in this moment
+            self._calls.merge(CONFIG_MAP, made["metadata"]["name"], {"data": dict(data)})
 
 
 class LeaseBackend:

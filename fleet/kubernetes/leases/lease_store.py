@@ -9,19 +9,113 @@ to go; what opens where nobody manages.
 import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Self
+from typing import Any, Final, Self
 
 from fleet.clock import Clock
-from fleet.errors import FleetError
-from fleet.kubernetes.client.api import Api, Object
-from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Calls
-from fleet.kubernetes.client.lease_informer import LeaseInformer
+from fleet.errors import Damaged, FleetError, Unreachable
+from fleet.kubernetes.client.api import LONGEST_WAIT, Api, Object
+from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Calls, Denied, Missing
+from fleet.kubernetes.client.informer import LeaseInformer
 from fleet.kubernetes.client.object_names import GROUP_LABEL, MANAGER, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import LeaseBackend
 from fleet.slots import FirstOpening
-from fleet.slots.gates import GateRecord
+from fleet.slots.backend import GateRecord
 from fleet.slots.store import Store
+
+# A manager's store waits for an API server that is away, as long as an upgrade of it takes.
+#
+# Problem: a change that fails because the control plane was restarted is a person's work for
+# nothing; the store itself gives up after seconds, since a worker must. Choice: calls are repeated
+# with a pause until the server answers, once it has answered at all; each is a compare-and-set or
+# a reading, so that a repeated one finds what the first one did. Not the one that adopts a change:
+# whether it was this process that did has to be looked at; nor the one that only tries whether
+# anything is stored. Cost: a manager hangs for a minute and a half before it says that nobody
+# answers.
+
+
+_ONCE: Final = {Store.adopt.__name__, Store.beat.__name__}
+_PAUSE: Final = 1.0
+_ROLES: Final = 5.0
+"""Seconds that a server that has just started may refuse what it allows."""
+
+
+class PatientStore:
+    """A Store with every method of the one inside."""
+
+    def __init__(self, inner: Store, *, clock: Clock) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._answered = False
+
+    @property
+    def at_once(self) -> Store:
+        """The store inside, for who only looks, and looks again soon."""
+        return self._inner
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+        if not callable(method):
+            return method
+
+        def call(*args: Any, **keywords: Any) -> Any:
+            began = self._clock.monotonic()
+            while True:
+                try:
+                    answer = method(*args, **keywords)
+                except (Missing, Damaged):
+                    raise
+                except Unreachable as error:
+                    patience = _ROLES if isinstance(error, Denied) else LONGEST_WAIT
+                    late = self._clock.monotonic() - began >= patience
+                    if late or not self._answered or name in _ONCE:
+                        raise
+                    self._clock.sleep(_PAUSE)
+                else:
+                    self._answered = True
+                    return answer
+
+        return call
+
+
+# What the slot store asks of the API server: the least that each side needs, as RBAC rules.
+#
+# A worker reads and writes only Leases and ConfigMaps that its Role names; it creates and deletes
+# nothing. `list` and `watch` are authorized by name where the request's only field selector is
+# `metadata.name=NAME`, so a worker holds one watch per Lease: with a label selector it could be
+# one for all, and would show it every other group's Leases. `update` is what a compare-and-set
+# needs (a replacement with the version that was seen), `patch` of ConfigMaps what one key of many
+# needs.
+
+
+Rule = dict[str, Any]
+_LEASES = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+_MAPS = {"apiGroups": [""], "resources": ["configmaps"]}
+
+
+def worker_rules(names: ObjectNames, *, slots: int) -> list[Rule]:
+    """Of one fleet's workers; `slots`: replicas.max, as many Leases as there are."""
+    return [
+        {
+            **_LEASES,
+            "resourceNames": [names.gate, *names.slots(range(slots))],
+            "verbs": ["get", "list", "watch", "update"],
+        },
+        {**_LEASES, "resourceNames": [names.change], "verbs": ["get"]},
+        {**_MAPS, "resourceNames": [names.crew, names.marks], "verbs": ["get", "patch"]},
+    ]
+
+
+def manager_rules() -> list[Rule]:
+    """Of the manager, in its namespace: it makes and removes the objects of every fleet."""
+    verbs = ["get", "list", "watch", "create", "update", "patch", "delete"]
+    return [{**_LEASES, "verbs": verbs}, {**_MAPS, "verbs": verbs}]
+
+
+def reader_rules() -> list[Rule]:
+    """Of whoever only looks: exporter, `fleet status`."""
+    verbs = ["get", "list", "watch"]
+    return [{**_LEASES, "verbs": verbs}, {**_MAPS, "verbs": verbs}]
 
 
 class LeaseStore(Store):

@@ -15,7 +15,7 @@ from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FixedScaling, GroupSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import HASH_LABEL, ObjectNames
-from fleet.kubernetes.leases.store_roles import worker_rules
+from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.kubernetes.manifests.pod_template import CODE_KEY, Object, runtime_of, template
 
 FIRST_ANNOTATION: Final = "fleet/first"

@@ -10,8 +10,12 @@ here knows where Kafka is.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import yaml
+
+from fleet.config.first_job import dagster_instance
 from fleet.config.spec import FleetSpec, KubernetesRuntimeSpec
 from fleet.kubernetes.client.object_names import MANAGED_LABEL, MANAGER, SPARK
+from fleet.kubernetes.leases import lease_store
 from fleet.kubernetes.manifests.pod_template import (
     HOME,
     Object,
@@ -19,9 +23,53 @@ from fleet.kubernetes.manifests.pod_template import (
     placement,
     pod_security,
 )
-from fleet.kubernetes.manifests.roles import exporter_rules
 from fleet.kubernetes.manifests.spark_objects import PORT as SPARK_PORT
 from fleet.kubernetes.manifests.spark_objects import shares_spark
+from fleet.report.alert_rules import prometheus_duration, rules, scrape_interval
+from fleet.report.dashboard import dashboard_json
+
+# What each part may do to the API server: the least, as the rules of its Role.
+#
+# Problem: one service account for everything means that a worker with a hole in it can take any
+# group's slot or read every Secret. Choice: what slots need of each side is said beside their
+# store (`fleet.kubernetes.leases.lease_store`), the manager has besides what it applies, and
+# nobody has a cluster role.
+
+
+Rule = dict[str, Any]
+_ALL: Final = ["get", "list", "watch", "create", "update", "patch", "delete"]
+_LOOK: Final = ["get", "list", "watch"]
+
+
+def exporter_rules() -> list[Rule]:
+    """To look at slots, gates and changes, and nothing to write."""
+    return lease_store.reader_rules()
+
+
+def manager_rules() -> list[Rule]:
+    """All objects of its fleets, in its own namespace; of Secrets only the Spark server's.
+
+    It hands each fleet's workers their Role, so it must hold what those Roles allow.
+    """
+    return [
+        *lease_store.manager_rules(),
+        _rule("apps", ["deployments"], _ALL),
+        _rule("apps", ["replicasets"], ["get", "list", "watch", "patch"]),
+        _rule("", ["pods"], ["get", "list", "watch", "patch", "delete"]),
+        _rule("", ["pods/log"], ["get"]),
+        _rule("", ["services", "serviceaccounts"], _ALL),
+        _rule("policy", ["poddisruptionbudgets"], _ALL),
+        _rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], _ALL),
+        _rule("autoscaling", ["horizontalpodautoscalers"], _LOOK),
+        # Made where it is missing; RBAC cannot limit `create` to a name.
+        _rule("", ["secrets"], ["create"]),
+        {**_rule("", ["secrets"], ["get", "delete"]), "resourceNames": [SPARK]},
+    ]
+
+
+def _rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> Rule:
+    return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+
 
 CONFIG: Final = "fleet-config"
 CONFIG_DIR: Final = "/etc/fleet"
@@ -258,3 +306,224 @@ def _policy(spec: FleetSpec, app: str, port: str | int, sources: list[Object]) -
             "ingress": [{"from": sources, "ports": [{"port": port, "protocol": "TCP"}]}],
         },
     }
+
+
+# What Prometheus Operator and Grafana read: rules, who is scraped, a dashboard.
+#
+# The rules are those of `fleet alerts rules`, the dashboard that of `fleet alerts dashboard`: one
+# meaning of every alert. PrometheusRule and PodMonitor need the operator's CRDs, so this part is
+# rendered only where it is asked for.
+
+
+NAME: Final = "fleet"
+APP: Final = "fleet-monitoring"
+DASHBOARD: Final = "fleet-dashboard"
+
+
+def monitoring(spec: FleetSpec) -> list[Object]:
+    """PrometheusRule, PodMonitor (exporter and workers) and the dashboard's ConfigMap."""
+    return [
+        {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PrometheusRule",
+            "metadata": meta(spec, NAME, APP),
+            "spec": rules(spec),
+        },
+        {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PodMonitor",
+            "metadata": meta(spec, NAME, APP),
+            "spec": {
+                "selector": {
+                    "matchExpressions": [
+                        {
+                            "key": "app.kubernetes.io/name",
+                            "operator": "In",
+                            "values": [EXPORTER, WORKER_APP],
+                        }
+                    ]
+                },
+                "podMetricsEndpoints": [
+                    {
+                        "port": "http",
+                        "path": "/metrics",
+                        "interval": prometheus_duration(scrape_interval(spec)),
+                        # Its own labels say group and cluster; the pod's must not replace them.
+                        "honorLabels": True,
+                    }
+                ],
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": meta(spec, DASHBOARD, APP, grafana_dashboard="1"),
+            "data": {"fleet.json": dashboard_json()},
+        },
+    ]
+
+
+# The manager: Dagster's page, daemon and code location in one pod.
+#
+# Problem: Dagster's three parts share an instance, and with SQLite that is a folder. Choice: one
+# pod, one volume; the code location is a sidecar that is up before the other two look for it, and
+# listens on the pod's loopback only, since who reaches it runs code. Runs are its subprocesses
+# (the default launcher): `assets` bring their own lock, so a pod that dies in mid-run costs a
+# resumption. Cost: runs end with the pod; the overlay `postgres` starts each as a Job instead.
+
+
+STATE: Final = f"{HOME}/dagster"
+DAGSTER_CONFIG: Final = "fleet-dagster"
+CODE_PORT: Final = 4000
+VOLUME: Final = "10Gi"
+_SECONDS_TO_END: Final = 60
+
+
+def workspace_yaml() -> dict[str, Any]:
+    """The one code location, on the pod's loopback."""
+    server = {"host": "127.0.0.1", "port": CODE_PORT, "location_name": "fleet"}
+    return {"load_from": [{"grpc_server": server}]}
+
+
+def manager(spec: FleetSpec, *, image: str) -> list[Object]:
+    """The manager's pod, its volume, its page's Service and what it may do."""
+    return [
+        *account(spec, MANAGER_APP, MANAGER_APP, role=MANAGER_APP, rules=manager_rules()),
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": meta(spec, DAGSTER_CONFIG, MANAGER_APP),
+            "data": {
+                "dagster.yaml": yaml.safe_dump(dagster_instance(STATE), sort_keys=False),
+                "workspace.yaml": yaml.safe_dump(workspace_yaml(), sort_keys=False),
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": meta(spec, MANAGER_APP, MANAGER_APP),
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": VOLUME}},
+            },
+        },
+        service(spec, MANAGER_APP, MANAGER_APP, port=80, target="web"),
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": meta(spec, MANAGER_APP, MANAGER_APP),
+            "spec": {
+                "replicas": 1,
+                # SQLite and a volume for one pod: the old one goes first.
+                "strategy": {"type": "Recreate"},
+                "revisionHistoryLimit": 2,
+                "selector": {"matchLabels": {"app.kubernetes.io/name": MANAGER_APP}},
+                "template": _template(spec, image),
+            },
+        },
+    ]
+
+
+def _template(spec: FleetSpec, image: str) -> Object:
+    template = pod(spec, MANAGER_APP, account=MANAGER_APP)
+    _, _, volumes = login(spec)
+    template["spec"] |= {
+        "terminationGracePeriodSeconds": _SECONDS_TO_END,
+        "initContainers": [_code(spec, image)],
+        "containers": [_web(spec, image), _daemon(spec, image)],
+        "volumes": [
+            {
+                "name": "config",
+                "projected": {
+                    "sources": [{"configMap": {"name": name}} for name in (CONFIG, DAGSTER_CONFIG)]
+                },
+            },
+            {"name": "home", "persistentVolumeClaim": {"claimName": MANAGER_APP}},
+            {"name": "tmp", "emptyDir": {}},
+            *volumes,
+        ],
+    }
+    return template
+
+
+def _code(spec: FleetSpec, image: str) -> Object:
+    """The code location; the only part that talks to Kafka and changes fleets."""
+    made = _part(
+        spec,
+        image,
+        "code",
+        "dagster",
+        "code-server",
+        "start",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(CODE_PORT),
+        "--module-name",
+        "fleet.dagster.project",
+    )
+    asks = ["dagster", "api", "grpc-health-check", "--host", "127.0.0.1", "--port", str(CODE_PORT)]
+    made |= {
+        "restartPolicy": "Always",  # a sidecar: up before the containers, ended after them
+        "startupProbe": {
+            "exec": {"command": asks},
+            "periodSeconds": 5,
+            "timeoutSeconds": 20,
+            "failureThreshold": 36,
+        },
+        "resources": {"requests": {"cpu": "200m", "memory": "768Mi"}},
+    }
+    return made
+
+
+def _web(spec: FleetSpec, image: str) -> Object:
+    made = _part(
+        spec,
+        image,
+        "web",
+        "dagster-webserver",
+        "--host",
+        "0.0.0.0",  # noqa: S104 - in a pod, behind a NetworkPolicy
+        "--port",
+        str(WEB_PORT),
+        "--workspace",
+        f"{CONFIG_DIR}/workspace.yaml",
+    )
+    asks = {"httpGet": {"path": "/server_info", "port": "web", "scheme": "HTTP"}}
+    made |= {
+        "ports": [{"name": "web", "containerPort": WEB_PORT, "protocol": "TCP"}],
+        "startupProbe": {**asks, "periodSeconds": 3, "timeoutSeconds": 5, "failureThreshold": 60},
+        "readinessProbe": {**asks, "periodSeconds": 10, "timeoutSeconds": 5},
+        "livenessProbe": {**asks, "periodSeconds": 30, "timeoutSeconds": 15, "failureThreshold": 4},
+        "resources": {"requests": {"cpu": "100m", "memory": "384Mi"}},
+    }
+    return made
+
+
+def _daemon(spec: FleetSpec, image: str) -> Object:
+    made = _part(
+        spec,
+        image,
+        "daemon",
+        "dagster-daemon",
+        "run",
+        "--workspace",
+        f"{CONFIG_DIR}/workspace.yaml",
+    )
+    made |= {
+        # Each look costs seconds of a core, so it is a rare one.
+        "livenessProbe": {
+            "exec": {"command": ["dagster-daemon", "liveness-check"]},
+            "initialDelaySeconds": 120,
+            "periodSeconds": 120,
+            "timeoutSeconds": 60,
+            "failureThreshold": 3,
+        },
+        "resources": {"requests": {"cpu": "100m", "memory": "384Mi"}},
+    }
+    return made
+
+
+def _part(spec: FleetSpec, image: str, name: str, *command: str) -> Object:
+    # The instance's settings lie beside fleet.yaml, read-only; all that Dagster writes has a path.
+    return container(spec, name, command, image=image, DAGSTER_HOME=CONFIG_DIR)

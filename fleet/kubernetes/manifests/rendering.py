@@ -14,13 +14,13 @@ from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.object_names import SPARK
 from fleet.kubernetes.manifests.deployment_objects import fleet_objects
-from fleet.kubernetes.manifests.manager_objects import manager
-from fleet.kubernetes.manifests.monitoring import monitoring
 from fleet.kubernetes.manifests.part_objects import (
     config,
     exporter,
     kubernetes,
     logins,
+    manager,
+    monitoring,
     namespace,
     policies,
 )

@@ -22,16 +22,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.kafka_source.failures import DENIED
-from fleet.log.group_partition import partition_for
-from fleet.log.readers.offsets_topic import TOPIC, Unreadable
 from fleet.log.records import (
+    TOPIC,
     AssignmentEpoch,
     ConsumerGroupMember,
     CurrentAssignment,
     GroupMetadata,
     Record,
     Tombstone,
+    Unreadable,
     decode,
+    partition_for,
 )
 from fleet.system.closing import Closing
 

@@ -6,7 +6,7 @@ Choice: record batches of every partition of the topic are fetched as bytes, on 
 own, in no group and without a commit. It reads from the log's start (or from a time on) to its
 very end, and goes on; what the records come to is the view's business (fleet.log.readers.log_view).
 Commits inside a transaction wait for its end, and nothing waits with them
-(fleet.log.readers.held_commits). Whether it is current is known, not assumed: every `beat`, and
+(fleet.log.readers.log_view). Whether it is current is known, not assumed: every `beat`, and
 whenever somebody waits, the ends of all partitions are asked for in one request, and `age` counts
 from the last such moment that the reading has reached. Where the log ends before what was read, it
 was cut (an unclean leader) or made again: that partition is read anew, and until then the view is
@@ -19,19 +19,156 @@ Bounds: rebalances are kept for `keep` seconds and at most `most` a group; group
 with their last record.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fleet.clock import Clock
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
+from fleet.kafka_source.bounds import EARLIEST, LATEST, Where
+from fleet.kafka_source.broker_settings import AskedSessions, every_group, unsettled
+from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
-from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
-from fleet.log.readers.beside import Beside
 from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
-from fleet.log.readers.offsets_topic import TOPIC, Unreadable
+from fleet.log.records import TOPIC, Unreadable
+from fleet.model.rebalances import CoordinatorMove
+from fleet.model.sessions import SessionThen
 from fleet.system.closing import Closing
+
+if TYPE_CHECKING:
+    from fleet.log.readers.log_view import LogView
+
+
+# What a live view of groups needs and the offsets topic does not hold, asked beside it.
+#
+# Problem: sessions of KIP-848 groups are configuration, and when a classic round began nobody
+# writes down. Choice: one thread asks every second which groups are unsettled (one request to each
+# broker), and every few seconds for all sessions, sooner than a changed one can run out, so that a
+# departure is judged by what held then. No coordinator request is among them, and nothing here can
+# end the process. Cost: half a millisecond of CPU a second for each broker, and 0.2 s at the
+# start.
+
+
+_log = logging.getLogger("fleet")
+_EVERY: Final = 1.0
+_SESSIONS: Final = 5
+"""Sessions are asked for at one look in so many."""
+_BROKERS: Final = 30
+"""And brokers and all groups at one in so many."""
+_TIMEOUT: Final = 2.0
+
+
+class Beside(Closing):
+    """Asks from `start` to `close`, for a view that is told."""
+
+    def __init__(self, config: Mapping[str, Any], *, clock: Clock, view: "LogView") -> None:
+        self._view, self._clock = view, clock
+        self._sessions = AskedSessions(config, clock=clock)
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, on a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="beside-offsets", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10.0)
+        self._sessions.close()
+
+    def session(self, group: str, protocol: str, at: float) -> SessionThen | None:
+        """A group's session, for a member that was removed at that time."""
+        return self._sessions.of(group, protocol, at, live=True)
+
+    def _run(self) -> None:
+        looks, due, said = 0, self._clock.monotonic(), ""
+        while not self._ending.wait(max(0.0, due - self._clock.monotonic())):
+            due = max(due + _EVERY, self._clock.monotonic())
+            try:
+                self._look(anew=looks % _BROKERS == 0)
+                looks += 1
+                if looks % _SESSIONS == 0:
+                    self._sessions.ask(self._view.configured())
+            except NoAnswer:
+                looks = 0  # brokers may be others now
+            except Exception as error:  # noqa: BLE001 - what asks goes on, and says why not
+                looks, failed = 0, f"{type(error).__name__}: {error}"
+                if failed != said:
+                    _log.warning("starts and sessions of rebalances are not asked for: %s", failed)
+                said = failed
+
+    def _look(self, *, anew: bool) -> None:
+        if anew:
+            with self._sessions.connected() as connections:
+                told = every_group(connections, _TIMEOUT)
+            self._view.listed(told.groups)
+        with self._sessions.connected() as connections:
+            asked = self._clock.now()
+            found = unsettled(connections, _TIMEOUT)
+            answered = self._clock.now()
+        self._view.unsettled(found.groups, asked=asked, answered=answered, whole=found.whole)
+
+
+# Moves of coordinators: who leads each partition of `__consumer_offsets`, and since when.
+#
+# Problem: when a broker dies, all groups that it coordinated feel it, and no record of theirs says
+# so; forty alerts would have one cause that none of them names. Choice: each look asks for the
+# leader epochs of the topic's partitions (one Metadata request). An epoch that rose says that a
+# coordinator moved or started again, also where the same broker leads as before. A partition
+# without a leader is compared once it has one; what a broker that is behind says of the past is
+# not heard. Cost: needs Describe on the topic; where it is not allowed, or no broker answers,
+# nothing is said.
+
+
+class Coordinators(Closing):
+    """Looks again and again; not for several threads at once."""
+
+    def __init__(self, config: Mapping[str, Any], *, clock: Clock, timeout: float = 5.0) -> None:
+        self._net = Connections(config, client_id="fleet-coordinators")
+        self._clock = clock
+        self._timeout = timeout
+        self._known: dict[int, tuple[int, int]] = {}
+
+    def close(self) -> None:
+        """Let go of the connections; the next look makes new ones."""
+        self._net.close()
+
+    def look(self) -> CoordinatorMove | None:
+        """What moved since the last look; None where nothing did, or nobody can tell."""
+        try:
+            seen = self._leaders()
+        except NoAnswer:
+            return None
+        moved = {
+            partition: (self._known[partition][0], leader)
+            for partition, (leader, epoch) in seen.items()
+            if partition in self._known and epoch > self._known[partition][1]
+        }
+        self._known |= {n: now for n, now in seen.items() if n in moved or n not in self._known}
+        if not moved:
+            return None
+        return CoordinatorMove(
+            at=self._clock.now(),
+            partitions=len(moved),
+            of=len(self._known),
+            lost=tuple(sorted({before for before, _ in moved.values()})),
+            gained=tuple(sorted({after for _, after in moved.values()})),
+        )
+
+    def _leaders(self) -> dict[int, tuple[int, int]]:
+        """Partition → (leader, leader epoch), of partitions that have a leader now."""
+        (topic,) = self._net.metadata([TOPIC], self._timeout).topics
+        return {
+            part.partition_index: (part.leader_id, part.leader_epoch)
+            for part in topic.partitions
+            if part.leader_id >= 0 and part.leader_epoch >= 0
+        }
+
 
 _POLL: Final = 0.1
 _SOON: Final = 0.02

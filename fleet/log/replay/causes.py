@@ -16,12 +16,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fleet.errors import SchemaTooNew
-from fleet.log.record_types import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
+from fleet.log.records import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
 from fleet.log.replay.classic import ClassicReplay
-from fleet.log.replay.epochs import Epochs
-from fleet.log.replay.group_state import AskedCommits, ReplayedCommit, ReplayedGroup, ReplayedMember
-from fleet.log.replay.raw_epochs import typed
-from fleet.log.replay.round_starts import StartBounds
+from fleet.log.replay.epochs import Epochs, typed
+from fleet.log.replay.group_state import (
+    AskedCommits,
+    ReplayedCommit,
+    ReplayedGroup,
+    ReplayedMember,
+    StartBounds,
+)
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Known, MembershipSpan, Rebalance
 from fleet.model.sessions import AskSession
@@ -121,7 +125,7 @@ class Replay:
     def ask_start(self, find: Callable[..., StartBounds | None]) -> None:
         """Where bounds of a classic round's start are asked for: `find(after=, ended=)`.
 
-        See `fleet.log.replay.round_starts`; not kept.
+        See `fleet.log.replay.group_state`; not kept.
         """
         self._state.round_start = find
 

@@ -15,10 +15,9 @@ all joined at the record's `currentStateTimestamp`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fleet.log.record_types import ClassicMember, GroupMetadata
-from fleet.log.replay.group_state import ReplayedGroup, ReplayedMember
+from fleet.log.records import ClassicMember, GroupMetadata
+from fleet.log.replay.group_state import CLOSE_S, ReplayedGroup, ReplayedMember
 from fleet.log.replay.reasons import GenerationChange, Reason, Silence, of_generation
-from fleet.log.replay.round_starts import CLOSE_S
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
 

@@ -26,11 +26,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
-from fleet.log.record_types import OffsetCommit, Record, Tombstone, Undecoded
+from fleet.log.records import OffsetCommit, Record, Tombstone, Undecoded
 from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
-from fleet.model.counted import Counted
-from fleet.model.rebalances import Rebalance
+from fleet.model.rebalances import Counted, Rebalance
 from fleet.model.sessions import AskSession, never_asked
 
 _GAPS = 20

@@ -14,14 +14,16 @@ share partitions or own tasks, so nothing is said to move.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fleet.log.record_types import (
+from fleet.log.records import (
     AssignmentEpoch,
     ConsumerGroupEpoch,
     ConsumerGroupMember,
     CurrentAssignment,
+    Cursor,
+    Malformed,
     Raw,
     Record,
     TargetAssignment,
@@ -35,16 +37,177 @@ from fleet.log.replay.group_state import (
     ReplayedMember,
     kept_under,
 )
-from fleet.log.replay.pending import Open
-from fleet.log.replay.reasons import (
-    EpochChange,
-    Reason,
-    Silence,
-    of_assignment,
-    of_epoch,
-)
+from fleet.log.replay.reasons import EpochChange, Reason, Silence, of_assignment, of_epoch
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
+
+# A KIP-848 rebalance whose end is not known yet, and its form beside the history's tables.
+#
+# Problem: an assignment is computed at once and its members follow one by one, over minutes, while
+# the reader may stop. Choice: what is known so far as a value, with those who are waited for.
+# Cost: its JSON form is written out by hand, since it outlives a release.
+
+
+_KEPT_PENDING: Final = (
+    *("protocol", "number", "before", "incarnation", "started_at", "start_known", "ended_at"),
+    *("end_known", "cause", "confidence", "also", "joined", "left", "replaced", "members"),
+    *("assignor", "log_partition", "log_offset"),
+)
+
+
+@dataclass(slots=True)
+class Open:
+    """A rebalance whose end is not known yet."""
+
+    rebalance: Rebalance
+    waiting: set[str]
+    moved: set[TopicPartition] = field(default_factory=set)
+
+    def ended(self, at: float, known: Known = Known.RECORD) -> Rebalance:
+        """As a value, ended then."""
+        return replace(
+            self.rebalance, ended_at=at, end_known=known, moved=tuple(sorted(self.moved))
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """For JSON: all but what is not kept (`Rebalance.resubscribed`, `added`)."""
+        r = self.rebalance
+        return {
+            "protocol": r.protocol,
+            "number": r.number,
+            "before": r.before,
+            "incarnation": r.incarnation,
+            "started_at": r.started_at,
+            "start_known": r.start_known,
+            "ended_at": r.ended_at,
+            "end_known": r.end_known,
+            "cause": r.cause,
+            "confidence": r.confidence,
+            "also": list(r.also),
+            "joined": list(r.joined),
+            "left": list(r.left),
+            "replaced": list(r.replaced),
+            "members": r.members,
+            "assignor": r.assignor,
+            "log_partition": r.log_partition,
+            "log_offset": r.log_offset,
+            "waiting": sorted(self.waiting),
+            "moved": [[tp.topic, tp.partition] for tp in sorted(self.moved)],
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any], group: ReplayedGroup) -> "Open":
+        """What `as_json` gave."""
+        values = kept_under(_KEPT_PENDING, kept)
+        rebalance = Rebalance(
+            cluster=group.cluster,
+            group=group.group,
+            **{
+                **values,
+                "start_known": Known(values["start_known"]),
+                "end_known": Known(values["end_known"]),
+                "cause": Cause(values["cause"]),
+                "confidence": Confidence(values["confidence"]),
+                "also": tuple(Cause(each) for each in values["also"]),
+                **{name: tuple(values[name]) for name in ("joined", "left", "replaced")},
+            },
+        )
+        moved = {TopicPartition(topic, number) for topic, number in kept["moved"]}
+        return cls(rebalance, set(kept["waiting"]), moved)
+
+
+# Share and streams groups' records in the shape of KIP-848's, as far as rebalances need them.
+#
+# Problem: their values are not taken apart by the decoder, but their groups rebalance too.
+# Choice: their epochs, members and states are the first fields of values that begin like
+# KIP-848's; they are read here, and what follows is left. A streams member's states count from 1
+# (KIP-1071: 1 stable, 2 unrevoked, 3 unreleased), those of the others from 0. Cost: no
+# assignments, so nothing is said to move.
+
+
+def typed(record: Record) -> Record | None:
+    """A record that says something of epochs or members; None for any other."""
+    if not isinstance(record, Raw):
+        return record
+    try:
+        return _typed(record)
+    except Malformed:
+        return None
+
+
+def _typed(record: Raw) -> Record | None:
+    data = Cursor(record.value)
+    if data.i16() != 0:
+        return None
+    kind, place = record.type, (record.offset, record.timestamp_ms, record.type)
+    offset, at, _ = place
+    if kind in {11, 17}:
+        return ConsumerGroupEpoch(
+            offset=offset,
+            timestamp_ms=at,
+            type=kind,
+            group=record.group,
+            epoch=data.i32(),
+            metadata_hash=data.i64(),
+        )
+    if kind in {12, 20}:
+        return AssignmentEpoch(
+            offset=offset,
+            timestamp_ms=at,
+            type=kind,
+            group=record.group,
+            epoch=data.i32(),
+            assignment_timestamp_ms=None,
+        )
+    if kind == 15:
+        return record
+    if kind in {10, 19}:
+        return _member(record, data)
+    if kind in {14, 22}:
+        return CurrentAssignment(
+            offset=offset,
+            timestamp_ms=at,
+            type=kind,
+            group=record.group,
+            member_id=_member_id(record),
+            epoch=data.i32(),
+            previous_epoch=data.i32(),
+            state=data.i8() - (1 if kind == 22 else 0),
+            assigned={},
+            revoking={},
+        )
+    return None
+
+
+def _member(record: Raw, data: Cursor) -> Record:
+    streams = record.type == 19
+    instance_id = data.text_or_none(flexible=True) if streams else None
+    rack_id = data.text_or_none(flexible=True)
+    client_id, host = data.text(flexible=True), data.text(flexible=True)
+    topics = () if streams else data.items(lambda: data.text(flexible=True), flexible=True)
+    return ConsumerGroupMember(
+        offset=record.offset,
+        timestamp_ms=record.timestamp_ms,
+        type=record.type,
+        group=record.group,
+        member_id=_member_id(record),
+        instance_id=instance_id,
+        rack_id=rack_id,
+        client_id=client_id,
+        client_host=host,
+        topics=topics,
+        regex=None,
+        rebalance_timeout_ms=data.i32() if streams else -1,
+        server_assignor=None,
+    )
+
+
+def _member_id(record: Raw) -> str:
+    key = Cursor(record.key)
+    key.i16()
+    key.text()
+    return key.text()
+
 
 PROTOCOLS: Final[Mapping[int, str]] = {
     **dict.fromkeys((3, 4, 5, 6, 7, 8, 16), "consumer"),

@@ -10,21 +10,171 @@ ways than being cut short.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 from fleet.log import encoding
-from fleet.sim.coordinator.classic_state import (
-    BEFORE,
-    ClassicState,
-    IllegalTransition,
-    UnexpectedRequest,
-)
 from fleet.sim.coordinator.requests import (
+    ErrorCode,
     GroupRecord,
     JoinGroupMember,
     JoinGroupProtocol,
 )
-from fleet.sim.hashing.hash_order import HashOrder
+from fleet.sim.hashing import HashOrder
+from fleet.sim.timers import Timers
+
+# The states of a classic group, and which may follow which.
+#
+# States, moves and their causes as in org.apache.kafka.coordinator.group.classic (4.3.1).
+
+
+class ClassicState(StrEnum):
+    """What a classic group is at.
+
+    EMPTY: nobody is in it; offsets may be.
+      action: members may join; everything else is from an unknown member, but for commits
+        without a generation
+      transitions: a member joins => PREPARING_REBALANCE; unloaded or deleted => DEAD
+    PREPARING_REBALANCE: it waits until its members have joined anew.
+      action: park JoinGroup; heartbeats and SyncGroup hear REBALANCE_IN_PROGRESS; commits of the
+        last generation are taken
+      transitions: all have joined, or time is up => COMPLETING_REBALANCE; nobody is left => EMPTY;
+        unloaded => DEAD
+    COMPLETING_REBALANCE: the new generation waits for its leader's assignment.
+      action: park SyncGroup; heartbeats are fine; commits hear REBALANCE_IN_PROGRESS
+      transitions: the assignment is durable => STABLE; someone joins, leaves, fails, does not
+        sync in time, or the write fails => PREPARING_REBALANCE; unloaded => DEAD
+    STABLE: everyone has an assignment.
+      action: heartbeats are fine; SyncGroup gets the assignment again; a follower that joins
+        unchanged, and a static member that comes back, get the current generation
+      transitions: a new or changed member or the leader joins, someone leaves or fails
+        => PREPARING_REBALANCE; unloaded => DEAD
+    DEAD: this coordinator has it no more.
+      action: every request hears COORDINATOR_NOT_AVAILABLE
+      transitions: none
+    """
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+BEFORE: Final[Mapping[ClassicState, frozenset[ClassicState]]] = {
+    ClassicState.EMPTY: frozenset({ClassicState.PREPARING_REBALANCE}),
+    ClassicState.PREPARING_REBALANCE: frozenset(
+        {ClassicState.STABLE, ClassicState.COMPLETING_REBALANCE, ClassicState.EMPTY}
+    ),
+    ClassicState.COMPLETING_REBALANCE: frozenset({ClassicState.PREPARING_REBALANCE}),
+    ClassicState.STABLE: frozenset({ClassicState.COMPLETING_REBALANCE}),
+    ClassicState.DEAD: frozenset(ClassicState),
+}
+"""State → the states that it may follow."""
+
+
+class IllegalTransition(RuntimeError):
+    """A group was to make a move that there is not: the model is wrong, and tells the story."""
+
+    def __init__(
+        self, group: str, state: ClassicState, target: ClassicState, story: Iterable[str]
+    ) -> None:
+        allowed = ", ".join(sorted(BEFORE[target]))
+        lines = "\n  ".join(story)
+        super().__init__(
+            f"group {group} is {state} and cannot become {target}, which follows {allowed}; "
+            f"what led there:\n  {lines}"
+        )
+
+
+class UnexpectedRequest(Exception):
+    """Where Kafka's coordinator throws what it has no error code for: UNKNOWN_SERVER_ERROR."""
+
+
+# What a group has around it: time, timers, settings, parked requests, ids for new members.
+
+
+class CoordinatorConfig(NamedTuple):
+    """A broker's settings, with Kafka's defaults; milliseconds."""
+
+    initial_rebalance_delay: int = 3_000
+    """group.initial.rebalance.delay.ms"""
+    max_size: int = 2**31 - 1
+    """group.max.size"""
+    min_session_timeout: int = 6_000
+    """group.min.session.timeout.ms"""
+    max_session_timeout: int = 1_800_000
+    """group.max.session.timeout.ms"""
+    new_member_join_timeout: int = 300_000
+    """Of a new member that is parked; a constant of Kafka's."""
+    retention_check_interval: int = 600_000
+    """offsets.retention.check.interval.ms"""
+    offsets_retention: int = 7 * 24 * 3_600_000
+    """offsets.retention.minutes"""
+    metadata_max_bytes: int = 4_096
+    """offset.metadata.max.bytes"""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """Records to write; what was decided counts when they are durable."""
+
+    records: tuple[GroupRecord, ...]
+    done: Callable[[ErrorCode], None]
+    """Called with NONE when they are durable, else with why the write failed."""
+    learnt: bool = False
+    """The coordinator learns its decision from these records, as one that loads them does."""
+
+
+Decision = PendingWrite | None
+"""None: nothing to write."""
+
+
+def nothing_done(error: ErrorCode) -> None:
+    """Of a write that nobody waits for."""
+
+
+@dataclass(slots=True, eq=False)
+class Surroundings:
+    """Shared by all groups of a coordinator."""
+
+    config: CoordinatorConfig
+    uuids: Iterator[str]
+    """Each new member's id ends with one."""
+    now: int = 0
+    timers: Timers[Callable[[], Decision]] = field(default_factory=Timers)
+    answers: dict[int, Any] = field(default_factory=dict)
+    """Given since they were taken last, by the number of the request."""
+    parked: set[int] = field(default_factory=set)
+    """Requests without an answer."""
+
+    def answer(self, ticket: int | None, response: Any) -> None:
+        """The first answer to a request goes out, later ones are lost."""
+        if ticket is not None and ticket in self.parked:
+            self.parked.discard(ticket)
+            self.answers[ticket] = response
+
+    def schedule(self, key: str, delay: int, action: Callable[[], Decision]) -> None:
+        """Set a timer, from now on."""
+        self.timers.schedule(key, self.now + delay, action)
+
+
+_OF_WRITES = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def told(error: ErrorCode) -> ErrorCode:
+    """What a member is told of a write that failed so."""
+    return _OF_WRITES.get(error, error)
+
 
 _STORY = 20
 """Moves that an illegal one is told with."""

@@ -16,16 +16,15 @@ run to run; here it is theirs.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from fleet.sim.coordinator import consumer_leaving, consumer_regexes
-from fleet.sim.coordinator.consumer_heartbeat import LOOK_AGAIN_MS, heartbeat
-from fleet.sim.coordinator.consumer_member import AWAY, LEFT, ConsumerMemberState
+from fleet.sim.coordinator import consumer_heartbeat, consumer_shard
+from fleet.sim.coordinator.consumer_group import AWAY, LEFT, ConsumerMemberState
+from fleet.sim.coordinator.consumer_heartbeat import LOOK_AGAIN_MS, check, heartbeat
 from fleet.sim.coordinator.consumer_records import ConsumerRecord
 from fleet.sim.coordinator.consumer_shard import (
     BROKER_DEFAULTS,
     ConsumerGroupSettings,
     ConsumerShard,
 )
-from fleet.sim.coordinator.heartbeat_checks import check
 from fleet.sim.coordinator.request_refusals import RequestRefused
 from fleet.sim.coordinator.requests import (
     Client,
@@ -66,7 +65,7 @@ class ConsumerCoordinator:
         try:
             check(asked, self.shard.settings.assignors)
             if asked.member_epoch in (LEFT, AWAY):
-                answer, records = consumer_leaving.leave(self.shard, asked)
+                answer, records = consumer_shard.leave(self.shard, asked)
             else:
                 answer, records = heartbeat(self.shard, asked, client)
         except RequestRefused as refused:
@@ -77,7 +76,7 @@ class ConsumerCoordinator:
     def leave_group(self, asked: LeaveGroupRequest) -> LeaveGroupResponse:
         """Members are taken out by an administrator."""
         try:
-            answer, records = consumer_leaving.leave_many(self.shard, asked)
+            answer, records = consumer_shard.leave_many(self.shard, asked)
         except RequestRefused as refused:
             code = int(refused.code)
             refusals = [MemberResponse(*leaver, code) for leaver in asked.members]
@@ -88,7 +87,7 @@ class ConsumerCoordinator:
     def delete_group(self, group: str) -> int:
         """The group goes, if it is empty; Kafka's error code, 0 for none."""
         try:
-            records = consumer_leaving.deleted(self.shard, group)
+            records = consumer_shard.deleted(self.shard, group)
         except RequestRefused as refused:
             return int(refused.code)
         self._write(records)
@@ -99,9 +98,9 @@ class ConsumerCoordinator:
         while (due := self.shard.timers.take(until)) is not None:
             self.shard.now = max(self.shard.now, due.deadline)
             if due.action is None:
-                self._write(consumer_leaving.cleaned_up(self.shard))
+                self._write(consumer_shard.cleaned_up(self.shard))
             else:
-                self._write(consumer_leaving.expired(self.shard, due.action))
+                self._write(consumer_shard.expired(self.shard, due.action))
             yield due.key
         self.shard.now = max(self.shard.now, until)
 
@@ -114,8 +113,8 @@ class ConsumerCoordinator:
             group = shard.groups.by_id.get(group_id)
             if group is None:
                 continue
-            answers = consumer_regexes.resolved(regexes, shard.image, shard.now)
-            epoch, records = consumer_regexes.taken_up(group, answers, shard.image)
+            answers = consumer_heartbeat.resolved(regexes, shard.image, shard.now)
+            epoch, records = consumer_heartbeat.taken_up(group, answers, shard.image)
             if epoch is not None:
                 group.has_looked(shard.now + LOOK_AGAIN_MS, epoch)
             self._write(records)

@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from fleet.log import encoding
-from fleet.sim.assignors.applicants import Target
-from fleet.sim.coordinator.consumer_member import ConsumerMember, Owned
+from fleet.sim.assignors import Target
+from fleet.sim.coordinator.consumer_group import ConsumerMember, Owned
 
 EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
 """Record types: the first two bytes of a key."""

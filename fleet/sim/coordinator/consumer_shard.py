@@ -1,15 +1,204 @@
 """What a coordinator of KIP-848 groups has at hand: groups, topics, timers, settings, the time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from fleet.sim.coordinator.consumer_group import EpochGroup
-from fleet.sim.coordinator.consumer_groups import ConsumerGroups
-from fleet.sim.coordinator.consumer_member import ConsumerMember
-from fleet.sim.coordinator.topic_image import TopicImage
+from fleet.sim.assignors import Target
+from fleet.sim.coordinator.consumer_group import (
+    AWAY,
+    LEFT,
+    BrokenLog,
+    ConsumerMember,
+    ConsumerMemberState,
+    EpochGroup,
+    Owned,
+    Resolved,
+    counted,
+)
+from fleet.sim.coordinator.consumer_records import (
+    CURRENT,
+    EPOCH,
+    MEMBER,
+    PARTITION_METADATA,
+    REGEX,
+    TARGET,
+    TARGET_EPOCH,
+    ConsumerRecord,
+    CurrentValue,
+    EpochValue,
+    Listed,
+    MemberValue,
+    OldMetadataValue,
+    RegexValue,
+    TargetEpochValue,
+    TargetValue,
+)
+from fleet.sim.coordinator.request_refusals import (
+    RequestRefused,
+    fenced_instance,
+    group_is_not_empty,
+    no_group,
+    unknown_instance,
+    unknown_member,
+)
+from fleet.sim.coordinator.requests import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ErrorCode,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+)
+from fleet.sim.coordinator.topic_image import TopicImage, group_hash
+from fleet.sim.hashing import HashOrder, SlotOrder
 from fleet.sim.timers import Timers
+
+# All KIP-848 groups of a coordinator, as their records make them.
+#
+# Problem: what a coordinator decides and what one that takes over reads must lead to the same
+# state. Choice: both go through `apply`, record by record. Cost: none but the detour.
+
+
+class ConsumerGroups:
+    """Groups by id."""
+
+    def __init__(self) -> None:
+        self.by_id: SlotOrder[str, EpochGroup] = SlotOrder()
+
+    def group(self, group_id: str) -> EpochGroup:
+        """A group. Raises RequestRefused (GROUP_ID_NOT_FOUND)."""
+        found = self.by_id.get(group_id)
+        if found is None:
+            raise no_group(group_id)
+        return found
+
+    def member(self, group: EpochGroup, member_id: str) -> ConsumerMember:
+        """A member of it. Raises RequestRefused (UNKNOWN_MEMBER_ID)."""
+        found = group.members.get(member_id)
+        if found is None:
+            raise unknown_member(group.id, member_id)
+        return found
+
+    def take_up(self, records: Iterable[ConsumerRecord]) -> None:
+        """Applies the records of one event, and says where each group stands then.
+
+        Raises BrokenLog for records that contradict each other.
+        """
+        touched: dict[str, EpochGroup] = {}
+        for record in records:
+            self.apply(record)
+            group = self.by_id.get(record.group)
+            if group is not None:
+                touched[group.id] = group
+        for group in touched.values():
+            if group.id in self.by_id:
+                group.settle()
+
+    def apply(self, record: ConsumerRecord) -> None:
+        """One record; a tombstone of what is not there is none of anything."""
+        group = self.by_id.get(record.group)
+        if group is None:
+            if record.value is None:
+                return
+            group = self.by_id[record.group] = EpochGroup(record.group)
+        value = record.value
+        if value is None:
+            self._without(group, record)
+        elif isinstance(value, EpochValue):
+            group.set_epoch(value.epoch, value.metadata_hash)
+        elif isinstance(value, TargetEpochValue):
+            group.set_target_epoch(value.epoch, value.computed_ms)
+        elif isinstance(value, RegexValue):
+            topics: HashOrder[str, None] = HashOrder.collected(value.topics, None)
+            resolved = Resolved(topics, value.version, value.resolved_ms)
+            group.set_resolved(str(record.about), resolved)
+        elif isinstance(value, TargetValue):
+            group.set_target(str(record.about), _target(value))
+        elif isinstance(value, OldMetadataValue):
+            group.has_old_metadata = True
+        else:
+            old = group.members.get(str(record.about)) or ConsumerMember(id=str(record.about))
+            group.set_member(_as_told(old, value))
+
+    def _without(self, group: EpochGroup, record: ConsumerRecord) -> None:
+        about = str(record.about)
+        if record.type == EPOCH:
+            self._delete(group)
+        elif record.type == REGEX:
+            group.set_resolved(about, None)
+        elif record.type == PARTITION_METADATA:
+            group.has_old_metadata = False
+        elif record.type == TARGET:
+            group.remove_target(about)
+        elif record.about is None:
+            if group.targets:
+                raise _contradiction(group, "its target epoch went before its targets")
+            group.set_target_epoch(-1, 0)
+        elif about in group.members:
+            self._without_member(group, group.members[about], record.type)
+
+    def _without_member(self, group: EpochGroup, member: ConsumerMember, kind: int) -> None:
+        if kind != MEMBER:
+            nothing: Owned = HashOrder()
+            gone = member.having(
+                epoch=LEFT, previous_epoch=LEFT, assigned=nothing, revoking=HashOrder()
+            )
+            group.set_member(gone)
+            return
+        if member.epoch != LEFT:
+            raise _contradiction(group, f"member {member.id} went before what it owned")
+        if member.id in group.targets:
+            raise _contradiction(group, f"member {member.id} went before its target")
+        group.remove_member(member.id)
+
+    def _delete(self, group: EpochGroup) -> None:
+        if group.members or group.targets or group.target_epoch != -1:
+            raise _contradiction(group, "it went before its members and their targets")
+        group.settle(deleted=True)
+        del self.by_id[group.id]
+
+
+def _contradiction(group: EpochGroup, why: str) -> BrokenLog:
+    return BrokenLog(f"group {group.id}: {why}; the log has lost a record in between")
+
+
+def _target(value: TargetValue) -> Target:
+    found: Target = HashOrder()
+    for topic, partitions in value.partitions:
+        found[topic] = HashOrder.collected(partitions, None, len(partitions))
+    return found
+
+
+def _owned(listed: Listed) -> Owned:
+    found: Owned = HashOrder()
+    for topic, partitions, epochs in listed:
+        each: HashOrder[int, int] = HashOrder()
+        each.put_each(dict(zip(partitions, epochs, strict=True)))
+        found[topic] = each
+    return found
+
+
+def _as_told(old: ConsumerMember, value: MemberValue | CurrentValue) -> ConsumerMember:
+    if isinstance(value, CurrentValue):
+        return old.having(
+            epoch=value.epoch,
+            previous_epoch=value.previous_epoch,
+            state=ConsumerMemberState.of(value.state),
+            assigned=_owned(value.assigned),
+            revoking=_owned(value.revoking),
+        )
+    return old.having(
+        instance=value.instance,
+        rack=value.rack,
+        client=value.client,
+        host=value.host,
+        topics=HashOrder.collected(value.topics, None, len(value.topics)),
+        regex=value.regex,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        assignor=value.assignor,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +278,161 @@ def _session(group: str, member: str) -> tuple[str, Expiry]:
 
 def _rebalance(group: str, member: str) -> str:
     return f"rebalance-timeout-{group}-{member}"
+
+
+# Members of KIP-848 groups that go: for good, for a while, by a timer, or by an administrator.
+#
+# Whoever goes for good takes its target with it and raises the group epoch, once for all who go by
+# one request. A static member that goes for a while (-2) keeps what it has until its session
+# ends: whoever comes with its instance id inherits it, and nothing is moved.
+
+
+Records = list[ConsumerRecord]
+
+
+def leave(
+    shard: ConsumerShard, asked: ConsumerGroupHeartbeatRequest
+) -> tuple[ConsumerGroupHeartbeatResponse, Records]:
+    """A heartbeat of epoch -1 or -2. Raises RequestRefused for a member that is not there."""
+    group = shard.groups.group(asked.group_id)
+    answer = ConsumerGroupHeartbeatResponse(
+        member_id=asked.member_id, member_epoch=asked.member_epoch
+    )
+    if asked.instance_id is None:
+        member = shard.groups.member(group, asked.member_id)
+    else:
+        member = static_member(group, asked.instance_id, asked.member_id)
+        if asked.member_epoch == AWAY:
+            return answer, [_current(group, _away(member))]
+    return answer, removed(shard, group, [member])
+
+
+def static_member(group: EpochGroup, instance: str, member_id: str) -> ConsumerMember:
+    """The member of an instance id, if it has that id; an empty id is that of any.
+
+    Raises RequestRefused (UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID).
+    """
+    member = group.static_member(instance)
+    if member is None:
+        raise unknown_instance(group.id, instance)
+    if member_id and member.id != member_id:
+        raise fenced_instance(instance, member_id, member.id)
+    return member
+
+
+def leave_many(
+    shard: ConsumerShard, asked: LeaveGroupRequest
+) -> tuple[LeaveGroupResponse, Records]:
+    """LeaveGroup, as administrators use it: each member with its own answer, one new epoch.
+
+    Raises RequestRefused for a group that is not there.
+    """
+    try:
+        group = shard.groups.group(asked.group_id)
+    except RequestRefused as refused:
+        raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, refused.why) from refused
+    leaving: dict[str, ConsumerMember] = {}
+    answers = []
+    for leaver in asked.members:
+        error = 0
+        try:
+            if leaver.group_instance_id is None:
+                member = shard.groups.member(group, leaver.member_id)
+            else:
+                member = static_member(group, leaver.group_instance_id, leaver.member_id)
+            leaving[member.id] = member
+        except RequestRefused as refused:
+            error = int(refused.code)
+        answers.append(MemberResponse(leaver.member_id, leaver.group_instance_id, error))
+    records = removed(shard, group, list(leaving.values())) if leaving else []
+    return LeaveGroupResponse(members=tuple(answers)), records
+
+
+def expired(shard: ConsumerShard, expiry: Expiry) -> Records:
+    """A member's timer went off: it goes, but for one that has left the epoch it was to leave."""
+    try:
+        group = shard.groups.group(expiry.group)
+        member = shard.groups.member(group, expiry.member)
+    except RequestRefused:
+        return []
+    if expiry.epoch is not None and member.epoch != expiry.epoch:
+        return []
+    return removed(shard, group, [member])
+
+
+def removed(shard: ConsumerShard, group: EpochGroup, members: Iterable[ConsumerMember]) -> Records:
+    """The records by which members go for good; their timers go at once."""
+    records: Records = []
+    topics = dict(group.topics)
+    users: HashOrder[str, int] = HashOrder()
+    for member in members:
+        records += without(group, member)
+        counted(topics, member.topics, by_name=-1)
+        if member.subscribed_regex:
+            users.put_first(member.subscribed_regex, users.get(member.subscribed_regex, 0) + 1)
+    for regex, count in users.items():
+        if group.regexes.get(regex, 0) == count:
+            records.append(ConsumerRecord(REGEX, group.id, regex, None))
+            if regex in group.resolved:
+                counted(topics, group.resolved[regex].topics, by_regex=-1)
+    value = EpochValue(group.epoch + 1, group_hash(topics, shard.image))
+    records.append(ConsumerRecord(EPOCH, group.id, None, value))
+    for member in members:
+        shard.expect_nothing(group, member.id)
+    return records
+
+
+def without(group: EpochGroup, member: ConsumerMember) -> Records:
+    """The tombstones of a member."""
+    kinds = (CURRENT, TARGET, MEMBER)
+    return [ConsumerRecord(kind, group.id, member.id, None) for kind in kinds]
+
+
+def replaced(group: EpochGroup, old: ConsumerMember, new: ConsumerMember) -> Records:
+    """A static member comes back under another id and takes all that was its own."""
+    target = TargetValue.of(group.targets.get(old.id, HashOrder()))
+    return [
+        *without(group, old),
+        ConsumerRecord(MEMBER, group.id, new.id, MemberValue.of(new)),
+        ConsumerRecord(TARGET, group.id, new.id, target),
+        _current(group, new),
+    ]
+
+
+def deleted(shard: ConsumerShard, group_id: str) -> Records:
+    """DeleteGroups of one. Raises RequestRefused (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP)."""
+    group = shard.groups.group(group_id)
+    if group.members:
+        raise group_is_not_empty(group_id, len(group.members))
+    return _deletion(group)
+
+
+def cleaned_up(shard: ConsumerShard) -> Records:
+    """Empty groups go, as they have no offsets here; the next look is set."""
+    groups = [group for group in shard.groups.by_id.values() if not group.members]
+    shard.expect_cleanup()
+    return [record for group in groups for record in _deletion(group)]
+
+
+def _deletion(group: EpochGroup) -> Records:
+    return [
+        ConsumerRecord(TARGET_EPOCH, group.id, None, None),
+        *(ConsumerRecord(REGEX, group.id, regex, None) for regex in group.resolved),
+        ConsumerRecord(PARTITION_METADATA, group.id, None, None),
+        ConsumerRecord(EPOCH, group.id, None, None),
+    ]
+
+
+def _current(group: EpochGroup, member: ConsumerMember) -> ConsumerRecord:
+    return ConsumerRecord(CURRENT, group.id, member.id, CurrentValue.of(member))
+
+
+def _away(member: ConsumerMember) -> ConsumerMember:
+    """Gone for a while: it keeps what it was assigned, as if from ever; what it gave up is free."""
+    kept: Owned = HashOrder()
+    for topic, partitions in member.assigned.items():
+        each: HashOrder[int, int] = HashOrder()
+        for partition in partitions:
+            each[partition] = 0
+        kept[topic] = each
+    return member.having(epoch=AWAY, revoking=HashOrder(), assigned=kept)

@@ -1,6 +1,6 @@
 """What a coordinator of KIP-848 groups says instead of doing what was asked."""
 
-from fleet.sim.coordinator.error_codes import ErrorCode
+from fleet.sim.coordinator.requests import ErrorCode
 
 
 class RequestRefused(Exception):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from fleet.sim.hashing.xxh3 import xxh3_64
+from fleet.sim.hashing import xxh3_64
 
 _MAGIC: Final = b"\x00"
 

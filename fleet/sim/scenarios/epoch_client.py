@@ -13,15 +13,14 @@ again: a stuck member is missed at its session timeout.
 
 from typing import Any
 
-from fleet.sim.coordinator.consumer_member import AWAY, LEFT
-from fleet.sim.coordinator.error_codes import ErrorCode
+from fleet.sim.coordinator.consumer_group import AWAY, LEFT
 from fleet.sim.coordinator.requests import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    ErrorCode,
     TopicPartitions,
 )
-from fleet.sim.scenarios.coordinator_sides import TOPIC_ID
-from fleet.sim.scenarios.member_blobs import TOPIC
+from fleet.sim.scenarios.coordinator_sides import TOPIC, TOPIC_ID
 from fleet.sim.scenarios.simulated_client import (
     GROUP,
     LOOK_UP_EVERY_MS,

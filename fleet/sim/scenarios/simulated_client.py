@@ -14,8 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet.errors import FleetError
-from fleet.sim.coordinator.error_codes import ErrorCode
-from fleet.sim.coordinator.requests import MemberIdentity
+from fleet.sim.coordinator.requests import ErrorCode, MemberIdentity
 from fleet.sim.scenarios.group_story import Scenario
 
 if TYPE_CHECKING:

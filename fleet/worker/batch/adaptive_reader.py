@@ -25,12 +25,10 @@ from fleet.clock import Clock
 from fleet.config.spec import BatchSpec
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
-from fleet.worker.batch.batch_bound import BatchBound
 from fleet.worker.batch.batch_reader import Prepared
-from fleet.worker.batch.batches import InlineBatch, InlineReading
+from fleet.worker.batch.batches import BatchBound, InlineBatch, InlineReading
 from fleet.worker.batch.columnar import Columnar
-from fleet.worker.batch.partition_ends import PartitionEnds
-from fleet.worker.batch.ranges import NamedBatch, Ranges
+from fleet.worker.batch.ranges import NamedBatch, PartitionEnds, Ranges
 
 ENTER: Final = 3
 """Times batch.inline: from so many waiting records on, ranges."""

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from fleet.kafka_source.batch_fetcher import BatchFetcher, Fetched
+from fleet.kafka_source.bounds import Where
 from fleet.kafka_source.columns import Tell, table_of_pieces
-from fleet.kafka_source.list_offsets import Where
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.tasks import READ_TIMEOUT, read_ranges
 

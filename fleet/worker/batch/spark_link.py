@@ -35,7 +35,7 @@ from fleet.errors import Unreachable
 from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import text_of
 from fleet.system import class_sharing, spark_python
-from fleet.system.home_processes import CONNECT
+from fleet.system.processes import CONNECT
 from fleet.worker.batch.pandas_on_demand import pandas_on_demand
 
 _POLL: Final = 0.2

@@ -9,25 +9,213 @@ begins the other partitions again at their committed offsets, too (their prepare
 twice, never processed twice).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import Clock
+from fleet.errors import Unreachable
 from fleet.model import TopicPartition
-from fleet.slots import DAMAGED
-from fleet.worker.batch.batch_run import Damage
+from fleet.slots import DAMAGED, Quarantine
+from fleet.slots.store import Store
+from fleet.worker.batch.executor import Damage
+from fleet.worker.batch.ranges import listed_or_none
 from fleet.worker.events import Events, names
-from fleet.worker.member.fetch_watch import FetchWatch
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol
-from fleet.worker.offsets.assigning import Assigner
-from fleet.worker.offsets.leader_watch import LeaderWatch
-from fleet.worker.offsets.start_positions import Start, absent
-from fleet.worker.offsets.topics import DescribedTopic
+from fleet.worker.offsets.assigning import Assigner, DescribedTopic, Start, absent
+
+# Notices partitions of a topic made again that are not fetched, though records wait [50].
+#
+# Problem: *seen* (4.3.1, librdkafka 2.16.1): a topic that is made again begins at leader epoch 0,
+# and a consumer that knew a higher one of its name fetches nothing of it, wherever it is assigned
+# or subscribed anew; a new consumer reads it at once (tests/faults/test_plain_members.py). Choice:
+# where a topic is another than the one that this consumer began, nothing has come of a partition
+# for three seconds, and its leader tells of records behind its start, the member joins once more
+# with a new consumer. Cost: a static member's costs no rebalance, a dynamic one leaves and joins;
+# those who own nothing of the topic do nothing, and so does everybody where leaders never changed.
+
+
+_EVERY: Final = 1.0
+_PATIENCE: Final = 3.0
+"""Seconds: a fetch that finds nothing is answered within half a second (fetch.wait.max.ms)."""
+Ask = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Any]]
+"""Starts to ask where partitions end; futures by partition."""
+
+
+class FetchWatch:
+    """Of one consumer, on its thread."""
+
+    def __init__(self, ask: Ask, *, clock: Clock) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._due = 0.0
+        self._since: dict[TopicPartition, float] = {}
+        self._asked: Mapping[TopicPartition, Any] = {}
+
+    def stalled(self, silent: Callable[[], Mapping[TopicPartition, int]]) -> str | None:
+        """Which partition is not fetched, in a sentence; None where that is not known of any.
+
+        silent: see BatchReader; asked once a second at most.
+        """
+        now = self._clock.monotonic()
+        if now < self._due:
+            return None
+        self._due = now + _EVERY
+        at = silent()
+        self._since = {tp: self._since.get(tp, now) for tp in at}
+        late = [tp for tp, since in self._since.items() if now - since >= _PATIENCE]
+        if not all(future.done() for future in self._asked.values()):
+            return None
+        answers, self._asked = self._asked, {}
+        for tp in sorted(answers.keys() & set(late)):
+            end = listed_or_none(answers[tp])
+            if end is not None and end > at[tp]:
+                return (
+                    f"topic {tp.topic} was made again, and nothing of {tp} is fetched, though it "
+                    f"has records from {at[tp]} to {end - 1}: joining once more with a new consumer"
+                )
+        if late:
+            self._asked = self._ask(late)
+        return None
+
+
+# Quarantined partitions, kept beside the slots: they outlive a handover, not a revision [9].
+#
+# Problem: in a roll two revisions run side by side, and the store's marks are of both. Choice: a
+# revision ends another one's mark where it is assigned that partition, and is the one to try it; a
+# mark of a partition that others own is theirs. A mark that is not about code but about the log
+# (records that are gone or damaged, a commit beyond the end) outlives revisions, too: by the next
+# roll the log may have grown beyond the commit, and nothing else tells that what came before was
+# never read. `skip` reads on at a damaged record batch, and passes over it if it still is.
+# Cost: a mark stays until its partition is assigned.
+
+
+class Marked(NamedTuple):
+    """What marks say of partitions that were just assigned."""
+
+    stopped: frozenset[TopicPartition]
+    skipped: frozenset[TopicPartition]
+    """Those whose committed offset lay beyond the end: they go on at the log's start."""
+
+
+class QuarantinedPartitions:
+    """One worker's view of its group's marks; a silent store leaves what is known."""
+
+    def __init__(
+        self, store: Store, *, group: str, revision: str, clock: Clock, events: Events
+    ) -> None:
+        self._store = store
+        self._group = group
+        self._revision = revision
+        self._clock = clock
+        self._events = events
+        self._known: frozenset[TopicPartition] = frozenset()
+
+    def on_assign(self, starts: Sequence[Start], *, skip: bool) -> Marked:
+        """What of these is stopped under this revision; marks that are over end here.
+
+        skip: what the log does not hold is skipped (`worker.on_truncated`).
+        """
+        at, skipped = {start.tp: start for start in starts}, set[TopicPartition]()
+        try:
+            marks = self._store.quarantines(self._group)
+            self._known = frozenset(m.tp for m in marks if m.revision == self._revision)
+            for mark in marks:
+                start = at.get(mark.tp)
+                if start is None:
+                    continue
+                why = self._over(mark, start, skip=skip)
+                if why is not None:
+                    self._events.log(f"{mark.tp} is read again: {why}")
+                    self._store.lift(self._group, mark.tp)
+                    self._known -= {mark.tp}
+                    if mark.attempts == 0 and start.lost is None and start.committed == mark.offset:
+                        skipped.add(mark.tp)
+                elif mark.revision != self._revision:
+                    self._store.quarantine(replace(mark, revision=self._revision))
+                    self._known |= {mark.tp}
+        except Unreachable as error:
+            self._events.log_rarely(str(error))
+        return Marked(self._known & at.keys(), frozenset(skipped))
+
+    def _over(self, mark: Quarantine, start: Start, *, skip: bool) -> str | None:
+        """Why a mark ends; None: it stands.
+
+        New code may process a record that the code before could not. It changes nothing about
+        what the log does not hold: there a person decides, by another commit or by `skip`.
+        """
+        if not mark.of_log:
+            return None if mark.revision == self._revision else "this revision tries it"
+        if start.committed != mark.offset:
+            return f"offset {start.committed} was committed since it was stopped at {mark.offset}"
+        return "worker.on_truncated is skip" if skip else None
+
+    def poisoned(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
+        """Store a mark: the record at `offset` or one soon after it cannot be processed."""
+        self._known |= {tp}
+        mark = Quarantine(
+            group=self._group,
+            tp=tp,
+            offset=offset,
+            error=error,
+            attempts=attempts,
+            revision=self._revision,
+            at=self._clock.now(),
+        )
+        try:
+            self._store.quarantine(mark)
+        except Unreachable as unreachable:
+            self._events.log(f"the mark of {tp} could not be stored: {unreachable}")
+
+    def lifted(self, stopped: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Which of the stopped partitions are marked no more (by command)."""
+        if not stopped:
+            return stopped
+        try:
+            marks = self._store.quarantines(self._group)
+        except Unreachable:
+            return frozenset()
+        gone = stopped - {mark.tp for mark in marks}
+        self._known -= gone
+        return gone
+
+
+# Asks for leaders of partitions that had none when they were assigned.
+#
+# Problem: where such a partition begins nobody tells, and whoever waits for that, inside the
+# assign callback, reads nothing of the others meanwhile. Choice: the others begin; of these the
+# log start is asked for once a second, without waiting for the answer. Cost: a request a second, a
+# start up to a second late.
+
+
+"""Starts to ask for log starts; futures by partition."""
+
+
+class LeaderWatch:
+    """Of one membership, on the consumer thread."""
+
+    def __init__(self, ask: Ask, *, clock: Clock) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._due = 0.0
+        self._asked: Mapping[TopicPartition, Any] = {}
+
+    def look(self, tps: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Which of these have a leader, as was answered since the last look; asks again in time."""
+        asked, now = self._asked, self._clock.monotonic()
+        if not all(future.done() for future in asked.values()):
+            return []
+        self._asked = {}
+        if not asked and tps and now >= self._due:
+            self._due = now + _EVERY
+            self._asked = self._ask(sorted(tps))
+        here = asked.keys() & set(tps)
+        return sorted(tp for tp in here if listed_or_none(asked[tp]) is not None)
+
 
 OUT_OF_RANGE: Final = -140
 QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})

@@ -7,15 +7,17 @@ and commits in it [6]. Others post commands, read `state`. Cost: a command waits
 """
 
 import contextlib
+import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import Clock
-from fleet.errors import FleetError, Unreachable
+from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.model import TopicPartition
 from fleet.slots import Phase
 from fleet.text import plural
@@ -23,21 +25,380 @@ from fleet.worker.batch.adaptive_reader import UNREADABLE
 from fleet.worker.batch.batch_reader import BatchReader
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events, names
-from fleet.worker.member.backing_off import BackingOff
-from fleet.worker.member.client_errors import ClientErrors
-from fleet.worker.member.command_queue import Commands
-from fleet.worker.member.draining import Draining
-from fleet.worker.member.fetching import Fetching
-from fleet.worker.member.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses
-from fleet.worker.member.member_state import Drain, End, Ended, MembershipOptions, MemberState
-from fleet.worker.member.nudging import Nudging
+from fleet.worker.member.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses, Marked
+from fleet.worker.member.member_state import (
+    BackingOff,
+    Drain,
+    End,
+    Ended,
+    MembershipOptions,
+    MemberState,
+)
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol, end_of, verdict
-from fleet.worker.member.quarantine import Marked
-from fleet.worker.member.revocation import finish
-from fleet.worker.member.subscription import Subscription
-from fleet.worker.offsets.assigning import Assigner
-from fleet.worker.offsets.topics import TopicWatch, look_around
+from fleet.worker.offsets.assigning import Assigner, TopicWatch, look_around
+
+# Errors that the client tells of beside its answers: one ends the worker, weather is told.
+#
+# A login that brokers refuse is weather too: an identity provider may be away, a broker start. It
+# is none where the files of that login were replaced meanwhile: this client will never read them,
+# and would be alive and idle for ever [10]. Then the worker ends, and starts again with what is
+# there.
+
+
+_HANDSHAKE: Final = -181
+_LASTS: Final = {-169: 20.0, _HANDSHAKE: 20.0, -187: 300.0}
+"""Seconds after which the same refusal of the same broker is no restart of it: a login, or a TLS
+handshake, that failed; librdkafka tells it again after 30. Or no broker is connected, told every
+ten: brokers that are away show the same, so that it counts only when the session is over anyway."""
+_LOST: Final = -195
+_ALERT: Final = "SSL alert number"
+"""In what a lost connection is told with: TLS 1.3 refuses a client's certificate only once the
+handshake is over (20 of these a second)."""
+_FORGOTTEN: Final = 120.0
+"""Seconds after which it is another one."""
+
+
+class ClientErrors:
+    """Of one membership; told on its thread [1].
+
+    replaced: files of its login that hold something else than when its client was made.
+    """
+
+    def __init__(
+        self, events: Events, *, clock: Clock, replaced: Callable[[], Sequence[str]]
+    ) -> None:
+        self._events = events
+        self._clock = clock
+        self._replaced = replaced
+        self._refused: dict[str, tuple[float, float]] = {}
+        """By broker: when it refused us first, and last."""
+        self._fatal: FleetError | None = None
+
+    def tell(self, error: Any) -> None:
+        """A KafkaError: the first fatal one is kept, weather is told once in a while."""
+        self._fatal = self._fatal or verdict(error) or self._outdated(error)
+        if self._fatal is None:
+            self._events.log_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
+
+    def check(self) -> None:
+        """Raise the fatal one."""
+        if self._fatal:
+            raise self._fatal
+
+    def _outdated(self, error: Any) -> FleetError | None:
+        """Why this client's login is not the one that its files hold; None where it is."""
+        code = _HANDSHAKE if error.code() == _LOST and _ALERT in error.str() else error.code()
+        if (lasts := _LASTS.get(code)) is None:
+            return None
+        broker, now = error.str().partition(": ")[0], self._clock.monotonic()
+        first, last = self._refused.get(broker, (now, now))
+        if now - last > _FORGOTTEN:
+            first = now
+        self._refused[broker] = (first, now)
+        if now - first < lasts or not (files := self._replaced()):
+            return None
+        return FleetError(
+            f"brokers do not let this process in ({error.str()}), and {', '.join(files)} was "
+            "replaced since it logged in: it ends, to start again with what is there now"
+        )
+
+
+# What other threads ask of the one that owns the consumer: posted here, run there [1].
+
+
+class Commands:
+    """A queue of calls."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def put(self, call: Callable[[], None]) -> None:
+        """To be run soon; returns at once."""
+        self._calls.put(call)
+
+    def serve(self, timeout: float) -> None:
+        """Run what is posted; waits at most `timeout` seconds for the first."""
+        with contextlib.suppress(queue.Empty):
+            call = self._calls.get(timeout=timeout) if timeout else self._calls.get_nowait()
+            while True:
+                call()
+                call = self._calls.get_nowait()
+
+
+# What a member is asked to drain for, for how long, and what becomes of an ask that is taken back.
+#
+# Problem: a leave may be called off while the batch in hand runs. Whoever reads on from what is
+# committed then reads that batch's records again, cuts them with what came meanwhile, and gives a
+# sink a range that it does not know: a clean change processes twice. Choice: an ask that is taken
+# back is a drain like the others, which ends in reading again: the batch in hand is committed
+# first, and takes the time that it takes. Cost: nothing is read ahead of that commit.
+
+
+class Draining:
+    """Of one membership; used on its thread. timeout: seconds that a batch in hand may take."""
+
+    def __init__(self, state: MemberState, *, timeout: float) -> None:
+        self.then: Drain | None = None
+        """What follows; None: it reads."""
+        self._state = state
+        self._timeout = timeout
+        self._by = 0.0
+        self._before = state.phase
+
+    def begin(self, then: Drain, now: float) -> bool:
+        """It is asked for, at this monotonic time; whether nothing was until now."""
+        begins = self.then in {None, Drain.GO_ON}
+        if begins:
+            self._by = now + self._timeout
+            self._before, self._state.phase = self._state.phase, Phase.DRAINING
+        self.then = then
+        return begins
+
+    def take_back(self) -> None:
+        """A leave is asked for no more. It proves nothing: who was joining is so again [22]."""
+        if self.then in {Drain.HOLD, Drain.STILL}:
+            self.then, self._state.phase = Drain.GO_ON, self._before
+
+    def late(self, now: float) -> bool:
+        """Whether the batch in hand has had its time."""
+        return self.then is not Drain.GO_ON and now >= self._by
+
+    def over(self, now: float, *, busy: bool, unsettled: bool) -> bool:
+        """See `Drain.is_over`."""
+        return Drain.is_over(busy=busy, unsettled=unsettled, in_time=now < self._by)
+
+    def end(self) -> None:
+        """Read again, unless more was asked while the member left to join again."""
+        if self.then in {Drain.REJOIN, Drain.GO_ON}:
+            self.then = None
+
+
+# Which owned partitions librdkafka fetches: it keeps a pause over a rebalance, so all is told.
+
+
+class Fetching:
+    """What was told to one consumer; used on its thread."""
+
+    def __init__(self) -> None:
+        self._paused: frozenset[TopicPartition] = frozenset()
+
+    def hold(
+        self,
+        consumer: Any,
+        held: frozenset[TopicPartition],
+        *,
+        owned: frozenset[TopicPartition],
+        anew: frozenset[TopicPartition] = frozenset(),
+    ) -> bool:
+        """Fetch what is owned and not held; True where that is nothing.
+
+        anew: partitions of which it is not known whether they are paused.
+        """
+        wanted = held & owned
+        paused = self._paused & owned
+        for tps, act in (
+            (wanted - (paused - anew), consumer.pause),
+            ((paused | anew) - wanted, consumer.resume),
+        ):
+            if tps:
+                act([KafkaPartition(tp.topic, tp.partition) for tp in sorted(tps)])
+        self._paused = wanted
+        return bool(owned) and wanted == owned
+
+    def drop(self, tps: Iterable[TopicPartition]) -> None:
+        """Not ours any more."""
+        self._paused -= frozenset(tps)
+
+
+# What a member waits for before it gives partitions up: their batch in hand, and its commit [6].
+#
+# It is within a callback of librdkafka's meanwhile, where nothing else is polled, so it serves the
+# queue of what other threads ask. Cost: a rebalance takes as long as the slowest of these batches.
+
+
+_WAIT: Final = 0.05
+_UNCLEAN_SECONDS: Final = 5.0
+"""Seconds for a batch that was cancelled."""
+
+
+def finish(
+    tps: frozenset[TopicPartition],
+    pipeline: Pipeline,
+    *,
+    timeout: float,
+    serve: Callable[[float], None],
+    clock: Clock,
+) -> None:
+    """Serve the queue until nothing of these is uncommitted, or its time is over [42].
+
+    timeout: seconds from now after which the batch is cancelled. serve: takes the seconds that it
+    may wait.
+    """
+    deadline = clock.monotonic() + timeout
+    while pipeline.touches(tps) or pipeline.unsettled & tps:
+        serve(_WAIT)
+        pipeline.commit_chosen()
+        pipeline.settle()
+        if clock.monotonic() < deadline:
+            continue
+        if not pipeline.touches(tps):
+            return
+        pipeline.cut_short("the revocation")
+        if clock.monotonic() >= deadline + _UNCLEAN_SECONDS:
+            return  # without its token it cannot commit; its watchdog sees to the rest
+
+
+# Lets a KIP-848 member hear of its group's change at once, by subscribing again.
+#
+# Problem: a member hears of an assignment with its next heartbeat, 5 s as Kafka ships it, and
+# every change waits for the slowest of its members. Choice: librdkafka sends a heartbeat at once
+# when its consumer subscribes, and the coordinator raises no epoch for the names that it has
+# already [41]: while slots show that the group changes, the member subscribes again to the very
+# same topics every 0.13 s, until nobody joins any more and its own epoch and partitions have kept
+# still. It ends in any case after `MOST` times or `LONGEST` seconds, and never begins where the
+# slot is not ours any more. In the classic protocol a subscribe is a new join: nothing is done
+# there. Cost: a heartbeat each; about twenty a member and change where that takes a second.
+
+
+VARIABLE: Final = "FLEET_NUDGES"
+PAUSE: Final = 0.13
+"""Eight are a little more than the second that Kafka leaves between two assignments as it comes
+(KIP-1263): who begins together with the first of them hears of the second when it is due."""
+STILL: Final = 10
+"""Times in a row that nothing of ours moved: longer than that second."""
+MOST: Final = 90
+LONGEST: Final = 12.0
+
+
+def wanted(environ: Mapping[str, str]) -> bool:
+    """The seam of benchmarks: FLEET_NUDGES=0 leaves members to their heartbeats.
+
+    Raises ConfigError where it is neither 0 nor 1.
+    """
+    told = environ.get(VARIABLE, "1")
+    if told not in {"0", "1"}:
+        raise ConfigError(f"{VARIABLE}={told}: write 0 or 1, or unset it")
+    return told == "1"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Hurry:
+    """One change, as this member hurries it."""
+
+    why: str
+    begins: float
+    next: float
+    count: int = 0
+    still: int = 0
+    mark: object = None
+
+
+class Nudging:
+    """Of one membership; used on the consumer's thread.
+
+    ours: whether the slot is still held. joining: whether anybody of the group still joins.
+    """
+
+    def __init__(
+        self,
+        *,
+        ours: Callable[[], bool],
+        joining: Callable[[], bool],
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._ours = ours
+        self._joining = joining
+        self._clock = clock
+        self._events = events
+        self._hurry: _Hurry | None = None
+
+    def begin(self, why: str, at: float) -> None:
+        """The group's membership changes from this monotonic time on."""
+        self._hurry = _Hurry(why=why, begins=at, next=at)
+
+    def due(self, mark: Callable[[], object]) -> bool:
+        """Whether to subscribe again now. mark: what is settled once it keeps still."""
+        hurry, now = self._hurry, self._clock.monotonic()
+        if hurry is None or now < hurry.next:
+            return False
+        seen = mark()
+        hurry.still = hurry.still + 1 if seen == hurry.mark else 0
+        hurry.mark = seen
+        over = self._over(hurry, now)
+        if over is not None:
+            self._end(hurry, over, now)
+            return False
+        hurry.next, hurry.count = now + PAUSE, hurry.count + 1
+        return True
+
+    def _over(self, hurry: _Hurry, now: float) -> str | None:
+        if not self._ours():
+            return "slot lost"
+        if hurry.count >= MOST or now - hurry.begins >= LONGEST:
+            return "limit"
+        return "settled" if hurry.still >= STILL and not self._joining() else None
+
+    def _end(self, hurry: _Hurry, how: str, now: float) -> None:
+        self._hurry = None
+        self._events.emit(
+            "nudged",
+            why=hurry.why,
+            count=hurry.count,
+            seconds=round(now - hurry.begins, 3),
+            ended=how,
+        )
+        if how == "limit":
+            self._events.log(
+                f"the group is not settled {now - hurry.begins:.0f} s after {hurry.why}: going "
+                "on by heartbeats alone"
+            )
+
+
+# A member's topics: subscribed to for its join, and again for the heartbeat that it sends [41].
+
+
+class Subscription:
+    """Of one consumer; used on its thread. callbacks: on_assign, on_revoke, on_lost.
+
+    nudging: None where the protocol takes a second subscribe for a new join.
+    """
+
+    def __init__(
+        self,
+        consumer: Any,
+        topics: Sequence[str],
+        nudging: Nudging | None,
+        callbacks: Sequence[Callable[..., None]],
+    ) -> None:
+        self._consumer = consumer
+        self._topics = topics
+        self._nudging = nudging
+        self._callbacks = callbacks
+
+    def join(self, now: float) -> None:
+        """Subscribe for the first time, at this monotonic time; KafkaException."""
+        self._subscribe()
+        if self._nudging is not None:
+            self._nudging.begin("its join", now)
+
+    def nudge(self, state: MemberState, generation: Callable[[], int | None]) -> None:
+        """Subscribe to the same topics once more, where that is due."""
+        nudging = self._nudging
+        if nudging is None or not nudging.due(
+            lambda: (generation(), state.assigned, state.partitions)
+        ):
+            return
+        with contextlib.suppress(KafkaException):  # what is fatal comes by the error callback
+            self._subscribe()
+
+    def _subscribe(self) -> None:
+        assigned, revoked, lost = self._callbacks
+        self._consumer.subscribe(
+            list(self._topics), on_assign=assigned, on_revoke=revoked, on_lost=lost
+        )
+
 
 _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01

@@ -13,8 +13,9 @@ assignment; five seconds where a leader is away.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -23,22 +24,343 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in __all__
 
 from fleet.clock import Clock
-from fleet.errors import Unreachable
+from fleet.config.topic_patterns import is_pattern, matches
+from fleet.errors import FleetError, Unreachable
+from fleet.kafka_source.failures import ABSENT
+from fleet.log.readers.group_log import GroupLog
+from fleet.log.records import TOPIC, OffsetCommit, Record, Tombstone
 from fleet.model import TopicPartition
-from fleet.worker.listed_offset import listed_offset
+from fleet.worker.batch.ranges import listed_offset
+from fleet.worker.events import Events
 from fleet.worker.offsets.commit_metadata import (
+    Begun,
+    Finished,
+    Ownership,
+    commitable,
     decode_begun,
     decode_cluster,
     decode_parts,
     decode_plan,
     decode_topic,
+    parse_group_metadata,
 )
-from fleet.worker.offsets.deleted_commits import DeletedCommits
-from fleet.worker.offsets.start_positions import Start, absent
-from fleet.worker.offsets.topics import id_of
+
+# What a group committed before the coordinator deleted it, from the coordinator's own log.
+#
+# Problem: Kafka deletes the offsets of a group without members after `offsets.retention.minutes`,
+# and answers as for a group that never was; with `start_from: latest` all that came meanwhile
+# would be skipped. Choice: `__consumer_offsets` keeps a deleted commit until it is compacted, and
+# the tombstone a day longer; it is read for a group that begins at an end. Only committed records
+# count: an open transaction makes the position an earlier one, never a later one. Cost: one
+# reading of the group's partition of that topic (some 300,000 records a second) where a partition
+# has no commit, and Read on that topic; what has been compacted away, or may not be read, is not
+# known.
+
 
 _TIMEOUT: Final = 5.0
+_MOST_SECONDS: Final = 30.0
+"""Of one reading; the group's other members do not wait for it."""
+
+
+class DeletedCommits:
+    """Reads one group's. `config` is how brokers are reached; None: at the addresses that they
+    tell, without a login. `say` takes a sentence about what is not known.
+    """
+
+    def __init__(
+        self,
+        admin: Any,
+        config: Mapping[str, Any] | None,
+        *,
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        self._admin = admin
+        self._config = config
+        self._clock = clock
+        self._say = say
+
+    def of(
+        self, consumer: Any, tps: Collection[TopicPartition], ids: Mapping[str, str]
+    ) -> Mapping[TopicPartition, KafkaPartition | None]:
+        """The last of each partition; None: there was one, and its offset here is not known.
+
+        ids: of the topics as they are now.
+        """
+        known = parse_group_metadata(consumer.consumer_group_metadata()) if tps else None
+        found: dict[TopicPartition, KafkaPartition | None] = {}
+        for record in self._read(known[2]) if known is not None else ():
+            if isinstance(record, Tombstone):
+                if record.tp is not None and record.tp in tps:
+                    found.setdefault(record.tp, None)
+            elif isinstance(record, OffsetCommit) and record.tp in tps:
+                tp, topic_id = record.tp, record.topic_id
+                here = topic_id is None or _as_told(topic_id) == ids.get(tp.topic)
+                text = record.metadata.partition("\0")[0]  # confluent-kafka writes C strings
+                commit = KafkaPartition(tp.topic, tp.partition, record.committed, metadata=text)
+                found[tp] = commit if here else None
+        return found
+
+    def _read(self, group: str) -> Sequence[Record]:
+        try:
+            there = self._admin.list_topics(TOPIC, timeout=_TIMEOUT)
+            error = there.topics[TOPIC].error
+            if error is not None and error.code() == ABSENT:  # no group ever committed here
+                return ()
+            if error is not None:
+                raise KafkaException(error)
+            addresses = [f"{each.host}:{each.port}" for each in there.brokers.values()]
+            config = self._config or {"bootstrap.servers": ",".join(addresses)}
+            with GroupLog(config, clock=self._clock, isolation="read_committed") as log:
+                log.end_within(_MOST_SECONDS)
+                return log.last_commits(group)
+        except (FleetError, KafkaException) as error:
+            self._say(
+                f"it is not known whether group {group} committed before, so what has no commit "
+                f"begins at its end (worker.start_from: latest): {error}"
+            )
+            return ()
+
+
+def _as_told(topic_id: str) -> str:
+    """32 hex digits as a topic's description has them."""
+    return urlsafe_b64encode(bytes.fromhex(topic_id)).decode().rstrip("=")
+
+
+# Positions that nobody committed yet: they are committed before a record is read from them [42].
+#
+# Problem: where reading begins without a commit (`latest`, `earliest`, a topic made again, a
+# partition added, a loss that is skipped) is decided at an assignment, and forgotten with it: the
+# next owner decides anew, and with `latest` skips whatever came in between. Choice: such a
+# position waits here, its partition paused, until its commit went through; one that is answered
+# `retriable` (the group is rebalancing) is tried again for as long as the partition is ours. Cost:
+# one commit per assignment that has such a partition; none where all of them are committed.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One partition's beginning.
+
+    committed is None where nothing was ever committed. lost is (first, next after) of offsets
+    that are gone and were never read; position is already behind them. gone: there is no such
+    topic now, or no leader of it (then `silent` has why), so nothing is read. anew: the topic was
+    deleted and made again under its name; former: the deleted one's offset, which is not believed.
+    cluster: Kafka's id of it. parts: how many partitions the topic had when the group began it at
+    its end. expired: Kafka deleted the group's commit, and the partition ends there now; resumes:
+    position is that commit's.
+    """
+
+    tp: TopicPartition
+    topic_id: str
+    position: int
+    committed: int | None
+    replay_to: int | None
+    lost: tuple[int, int] | None = None
+    gone: bool = False
+    silent: str | None = None
+    anew: bool = False
+    former: int | None = None
+    begun: Begun | None = None
+    """How often the planned range was begun without an end."""
+    cluster: str | None = None
+    parts: int | None = None
+    expired: int | None = None
+    resumes: bool = False
+
+    @property
+    def chosen(self) -> bool:
+        """Whether nobody committed this position: it has to be before it is read from [42]."""
+        return not self.gone and self.committed != self.position
+
+    def moved(self, position: int, replay_to: int | None = None) -> "Start":
+        """As it is once `position` is committed."""
+        return replace(
+            self,
+            position=position,
+            committed=position,
+            replay_to=replay_to,
+            lost=None,
+            gone=False,
+            silent=None,
+            anew=False,
+            former=None,
+            begun=None,
+            expired=None,
+        )
+
+    @property
+    def known_id(self) -> str | None:
+        """The topic's id; None where the name stands in for it."""
+        return None if self.topic_id == self.tp.topic else self.topic_id
+
+
+def absent(tp: TopicPartition, *, silent: str | None = None) -> Start:
+    """A partition that was assigned, but is not there by now, or has no leader (`silent`)."""
+    return Start(
+        tp=tp,
+        topic_id=tp.topic,
+        position=0,
+        committed=None,
+        replay_to=None,
+        gone=True,
+        silent=silent,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    position: Finished
+    member: str | None
+    reads: bool
+    lost: bool
+
+
+class StartPositions:
+    """At most one position per partition; pure."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self.next_try = 0.0
+        """Monotonic time before which no commit is tried."""
+
+    def add(self, start: Start, *, token: int, member: str | None, reads: bool) -> None:
+        """A position to be committed under this token and member; reads: and then to be read."""
+        self._waiting[start.tp] = _Waiting(
+            position=Finished(tp=start.tp, token=token, end=start.position),
+            member=member,
+            reads=reads,
+            lost=start.lost is not None,
+        )
+
+    def drop(self, tps: Iterable[TopicPartition]) -> None:
+        """Not ours any more, begun otherwise, or gone."""
+        for tp in tps:
+            self._waiting.pop(tp, None)
+
+    def waiting(self, stopped: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Partitions whose commit is due.
+
+        One that is `stopped` with a loss keeps its old commit, which names the loss to the next
+        owner too, until somebody lifts the quarantine [7].
+        """
+        held = frozenset(stopped)
+        return frozenset(tp for tp, w in self._waiting.items() if not (w.lost and tp in held))
+
+    def due(
+        self, tps: Iterable[TopicPartition], owned: Ownership, member_now: str | None
+    ) -> tuple[Finished, ...]:
+        """Which of the waiting may be committed [2]."""
+        found = (self._waiting[tp] for tp in sorted(tps))
+        return tuple(
+            each
+            for w in found
+            for each in commitable([w.position], owned, member_then=w.member, member_now=member_now)
+        )
+
+    def committed(self, tp: TopicPartition) -> bool:
+        """It waits no more; whether it is to be read now."""
+        waiting = self._waiting.pop(tp, None)
+        return waiting is not None and waiting.reads
+
+
+# Notices topics that were deleted and made again under the same name while we read them.
+#
+# A topic that was made again may have fewer partitions: librdkafka's cooperative-sticky assignor
+# goes on giving those to the members that had them (seen with 2.16.1, through every rebalance in
+# which these stay), so the description tells which there are.
+#
+# Problem: Kafka's consumers go by names. *Seen* (4.3.1, librdkafka 2.16.1): after a topic was
+# deleted and made again between two metadata refreshes no rebalance comes; a commit that was on
+# its way is accepted for the new topic; and where that is the longer one, the member reads on at
+# its old position without an error: everything before it is never read. Choice: topic ids are
+# asked for at every metadata refresh, and at once after an error that may mean it, without
+# waiting for the answer; a topic with another id than the one that was begun is begun anew.
+# Cost: one small DescribeTopics per member and refresh.
+
+
 _SOON: Final = 1.0
+Ask = Callable[[Collection[str]], Mapping[str, Any]]
+"""Starts one DescribeTopics; topic → future of its description."""
+
+
+def id_of(description: Any) -> str:
+    """A topic's id as Java writes it: librdkafka's is not URL-safe, and ids become file names."""
+    return str(description.topic_id).replace("+", "-").replace("/", "_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTopic:
+    """What brokers tell of a topic: its id, and the numbers of its partitions."""
+
+    id: str
+    partitions: frozenset[int]
+
+
+class TopicWatch:
+    """Looks at one membership's topics, on the consumer thread."""
+
+    def __init__(self, ask: Ask, *, every: float, clock: Clock) -> None:
+        self._ask = ask
+        self._every = every
+        self._clock = clock
+        self._asked_at = clock.monotonic()
+        self._due = self._asked_at + every
+        self._asked: Mapping[str, Any] = {}
+
+    def soon(self) -> None:
+        """Something looks as if a topic were gone: ask at the next look, at most once a second."""
+        self._due = min(self._due, self._asked_at + _SOON)
+
+    def look(self, topics: Collection[str]) -> dict[str, DescribedTopic]:
+        """The topics of which an answer came since the last look; asks again where it is time."""
+        arrived = {topic: each for topic, each in self._asked.items() if each.done()}
+        if arrived:
+            self._asked = {t: each for t, each in self._asked.items() if t not in arrived}
+        now = self._clock.monotonic()
+        if not self._asked and topics and now >= self._due:
+            self._asked_at, self._due = now, now + self._every
+            self._asked = self._ask(sorted(topics))
+        found = {}
+        for topic, each in arrived.items():
+            error = each.exception()
+            if error is None:
+                told = each.result()
+                numbers = frozenset(part.id for part in told.partitions)
+                found[topic] = DescribedTopic(id=id_of(told), partitions=numbers)
+            elif not isinstance(error, KafkaException):
+                raise error
+        return found
+
+
+def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | None:
+    """Make the connections that a join needs: brokers, metadata, the coordinator [19].
+
+    The cluster's id; None where the brokers do not tell it. Raises KafkaException where one of
+    them does not answer within 5 s; a topic that is not there (yet) is only told.
+    """
+    known: list[str] = []
+    cluster: str | None = None
+    for topic in topics:
+        if is_pattern(topic):
+            there = consumer.list_topics(timeout=_TIMEOUT)
+            cluster = there.cluster_id or cluster
+            matching = [name for name in there.topics if matches(topic, name)]
+            known += matching[:1]
+            if not matching:
+                events.log_rarely(f"no topic matches {topic} yet; waiting for one")
+            continue
+        there = consumer.list_topics(topic, timeout=_TIMEOUT)
+        cluster = there.cluster_id or cluster
+        told = there.topics[topic]
+        if told.error is None:
+            known.append(topic)
+        else:
+            events.log_rarely(f"topic {topic}: {told.error.str()}; waiting for it")
+    if known:  # an OffsetFetch is what finds the coordinator
+        consumer.committed([KafkaPartition(known[0], 0)], _TIMEOUT)
+    return cluster
+
+
 """The same of a question that others wait for."""
 _PAUSE: Final = 0.25
 _ABSENT_AFTER: Final = 5.0

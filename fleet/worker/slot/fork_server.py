@@ -28,16 +28,14 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-from fleet.collector import uncollected
-from fleet.system.home_processes import PART, WORKER
-from fleet.system.process_title import show_arguments, show_variable
+from fleet.collector import settled, uncollected
+from fleet.system.processes import PART, WORKER, show_arguments, show_variable
 from fleet.system.runtimes import runtime_kind
 from fleet.worker.batch.spark_link import load_client
-from fleet.worker.imports import settled
 
 _LOADED: Final = (
     "fleet.worker.batch.entrypoint",
-    "fleet.worker.batch.pickle_by_value",
+    "fleet.worker.batch.entrypoint",
     "fleet.worker.batch.spark_token",
     "fleet.worker.slot.process",
 )

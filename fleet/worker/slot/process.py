@@ -9,51 +9,149 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from fleet.clock import Clock, SystemClock
+from fleet.collector import settled as settled_imports
 from fleet.config.references import worker_environment
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kafka_source.login import references
 from fleet.security import client_config
-from fleet.slots.canaries import has_good_canary, missing_canary
+from fleet.slots import FirstOpening, Gate, WorkerReport
+from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
+from fleet.slots.transitions import has_good_canary, missing_canary
 from fleet.system.runtimes import runtime_kind
-from fleet.worker.batch.batch_run import Identity
-from fleet.worker.batch.dead_letters import DeadLetters
-from fleet.worker.batch.executor import BatchRunner
-from fleet.worker.batch.job_errors import JobErrors
-from fleet.worker.batch.spark_link import (
-    LINGER,
-    LINGER_SHARED,
-    SparkLink,
-    in_clear,
-    safe,
-)
+from fleet.text import plural
+from fleet.worker.batch.entrypoint import JobErrors
+from fleet.worker.batch.executor import BatchRunner, Identity
+from fleet.worker.batch.poison_search import DeadLetters
+from fleet.worker.batch.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
 from fleet.worker.canary_note import CanaryNote, RevisionDoubts
-from fleet.worker.events import Events
-from fleet.worker.imports import settled as settled_imports
-from fleet.worker.job_log import catch_job_logs
-from fleet.worker.login_files import LoginFiles
+from fleet.worker.events import Events, catch_job_logs
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
-from fleet.worker.reach import Reach, reach_of
-from fleet.worker.slot.former_life import end_former_life
-from fleet.worker.slot.gate_opener import GateOpener
-from fleet.worker.slot.holder_tools import HolderTools
-from fleet.worker.slot.known_secrets import known_secrets
-from fleet.worker.slot.leave_completion import LeaveCompleter
+from fleet.worker.reach import LoginFiles, Reach, reach_of
+from fleet.worker.slot.holder_tools import HolderTools, known_secrets
+from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover, holder_of
 from fleet.worker.slot.membership_setup import columnar_of
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
-from fleet.worker.slot.takeover import Takeover, holder_of
+
+# A pod's container that starts again tells that the one before it has ended [13].
+#
+# Problem: the kubelet starts a killed container anew within seconds, its slot waits for a lease of
+# 30 s. Choice: a pod has one worker under its own name, so that whoever starts there and finds the
+# name at a slot knows that its holder's process is gone; it says so before Spark is started, and a
+# standby takes the slot meanwhile. On one machine the supervisor tells, which has seen the end.
+# Cost: a reading of the group's slots at each start.
+
+
+def end_former_life(store: Store, *, group: str, name: str, events: Events) -> None:
+    """Say of each slot that this pod's last container held that its holder has ended.
+
+    A store that does not answer now leaves it to the lease.
+    """
+    try:
+        for slot in store.slots(group):
+            if slot.holder == name and store.end_holder(slot):
+                events.log(f"slot {slot.number} was this pod's last container's: it is free")
+    except FleetError as error:
+        events.log(f"what this pod's last container held waits for its lease: {error}")
+
+
+# Opens a gate that nobody has opened, where a fleet is applied without a manager [22].
+#
+# Problem: manifests alone must start a fleet, and members that join one after the other cost a
+# rebalance each. Choice: the store says how many slots are wanted first; each standby counts the
+# warm ones and writes the gate once as many are there, or `after` seconds after it saw the first;
+# compare-and-set lets one of them do it, with `open_at` ahead as a manager's opening has it [19].
+# Cost: with fewer standbys than slots, the later ones join later, at a rebalance each.
+
+
+AHEAD: Final = 1.5
+"""Seconds between the write and the joint subscribe: time to take, build, connect [19]."""
+_LOOK: Final = 0.5
+"""Seconds between two looks at who is warm."""
+
+
+def first_gate(
+    gate: Gate, asked: FirstOpening | None, *, warm: int, waited: float, now: float
+) -> Gate | None:
+    """The gate to write, None where it is not due: written before, not asked for, too early.
+
+    warm: living standbys. waited: seconds since the first of them was seen.
+    """
+    if gate.version != 0 or gate.open or asked is None or asked.slots < 1 or warm < 1:
+        return None
+    if warm < asked.slots and waited < asked.after:
+        return None
+    return replace(gate, open=frozenset(range(asked.slots)), open_at=now + AHEAD)
+
+
+class GateOpener:
+    """One standby's part in the first opening; nothing where the store leaves it to a manager."""
+
+    def __init__(
+        self, store: Store, *, group: str, lease: float, clock: Clock, events: Events
+    ) -> None:
+        self._store = store
+        self._group = group
+        self._clock = clock
+        self._events = events
+        self._watch = LeaseWatch(lease, None)
+        self._looked_at: float | None = None
+        self._first_seen: float | None = None
+        self.waits_for: str | None = None
+        """In words, while the gate is not open."""
+
+    def step(self, gate: Gate) -> bool:
+        """Open the gate where that is due; True where it was written here. Raises Unreachable."""
+        if gate.version != 0 or not self._store.unmanaged:
+            self.waits_for = None
+            return False
+        now = self._clock.monotonic()
+        if self._looked_at is not None and now - self._looked_at < _LOOK:
+            return False
+        self._looked_at = now
+        asked = self._store.first(self._group)
+        warm = self._warm(self._store.reports(self._group), now)
+        if warm and self._first_seen is None:
+            self._first_seen = now
+        waited = 0.0 if self._first_seen is None else now - self._first_seen
+        self.waits_for = _waiting(asked, warm)
+        wanted = first_gate(gate, asked, warm=warm, waited=waited, now=self._clock.now())
+        if wanted is None or self._store.write_gate(wanted) is None:
+            return False
+        self.waits_for = None
+        self._events.log(
+            f"opened {plural(len(wanted.open), 'slot')}, with {plural(warm, 'standby')} warm"
+        )
+        self._events.emit("first_opening", slots=len(wanted.open), warm=warm)
+        return True
+
+    def _warm(self, reports: Iterable[WorkerReport], now: float) -> int:
+        """Standbys whose reports move: a dead pod's report stays."""
+        return sum(
+            report.phase == "standby"
+            and not self._watch.expired(report.worker, report.counter, now)
+            for report in reports
+        )
+
+
+def _waiting(asked: FirstOpening | None, warm: int) -> str:
+    if asked is None:
+        return "a manager that opens the gate: no slot is open"
+    return f"the first opening: {warm} of {asked.slots} standbys are warm"
+
 
 TICK: Final = 0.05
 """Seconds between two looks at the store."""
@@ -206,8 +304,7 @@ class _Worker:
 
     def _warm(self, watcher: SlotWatcher) -> None:
         """Load the user's code, connect Spark, run `setup`, warm."""
-        from fleet.worker.batch.entrypoint import load  # noqa: PLC0415 - after worker.env is in place
-        from fleet.worker.batch.pickle_by_value import imported_from, pickle_by_value  # noqa: PLC0415
+        from fleet.worker.batch.entrypoint import imported_from, load, pickle_by_value  # noqa: PLC0415
 
         worker = self._settings.group.worker
         assert worker is not None

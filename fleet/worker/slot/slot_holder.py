@@ -9,25 +9,174 @@ tick of 50 ms.
 
 import contextlib
 import os
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final
 
+from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
-from fleet.slots import Handover, Phase, Slot
-from fleet.slots.canaries import alone
+from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.slots.store import Store
+from fleet.slots.transitions import alone
+from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.events import Events
+from fleet.worker.member.losses import QuarantinedPartitions
 from fleet.worker.member.member_state import End, Ended, MemberState
-from fleet.worker.member.membership import Membership
-from fleet.worker.member.nudging import Nudging
-from fleet.worker.member.quarantine import QuarantinedPartitions
-from fleet.worker.slot.gate_of_holder import GateOfHolder
+from fleet.worker.member.membership import Membership, Nudging
 from fleet.worker.slot.holder_tools import HolderTools
-from fleet.worker.slot.leave_completion import all_drained
+from fleet.worker.slot.leave_completion import ForeignHolder, Former, all_drained
 from fleet.worker.slot.membership_setup import membership_of, orphans_of, session_timeout
-from fleet.worker.slot.seen_changes import SeenChanges
 from fleet.worker.slot.slot_lease import SlotLease
 from fleet.worker.slot.slot_life import Asked, Do, HolderLook, Instruction, Last, LastAct, SlotLife
-from fleet.worker.slot.spark_cleanup import SparkCleanup
-from fleet.worker.slot.takeover import ForeignHolder, Former
+
+# What a holder sees in gate and slots of a change of its group's membership.
+#
+# Problem: members that shall hear of a change at once [41] have to know that there is one, without
+# a question to anybody. Choice: the holder compares what it reads anyway. Slots that open or
+# close, a forced rebalance that is over, and a slot that a dead holder's successor took are
+# changes; a handover is none, since a static member that is replaced moves nothing. Members that
+# heartbeat between a dead member's leave and its successor's join would bring an assignment of
+# their own, so that they wait until the taker is ready, or for `TAKER_JOINS`. They hear then,
+# since what the dead one had may be theirs: where a member has one partition more than others,
+# another may get it. Cost: none.
+
+
+TAKER_JOINS: Final = 2.0
+"""Seconds from taking a slot to its join: the dead one's leave, connections, subscribe."""
+LATEST: Final = 30.0
+"""Seconds that an opening is believed to lie ahead."""
+Seen = tuple[str, float]
+"""What changes, and the monotonic time from which on members shall hear of it."""
+
+
+class SeenChanges:
+    """One holder's; `look` on one thread, `joining` read by any."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._gate: Gate | None = None
+        self._slots: dict[int, Slot] = {}
+        self._taken: dict[int, tuple[int, float]] = {}
+        self.joining = False
+        """Whether a slot's living holder is not ready yet."""
+
+    def look(self, gate: Gate, slots: Sequence[Slot], dead: Collection[int]) -> Seen | None:
+        """Compare with the last look; the first one sees nothing."""
+        now = self._clock.monotonic()
+        before, self._gate = self._gate, gate
+        held, self._slots = self._slots, {each.number: each for each in slots}
+        self.joining = any(
+            each.number in gate.open and each.number not in dead and _joins(each) for each in slots
+        )
+        if before is None:
+            return None
+        self._note_takers(gate, held, now)
+        if gate.open - before.open:
+            opens = now + (gate.open_at - self._clock.now())  # as a joiner waits for it
+            return "slots were opened", min(max(now, opens), now + LATEST)
+        if before.open - gate.open:
+            return "slots were closed", now
+        if before.rejoin.keys() - gate.rejoin.keys():
+            return "a forced rebalance", now
+        return self._taker(now)
+
+    def _note_takers(self, gate: Gate, held: dict[int, Slot], now: float) -> None:
+        for number, slot in self._slots.items():
+            last, pin = held.get(number), gate.handover.get(number)
+            if last is None or slot.token == last.token or slot.holder is None:
+                continue
+            handed = pin is not None and pin.token == last.token
+            back = last.holder is None and last.clean and last.member_id is not None
+            if not handed and not back:
+                self._taken[number] = (slot.token, now)
+
+    def _taker(self, now: float) -> Seen | None:
+        for number, (token, since) in list(self._taken.items()):
+            slot = self._slots.get(number)
+            if slot is None or slot.token != token or slot.holder is None:
+                del self._taken[number]
+            elif not _joins(slot) or now - since >= TAKER_JOINS:
+                del self._taken[number]
+                return f"slot {number} was taken over", now
+        return None
+
+
+def _joins(slot: Slot) -> bool:
+    return slot.holder is not None and slot.phase is Phase.JOINING
+
+
+# What the holder of a slot writes into its group's gate, by compare-and-set.
+
+
+class GateOfHolder:
+    """Raises Unreachable where the store is silent, or the gate never holds still."""
+
+    def __init__(self, store: Store, group: str, number: int) -> None:
+        self._store = store
+        self._group = group
+        self._number = number
+
+    def ask_rejoin(self, token: int) -> None:
+        """Ask this slot's holder, which is us, to leave and join again once."""
+        self._store.change_gate(
+            self._group, lambda gate: replace(gate, rejoin={**gate.rejoin, self._number: token})
+        )
+
+    def take_back_rejoin(self) -> None:
+        """It is done."""
+        self._store.change_gate(
+            self._group,
+            lambda gate: replace(
+                gate, rejoin={n: t for n, t in gate.rejoin.items() if n != self._number}
+            ),
+        )
+
+    def shut(self) -> None:
+        """A foreign process uses this slot's instance id: nobody takes it any more."""
+        self._store.change_gate(
+            self._group, lambda gate: replace(gate, quarantined=gate.quarantined | {self._number})
+        )
+
+
+# Stopping what a former holder that did not release left running on Spark [3].
+#
+# Problem: who reads before that is over may commit what the dead one still writes, and ending it
+# takes longer than a gate is ahead. Choice: it is the batch thread's first work, so every batch of
+# ours runs behind it, while the join waits for nothing: whoever joins late costs a rebalance [19].
+# Until it is over the slot goes on naming the session that is to be ended, and is not clean; then
+# it names ours, before a batch of ours runs. Cost: a renewal on the batch thread, once per unclean
+# take.
+
+
+class SparkCleanup:
+    """Begins at once, where there is something to end. renew: writes the slot with our session."""
+
+    def __init__(
+        self,
+        runner: BatchRunner,
+        seen: Slot,
+        *,
+        ours: str | None,
+        renew: Callable[[], bool],
+        events: Events,
+    ) -> None:
+        self._renew = renew
+        self._events = events
+        former = seen.spark_session
+        self.over = seen.clean or former is None or former == ours
+        """Whether nothing of a former holder runs any more, as far as we can see to it."""
+        if former is not None and not self.over:
+            runner.cure(former).add_done_callback(self._ended)
+
+    def _ended(self, cure: "Future[str | None]") -> None:
+        error = cure.exception()
+        why = cure.result() if error is None else type(error).__name__
+        result = "is interrupted and released" if why is None else f"could not be ended ({why})"
+        self._events.log(f"the former holder's Spark session {result}")
+        self.over = True
+        self._renew()  # a store that is silent holds up no batch
+
 
 TICK: Final = 0.05
 _HARD_EXIT: Final = 1

@@ -9,18 +9,209 @@ life: where it ends for any reason but being stopped, the slot counts as lost [4
 small writes per lease.
 """
 
+import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fleet.clock import Clock
-from fleet.errors import Unreachable
-from fleet.slots import Gate, Handover, Slot, WorkerReport
+from fleet.errors import FleetError, Unreachable
+from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
 from fleet.slots.evidence import LeaseWatch, known_for
 from fleet.slots.store import Store
+from fleet.slots.transitions import is_failed_canary, waits_for_canary
 from fleet.worker.events import Events
-from fleet.worker.slot.eligibility import candidates, outranked, takeable
-from fleet.worker.slot.held_slot import HeldSlot
+
+# Which slot a standby may take: pure.
+#
+# A slot is for the taking where it is open, not leaving, not quarantined, and free or held by a
+# worker whose lease has expired [13]; a handover pins it to one revision, while standbys of that
+# one live. Without a pin [22]: a free slot goes to the standby whose revision was published last,
+# older ones wait one lease; a revision takes a second slot of another one only after its first is
+# active, so that a bad one takes one slot, not all (a preference here, on what was last read; the
+# store says so again in the transaction of the take). A slot on which a revision failed before its
+# first commit there is any other revision's at once, while that one waits a lease before it tries
+# again. While a managed roll has pins in the gate, its other slots stay with the revision they
+# have: the canary has not worked yet. Standbys that race for several slots begin at different
+# ones, by their names.
+
+
+def candidates(
+    gate: Gate,
+    slots: Sequence[Slot],
+    *,
+    worker: str,
+    revision: str,
+    dead: frozenset[int],
+    waited: frozenset[int],
+    newest: bool,
+    handed: frozenset[int] = frozenset(),
+    void: Collection[int] = (),
+) -> tuple[Slot, ...]:
+    """Slots that this standby may take now, best first.
+
+    dead: slots whose holder this worker has watched expire. waited: slots that this worker has
+    seen takeable for one lease. newest: no standby of a later revision waits. handed: slots that
+    this worker was asked to hand over, and did. void: slots whose pin has ended.
+    """
+    known = {slot.number: slot for slot in slots}
+    numbers = sorted(gate.open - gate.leaving - gate.quarantined)
+    found = [
+        slot
+        for slot in (known.get(n, Slot(group=gate.group, number=n)) for n in numbers)
+        if takeable(slot, dead)
+        and (slot.number not in handed or slot.number in waited)
+        and _admits(
+            gate,
+            slot,
+            slots,
+            revision,
+            newest=newest,
+            waited=slot.number in waited,
+            void=slot.number in void,
+        )
+    ]
+    if not found:
+        return ()
+    first = zlib.crc32(worker.encode()) % len(found)
+    return tuple(found[first:] + found[:first])
+
+
+def takeable(slot: Slot, dead: frozenset[int]) -> bool:
+    """Free, or held by the dead."""
+    return slot.holder is None or slot.number in dead
+
+
+def _admits(
+    gate: Gate,
+    slot: Slot,
+    slots: Sequence[Slot],
+    revision: str,
+    *,
+    newest: bool,
+    waited: bool,
+    void: bool,
+) -> bool:
+    pin = gate.handover.get(slot.number)
+    if pin is not None and not void:
+        return pin.revision == revision
+    rolling = bool(gate.handover) and slot.revision is not None
+    first = slot.revision == revision if rolling else newest
+    if is_failed_canary(slot) and not rolling:
+        first = slot.revision != revision
+    return (first or waited) and not waits_for_canary(slots, slot, revision)
+
+
+def outranked(
+    reports: Iterable[WorkerReport], *, revision: str, since: float
+) -> WorkerReport | None:
+    """A standby of another revision that was published after ours, None where there is none."""
+    return next(
+        (
+            report
+            for report in reports
+            if report.phase == "standby"
+            and report.revision != revision
+            and (report.since or 0.0) > since
+        ),
+        None,
+    )
+
+
+# A slot in its holder's hands: what a renewal finds, what a release writes; no thread, no lock.
+#
+# Problem: when a holder has to stop, and what a silent store means, is decided between the lease's
+# thread and the holder's, and threads meet only by chance. Choice: the rules are here, over a
+# store and a clock; `SlotLease` calls them from its thread and under its lock, and the simulation
+# (tests/schedules) from processes on simulated time. Cost: whoever calls from several threads
+# locks.
+
+
+class HeldSlot:
+    """One slot that this worker has taken."""
+
+    def __init__(
+        self,
+        store: Store,
+        slot: Slot,
+        *,
+        lease: float,
+        fields: Callable[[], dict[str, Any]],
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        self.slot = slot
+        """As last written."""
+        self.lost: str | None = None
+        """Why this worker must stop at once; None while the slot is ours."""
+        self.pause = lease / 3
+        """Seconds to the next renewal; shorter while the store is silent."""
+        self._store = store
+        self._lease = lease
+        self._fields = fields
+        self._clock = clock
+        self._say = say
+        self._renewed_at = -math.inf
+
+    def renew(self) -> bool:
+        """Write the fields; False where the slot is somebody else's.
+
+        A store that is silent or refuses is no loss: nobody else can take the slot then [12].
+        """
+        return self.confirm() is not False
+
+    def confirm(self) -> bool | None:
+        """The same; None where the store does not say whose the slot is."""
+        if self.lost is not None:
+            return False
+        began = self._clock.monotonic()  # its answer may be read long after it was stored
+        try:
+            told = replace(self.slot, lease=self._lease, **self._fields())
+            stored = self._store.renew(told)
+        except FleetError as error:
+            self.pause = self._lease / 12
+            self._say(f"{error}; going on as long as Kafka has us as a member")
+            return None
+        self.pause = self._lease / 3
+        if stored is None:
+            self.lost = f"slot {self.slot.number} has another holder or token"
+            return False
+        self.slot = stored
+        self._renewed_at = began
+        return True
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the last renewal began less than a third of the lease ago."""
+        return self._clock.monotonic() - self._renewed_at < self._lease / 3
+
+    def may_join(self) -> bool | None:
+        """Tell whether no other worker can own the slot now; None: the store does not say [54].
+
+        Ask the store if the last renewal is too old, directly before each join.
+        """
+        if self.lost is None and not self.fresh:
+            self.confirm()
+        if self.lost is not None:
+            return False
+        if not self.fresh:
+            self._say(f"slot {self.slot.number} is not confirmed by the store: waiting to join")
+        return self.fresh or None
+
+    def give_up(self, *, clean: bool, closed: bool = False, gone: bool = False) -> bool:
+        """See `SlotLease.release`; nobody renews any more."""
+        if not self.renew():
+            return False
+        if closed or gone:
+            phase = Phase.CLOSED if closed else self.slot.phase
+            member = None if gone else self.slot.member_id
+            stored = self._store.renew(replace(self.slot, phase=phase, member_id=member))
+            if stored is None:
+                return False
+            self.slot = stored
+        return self._store.release(self.slot, clean=clean)
 
 
 class SlotWatcher:

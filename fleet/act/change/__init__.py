@@ -1,1 +1,0 @@
-"""A change from its beginning to its receipt."""

@@ -1,0 +1,533 @@
+"""What `fleet doctor` looks at beyond the machine: fleet.yaml, its cluster, its workers.
+
+Each part is looked at only where what it needs was found: a cluster that does not answer is
+one FAIL and not ten. Everything here reads; a change that a check waits on is waited for one
+lease at most.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
+from fleet.errors import CodeElsewhere, ConfigError, FleetError, Unreachable
+from fleet.extras import EXTRAS, installed, pip_line
+from fleet.model import Finding, Severity, fail, ok, warn
+from fleet.slots import ChangeState
+from fleet.text import duration, few, plural, visible
+
+if TYPE_CHECKING:
+    from fleet.config.spec import FleetSpec
+    from fleet.lag.snapshot import Snapshot
+    from fleet.manager.cycle import Fleet
+    from fleet.slots import Slot
+
+
+# What `fleet doctor` finds on this machine.
+#
+# Each check is a function that returns findings and raises nothing that a broken machine can
+# cause; `guarded` turns a FleetError into a FAIL that carries its sentence. The machine is here;
+# what needs fleet.yaml and a cluster is in checks_fleet.
+
+
+_LEAST_PYTHON: Final = (3, 11)
+_LEAST_BYTES: Final = 500_000_000
+_COMFORT_BYTES: Final = 3_000_000_000
+
+
+Check = Callable[[], Iterator[Finding]]
+
+
+def guarded(check: str, look: Check) -> list[Finding]:
+    """The findings of a check; a FleetError on the way is one more, and a FAIL."""
+    found: list[Finding] = []
+    try:
+        found.extend(look())
+    except FleetError as error:
+        found.append(fail(check, str(error)))
+    return found
+
+
+def python() -> Iterator[Finding]:
+    """The interpreter is new enough."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    if sys.version_info[:2] >= _LEAST_PYTHON:
+        yield ok("python", f"Python {version}")
+    else:
+        yield fail("python", f"Python {version}", "Fleet needs Python 3.11 or newer")
+
+
+def java(*, needed: bool, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Spark and the embedded broker need Java 17 or newer; who only looks does not."""
+    from fleet.broker.jars import find_java
+
+    try:
+        yield ok("java", f"Java at {find_java(environ)}")
+    except FleetError as error:
+        if needed:
+            raise
+        yield warn("java", str(error), "only workers and an embedded broker here need it")
+
+
+def jars(*, embedded: bool, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """The embedded broker's jars are there, or can be fetched at its first start."""
+    from fleet.broker.jars import KAFKA, damage
+    from fleet.system.home import cache_home
+
+    if not embedded:
+        yield ok("jars", "not needed: the cluster is not the embedded one")
+        return
+    named = environ.get("FLEET_KAFKA_LIBS")
+    libs = Path(named) if named else cache_home() / f"kafka-{KAFKA}"
+    if named:
+        found = sorted(libs.glob("kafka_2.13-*.jar"))
+        if found:
+            yield ok("jars", f"{found[0].name} in {libs} (FLEET_KAFKA_LIBS)")
+        else:
+            yield fail(
+                "jars",
+                f"FLEET_KAFKA_LIBS={libs} holds no kafka_2.13-*.jar",
+                "name the libs/ folder of a Kafka distribution, or unset it",
+            )
+    elif not libs.exists():
+        yield warn(
+            "jars",
+            f"Kafka {KAFKA} is not in {libs} yet",
+            "the first `fleet broker start` fetches 45 MB from Maven Central; without network set "
+            "FLEET_KAFKA_LIBS",
+        )
+    elif (wrong := damage(libs)) is not None:
+        yield warn("jars", f"{libs}: {wrong}", "the next `fleet broker start` fetches them again")
+    else:
+        yield ok("jars", f"Kafka {KAFKA} in {libs}")
+
+
+def disk(home: Path) -> Iterator[Finding]:
+    """$FLEET_HOME can be written and has room."""
+    folder = next(path for path in (home, *home.parents) if path.exists())
+    if not os.access(folder, os.W_OK):
+        yield fail("disk", f"{folder} cannot be written", "make it writable, or set FLEET_HOME")
+        return
+    free = shutil.disk_usage(folder).free
+    found = f"{free / 1e9:.1f} GB free at {home}"
+    if free < _LEAST_BYTES:
+        yield fail("disk", found, "free at least 0.5 GB, or set FLEET_HOME to another disk")
+    elif free < _COMFORT_BYTES:
+        yield warn("disk", found, "the embedded broker and Spark want 3 GB")
+    else:
+        yield ok("disk", found)
+
+
+def home() -> Iterator[Finding]:
+    """State can be written; a home that is not there yet is the next command's to make."""
+    from fleet.system.home import fleet_home, make_home
+
+    folder = fleet_home()
+    if folder.exists():
+        yield ok("home", f"{make_home(folder)} can be written")
+    elif not os.access(next(each for each in folder.parents if each.exists()), os.W_OK):
+        yield fail("home", f"{folder} cannot be made", "set FLEET_HOME to a folder of yours")
+
+
+def packages(*, needed: bool) -> Iterator[Finding]:
+    """PySpark runs the workers; Dagster is wanted, but nothing in `fleet` needs it."""
+    lacks = fail if needed else warn
+    for module, without, tell in (
+        ("pyspark", "no workers, and no embedded broker", lacks),
+        ("dagster", "no schedules, checks or history of runs", warn),
+    ):
+        if installed(module):
+            yield ok(module, "installed")
+        else:
+            yield tell(module, f"not installed: {without}", pip_line(EXTRAS[module]))
+
+
+# `fleet doctor`: everything that has to be right, one line each, with what to do.
+
+
+_COLOURS: Final = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "red"}
+
+
+@click.command(epilog="Example:  fleet doctor -o json | jq '.checks[] | select(.level != \"OK\")'")
+@output_option
+@common
+def doctor(invocation: Invocation, *, output: str) -> None:
+    """Check what Fleet needs, and say what to do.
+
+    Looks at this machine, at fleet.yaml where there is one, at the cluster it names, and at
+    workers, slots and changes that need a person. Changes nothing. Exit code 1 if anything
+    FAILs.
+    """
+    findings = examine(invocation)
+    if output == "json":
+        click.echo(json.dumps(as_json(findings), indent=2))
+    else:
+        for finding in findings:
+            _print(finding)
+    if any(finding.level is Severity.FAIL for finding in findings):
+        click.get_current_context().exit(1)
+
+
+def examine(invocation: Invocation) -> list[Finding]:
+    """All findings, machine first; the cluster only where the file loads."""
+    from fleet.system.home import fleet_home
+
+    path = invocation.path()
+    needed = _runs_here(path)
+    found = guarded("python", python) + guarded("java", lambda: java(needed=needed))
+    found += guarded("home", home) + guarded("disk", lambda: disk(fleet_home()))
+    found += guarded("packages", lambda: packages(needed=needed))
+    if not path.is_file():
+        found += guarded("jars", lambda: jars(embedded=True))
+        remedy = "write one with `fleet init --bootstrap HOST:PORT`, or name yours with --config"
+        return [*found, Finding("config", Severity.WARN, f"there is no {path}", remedy)]
+
+    try:
+        return found + examine_fleet(invocation)
+    except ConfigError as error:
+        return [*found, Finding("config", Severity.FAIL, str(error), f"mend {path}")]
+
+
+def _runs_here(path: Path) -> bool:
+    """Whether a broker or workers are to run on this machine, as far as the file can be read."""
+    from fleet.config.load import load
+
+    try:
+        spec = load(path, os.environ)
+    except ConfigError:
+        return False
+    workers = [each for each in spec.fleets if each.worker is not None]
+    embedded = spec.cluster.bootstrap_servers == "embedded"
+    return embedded or any(each.runtime.kind == "local" for each in workers)
+
+
+def as_json(findings: list[Finding]) -> dict[str, object]:
+    """The contract of `fleet doctor -o json`."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "ok": all(finding.level is not Severity.FAIL for finding in findings),
+        "checks": [
+            {
+                "check": finding.check,
+                "level": finding.level.value,
+                "found": finding.found,
+                "remedy": finding.remedy or None,
+            }
+            for finding in findings
+        ],
+    }
+
+
+def _print(finding: Finding) -> None:
+    level = click.style(f"{finding.level.value:4}", fg=_COLOURS[finding.level])
+    click.echo(f"{level}  {finding.check:<14} {visible(finding.found)}")
+    if finding.remedy:
+        click.echo(f"      {'':<14} → {visible(finding.remedy)}")
+
+
+_LOOK = 0.5
+"""Seconds between two looks at the leases of unfinished changes."""
+
+
+def examine_fleet(invocation: Invocation) -> list[Finding]:
+    """Findings about the file, the cluster and the workers. Raises ConfigError."""
+    from fleet.config.load import load
+
+    path = invocation.existing_path()
+    spec = load(path, os.environ)
+    embedded = spec.cluster.bootstrap_servers == "embedded"
+    found = [
+        ok("config", f"{path}: cluster {spec.cluster.name}, {plural(len(spec.fleets), 'group')}")
+    ]
+    found += guarded("jars", lambda: jars(embedded=embedded))
+    found += guarded("entrypoints", lambda: entrypoints(spec))
+    try:
+        fleet = invocation.open()
+    except Unreachable as error:
+        remedy = "fleet up" if embedded else "check cluster.bootstrap_servers and the network"
+        return [
+            *found,
+            Finding("broker", Severity.WARN if embedded else Severity.FAIL, str(error), remedy),
+        ]
+    with fleet:
+        return found + _cluster(fleet)
+
+
+def entrypoints(spec: "FleetSpec") -> Iterator[Finding]:
+    """The code that each declared worker runs can be found."""
+    from fleet.system.code import code_digest, examine_entrypoint, lies_beside
+
+    declared = [group for group in spec.fleets if group.worker is not None]
+    for group in declared:
+        try:
+            code_digest(group)
+            examine_entrypoint(group)
+        except CodeElsewhere as error:
+            yield warn(
+                "entrypoint", str(error), "what is published of the same settings is what runs"
+            )
+        except FleetError as error:
+            yield fail("entrypoint", str(error))
+        else:
+            beside = lies_beside(group, Path.cwd())
+            if beside is not None and group.runtime.kind == "kubernetes":
+                yield warn(
+                    "entrypoint",
+                    f"{group.group}: {beside} lies here and is not taken along to the pods",
+                    "unless the image holds it too, write python_path: [.] under worker",
+                )
+    if declared:
+        yield ok("entrypoints", f"{plural(len(declared), 'group')} with a worker")
+
+
+def _cluster(fleet: "Fleet") -> list[Finding]:
+    """Kafka first; what Fleet holds is looked at in any case."""
+    seen: list[Snapshot] = []
+    found = guarded("broker", lambda: groups_readable(fleet, seen))
+    if seen:
+        found += guarded("topics", lambda: topics(fleet, seen[0]))
+        found += guarded("offsets log", lambda: receipts_verifiable(fleet, seen[0]))
+        found += guarded("batched leave", lambda: leave_possible(fleet))
+        found += guarded("acls", lambda: missing_acls(fleet))
+    found += guarded("workers", lambda: workers(fleet))
+    found += guarded("runtime", fleet.runtime.examine)
+    found += guarded("slots", lambda: slots(fleet))
+    found += guarded("changes", lambda: changes(fleet))
+    return found
+
+
+def groups_readable(fleet: "Fleet", seen: "list[Snapshot]") -> Iterator[Finding]:
+    """The broker answers, and its groups can be listed and described."""
+    snapshot = fleet.snapshot()
+    seen.append(snapshot)
+    yield ok(
+        "broker",
+        f"{fleet.bootstrap}: {plural(len(snapshot.groups), 'group')}, "
+        f"{plural(len(snapshot.topics), 'topic')} in {duration(snapshot.took)}",
+    )
+    for problem in snapshot.problems:
+        yield warn("groups", problem, "check the ACLs: Describe on groups and topics")
+
+
+def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
+    """Every fleet with a worker has something to read."""
+    from fleet.decide.scaling import missing_topics, subscribed, unmatched
+    from fleet.decide.world import gone_partitions
+
+    specs = [each for each in fleet.spec.fleets if each.worker is not None]
+    hidden = {name for kind, name in fleet.undescribed(specs, snapshot) if kind == "topic"}
+    for spec in specs:
+        there = subscribed(snapshot.topics, spec)
+        absent = missing_topics(snapshot.topics, spec)
+        missing = [name for name in absent if name not in hidden]
+        if absent and not missing:
+            continue  # not missing: the check of groups names the ACL
+        if missing and spec.create is None:
+            yield fail(
+                "topics",
+                f"{', '.join(missing)} of {spec.group} does not exist",
+                "create it, or write create: {partitions: 12} under the fleet",
+            )
+        elif missing:
+            yield ok("topics", f"{spec.group}: `fleet up` creates {', '.join(missing)}")
+        elif unmatched(snapshot.topics, spec):
+            yield warn(
+                "topics",
+                f"no topic matches {' or '.join(spec.topics)} of {spec.group} yet",
+                "its slots open with the first plan after one is created",
+            )
+        else:
+            count = f"{plural(len(there), 'topic')} with {plural(sum(there.values()), 'partition')}"
+            yield ok("topics", f"{spec.group} reads {count}")
+        seen = snapshot.groups.get(spec.group)
+        owned = [gone_partitions(m, snapshot.topics) for m in seen.members] if seen else []
+        if gone := sorted(frozenset().union(*owned)):
+            yield warn(
+                "topics",
+                f"members of {spec.group} own {few(list(map(str, gone)))}, which is not there: the "
+                "topic was recreated with fewer partitions, and a sticky assignor goes on giving "
+                "them out",
+                f"nothing is read of them; `fleet apply {spec.group}` lets a member that owns "
+                "nothing else join again",
+            )
+
+
+def receipts_verifiable(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
+    """`__consumer_offsets` can be read, so that receipts count what the coordinator recorded."""
+    group = next(iter(snapshot.groups), "fleet-doctor")
+    if not snapshot.groups:
+        yield ok("offsets log", "not looked at: there is no consumer group yet")
+    elif fleet.rebalances(group, window=1.0) is None:
+        yield warn(
+            "offsets log",
+            "__consumer_offsets cannot be read: receipts will say unverified",
+            "allow Read on topic __consumer_offsets; managed Kafka may not",
+        )
+    else:
+        yield ok("offsets log", "__consumer_offsets can be read: receipts are verified")
+
+
+def leave_possible(fleet: "Fleet") -> Iterator[Finding]:
+    """kafka-python can log in, which alone sends one leave for several members.
+
+    Any answer will do: an older broker refuses the question after the login went well.
+    """
+    from fleet.act.kafka import GroupAdmin
+    from fleet.security import kafka_python_config
+
+    config = kafka_python_config(fleet.spec.cluster, fleet.bootstrap, os.environ)
+    with GroupAdmin(bootstrap=fleet.bootstrap, kafka_python_config=config) as admin:
+        try:
+            admin.group_setting("fleet-doctor", "consumer.session.timeout.ms")
+        except FleetError as error:
+            if isinstance(error, Unreachable) or "authentication" in str(error).lower():
+                yield warn(
+                    "batched leave",
+                    str(error),
+                    "without it k workers leave in k rebalances; check cluster.security",
+                )
+                return
+    yield ok("batched leave", "kafka-python can log in")
+
+
+def missing_acls(fleet: "Fleet") -> Iterator[Finding]:
+    """Of the least ACLs of each group's mode, those that this login does not have (KIP-430)."""
+    declared = fleet.spec.fleets
+    lacking = fleet.lacking(declared)
+    for grant in lacking:
+        yield warn(
+            "acls",
+            f"this login lacks {grant}: {grant.acl.without}",
+            f"kafka-acls --add --allow-principal User:NAME --operation {grant.operation} "
+            f"--{grant.resource} {grant.name}",
+        )
+    if declared and not lacking:
+        yield ok(
+            "acls", f"nothing is refused that the modes of {plural(len(declared), 'group')} need"
+        )
+
+
+def workers(fleet: "Fleet") -> Iterator[Finding]:
+    """Processes run where they are wanted, and nowhere else."""
+    processes = fleet.workers()
+    wanted = [worker for worker in processes if worker.wanted]
+    running = sum(worker.running for worker in wanted)
+    if not wanted:
+        yield ok("workers", "none are wanted yet")
+    elif running < len(wanted):
+        down = next(worker for worker in wanted if not worker.running)
+        why = f": {down.exit_reason}" if down.exit_reason else ""
+        yield warn(
+            "workers",
+            f"{running} of {len(wanted)} run; {down.name} does not{why}",
+            _log_of(fleet, down.name),
+        )
+    else:
+        yield ok("workers", f"{running} run")
+    for group, count in fleet.undeclared().items():
+        yield warn(
+            "orphans",
+            f"{plural(count, 'worker')} of group {group}, for which fleet.yaml declares none",
+            f"declare it again; to end it, `fleet scale {group} 0 --hold 1h` before it is taken "
+            "out; `fleet down` ends all",
+        )
+
+
+def _log_of(fleet: "Fleet", worker: str) -> str:
+    runtime = fleet.spec.runtime
+    if runtime.kind == "kubernetes":
+        where = f"kubectl -n {runtime.namespace} logs {worker} --previous"
+        return f"{where}; the kubelet starts it again"
+    return f"its log is under {fleet.home}; the supervisor starts it again"
+
+
+def slots(fleet: "Fleet") -> Iterator[Finding]:
+    """Nobody holds a slot without running; no slot and no partition is shut away."""
+    running = {worker.name for worker in fleet.workers() if worker.running}
+    held = [slot for f in fleet.spec.fleets for slot in fleet.slots(f.group) if slot.holder]
+    strange = [slot for slot in held if slot.holder not in running]
+    silent = _silent(fleet, strange) if strange else []
+    yield ok("slots", f"{len(held) - len(silent)} held by running workers")
+    for slot in silent:
+        lease = fleet.group(slot.group).runtime.lease
+        yield warn(
+            "slots",
+            f"slot {slot.number} of {slot.group} is held by {slot.holder}, which does not run",
+            f"a standby takes it after {lease:g} s; `fleet up` starts one",
+        )
+    for spec in fleet.spec.fleets:
+        for number in sorted(fleet.gate(spec.group).quarantined):
+            yield warn(
+                "slots",
+                f"slot {number} of {spec.group} is shut: a foreign process uses its instance id",
+                f"find and end the member {spec.group}-{number}, then "
+                f"`fleet resume {spec.group} --slot {number}`",
+            )
+        for mark in fleet.store.quarantines(spec.group):
+            yield warn(
+                "partitions",
+                f"{mark.tp} of {spec.group} is stopped at offset {mark.offset}: {mark.error}",
+                "no roll ends this: commit an offset while the group is down, or set "
+                "worker.on_truncated: skip"
+                if mark.of_log
+                else "correct the entrypoint, or the setting that the error names, then "
+                f"`fleet roll {spec.group}`",
+            )
+
+
+def _silent(fleet: "Fleet", strange: "list[Slot]") -> "list[Slot]":
+    """Those that are not renewed either: `fleet worker` by hand is not the runtime's."""
+    longest = max(fleet.group(slot.group).runtime.lease for slot in strange)
+    fleet.clock.sleep(longest / 2)
+    now = {
+        (slot.group, slot.number): slot
+        for group in {slot.group for slot in strange}
+        for slot in fleet.slots(group)
+    }
+    same = [(slot, now.get((slot.group, slot.number))) for slot in strange]
+    return [
+        old for old, new in same if new and (new.token, new.counter) == (old.token, old.counter)
+    ]
+
+
+def changes(fleet: "Fleet") -> Iterator[Finding]:
+    """No change was left half done, and nobody holds a group."""
+    running = {
+        spec.group: last[0].actor
+        for spec in fleet.spec.fleets
+        if (last := fleet.changes(spec.group, limit=1)) and last[0].state is ChangeState.RUNNING
+    }
+    alive = _alive(fleet, running)
+    for group, actor in running.items():
+        if alive[group]:
+            yield ok("changes", f"{actor} is changing {group} now")
+            continue
+        yield warn(
+            "changes",
+            f"{actor} left a change of {group} unfinished",
+            f"fleet apply {group} --resume, or --abort",
+        )
+    for pause in fleet.pauses():
+        whose = pause.group or "all groups"
+        yield warn(
+            "pauses",
+            f"{whose}: {pause.reason} ({pause.by})",
+            f"fleet resume {pause.group or '--all'}",
+        )
+    if all(alive.values()):
+        yield ok("changes", "none was left unfinished")
+
+
+def _alive(fleet: "Fleet", groups: Iterable[str]) -> dict[str, bool]:
+    """Whether somebody works on each unfinished change; all are watched together, for a lease."""
+    known = {group: fleet.change_alive(group) for group in groups}
+    while unknown := [group for group, alive in known.items() if alive is None]:
+        fleet.clock.sleep(_LOOK)
+        known.update((group, fleet.change_alive(group)) for group in unknown)
+    return {group: bool(alive) for group, alive in known.items()}

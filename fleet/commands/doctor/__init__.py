@@ -1,1 +1,0 @@
-"""`fleet doctor`: what has to be right."""

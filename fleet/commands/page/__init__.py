@@ -1,1 +1,0 @@
-"""`fleet ui`: one look at the cluster, as a page."""

@@ -1,0 +1,356 @@
+"""`fleet simulate`: a group's story on simulated time, and what it cost."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+from pydantic import Field, ValidationError, model_validator
+
+from fleet.commands.answers import print_json, stdout, table
+from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, group_names, output_option
+from fleet.commands.screen import Progress
+from fleet.config.load import Problem, problems_of, read_tree
+from fleet.config.spec import Duration, Strict
+from fleet.errors import ConfigError
+from fleet.text import duration, plural
+
+if TYPE_CHECKING:
+    from fleet.sim.scenarios.group_story import Scenario
+    from fleet.sim.scenarios.play import Played
+
+    Named = tuple[str, Callable[[random.Random], Scenario]]
+
+
+# A scenario file of `fleet simulate` as values: no unknown keys, no impossible timeouts.
+
+
+class NetworkSpec(Strict):
+    """How long a message is under way, one way, evenly distributed."""
+
+    shortest: Annotated[Duration, Field(ge=0, le=60)] = 0.001
+    longest: Annotated[Duration, Field(ge=0, le=60)] = 0.005
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "NetworkSpec":
+        if self.shortest > self.longest:
+            raise ValueError(
+                f"shortest is {self.shortest:g} s, longer than longest ({self.longest:g} s)"
+            )
+        return self
+
+
+class EventSpec(Strict):
+    """What happens, to which member (from 0); `lasts` and `wait` as docs/simulate.md has them."""
+
+    at: Annotated[Duration, Field(ge=0, le=43_200)]
+    do: Literal["start", "leave", "crash", "restart", "slow", "roll", "batched-leave", "failover"]
+    member: Annotated[int, Field(ge=0, le=9_999)] = 0
+    lasts: Annotated[Duration, Field(ge=0, le=43_200)] = 5.0
+    wait: Annotated[Duration, Field(ge=0, le=3_600)] = 10.0
+    together: Annotated[int, Field(ge=1, le=1_000)] = 1
+
+
+class ScenarioSpec(Strict):
+    """A group, its members' timeouts, the network, and what happens."""
+
+    members: Annotated[int, Field(ge=1, le=1_000)] = 10
+    static: bool = False
+    protocol: Literal["range", "roundrobin", "sticky", "cooperative-sticky", "consumer"] = "range"
+    partitions: Annotated[int, Field(ge=1, le=10_000)] = 20
+    client: Literal["librdkafka", "java-0.10.0", "java-0.10.1"] = "librdkafka"
+    session_timeout: Annotated[Duration, Field(ge=6, le=1_800)] | None = None
+    heartbeat_interval: Annotated[Duration, Field(ge=0.001, le=3_600)] | None = None
+    max_poll_interval: Annotated[Duration, Field(ge=6, le=86_400)] = 300.0
+    initial_delay: Annotated[Duration, Field(ge=0, le=3_600)] = 3.0
+    assignment_interval: Annotated[Duration, Field(ge=0, le=15)] = 1.0
+    nudge: Annotated[Duration, Field(ge=0, le=60)] = 0.0
+    start_within: Annotated[Duration, Field(ge=0, le=3_600)] = 1.0
+    connects_in: Annotated[Duration, Field(ge=0, le=600)] = 0.0
+    drifts_at: Annotated[Duration, Field(ge=0, le=43_200)] = 0.0
+    network: NetworkSpec = NetworkSpec()
+    events: tuple[EventSpec, ...] = ()
+
+    @property
+    def beats_every(self) -> float:
+        """Seconds; the protocol's own interval where none is told."""
+        if self.heartbeat_interval is not None:
+            return self.heartbeat_interval
+        return 5.0 if self.protocol == "consumer" else 3.0
+
+    @property
+    def session(self) -> float:
+        """Seconds; the client's own default where none is told."""
+        if self.session_timeout is not None:
+            return self.session_timeout
+        return {"java-0.10.0": 30.0, "java-0.10.1": 10.0}.get(self.client, 45.0)
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ScenarioSpec":
+        if self.beats_every >= self.session:
+            raise ValueError(
+                f"heartbeat_interval is {self.beats_every:g} s and has to be shorter than "
+                f"session_timeout ({self.session:g} s)"
+            )
+        if self.client == "librdkafka" and self.max_poll_interval < self.session:
+            raise ValueError(
+                f"max_poll_interval is {self.max_poll_interval:g} s and may not be shorter than "
+                f"session_timeout ({self.session:g} s): librdkafka refuses that"
+            )
+        if self.client != "librdkafka":
+            self._possible_for_java()
+        return self
+
+    def _possible_for_java(self) -> None:
+        if self.static:
+            raise ValueError(
+                f"client is {self.client}, which has no static members (allowed: static: false)"
+            )
+        if self.protocol not in {"range", "roundrobin"}:
+            raise ValueError(
+                f"client is {self.client}, which does not have protocol {self.protocol} "
+                "(allowed: range, roundrobin)"
+            )
+
+
+def load_scenario(path: Path) -> ScenarioSpec:
+    """Read a scenario. Raises ConfigError that lists every problem as `file:line: key: …`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no UTF-8 text; save it as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    root, problems = read_tree(text, {})
+    if root is None and not problems:
+        raise ConfigError(f"{path} is empty: write at least members:, or see docs/simulate.md")
+    if root is not None and not isinstance(root.value, dict):
+        keys = ", ".join(ScenarioSpec.model_fields)
+        problems.append(Problem(line=root.line, path="", text=f"is no mapping of {keys}"))
+    if root is not None and not problems:
+        try:
+            return ScenarioSpec.model_validate(root.plain())
+        except ValidationError as error:
+            problems = problems_of(error, root, ScenarioSpec)
+    raise ConfigError("\n".join(each.render(str(path)) for each in problems))
+
+
+COUNTS = ("rebalances", "moved", "redone")
+FIGURES = (*COUNTS, "pause_p50", "pause_p95", "pause_longest", "settled")
+"""Counts, then seconds. A pause is a partition's time without an owner."""
+
+_PATIENCE = 60.0
+"""Seconds for a history that has to be read from the broker."""
+
+
+@click.command(
+    epilog="Examples:  fleet simulate deploy --members 50  |  fleet simulate story.yaml --seeds 100"
+    "  |  fleet simulate --group orders --scale 12"
+)
+@click.argument("scenario", required=False, metavar="[SCENARIO|FILE]")
+@click.option(
+    "--members",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Number of members (default: 10, or what the file says).",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the first run.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of runs, each with the next seed.",
+)
+@click.option("--group", metavar="GROUP", shell_complete=group_names,
+              help="Group to scale, from its recorded history; with --scale.")  # fmt: skip
+@click.option("--scale", type=click.IntRange(1, 1000), metavar="N",
+              help="Number of members that GROUP would get.")  # fmt: skip
+@output_option
+@common
+def simulate(
+    invocation: Invocation,
+    *,
+    scenario: str | None,
+    members: int | None,
+    seed: int,
+    seeds: int,
+    group: str | None,
+    scale: int | None,
+    output: str,
+) -> None:
+    """What a story would cost a group; no broker.
+
+    SCENARIO is one of docs/simulate.md's library, as deploy, deploy-static, deploy-consumer,
+    deploy-fleet, scale-up or crash-loop; FILE is YAML as that page has it. Members behave as
+    librdkafka's, or as Java's before and after KIP-62, against a model of Kafka's coordinator,
+    classic or KIP-848; time is simulated, and one seed tells one story.
+    Figures count from the first event on. A pause is a partition's time without an owner: p50
+    and p95 over partitions of all its pauses together, and the longest single one.
+    With --group and --scale: what another number of members would cost that group as `fleet
+    rebalances` knows it, by Fleet's gate or leave where Fleet runs it, else one process every 2 s.
+    """
+    from fleet.sim.scenarios.play import play
+
+    if (group is None) != (scale is None) or (group and (scenario or members)):
+        raise click.UsageError("--group GROUP goes with --scale N, and with no story or --members")
+    if group is not None and scale is not None:
+        scenario, told = _of_group(invocation, group, scale)
+    else:
+        scenario, told = _of_file(scenario or "deploy", members)
+    options, runs = told(random.Random(seed)), []
+    with Progress(f"{scenario}: {plural(seeds, 'seed')}") as progress:
+        for number in range(seed, seed + seeds):
+            rng = random.Random(number)
+            runs.append(_figures(play(told(rng), rng)))
+            if len(runs) % 100 == 0:
+                progress(f"{len(runs)} of {plural(seeds, 'seed')}")
+    answer = _answer(scenario, options, seed, runs)
+    if output == "json":
+        print_json(answer)
+        return
+    kind = "static" if options.static else "dynamic"
+    console = stdout()
+    console.print(
+        f"{scenario}: {plural(options.members, f'{kind} member')} by {options.protocol}, "
+        f"{plural(options.partitions, 'partition')}, {plural(seeds, 'seed')} from {seed}",
+        markup=False,
+    )
+    rows = table("FIGURE", "P50", "P95", right=("P50", "P95"))
+    for name in FIGURES:
+        key = name if name in COUNTS else f"{name}_seconds"
+        p50, p95 = answer["figures"][key]["p50"], answer["figures"][key]["p95"]
+        shown = str if name in COUNTS else duration
+        rows.add_row(name.replace("_", " "), shown(p50), shown(p95))
+    console.print(rows)
+    if answer["unsettled"]:
+        console.print(f"{plural(answer['unsettled'], 'run')} did not settle within a day")
+
+
+def _of_file(name: str, members: int | None) -> "Named":
+    """A story of the library or of a file, which every seed plays as it is."""
+    story = _scenario(name, members)
+
+    def told(rng: random.Random) -> "Scenario":
+        del rng
+        return story
+
+    return name, told
+
+
+def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
+    """What it is called, and the change of a recorded group by a seed."""
+    from fleet.decide.forecast.other_ways import recorded_group, scaled_to
+    from fleet.manager.past import past_of
+
+    with invocation.open() as fleet:
+        with Progress(f"{name}: its history"):
+            past = past_of(fleet, group=name, live=False, patience=_PATIENCE)
+        rows = past.rows
+        found = recorded_group(name, rows.rebalances(group=name), rows.memberships(group=name))
+        declared = [each.worker for each in fleet.spec.fleets if each.group == name]
+        click.echo(f"{name} {past.source.sentence(fleet.clock.now())}", err=True)
+    if found.members == members:
+        raise ConfigError(f"group {name} has {members} members already: --scale another number")
+    worker = next(iter(declared), None)
+
+    def told(rng: random.Random) -> "Scenario":
+        return scaled_to(found, members, worker, rng)
+
+    return f"{name} from {found.members} to {members}", told
+
+
+def _scenario(name: str, members: int | None) -> "Scenario":
+    from fleet.sim.scenarios.library import LIBRARY, library
+
+    if name in LIBRARY:
+        return library(name, members or 10)
+    path = Path(name)
+    try:
+        there = path.exists()
+    except (OSError, ValueError):  # no name of a file
+        there = False
+    if not there:
+        raise ConfigError(
+            f"{name} is neither a file nor a scenario (allowed: {', '.join(LIBRARY)})"
+        )
+
+    options = _played(load_scenario(path))
+    return options if members is None else options._replace(members=members)
+
+
+def _played(spec: "ScenarioSpec") -> "Scenario":
+    from fleet.sim.scenarios.group_story import Happening, Scenario
+
+    return Scenario(
+        spec.members,
+        spec.static,
+        spec.partitions,
+        _ms(spec.session),
+        _ms(spec.beats_every),
+        _ms(spec.max_poll_interval),
+        _ms(spec.initial_delay),
+        _ms(spec.start_within),
+        _ms(spec.network.shortest),
+        _ms(spec.network.longest),
+        tuple(
+            Happening(
+                _ms(each.at), each.do, each.member, _ms(each.lasts), _ms(each.wait), each.together
+            )
+            for each in spec.events
+        ),
+        spec.protocol,
+        _ms(spec.assignment_interval),
+        _ms(spec.nudge),
+        _ms(spec.connects_in),
+        drifts_at=_ms(spec.drifts_at),
+        client=spec.client,
+    )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _figures(played: "Played") -> dict[str, float | None]:
+    return {
+        "rebalances": played.rebalances,
+        "moved": played.moved,
+        "redone": played.redone,
+        "pause_p50_seconds": _quantile(played.pauses, 50) / 1000,
+        "pause_p95_seconds": _quantile(played.pauses, 95) / 1000,
+        "pause_longest_seconds": played.longest / 1000,
+        "settled_seconds": None if played.settled is None else played.settled / 1000,
+    }
+
+
+def _quantile(values: Any, percent: int) -> float:
+    """The smallest value that so many percent do not exceed."""
+    ordered = sorted(values)
+    return float(ordered[max(0, -(-len(ordered) * percent // 100) - 1)])
+
+
+def _answer(
+    name: str, options: "Scenario", seed: int, runs: list[dict[str, float | None]]
+) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for key in runs[0]:
+        values = [each[key] for each in runs if each[key] is not None]
+        counts = key in COUNTS
+        found = [_quantile(values, p) if values else None for p in (50, 95)]
+        p50, p95 = (int(v) if counts and v is not None else v for v in found)
+        figures[key] = {"p50": p50, "p95": p95}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "scenario": name,
+        "members": options.members,
+        "static": options.static,
+        "protocol": options.protocol,
+        "partitions": options.partitions,
+        "seed": seed,
+        "seeds": len(runs),
+        "unsettled": sum(each["settled_seconds"] is None for each in runs),
+        "figures": figures,
+    }

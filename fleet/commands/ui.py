@@ -1,0 +1,492 @@
+"""`fleet ui`: one page of all groups, for as long as it runs."""
+
+import json
+import os
+import re
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from fleet.commands.answers import change_answer, plan_answer
+from fleet.commands.groups.group_status import GroupStatus, status_answer, statuses
+from fleet.commands.groups.looks import Latest, Look, Looks, Repeated
+from fleet.commands.groups.rebalances import answer as rebalances_answer
+from fleet.commands.groups.rebalances import storm_spans
+from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common
+from fleet.config.acls import OFFSETS
+from fleet.config.spec import FleetSpec
+from fleet.decide.storms.storm_watch import budget_of
+from fleet.decide.verdicts import GroupVerdict, Level
+from fleet.lag.snapshot import rates
+from fleet.manager.past import Past, Source
+from fleet.model import GroupSnapshot, GroupState
+from fleet.model.rebalances import Rebalance
+from fleet.report.timeline import lay_out
+from fleet.report.timeline_html import as_svg
+from fleet.slots import Pause, WorkerReport
+from fleet.system.closing import Closing
+from fleet.text import duration, plural
+
+if TYPE_CHECKING:
+    from fleet.clock import Clock
+    from fleet.commands.groups.looks import Latest
+    from fleet.config.spec import FleetSpec
+    from fleet.log.readers.tail import Tail
+    from fleet.manager.cycle import Fleet
+    from fleet.ui.page_server import PageServer
+
+
+# How busy a group's workers are, and how many are too many. Pure.
+#
+# Problem: lag says when there are too few workers; nothing says when there are too many, and each
+# costs a Spark session. Choice: a worker's report has the seconds that it spent inside batches;
+# how these grew over the last minute is its busy ratio, and the sum over the group is how many
+# workers would do. A member that owns no partition is too many whatever it does. Cost: a report
+# comes once a lease, so that nothing is known in the first seconds, and batches longer than the
+# window make the ratio jump.
+
+
+WINDOW: Final = 60.0
+"""Seconds over which a busy ratio is taken."""
+LEAST: Final = 10.0
+"""From less, nothing is said."""
+FULL: Final = 0.8
+"""The busy ratio up to which a worker keeps some room for a peak."""
+
+
+class BusyTimes:
+    """The reports of the last `WINDOW` seconds, of all workers."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[tuple[float, int, float]]] = {}
+
+    def look(self, reports: Iterable[WorkerReport], *, at: float) -> None:
+        """Take what stands in the store at this moment (monotonic seconds)."""
+        living = set()
+        for report in reports:
+            living.add(report.worker)
+            seen = self._seen.setdefault(report.worker, deque())
+            if seen and (report.counter, report.busy_seconds) < seen[-1][1:]:
+                seen.clear()  # another process under the same name
+            if not seen or report.counter > seen[-1][1]:
+                seen.append((at, report.counter, report.busy_seconds))
+            while len(seen) > 1 and at - seen[1][0] >= WINDOW:
+                seen.popleft()
+        for worker in self._seen.keys() - living:
+            del self._seen[worker]
+
+    def ratio(self, worker: str) -> float | None:
+        """The part of its time that a worker spent inside batches; None where not known."""
+        seen = self._seen.get(worker)
+        if not seen or seen[-1][0] - seen[0][0] < LEAST:
+            return None
+        spent = (seen[-1][2] - seen[0][2]) / (seen[-1][0] - seen[0][0])
+        return min(1.0, max(0.0, spent))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a group's workers have to do. None = not known."""
+
+    busy: float | None = None
+    """Mean over the workers that hold a slot."""
+    slots: Mapping[int, float] = field(default_factory=dict)
+    """By slot, those that are known."""
+    without_partitions: int | None = None
+    """Members that own nothing while the group is settled."""
+    too_many: int | None = None
+    sentence: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """For the page."""
+        return {**asdict(self), "slots": {str(number): each for number, each in self.slots.items()}}
+
+
+def load_of(
+    seen: GroupSnapshot | None,
+    *,
+    held: Mapping[int, str],
+    times: BusyTimes,
+    verdict: GroupVerdict | None,
+) -> Load:
+    """A group's load; `held` are its slots with their workers, none where it is not ours."""
+    ratios = {slot: times.ratio(worker) for slot, worker in held.items()}
+    known = {slot: ratio for slot, ratio in ratios.items() if ratio is not None}
+    complete = bool(held) and len(known) == len(held)
+    idle = _without_partitions(seen)
+    told, counts = [], [] if idle is None else [idle]
+    if idle:
+        told.append(f"{plural(idle, 'member')} without a partition")
+    busy = sum(known.values()) / len(known) if complete else None
+    if busy is not None:
+        needed = max(1, ceil(sum(known.values()) / FULL))
+        said = f"busy for {busy * 100:.0f} % of the last {duration(WINDOW)}"
+        behind = verdict is not None and verdict.level is not Level.OK
+        if needed < len(held) and not behind:
+            counts.append(len(held) - needed)
+            said += f": {plural(needed, 'worker')} would do"
+        told.append(said)
+    return Load(
+        busy=busy,
+        slots=known,
+        without_partitions=idle,
+        too_many=max(counts, default=0 if busy is not None else None),
+        sentence="; ".join(told),
+    )
+
+
+def _without_partitions(seen: GroupSnapshot | None) -> int | None:
+    """None while it is unsettled, and where nobody owns anything: then assignments are not told."""
+    if seen is None or seen.state is not GroupState.STABLE:
+        return None
+    idle = sum(not member.partitions for member in seen.members)
+    return None if idle == len(seen.members) else idle
+
+
+# One look at the cluster for all who watch.
+#
+# Problem: ten people who open the page during an incident must not make ten times the requests to
+# a cluster that is in trouble, and a page that nobody looks at must make none. Choice: one thread
+# looks, as long as somebody asked within `IDLE` seconds, and rests four times as long as a look
+# takes; what it saw is kept as one value, from which every answer is made. Nothing is written, to
+# Kafka or to the store. Cost: who comes after a silence sees the last look, with its age, until
+# the next one is done.
+
+
+IDLE: Final = 30.0
+_REST: Final = 4.0
+_SHOWN: Final = 500
+"""Rebalances of one answer; the newest are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Watched:
+    """All groups as they were at one moment."""
+
+    spec: FleetSpec
+    look: Look
+    live: tuple[dict[str, Any], ...]
+    """What is live of each group, worst first (`live_rows`)."""
+    statuses: Mapping[str, GroupStatus]
+    """By group, in order of name."""
+    pauses: tuple[Pause, ...] | None
+    """None where nothing that Fleet itself keeps can be read."""
+    loads: Mapping[str, Load]
+    past: Past | None
+    """Of the last day, and it goes on; None where it is not known."""
+    overview: bytes = b"{}"
+    """The answer about all groups: what takes longest of an answer is done once a look."""
+
+    def encoded(self) -> "Watched":
+        """With its overview."""
+        return replace(self, overview=json.dumps(overview(self), separators=(",", ":")).encode())
+
+
+class Watch(Closing):
+    """Looks at one cluster while somebody watches."""
+
+    def __init__(self, fleet: "Fleet", *, every: float) -> None:
+        self._fleet = fleet
+        self._looks = Looks(fleet, apart=every)
+        self._times = BusyTimes()
+        self._repeated = Repeated(self._take, every=every, clock=fleet.clock, rest=_REST, idle=IDLE)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._repeated.start()
+
+    def latest(self) -> Latest[Watched]:
+        """What was seen last, at once."""
+        return self._repeated.latest()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._repeated.close()
+        self._looks.close()
+
+    def _take(self) -> Watched:
+        fleet, look, tail = self._fleet, self._looks.look(), self._looks.tail
+        if tail is not None and look.recent.known:
+            past = replace(look.recent, commits=tail.commits(), reaches=self._looks.reaches)
+            look = replace(look, recent=past)
+        storm, pauses = look.storms.get, look.pauses
+        found = statuses(fleet, look.snapshot, look.recent, storm=storm, pauses=pauses)
+        at = fleet.clock.monotonic()
+        reports = (each for status in found if status.managed for each in status.managed.reports)
+        self._times.look(reports, at=at)
+        made = Watched(
+            spec=fleet.spec,
+            look=look,
+            live=live_rows(look),
+            statuses={status.group: status for status in found},
+            pauses=pauses,
+            loads={status.group: self._load(status) for status in found},
+            past=None if tail is None or not look.recent.known else _past(tail, fleet.clock.now()),
+        )
+        return made.encoded()
+
+    def _load(self, status: GroupStatus) -> Load:
+        slots = status.managed.slots if status.managed else ()
+        held = {slot.number: slot.holder for slot in slots if slot.holder is not None}
+        return load_of(status.seen, held=held, times=self._times, verdict=status.verdict)
+
+
+def _past(tail: "Tail", now: float) -> Past:
+    kept = tail.rebalances()
+    reaches = kept[0].ended_at if kept else None
+    as_of = now - (tail.age() or 0.0)
+    return Past(rows=tail, source=Source(kind="log", place=OFFSETS, reaches=reaches, as_of=as_of))
+
+
+# --- what the page is told: the commands' own JSON (docs/json.md), and what only a watcher knows
+
+
+def overview(found: Watched) -> dict[str, Any]:
+    """All groups of a look: `fleet status`, what is live of each group, and its load."""
+    return {
+        "status": _status(found, list(found.statuses.values()), detail=False),
+        "top": _top(found),
+        "load": {group: load.as_json() for group, load in found.loads.items()},
+    }
+
+
+def groups_answer(latest: Latest[Watched], *, cluster: str, now: float) -> bytes:
+    """The look's overview, which is encoded once for all who watch."""
+    found = latest.value
+    head = json.dumps(_head(latest, cluster=cluster, now=now))
+    rest = b'{"status":null,"top":null,"load":null}' if found is None else found.overview
+    return b"%s,%s" % (head.encode()[:-1], rest[1:])
+
+
+def group_answer(
+    latest: Latest[Watched], group: str, *, cluster: str, now: float
+) -> dict[str, Any] | None:
+    """One group: `fleet status GROUP`, its live row, its last change; None: no such."""
+    found = latest.value
+    head = _head(latest, cluster=cluster, now=now)
+    if found is None:
+        return {**head, "status": None, "top": None, "load": None, "change": None, "plan": None}
+    status = found.statuses.get(group)
+    if status is None:
+        return None
+    change = status.managed.change if status.managed else None
+    return {
+        **head,
+        "status": _status(found, [_counted(found, status)], detail=True),
+        "top": _top(found, group),
+        "load": found.loads[group].as_json(),
+        "change": change and change_answer(change),
+        "plan": change and plan_answer(change.plan),
+    }
+
+
+def timeline_answer(
+    latest: Latest[Watched], group: str, *, cluster: str, now: float, seconds: float, width: float
+) -> dict[str, Any]:
+    """`fleet rebalances GROUP` of the last so many seconds, and their picture."""
+    found, since = latest.value, now - seconds
+    head = _head(latest, cluster=cluster, now=now)
+    if found is None or found.past is None:
+        return {**head, "rebalances": None, "svg": None}
+    all_of_it = found.past.rows.rebalances(group=group)
+    shown = [each for each in all_of_it if each.ended_at >= since]
+    told = rebalances_answer(
+        shown[-_SHOWN:], cluster=cluster, source=found.past.source, since=since, until=now
+    )
+    drawn = _drawn(found, group, all_of_it, since=since, until=now, width=width) if shown else None
+    return {**head, "rebalances": told, "svg": drawn}
+
+
+def _head(latest: Latest[Watched], *, cluster: str, now: float) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cluster": cluster,
+        "now": now,
+        "problem": latest.problem and {"sentence": latest.problem, "since": latest.since},
+    }
+
+
+def _status(found: Watched, groups: list[GroupStatus], *, detail: bool) -> dict[str, Any]:
+    look = found.look
+    return status_answer(look.snapshot, groups, found.pauses, recent=look.recent, detail=detail)
+
+
+def live_rows(look: Look) -> tuple[dict[str, Any], ...]:
+    """Every group that exists: storms first, then by age of what waits, rebalances and lag.
+
+    Rates are records a second; None = not known.
+    """
+    speeds = {} if look.before is None else rates(look.before, look.snapshot)
+    rows = []
+    for name, group in look.snapshot.groups.items():
+        if not group.exists:
+            continue
+        last, storm = look.recent.last.get(name), look.storms.get(name)
+        generation = look.generations.get(name)
+        produced, consumed = speeds.get(name, (None, None))
+        rows.append(
+            {
+                "group": name,
+                "type": group.type,
+                "state": group.state.value,
+                "members": len(group.members),
+                "generation": last.number if generation is None and last else generation,
+                "lag": group.lag,
+                "lag_seconds": group.lag_seconds,
+                "in_per_second": produced,
+                "out_per_second": consumed,
+                "rebalances_per_hour": look.recent.per_hour(name),
+                "last_cause": last and last.cause.value,
+                "last_at": last and last.ended_at,
+                "storm": storm and storm.words,
+            }
+        )
+    return tuple(sorted(rows, key=_worst_first))
+
+
+def _worst_first(row: dict[str, Any]) -> tuple[Any, ...]:
+    age, lag = row["lag_seconds"], row["lag"] or 0
+    if age is None:  # what waits since before every look is older than what has an age
+        age = float("inf") if lag else 0.0
+    return row["storm"] is None, -age, -(row["rebalances_per_hour"] or 0), -lag, row["group"]
+
+
+def _top(found: Watched, group: str | None = None) -> dict[str, Any]:
+    """What is live of all groups, or of one where it is named."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cluster": found.spec.cluster.name,
+        "at": found.look.snapshot.at,
+        "problems": list(found.look.notices),
+        "rebalances_from": found.look.recent.sentence,
+        "groups": [row for row in found.live if group in {None, row["group"]}],
+    }
+
+
+def _counted(found: Watched, status: GroupStatus) -> GroupStatus:
+    """With the rebalances in its storm window, as `fleet status GROUP` counts them."""
+    window = budget_of(found.spec, status.group).window
+    if found.past is None:
+        return replace(status, window=window)
+    since = found.look.snapshot.at - window
+    counted = len(found.past.rows.rebalances(group=status.group, since=since))
+    return replace(status, window=window, rebalances=counted)
+
+
+def _drawn(
+    found: Watched,
+    group: str,
+    rebalances: list[Rebalance],
+    *,
+    since: float,
+    until: float,
+    width: float,
+) -> str:
+    assert found.past is not None
+    spans = storm_spans(
+        found.spec, rebalances, until=until, changes=found.look.changes.get(group, ())
+    )
+    line = lay_out(
+        rebalances=rebalances,
+        memberships=found.past.rows.memberships(group=group, until=until),
+        since=since,
+        until=until,
+        storms=spans,
+    )
+    return as_svg(line, width=width)
+
+
+_LONGEST = 86_400.0
+_LOCAL = ("http://127.", "http://[::1]")
+
+
+@click.command(epilog="Examples:  fleet ui  |  fleet ui --listen 0.0.0.0:9309")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Address to serve the page on (default: ui.listen of fleet.yaml, 127.0.0.1:9309).",
+)
+@click.option("--interval", type=click.FloatRange(min=0.5, max=3600.0), default=2.0,
+              show_default=True, metavar="SECONDS", help="Seconds between two looks.")  # fmt: skip
+@common
+def ui(invocation: Invocation, *, listen: str | None, interval: float) -> None:
+    """One page of all groups, worst first; read only.
+
+    A group's slots, members, lag, the change that is going on, and its rebalances with their
+    causes. The cluster is looked at once for all who watch, and only while somebody does. There
+    is no login: who reaches the address reads the page. Runs until Ctrl-C (docs/ui.md).
+    """
+    if listen is not None and not re.fullmatch(r"\S*:\d{1,5}", listen):
+        raise click.UsageError("--listen wants HOST:PORT, such as 0.0.0.0:9309; port 0 is free")
+
+    with invocation.open() as fleet, Watch(fleet, every=interval) as watch:
+        stop = _until_told()
+        address = listen or fleet.spec.ui.listen
+        with served(fleet.spec, watch.latest, address, fleet.clock) as server:
+            watch.start()
+            click.echo(f"fleet ui: cluster {fleet.spec.cluster.name} at {server.url}/", err=True)
+            if not server.url.startswith(_LOCAL):
+                told = "others reach this address, and the page has no login (docs/ui.md)"
+                click.echo(f"fleet ui: {told}", err=True)
+            stop.wait()
+            # A look at a broker that is away lasts ten seconds, and holds nothing: do not wait.
+            os._exit(0)
+
+
+def served(
+    spec: "FleetSpec", latest: "Callable[[], Latest[Watched]]", listen: str, clock: "Clock"
+) -> "PageServer":
+    """The page of what was seen last. Raises ConfigError where the address is taken."""
+    from fleet.ui.page_server import PageServer
+
+    cluster = spec.cluster.name
+
+    def groups(_: Mapping[str, str]) -> bytes:
+        return groups_answer(latest(), cluster=cluster, now=clock.now())
+
+    def group(query: Mapping[str, str]) -> bytes | None:
+        name = query.get("name", "")
+        found = group_answer(latest(), name, cluster=cluster, now=clock.now())
+        return None if found is None else json.dumps(found).encode()
+
+    def timeline(query: Mapping[str, str]) -> bytes:
+        found = timeline_answer(
+            latest(),
+            query.get("name", ""),
+            cluster=cluster,
+            now=clock.now(),
+            seconds=_within(query, "seconds", 3600.0, _LONGEST),
+            width=_within(query, "width", 1200.0, 4000.0),
+        )
+        return json.dumps(found).encode()
+
+    names = [urlsplit(spec.ui.url).hostname or ""] if spec.ui.url else []
+    answers = {"/api/groups": groups, "/api/group": group, "/api/timeline": timeline}
+    return PageServer(listen, answers, names=names)
+
+
+def _within(query: Mapping[str, str], name: str, usual: float, most: float) -> float:
+    """A positive number of the query. Raises ValueError."""
+    given = query.get(name, str(usual))
+    try:
+        found = float(given)
+    except ValueError:
+        found = -1.0
+    if not 0 < found <= most:
+        raise ValueError(f"{name}={given}: write a number above 0, at most {most:g}")
+    return found
+
+
+def _until_told() -> threading.Event:
+    """Set by SIGTERM and by Ctrl-C."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
