@@ -32,7 +32,7 @@ from fleet.clock import Clock, SystemClock
 from fleet.commands.answers import stdout, table
 from fleet.commands.invocation import verbose_option
 from fleet.errors import FleetError
-from fleet.history.job import Recorder
+from fleet.history.pipeline import Recorder
 from fleet.history.tables import Tables
 from fleet.log.record_columns import columns
 from fleet.log.records import TOPIC
@@ -62,7 +62,7 @@ class RecordingResult:
     missing: int
     """Commits written less commits that the tables stand for, over everything."""
     again_seconds: float = 0.0
-    """A new process catches up with 20,000 commits, from its first look to the last manifest."""
+    """A new process catches up with 20,000 commits, from its first look to the last commit."""
     process_seconds: float = 0.0
     """The same with the process' own start."""
     nothing_seconds: float = 0.0

@@ -14,6 +14,7 @@ ROOMS = ("fleet", "assets", "k8s", "benchmarks")
 STAMPS = "stored stamps of records, runs or files, of other machines or other days"
 ALLOWED = {
     "fleet/dagster/watch/group_checks.py": STAMPS,
+    "fleet/dagster/history_process.py": STAMPS,
     "fleet/dagster/reconcile_schedule.py": f"{STAMPS}; a run that ends in the future holds nobody",
     "fleet/dagster/watch/storm_sensor.py": STAMPS,
     "fleet/act/steps/membership.py": "`open_at` of the gate: the only moment that machines share",
@@ -22,11 +23,8 @@ ALLOWED = {
     "fleet/manager/past.py": STAMPS,
     "fleet/commands/groups/group_status.py": STAMPS,
     "fleet/commands/groups/looks.py": STAMPS,
-    "fleet/history/compaction.py": STAMPS,
-    "fleet/history/job.py": STAMPS,
-    "fleet/history/polling.py": STAMPS,
-    "fleet/history/tables/store_lease.py": f"{STAMPS}; an object store has no other lease",
-    "fleet/history/tables/writing.py": STAMPS,
+    "fleet/history/retention.py": STAMPS,
+    "fleet/history/tables.py": STAMPS,
     "fleet/kafka_source/broker_settings.py": "whether the clock was set back since the last asking",
     "fleet/kafka_source/login.py": "signers, RFC 7519 and librdkafka say when a token expires",
     "fleet/log/readers/log_view.py": STAMPS,

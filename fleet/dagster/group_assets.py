@@ -104,7 +104,7 @@ def _hand_over(path: Path, handler: PipesMessageHandler, over: threading.Event) 
 # Problem: catching up is Spark's work, and a JVM inside a step would outlive its cancellation.
 # Choice: the step starts `fleet.dagster.history_process` through Pipes and waits; a terminated run
 # sends it SIGINT, upon which it lets go of Spark and ends, and the tables stay as their last
-# manifest says. The run reports rows of every table, what it found, and a plot of rebalances per
+# state says. The run reports rows of every table, what it found, and a plot of rebalances per
 # hour. Where `fleet history tail` is writing already the run only reports. Cost: a process start
 # (1 s), and 7 s where the home's Spark server does not run.
 #

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fleet.history.job_memory import JobMemory, Key, Told
+from fleet.history.memory import JobMemory, Key, Told
 from fleet.lag.lag_columns import NONE, Longs
 from fleet.lag.snapshot import CASES, Lag, Logs, Snapshot, measured
 from fleet.model import LagCase, TopicPartition

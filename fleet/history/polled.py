@@ -8,10 +8,14 @@ causes are as ambiguous as the difference.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fleet.history.job_memory import JobMemory, Kept
+from fleet.history.lag_rows import polled_rows
+from fleet.history.memory import JobMemory, Kept
+from fleet.history.pipeline import Done
+from fleet.history.retention import tidied
+from fleet.history.tables import Writer, row_of
 from fleet.lag.snapshot import Snapshot
 from fleet.model import GroupSnapshot, GroupState, Member, TopicPartition
 from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
@@ -19,6 +23,41 @@ from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Reb
 _SETTLED = frozenset({GroupState.STABLE, GroupState.EMPTY})
 _Seen = dict[str, tuple[str, list[list[Any]]]]
 """Identity → member id, its partitions."""
+
+
+class Poller:
+    """Brings the tables up to date by looking. `wanted` says which groups."""
+
+    def __init__(
+        self, writer: Writer, *, look: Callable[[], Snapshot], wanted: Callable[[str], bool]
+    ) -> None:
+        self._writer = writer
+        self._look = look
+        self._wanted = wanted
+        self._memory = JobMemory.read(writer)
+
+    def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> Done:
+        """One look."""
+        writer = self._writer
+        began = writer.clock.monotonic()
+        seen = self._look().only(self._wanted)
+        made = compared(self._memory, seen)
+        rebalances = [row_of(each) for each in made if isinstance(each, Rebalance)]
+        members = [row_of(each) for each in made if not isinstance(each, Rebalance)]
+        files = [
+            *writer.write("rebalances", rebalances),
+            *writer.write("memberships", members),
+            *writer.write("lag", list(polled_rows(self._memory, seen))),
+        ]
+        writer.commit("polled", self._memory, files=files)
+        done = Done(batches=1, groups={row["group_id"] for row in rebalances}, polled=True)
+        for file in files:
+            done.rows[file.table] += file.rows
+        done.causes.update(row["cause"] for row in rebalances)
+        if not stopped():
+            done.compacted = tidied(writer, self._memory, there=seen.groups.keys())
+        done.seconds = writer.clock.monotonic() - began
+        return done
 
 
 def compared(memory: JobMemory, snapshot: Snapshot) -> list[Rebalance | MembershipSpan]:

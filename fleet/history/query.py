@@ -2,7 +2,7 @@
 
 Problem: an answer from the tables should need no server, no notebook and no code. Choice: DuckDB,
 which is one package and reads Arrow's datasets by name, with only the columns and the days that a
-query needs. All tables are those of one manifest, so that joins are of one moment, where Delta
+query needs. All tables are those of one state, so that joins are of one moment, where Delta
 logs may be a batch apart. It can change nothing: a single SELECT, a database in memory, and no
 access to files or the network but through the tables. Cost: 22 MB of a package that is optional.
 """
@@ -11,14 +11,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from fleet.errors import FleetError
+from fleet.extras import pip_line
 from fleet.history.tables import Tables
-from fleet.history.tables.publishing import EXTRA
 
 _READS: Final = ("SELECT", "EXPLAIN")
-_MOVING: Final = (
-    "files of {tables} are still as a release before wrote them: `fleet history compact` moves all "
-    "of them, runs and batches some at a time"
-)
 
 
 class QueryAnswer(NamedTuple):
@@ -34,15 +30,13 @@ def answered(tables: Tables, sql: str, *, limit: int) -> QueryAnswer:
     try:
         import duckdb  # noqa: PLC0415 - optional
     except ImportError as error:
-        raise FleetError(f"`fleet history sql` needs DuckDB: {EXTRA}") from error
-    manifest = tables.manifest()
-    if manifest is None:
+        raise FleetError(f"`fleet history sql` needs DuckDB: {pip_line('history')}") from error
+    state = tables.state()
+    if state is None:
         raise FleetError(f"nothing is recorded in {tables.place} yet: `fleet history run`")
     with duckdb.connect(":memory:", config={"python_enable_replacements": False}) as database:
-        old = manifest.old()
-        for name, rows in tables.datasets(manifest).items():
-            if name not in old:  # a sum that leaves out what is not moved would be wrong silently
-                database.register(name, rows)
+        for name, rows in tables.datasets(state).items():
+            database.register(name, rows)
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         try:
@@ -51,10 +45,6 @@ def answered(tables: Tables, sql: str, *, limit: int) -> QueryAnswer:
                 raise FleetError("`fleet history sql` takes one SELECT: tables are only read")
             found = database.execute(statements[0])
             rows = found.fetchmany(limit + 1)
-        except duckdb.CatalogException as error:
-            if any(f"Table with name {name} " in str(error) for name in old):
-                raise FleetError(_MOVING.format(tables=", ".join(sorted(old)))) from error
-            raise FleetError(_told(error)) from error
         except duckdb.Error as error:
             raise FleetError(_told(error)) from error
         columns = [each[0] for each in found.description]

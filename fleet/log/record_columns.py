@@ -253,16 +253,23 @@ LED: Final = -2
 _PLACE: Final = 3
 """Columns that do not come from the bytes: partition, offset, timestamp."""
 _COMMITS: Final = (0, 1)
+_COMMIT_KEYS: Final = (b"\0\0", b"\0\1")
 _TOMBSTONE: Final = -1
 
 
 def columns(
-    partition: Any, offset: Any, timestamp: Any, keys: pa.Array, values: pa.Array
+    partition: Any,
+    offset: Any,
+    timestamp: Any,
+    keys: pa.Array,
+    values: pa.Array,
+    *,
+    events: bool = True,
 ) -> pa.RecordBatch:
     """The records as COLUMNS, in their order; never raises for what stands in them.
 
     partition, offset and timestamp (ms) are numbers per record (numpy or lists); keys and values
-    are binary arrays, null as in Kafka.
+    are binary arrays, null as in Kafka. Without `events` only the keys of those are looked at.
     """
     place = (
         np.asarray(partition, np.int32),
@@ -285,6 +292,7 @@ def columns(
             place,
             keys.take(pa.array(others)).to_pylist(),
             values.take(pa.array(others)).to_pylist(),
+            events=events,
         )
         found = _merged(found, rest, others) if found else rest
     return pa.RecordBatch.from_arrays([*map(pa.array, place), *found], schema=COLUMNS)
@@ -362,14 +370,15 @@ def _one_by_one(
     place: tuple[Any, ...],
     keys: Sequence[bytes | None],
     values: Sequence[bytes | None],
+    *,
+    events: bool,
 ) -> list[pa.Array]:
     """COLUMNS after the place of the rows `at`, by the scalar decoder."""
-    found = [
-        _row(decode(key, value, offset=int(offset), timestamp=int(timestamp)), key, value)
-        for key, value, offset, timestamp in zip(
-            keys, values, place[1][at], place[2][at], strict=True
-        )
-    ]
+    found = []
+    for key, value, offset, timestamp in zip(keys, values, place[1][at], place[2][at], strict=True):
+        read = value if events or (key or b"")[:2] in _COMMIT_KEYS else None
+        record = decode(key, read, offset=int(offset), timestamp=int(timestamp))
+        found.append(_row(record, key, value))
     fields = list(COLUMNS)[_PLACE:]
     return [
         pa.array([row[number] for row in found], field.type) for number, field in enumerate(fields)

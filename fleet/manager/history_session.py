@@ -12,12 +12,10 @@ from fleet.act.local.process_table import ProcessTable
 from fleet.config.acls import OFFSETS
 from fleet.config.spec import SPARK, without_token
 from fleet.errors import ConfigError, FleetError, Unreachable
-from fleet.history.job import Recorder
-from fleet.history.polling import Poller
-from fleet.history.rollup_tasks import rolled_up
-from fleet.history.tables.publishing import EXTRA, installed
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.writing import Writer
+from fleet.history.digest import digested
+from fleet.history.pipeline import Recorder
+from fleet.history.polled import Poller
+from fleet.history.tables import TablePlace, Writer
 from fleet.kafka_source.bounds import LogBounds
 from fleet.kafka_source.failures import told_by
 from fleet.kafka_source.login import references
@@ -39,6 +37,8 @@ from fleet.worker.batch.spark_link import (
 from fleet.worker.pod_environment import SPARK_TOKEN
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from fleet.manager.cycle import Fleet
 
 Say = Callable[[str], None]
@@ -49,9 +49,14 @@ _TASK_SECONDS: Final = 60.0
 """How long its cluster may take to give the first task a place: executors may have to start."""
 
 
-def place_of(fleet: "Fleet") -> TableFolder:
-    """Where the tables are: `history.path`, or `history` in the home."""
-    return TableFolder(fleet.history_path)
+def writer_of(fleet: "Fleet") -> Writer:
+    """Opens the tables to write them: in `history.path`, or `history` in the home."""
+    return Writer(
+        TablePlace(fleet.history_path),
+        cluster=fleet.spec.cluster.name,
+        clock=fleet.clock,
+        retention=fleet.spec.history.retention,
+    )
 
 
 class ClusterLog:
@@ -73,11 +78,11 @@ class ClusterLog:
         led: Mapping[int, int],
         since: Mapping[int, int],
         **where: str,
-    ) -> Sequence[Mapping[str, Any]]:
+    ) -> "pa.Table":
         """By tasks of Spark; rows where other leader epochs begin are among `events`."""
         fleet, history = self._fleet, self._fleet.spec.history
         session = self._spark.get()
-        return rolled_up(
+        return digested(
             session,
             ranges,
             options={
@@ -117,19 +122,9 @@ def recording(
     """The history's writer, for one run or a tail; `spark` None: as fleet.yaml says.
 
     Where the offsets topic may not be read, or `polled`, the AdminClient's view is recorded.
-    Raises Refused where somebody else writes there.
     """
     with ExitStack() as stack:
-        writer = stack.enter_context(
-            Writer(
-                place_of(fleet),
-                cluster=fleet.spec.cluster.name,
-                clock=fleet.clock,
-                retention=fleet.spec.history.retention,
-            )
-        )
-        if not installed():
-            say(f"recorded, but not published as Delta tables: {EXTRA}")
+        writer = writer_of(fleet)
         if not polled:
             try:
                 fleet.offsets_bounds()

@@ -382,9 +382,9 @@ def _by_tables(
 
     rows = past.rows
     assert isinstance(rows, Tables)
-    manifest = rows.manifest()
+    state = rows.state()
     recorded = fleet.spec.history.groups.takes
-    polled = manifest is None or not manifest.positions  # then commits are not known
+    polled = state is None or not state.positions  # then commits are not known
     silent = frozenset(group for group in doubted if polled or not recorded(group))
     return with_tables(seen, rows, doubted - silent, until=past.source.as_of), silent
 

@@ -167,24 +167,22 @@ def past_of(fleet: "Fleet", *, group: str | None, live: bool, patience: float) -
 
 def tables_of(fleet: "Fleet") -> Past | None:
     """The history's tables; None where there are none. Raises FleetError where they are broken."""
-    from fleet.history.tables.table_manifests import FOLDER
-
     path = fleet.history_path
-    if "://" not in path and not Path(path, FOLDER).is_dir():
+    if "://" not in path and not Path(path, "state").is_dir():
         return None  # pyarrow takes a quarter of a second to load, to say the same
 
     from fleet.history.tables import Tables
 
     tables = Tables(path)
-    manifest = tables.manifest()
-    if manifest is None:
+    state = tables.state()
+    if state is None:
         return None
-    days = [file.day for file in manifest.of("rebalances") if file.day]
+    days = [file.day for file in tables.files(state, "rebalances")]
     oldest = datetime.fromisoformat(min(days)).replace(tzinfo=UTC).timestamp() if days else None
     note = ""
-    if manifest.lost:
-        lost = sum(end - start for _, start, end in manifest.lost)
-        number, start, end = manifest.lost[-1]
+    if state.lost:
+        lost = sum(end - start for _, start, end in state.lost)
+        number, start, end = state.lost[-1]
         note = (
             f"up to {lost:,} records were gone before they were read, the last of "
             f"{OFFSETS}-{number}: offsets {start} to {end - 1}"
@@ -195,9 +193,9 @@ def tables_of(fleet: "Fleet") -> Past | None:
             kind="tables",
             place=path,
             reaches=oldest,
-            as_of=manifest.at,
+            as_of=state.at,
             note=note,
-            behind=manifest.behind,
+            behind=state.behind,
         ),
     )
 

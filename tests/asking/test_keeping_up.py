@@ -7,12 +7,7 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.decide.verdicts import LagVerdict
-from fleet.history.job import commit
-from fleet.history.job_memory import JobMemory
-from fleet.history.tables import Tables
-from fleet.history.tables.table_columns import COMMITS, LAG
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.writing import Writer
+from fleet.history.tables import TablePlace, Tables, Writer
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.readers.positions import Positions, key_to
 from fleet.manager.keeping_up import in_doubt, verdicts, with_past, with_settled, with_tables
@@ -183,15 +178,14 @@ def lag_row(at, seconds, committed_at):
 )
 def test_the_tables_tell_it_too(tmp_path, commits, looks, told):
     """Of groups that somebody asks for, from their last minutes; up to when they tell."""
-    with Writer(
-        TableFolder(tmp_path), cluster="main", clock=ManualClock(at=NOW), retention=10 * 86_400
-    ) as writer:
-        folder = writer.attempt()
-        rows = [commit_row(NOW - ago, to, n) for n, (ago, to) in enumerate(commits)]
-        files = writer.write(folder, "commits", COMMITS, rows, "at")
-        rows = [lag_row(NOW - ago, seconds, NOW - since) for ago, seconds, since in looks]
-        files += writer.write(folder, "lag", LAG, rows, "sampled_at")
-        commit(writer, JobMemory(), folder, "batch", files)
+    writer = Writer(
+        TablePlace(tmp_path), cluster="main", clock=ManualClock(at=NOW), retention=10 * 86_400
+    )
+    rows = [commit_row(NOW - ago, to, n) for n, (ago, to) in enumerate(commits)]
+    files = writer.write("commits", rows)
+    rows = [lag_row(NOW - ago, seconds, NOW - since) for ago, seconds, since in looks]
+    files += writer.write("lag", rows)
+    writer.commit("batch", files=files)
     tables = Tables(tmp_path)
     judged = verdict(with_tables(look(), tables, frozenset({"orders"}), until=NOW))
     assert judged.verdict is told, judged

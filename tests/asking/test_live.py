@@ -6,7 +6,6 @@ member is replaced. Counted against Kafka's own DumpLogSegments [33].
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.history.tables.table_columns import MEMBERSHIPS, REBALANCES
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.table_rows import membership_row, rebalance_row
-from fleet.history.tables.writing import Writer
+from fleet.history.tables import TablePlace, Writer, row_of
 from fleet.manager.cycle import Fleet
 from fleet.manager.past import past_of
 from fleet.model.rebalances import Cause
@@ -195,15 +191,14 @@ def test_tables_are_asked_where_they_are_kept(group, capsys, tmp_path, monkeypat
 
 def keep(rows, group, where):
     """Write rows of one group as the history's tables."""
-    with Writer(TableFolder(where), cluster="asked", clock=SystemClock(), retention=1e6) as writer:
-        folder = writer.attempt()
-        rebalances = [rebalance_row(r) for r in rows.rebalances()]
-        members = [membership_row(m) for m in rows.memberships(group=group)]
-        files = (
-            *writer.write(folder, "rebalances", REBALANCES, rebalances, "ended_at"),
-            *writer.write(folder, "memberships", MEMBERSHIPS, members, "changed_at"),
-        )
-        writer.commit(replace(writer.manifest, what="batch", files=files))
+    writer = Writer(TablePlace(where), cluster="asked", clock=SystemClock(), retention=1e6)
+    rebalances = [row_of(r) for r in rows.rebalances()]
+    members = [row_of(m) for m in rows.memberships(group=group)]
+    files = (
+        *writer.write("rebalances", rebalances),
+        *writer.write("memberships", members),
+    )
+    writer.commit("batch", files=files)
 
 
 def test_status_shows_rebalances_and_their_last_cause(group, capsys):

@@ -10,11 +10,7 @@ from confluent_kafka import TopicPartition
 from fleet.clock import ManualClock
 from fleet.dagster.watch.cluster_tick import from_tables
 from fleet.errors import Unreachable
-from fleet.history.job import commit
-from fleet.history.job_memory import JobMemory
-from fleet.history.tables.table_columns import COMMITS
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.writing import Writer
+from fleet.history.tables import TablePlace, Writer
 from fleet.log.readers.group_log import partition_for
 from fleet.manager.keeping_up import judged
 from fleet.manager.past import LONGEST, minutes_of, recently
@@ -27,11 +23,10 @@ DAY = 86_400.0
 def written(place: Path, *, ago: float, behind: int = 0) -> None:
     """Tables whose writer ended so long ago."""
     clock = ManualClock(at=NOW - ago)
-    with Writer(TableFolder(place), cluster="main", clock=clock, retention=10 * DAY) as writer:
-        folder = writer.attempt()
-        rows = [commit_row(NOW - ago - 40, 40, 0), commit_row(NOW - ago - 30, 50, 1)]
-        files = writer.write(folder, "commits", COMMITS, rows, "at")
-        commit(writer, JobMemory(), folder, "batch", files, positions={0: 1}, behind=behind)
+    writer = Writer(TablePlace(place), cluster="main", clock=clock, retention=10 * DAY)
+    rows = [commit_row(NOW - ago - 40, 40, 0), commit_row(NOW - ago - 30, 50, 1)]
+    files = writer.write("commits", rows)
+    writer.commit("batch", files=files, positions={0: 1}, behind=behind)
 
 
 def fleet(place: Path, **history: Any) -> Any:
@@ -78,11 +73,14 @@ def test_tables_that_are_catching_up_tell_of_no_group_how_it_is_now(tmp_path):
     assert not judged(here, look(waited=70.0, committed=5_000), recent, ["orders"])[1]
 
 
-@pytest.mark.parametrize("manifest", [b"", b'{"schema": 99}'])
-def test_tables_that_cannot_be_read_take_nothing_else_down(tmp_path, manifest):
+@pytest.mark.parametrize("schema", [1, 99])
+def test_tables_that_cannot_be_read_take_nothing_else_down(tmp_path, schema):
     """Of a newer release, or damaged: the log is asked, and the sentence says why."""
-    (tmp_path / "manifests").mkdir()
-    (tmp_path / "manifests" / "000000000001.json").write_bytes(manifest)
+    writer = Writer(TablePlace(tmp_path), cluster="main", clock=ManualClock(at=NOW), retention=DAY)
+    writer.commit("batch", schema=schema)
+    if schema == 1:
+        for job in tmp_path.glob("state/kind=job/*.parquet"):
+            job.write_bytes(b"no parquet")
     here = fleet(tmp_path)
     for recent in (recently(here), minutes_of(here, ["orders"], patience=0.1)):
         assert not recent.known

@@ -5,23 +5,20 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
-from fleet.history.batch_tables import Batch, BatchFiles
-from fleet.history.job_memory import JobMemory
-from fleet.history.prefilter import decoded_last
-from fleet.history.rollup import Rollup
-from fleet.history.tables.table_columns import DIGEST, TABLES, decoded
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.table_manifests import DataFile
+from fleet.history.digest import RETURNED, Task, decoded_last
+from fleet.history.memory import JobMemory
+from fleet.history.pipeline import Batch
+from fleet.history.tables import State
 from fleet.log.record_columns import columns
 from tests.history.making import key
 from tests.history.records_made import group_metadata, offset_commit
 
 INTERVAL = 1000
+DIGEST = {"interval": INTERVAL}
 GROUP = "g"
+WHOLE = partial(columns, events=False)
 
 
 def log():
@@ -41,8 +38,9 @@ class Driver:
     """Batch after batch of one log, as the job's driver sees them."""
 
     def __init__(self, folder, records, decode):
-        self.folder, self.records, self.decode = folder, records, decode
-        self.memory, self.rebalances, self.place = JobMemory(), [], TableFolder(folder)
+        self.records, self.decode = records, decode
+        self.memory, self.rebalances = JobMemory(), []
+        self.task = Task([], options={}, digest=DIGEST, place=str(folder), cluster="main")
 
     def take(self, start, end):
         """One batch of these offsets."""
@@ -54,29 +52,11 @@ class Driver:
             pa.array(keys, pa.binary()),
             pa.array(values, pa.binary()),
         )
-        rows = pa.Table.from_batches(Rollup(DIGEST, interval=INTERVAL).run([made]), DIGEST)
-        files = []
-        for table in ("commits", "events"):
-            mine = rows.filter(pc.equal(rows["kind"], table))
-            kept = {
-                name: mine[decoded(name)]
-                for name in TABLES[table].names
-                if decoded(name) in mine.column_names
-            }
-            name = f"{start}-{end}-{table}.parquet"
-            pq.write_table(pa.table(kept), self.folder / name)
-            files.append(DataFile(name=name, table=table, day="", rows=len(mine), bytes=1))
-        batch = Batch(
-            BatchFiles(self.place, files),
-            self.memory,
-            cluster="main",
-            names=lambda _: {},
-            topics={},
-            led={},
-            read={},
-        )
-        batch.replay()
-        batch.remember_commits(waiting={})
+        returned = pa.Table.from_pylist(list(self.task.returned([made])), schema=RETURNED)
+        state = State(number=0, cluster="main", at=0.0, what="none")
+        batch = Batch(returned, self.memory, state=state, names=lambda _: {})
+        for _ in batch.replayed(waiting={}):
+            pass
         self.rebalances += batch.rebalances
         return self
 
@@ -94,20 +74,20 @@ def test_offsets_that_expire_between_two_events_leave_the_replay(tmp_path):
         if number < 3:
             records.append((at + 3, where, None))
             cuts.append(len(records))
-    driver, start = Driver(tmp_path, records, columns), 0
+    driver, start = Driver(tmp_path, records, WHOLE), 0
     for end in cuts:
         driver, start = driver.take(start, end), end
     kept = json.loads(driver.memory.groups[GROUP].state)
     assert list(driver.memory.commits) == [(GROUP, "day-3", 0)]
     assert len(kept["group"]["commits"]) == 1
-    whole = Driver(tmp_path, records, columns).take(0, len(records))
+    whole = Driver(tmp_path, records, WHOLE).take(0, len(records))
     assert json.loads(whole.memory.groups[GROUP].state) == kept
 
 
 @pytest.mark.parametrize(
     "decode",
     [
-        pytest.param(columns, id="decoded whole"),
+        pytest.param(WHOLE, id="decoded whole"),
         pytest.param(partial(decoded_last, interval=INTERVAL), id="thinned early"),
     ],
 )

@@ -8,19 +8,15 @@ import pytest
 
 from fleet import cli
 from fleet.clock import ManualClock
-from fleet.history.job import Recorder
-from fleet.history.rollup import Rollup
-from fleet.history.rollup_tasks import Task
+from fleet.history.digest import RETURNED, Task
+from fleet.history.pipeline import Recorder
 from fleet.history.source import _gone
-from fleet.history.tables.table_columns import DIGEST
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.writing import Writer
 from fleet.kafka_source.bounds import LogBounds
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.lag.snapshot import Logs
 from fleet.log.record_columns import COLUMNS, columns
 from tests.history.records_made import group_metadata
-from tests.history.test_tables import DAY, NOW
+from tests.history.test_tables import NOW, opened
 
 PARTITION = 7
 TOLD = "__consumer_offsets-7: offsets {} to {} were gone, all or some, before they were read"
@@ -38,19 +34,20 @@ class Topic:
         """What may be read."""
         return {PARTITION: LogBounds(self.first, self.end, self.end)}
 
-    def digest(self, ranges, *, led, since, place, attempt, cluster):
+    def digest(self, ranges, *, led, since, place, cluster):
         """The range's first and last record, and what is missing, as a task writes them."""
         self.since = since
         ((_, _, start, end, _),) = ranges
         rows = [
-            columns([PARTITION], [at], [int(NOW * 1000)], *record(at)) for at in (start, end - 1)
+            columns([PARTITION], [at], [int(NOW * 1000)], *record(at), events=False)
+            for at in (start, end - 1)
         ]
         for at, until in self.missed.items():
             if start <= at < end:
                 lost = _gone(OffsetRange("__consumer_offsets", PARTITION, at, until), 5)
                 rows.append(pa.RecordBatch.from_pylist([lost], schema=COLUMNS))
-        task = Task([], options={}, digest={}, place=place, attempt=attempt, cluster=cluster)
-        return list(task._write(list(Rollup(DIGEST, interval=1000).run(rows))))
+        task = Task([], options={}, digest={"interval": 1000}, place=place, cluster=cluster)
+        return pa.Table.from_pylist(list(task.returned(rows)), schema=RETURNED)
 
     def bounded(self, offsets):
         """In any time."""
@@ -85,25 +82,23 @@ def test_what_compaction_took_is_named_with_its_place(path, capsys):
     """Before a batch and inside of one; a first run has lost nothing that it was to read."""
     topic, said = Topic(100), []
     topic.missed[10] = 20
-    with Writer(
-        TableFolder(path), cluster="main", clock=ManualClock(at=NOW), retention=10 * DAY
-    ) as writer:
-        recorder = Recorder(writer, topic, say=said.append, batch=50)
-        stops = iter((False, True, True, True))
-        recorder.catch_up(stopped=lambda: next(stops))
-        assert writer.manifest.positions == {PARTITION: 50}
-        recorder.batch = 1000
-        done = recorder.catch_up()
-        assert (done.lost, writer.manifest.lost) == ([], ())
-        assert topic.since == writer.manifest.since == {PARTITION: 100}
-        topic.first, topic.end = 150, 400
-        topic.missed[300] = 320
-        done = recorder.catch_up()
-        assert done.lost == [(7, 100, 150), (7, 300, 320)]
-        assert writer.manifest.lost == tuple(done.lost)
-        assert not done.problems
-        assert recorder.catch_up().lost == []
-        assert topic.since == writer.manifest.since == {PARTITION: 100}
+    writer = opened(path, ManualClock(at=NOW))
+    recorder = Recorder(writer, topic, say=said.append, batch=50)
+    stops = iter((False, True, True, True))
+    recorder.catch_up(stopped=lambda: next(stops))
+    assert writer.state.positions == {PARTITION: 50}
+    recorder.batch = 1000
+    done = recorder.catch_up()
+    assert (done.lost, writer.state.lost) == ([], ())
+    assert topic.since == writer.state.since == {PARTITION: 100}
+    topic.first, topic.end = 150, 400
+    topic.missed[300] = 320
+    done = recorder.catch_up()
+    assert done.lost == [(7, 100, 150), (7, 300, 320)]
+    assert writer.state.lost == tuple(done.lost)
+    assert not done.problems
+    assert recorder.catch_up().lost == []
+    assert topic.since == writer.state.since == {PARTITION: 100}
     assert [each for each in said if "gone" in each] == [
         TOLD.format(100, 149),
         TOLD.format(300, 319),

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from benchmarks.offset_commits import key, value
 from fleet.config.spec import Selection
-from fleet.history.prefilter import decoded_last
-from fleet.history.rollup import Rollup
-from fleet.history.tables.table_columns import DIGEST
+from fleet.history.digest import Rollup, decoded_last
+from fleet.history.tables import days_of
 from fleet.log.record_columns import LED, columns
 from tests.history.records_made import commit, contract, event
 
@@ -20,9 +19,13 @@ from tests.history.records_made import commit, contract, event
 def run(rows, **options):
     """The digest's rows, of records in batches of seven."""
     table = contract(rows)
-    digest = Rollup(DIGEST, **{"interval": 1000, **options})
-    batches = digest.run(table.to_batches(max_chunksize=7))
-    return pa.Table.from_batches(batches, schema=DIGEST).to_pylist()
+    digest = Rollup(**{"interval": 1000, **options})
+    return listed(digest.run(table.to_batches(max_chunksize=7)))
+
+
+def listed(found):
+    """Rows one by one, with their kind."""
+    return [{"kind": kind, **row} for kind, rows in found for row in rows.to_pylist()]
 
 
 def naive(rows, interval):
@@ -62,13 +65,13 @@ def test_rows_are_the_commits_thinned(made, flushing):
             rows.append(commit(offset, at, group=group, partition=partition))
         else:
             rows.append(event(offset, at, group=group))
-    from fleet.history import rollup
+    from fleet.history import digest
 
-    before, rollup.FLUSH = rollup.FLUSH, 10 if flushing else rollup.FLUSH
+    before, digest.FLUSH = digest.FLUSH, 10 if flushing else digest.FLUSH
     try:
         got = run(rows)
     finally:
-        rollup.FLUSH = before
+        digest.FLUSH = before
     events = [r["offset"] for r in got if r["kind"] == "events"]
     assert events == [r["offset"] for r in rows if r["type"] == 2]
     commits = [r for r in got if r["kind"] == "commits"]
@@ -102,13 +105,10 @@ def test_interval_0_keeps_every_commit():
 
 def test_days_are_of_the_record():
     """UTC, and what has no time stands in the first day."""
-    late = 1_790_000_000_000
-    got = run([commit(0, -1, group="g"), commit(1, late, group="g"), event(2, late, group="g")])
-    assert sorted((r["kind"], r["day"]) for r in got) == [
-        ("commits", "1970-01-01"),
-        ("commits", "2026-09-21"),
-        ("events", "2026-09-21"),
-    ]
+    for table, late in (("commits", 1_790_000_000_000), ("lag", 1_790_000_000.5)):
+        name = "timestamp" if table == "commits" else "sampled_at"
+        rows = pa.table({name: [-1, late]})
+        assert days_of(table, rows).to_pylist() == ["1970-01-01", "2026-09-21"]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_what_is_thinned_before_it_is_decoded_comes_to_the_same(made):
         records.append((offset, at, *raw(kind, group, partition, offset)))
 
     def rows(decode):
-        digest = Rollup(DIGEST, interval=1000)
+        digest = Rollup(interval=1000)
         chunks = [records[n : n + 7] for n in range(0, len(records), 7)]
         batches = (
             decode(
@@ -190,9 +190,9 @@ def test_what_is_thinned_before_it_is_decoded_comes_to_the_same(made):
             )
             for chunk in chunks
         )
-        return pa.Table.from_batches(digest.run(batches), schema=DIGEST).to_pylist()
+        return listed(digest.run(batches))
 
-    assert rows(partial(decoded_last, interval=1000)) == rows(columns)
+    assert rows(partial(decoded_last, interval=1000)) == rows(partial(columns, events=False))
 
 
 def test_a_change_of_leader_goes_with_what_was_thinned_before():
@@ -202,11 +202,10 @@ def test_a_change_of_leader_goes_with_what_was_thinned_before():
     thin = decoded_last([0] * 5, range(5), range(5), *arrays, interval=1000)
     led = {"partition": 0, "offset": 0, "timestamp": 0, "type": LED, "leader_epoch": 3}
     both = [pa.RecordBatch.from_pylist([led], schema=thin.schema), thin]
-    found = Rollup(DIGEST, interval=1000).run([pa.concat_batches(both)])
-    rows = pa.Table.from_batches(found, schema=DIGEST).to_pylist()
+    rows = listed(Rollup(interval=1000).run([pa.concat_batches(both)]))
     assert [(r["kind"], r["type"], r["commits"]) for r in rows] == [
         ("events", LED, None),
-        ("commits", None, 5),
+        ("commits", 1, 5),
     ]
 
 

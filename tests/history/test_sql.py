@@ -14,13 +14,10 @@ from fleet import cli
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.history.query import answered
-from fleet.history.tables import Tables
-from fleet.history.tables.table_columns import DAY, TABLES
-from fleet.history.tables.table_folder import TableFolder
-from tests.history.test_first_layout import aged
-from tests.history.test_published import add, opened
+from fleet.history.tables import DAY, TABLES, Tables
+from tests.history.test_published import add
 from tests.history.test_tables import DAY as SECONDS
-from tests.history.test_tables import NOW
+from tests.history.test_tables import NOW, opened
 from tests.support.json_contract import documented, shape
 
 OF_TRINO_AND_SPARK = """
@@ -38,9 +35,9 @@ true uescape union unique unknown unnest user using values when where with withi
 def path(tmp_path, monkeypatch):
     """Tables of three days, two rebalances each, and a fleet.yaml that names them."""
     made = tmp_path / "tables"
-    with opened(TableFolder(made), ManualClock(at=NOW)) as writer:
-        for number in range(3):
-            add(writer, number, NOW - number * SECONDS)
+    writer = opened(made, ManualClock(at=NOW))
+    for number in range(3):
+        add(writer, number, NOW - number * SECONDS)
     (tmp_path / "fleet.yaml").write_text(
         f'cluster: {{name: main, bootstrap_servers: "127.0.0.1:1"}}\nhistory: {{path: {made}}}\n'
     )
@@ -111,13 +108,10 @@ def test_it_only_reads_and_only_tables(path, query, sentence):
 
 
 def test_what_is_missing_is_said(path, tmp_path, monkeypatch):
-    """No tables, files of before, no DuckDB."""
+    """No tables, no rows, no DuckDB."""
     with pytest.raises(FleetError, match="nothing is recorded"):
         answered(Tables(tmp_path / "none"), "SELECT 1", limit=5)
-    aged(path)
     assert answered(Tables(path), "SELECT 1 FROM lag", limit=5).rows == []
-    with pytest.raises(FleetError, match=r"files of .*rebalances are still as a release before"):
-        answered(Tables(path), "SELECT 1 FROM rebalances", limit=5)
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(FleetError, match="needs DuckDB: pip install"):
         answered(Tables(path), "SELECT 1", limit=5)

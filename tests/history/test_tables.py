@@ -1,33 +1,24 @@
-"""Tables, manifests and their one writer, without Spark and Kafka."""
+"""Tables, their state and their one writer, without Spark and Kafka."""
 
-import json
-import os
+import time
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
-import pyarrow as pa
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.errors import FleetError, LostLease, Refused, SchemaTooNew
-from fleet.history.compaction import MANY, compacted
-from fleet.history.job import commit
-from fleet.history.job_memory import JobMemory, Kept, LastCommit
+from fleet.errors import FleetError, LostLease, SchemaTooNew
+from fleet.history import tables
 from fleet.history.lag_rows import lag_rows
-from fleet.history.polled import compared
-from fleet.history.polling import Poller
-from fleet.history.tables import Tables
-from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES, TABLES
-from fleet.history.tables.table_folder import TableFolder, data_name
-from fleet.history.tables.table_manifests import SCHEMA, latest, name_of, numbers
-from fleet.history.tables.table_rows import membership_row, rebalance_row
-from fleet.history.tables.writing import ATTEMPT_SECONDS, KEPT_SECONDS, MEMORY, Writer
+from fleet.history.memory import JobMemory, Kept, LastCommit
+from fleet.history.polled import Poller, compared
+from fleet.history.retention import MANY, cleared, tidied
+from fleet.history.tables import TABLES, TablePlace, Tables, Writer, row_of
 from fleet.lag.snapshot import Logs
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
 from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance, standing
 from tests.support.rebalances import rebalance as plain
 from tests.support.snapshots import snapshot_of
-from tests.support.waiting import until
 
 DAY = 86_400.0
 NOW = 1_790_000_000.0
@@ -65,30 +56,26 @@ def clock():
     return ManualClock(at=NOW)
 
 
+def opened(path, clock, *, cluster="main", retention=10 * DAY):
+    return Writer(TablePlace(path), cluster=cluster, clock=clock, retention=retention)
+
+
 @pytest.fixture
 def writer(tmp_path, clock):
-    with Writer(TableFolder(tmp_path), cluster="main", clock=clock, retention=10 * DAY) as made:
-        yield made
+    return opened(tmp_path, clock)
 
 
 def add(writer, *rebalances, memory=None):
     """One batch of rebalances."""
-    folder = writer.attempt()
-    rows = [rebalance_row(each) for each in rebalances]
-    files = writer.write(folder, "rebalances", REBALANCES, rows, "ended_at")
-    commit(
-        writer, memory or JobMemory(), folder, "batch", files, positions={0: writer.manifest.number}
-    )
+    files = writer.write("rebalances", map(row_of, rebalances))
+    writer.commit("batch", memory, files=files, positions={0: writer.state.number})
 
 
 def test_values_come_back_as_they_went(writer, tmp_path):
     """Every field, by group, time and cause."""
     made = [rebalance(1), rebalance(2, NOW + 60), rebalance(3, NOW + 90, cause=Cause.LEAVE)]
     add(writer, *made)
-    folder = writer.attempt()
-    rows = [membership_row(membership())]
-    files = writer.write(folder, "memberships", MEMBERSHIPS, rows, "changed_at")
-    commit(writer, JobMemory(), folder, "batch", files)
+    writer.commit("batch", files=writer.write("memberships", [row_of(membership())]))
     tables = Tables(tmp_path)
     assert tables.rebalances() == made
     assert tables.rebalances(group="g", since=NOW + 60, until=NOW + 90) == made[1:2]
@@ -100,15 +87,13 @@ def test_values_come_back_as_they_went(writer, tmp_path):
 
 def test_members_that_stand_at_a_time(writer, tmp_path):
     """As of rows in memory: of who left before that time nothing is read out."""
-    folder, made = writer.attempt(), []
+    made = []
     told = "joined a 0, joined b 1, left b 2, joined b 2, owns a 3, left b 4, joined c 5, left a 6"
     for place, each in enumerate(told.split(", ")):
         event, name, at = each.split()
         row = replace(membership(NOW + int(at)), event=event, member=name, log_offset=place)
         made.append(row)
-    rows = [membership_row(each) for each in made]
-    files = writer.write(folder, "memberships", MEMBERSHIPS, rows, "changed_at")
-    commit(writer, JobMemory(), folder, "batch", files)
+    writer.commit("batch", files=writer.write("memberships", map(row_of, made)))
     tables = Tables(tmp_path)
     for at in range(8):
         until = NOW + at
@@ -121,104 +106,170 @@ def test_members_that_stand_at_a_time(writer, tmp_path):
 def test_no_history_is_empty(tmp_path):
     """Reading before the first batch is no error."""
     tables = Tables(tmp_path / "none")
-    assert (tables.rebalances(), tables.lag(group="g"), tables.manifest()) == ([], [], None)
-    assert tables.files("rebalances") == []
+    assert (tables.rebalances(), tables.rows()["lag"], tables.state()) == ([], 0, None)
+    assert tables.files(None, "rebalances") == []
 
 
-def test_what_no_manifest_names_is_not_there(writer, tmp_path):
-    """Files of an attempt that never became visible are nobody's."""
+def test_what_no_state_names_is_not_there(writer, tmp_path, clock):
+    """A file in no table, and a table that is ahead of the state: a start takes it back."""
     add(writer, rebalance(1))
-    folder = writer.attempt()
-    writer.write(folder, "rebalances", REBALANCES, [rebalance_row(rebalance(2))], "ended_at")
+    files = writer.write("rebalances", [row_of(rebalance(2))])
     assert [r.number for r in Tables(tmp_path).rebalances()] == [1]
+    writer.change("rebalances", partial(writer._transact, files, ()))
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [1]
+    for number in (3, 4):  # twice: what was taken back stays so
+        again = opened(tmp_path, clock)
+        assert len(again.files("rebalances")) == number - 2
+        add(again, rebalance(number))
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 3, 4]
 
 
-def test_second_writer_is_refused_in_words(writer, tmp_path, clock):
-    """Locally by the kernel's lock, with the process that holds it."""
-    with pytest.raises(Refused, match="another `fleet history run` or `tail` writes"):
-        Writer(TableFolder(tmp_path), cluster="main", clock=clock, retention=DAY)
-    writer.close()
-    with Writer(TableFolder(tmp_path), cluster="main", clock=clock, retention=DAY) as other:
-        assert other.manifest.number == 0
-
-
-def test_a_number_is_taken_once(writer):
-    """A writer that another one overtook makes nothing visible."""
+def test_a_second_job_loses_by_name(writer, tmp_path, clock):
+    """The one that commits later; the other goes on, and each row is there once."""
     add(writer, rebalance(1))
-    writer.place.put(name_of(2), writer.manifest.as_bytes())
-    with pytest.raises(LostLease, match="nothing of this batch became visible"):
-        add(writer, rebalance(2))
+    other = opened(tmp_path, clock)
+    add(writer, rebalance(2))
+    with pytest.raises(LostLease, match=rf"`tail` writes .*\({writer.state.writer}\): one at"):
+        add(other, rebalance(2))
+    add(writer, rebalance(3))
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 2, 3]
+
+
+def test_what_the_loser_has_committed_is_taken_back(writer, tmp_path, clock):
+    """It had committed a table, and not yet the state; whatever the table is."""
+    add(writer, rebalance(1))
+    other = opened(tmp_path, clock)
+    late = other.write("rebalances", [row_of(rebalance(2))])
+    other.change("rebalances", partial(other._transact, late, ()))
+    add(writer, rebalance(2), memory=JobMemory())
+    with pytest.raises(LostLease, match="one at a time"):
+        other.commit("batch")
+    assert len(writer.files("rebalances")) == 2
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 2]
+
+
+def test_what_other_programs_write_is_taken_back(writer, tmp_path, clock):
+    """At once when the writer goes on, else at the next start; compaction by them, too."""
+    from deltalake import DeltaTable
+
+    for number in range(3):
+        add(writer, rebalance(number))
+    DeltaTable(str(tmp_path / "rebalances")).delete("number = 1")
+    tidied(writer, thoroughly=True)
+    DeltaTable(str(tmp_path / "rebalances")).delete("number = 2")
+    opened(tmp_path, clock)
+    assert DeltaTable(str(tmp_path / "rebalances")).count() == 3
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [0, 1, 2]
+
+
+def test_a_log_that_was_cut_is_no_history(writer, tmp_path, clock):
+    """Nor are tables without a state: nothing of them is touched."""
+    add(writer, rebalance(1))
+    add(writer, rebalance(2))
+    (tmp_path / "rebalances" / "_delta_log" / f"{2:020d}.json").unlink()
+    with pytest.raises(FleetError, match="rebalances is at version 1, and the state names 2"):
+        opened(tmp_path, clock)
+    (tmp_path / "state").rename(tmp_path / "elsewhere")
+    with pytest.raises(FleetError, match="tables that are no history"):
+        opened(tmp_path, clock)
 
 
 def test_another_clusters_tables_are_refused(writer, tmp_path, clock):
     """One path, one cluster."""
     add(writer, rebalance(1))
-    writer.close()
     with pytest.raises(FleetError, match="holds the history of cluster main, not of other"):
-        Writer(TableFolder(tmp_path), cluster="other", clock=clock, retention=DAY)
+        opened(tmp_path, clock, cluster="other")
 
 
-def test_newer_manifests_are_refused(writer, tmp_path):
-    """State carries its schema."""
+def test_a_newer_state_is_refused(writer, tmp_path):
+    """State carries its schema; keys that are not known are passed over."""
     add(writer, rebalance(1))
-    data = writer.manifest.as_bytes().replace(
-        b'"schema":%d' % SCHEMA, b'"schema":%d' % (SCHEMA + 1)
-    )
-    writer.place.put(name_of(1), data)
+    writer.commit("batch", schema=writer.state.schema + 1)
     with pytest.raises(SchemaTooNew, match="newer fleet"):
         Tables(tmp_path).rebalances()
 
 
-def test_compaction_keeps_every_row_and_clears_away_later(writer, tmp_path, clock):
-    """Readers of the old files have ten minutes; then they go, and dead attempts after an hour."""
-    memory = JobMemory()
+def test_compaction_keeps_every_row_and_files_go_later(tmp_path):
+    """Readers of the old files have an hour; files that are in no table go as late."""
+    now, memory = time.time(), JobMemory()  # files have the times of the machine
+    writer = opened(tmp_path, ManualClock(at=now))
     for number in range(1, MANY + 3):
         memory.keep("g", Kept(3, number, 1000, "{}"))
-        add(writer, rebalance(number), memory=memory)
-    writer.write_table(
-        data_name("rebalances", writer.attempt(), "2026-09-21"),
-        pa.Table.from_pylist([rebalance_row(rebalance(99))], schema=REBALANCES),
-        table="rebalances",
-        day="2026-09-21",
-    )
+        add(writer, rebalance(number, now), memory=memory)
+    lone = writer.write("rebalances", [row_of(rebalance(99, now))])
     before = Tables(tmp_path).rebalances()
-    assert compacted(writer, memory) == 2 * (MANY + 2)
-    assert len(writer.manifest.of("rebalances")) == 1
+    assert tidied(writer) == MANY + 2
+    assert len(writer.files("rebalances")) == 1
     assert Tables(tmp_path).rebalances() == before
-    assert writer.clear_away() == 0
-    clock.sleep(KEPT_SECONDS + 1)
-    add(writer, rebalance(50))
-    clock.sleep(KEPT_SECONDS + 1)
-    assert writer.clear_away() > 0
-    assert Tables(tmp_path).rebalances() == [*before, rebalance(50)]
-    assert len(numbers(writer.place)) <= 3
-    clock.sleep(ATTEMPT_SECONDS + 1)
-    add(writer, rebalance(51))
-    writer.clear_away()
-    left = {f.name for folder in (*TABLES, MEMORY) for f in writer.place.files(folder)}
-    assert left == {f.name for f in writer.manifest.files}
+    assert cleared(writer) == 0
+    assert cleared(writer, hours=0) >= MANY + 2 + len(lone)
+    add(writer, rebalance(50, now))
+    assert Tables(tmp_path).rebalances() == [*before, rebalance(50, now)]
+    for table in ("state", *TABLES):
+        there = {
+            str(f.relative_to(tmp_path / table)) for f in tmp_path.glob(f"{table}/*/*.parquet")
+        }
+        old = 2 if table == "state" else 0  # states before, for who reads them
+        assert len(there) == len(writer.files(table)) + old, table
+    assert opened(tmp_path, writer.clock).state == writer.state
 
 
-def test_what_a_killed_writer_left_of_a_manifest_goes(writer, tmp_path, clock):
-    """After the time in which anybody may still write it."""
+def test_a_tail_deletes_files_once_an_hour(writer, clock, monkeypatch):
+    """At its start, and every hour; a store that was away is asked again."""
+    looked_at = []
+    monkeypatch.setattr(
+        "fleet.history.retention.cleared", lambda writer: looked_at.append(clock.monotonic())
+    )
+    began = clock.monotonic()
+    for wait in (0, 10, 3000, 589, 2, 10, 3600):
+        clock.sleep(wait)
+        tidied(writer)
+    assert [at - began for at in looked_at] == [0, 3601, 7211]
+
+
+def test_logs_do_not_grow_for_ever(tmp_path, clock, monkeypatch):
+    """They are cut at checkpoints, by the writer alone: another program's leaves them."""
+    from deltalake import DeltaTable
+
+    monkeypatch.setitem(tables._SETTINGS, "delta.checkpointInterval", "5")
+    monkeypatch.setitem(tables._SETTINGS, "delta.logRetentionDuration", "interval 0 seconds")
+    writer = opened(tmp_path, clock)
+    for number in range(11):
+        add(writer, rebalance(number))
+    DeltaTable(str(tmp_path / "rebalances")).optimize.compact()
+    logs = [tmp_path / name / "_delta_log" for name in ("state", "rebalances")]
+    assert all((log / f"{0:020d}.json").exists() for log in logs)
+    writer = opened(tmp_path, clock)
+    cleared(writer)
+    assert not any((log / f"{0:020d}.json").exists() for log in logs)
+    assert len(Tables(tmp_path).rebalances()) == 11
+    assert opened(tmp_path, clock).state == writer.state
+
+
+def test_a_start_beside_a_batch_takes_back_nothing(writer, tmp_path, clock, monkeypatch):
+    """It read the state before the other job committed, and the tables after."""
     add(writer, rebalance(1))
-    for name, age in [(".000000000002.json.abcdefgh", 3601), (".000000000003.json.hgfedcba", 60)]:
-        left = tmp_path / "manifests" / name
-        left.write_text("{")
-        os.utime(left, (clock.now() - age, clock.now() - age))
-    assert writer.clear_away() == 1
-    assert {each.name for each in (tmp_path / "manifests").iterdir()} == {
-        "000000000001.json",
-        ".000000000003.json.hgfedcba",
-    }
+    made = Writer._made
+
+    def slow(self, table):
+        if table == "rebalances":
+            add(writer, rebalance(2))
+        return made(self, table)
+
+    monkeypatch.setattr(Writer, "_made", slow)
+    with pytest.raises(LostLease):
+        opened(tmp_path, clock)
+    add(writer, rebalance(3))
+    assert len(writer.files("rebalances")) == 3
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 2, 3]
 
 
 def test_days_past_retention_go(writer, tmp_path, clock):
-    """With the next manifest."""
+    """With the next commit, or with what is due."""
     add(writer, rebalance(1, NOW - 11 * DAY), rebalance(2, NOW - 9 * DAY), rebalance(3))
     assert [r.number for r in Tables(tmp_path).rebalances()] == [2, 3]
     clock.sleep(2 * DAY)
-    assert compacted(writer, JobMemory()) == 0
+    assert tidied(writer) == 0
     assert [r.number for r in Tables(tmp_path).rebalances()] == [3]
 
 
@@ -236,12 +287,14 @@ def test_memory_comes_back(writer):
     newer = first._replace(offset=80)
     memory.commit(("g", "t", 0), newer)
     add(writer, memory=memory)
-    for _ in range(2):
-        back = JobMemory.read(writer.place, writer.manifest)
+    for _ in range(20):
+        back = JobMemory.read(writer)
         assert back.commits == {("g", "t", 0): newer}
         assert back.groups == {"g": Kept(3, 70, 1000, "{}")}
-        assert not list(back.changed())
-        compacted(writer, back, thoroughly=True)
+        assert not any(back.changed(kind).num_rows for kind in back.kinds)
+        back.commit(("g", "t", 0), newer)
+        add(writer, memory=back)
+    assert len(writer.files("state")) < 20
 
 
 def lag_of(memory, at, end, **keys):
@@ -273,16 +326,15 @@ def test_lag_has_a_row_where_something_changed_or_waits():
 
 
 def test_lag_reads_back(writer, tmp_path):
-    """As points of one group."""
+    """As rows, with what cannot be said as null."""
     memory = JobMemory()
     memory.commit(("g", "t", 0), LastCommit(10, int(NOW * 1000), 0, None, 0, 1))
     logs = Logs(at=NOW, starts={T0: 0}, ends={T0: 15})
-    folder = writer.attempt()
-    rows = list(lag_rows(memory, logs, cluster="main"))
-    commit(writer, memory, folder, "look", writer.write(folder, "lag", LAG, rows, "sampled_at"))
-    (point,) = Tables(tmp_path).lag(group="g", since=NOW - 1)
-    assert (point.tp, point.committed, point.log_end, point.records) == (T0, 10, 15, 5)
-    assert (point.case, point.known, point.seconds) == (LagCase.OK, Known.COMMITS, None)
+    rows = lag_rows(memory, logs, cluster="main")
+    writer.commit("look", memory, files=writer.write("lag", rows))
+    (row,) = Tables(tmp_path).read("lag", since=NOW - 1).to_pylist()
+    assert (row["topic"], row["committed"], row["log_end"], row["records"]) == ("t", 10, 15, 5)
+    assert (row["lag_case"], row["known"], row["seconds"]) == ("ok", "commits", None)
 
 
 def looked(members, at, state=GroupState.STABLE):
@@ -331,25 +383,25 @@ def test_polling_tells_what_two_looks_differ_in():
 def test_groups_that_came_and_went_are_forgotten_by_polling_too(tmp_path, clock):
     """After the retention; one that is still there is not, however long nothing changes."""
     seen = {"stays": 0}
-    with Writer(TableFolder(tmp_path), cluster="main", clock=clock, retention=DAY) as writer:
+    writer = opened(tmp_path, clock, retention=DAY)
 
-        def look():
-            groups = [_alone(f"{name}-{number}") for name, number in seen.items()]
-            return snapshot_of(*groups, at=clock.now())
+    def look():
+        groups = [_alone(f"{name}-{number}") for name, number in seen.items()]
+        return snapshot_of(*groups, at=clock.now())
 
-        poller = Poller(writer, look=look, wanted=lambda _: True)
-        for number in range(4):
-            seen["console"] = number
-            poller.catch_up()
-            clock.sleep(DAY * 2 / 3)
-        names = {"stays-0", "console-2", "console-3"}
-        assert set(poller._memory.groups) == names
-        assert set(JobMemory.read(writer.place, writer.manifest).groups) >= names
-        del seen["stays"]
+    poller = Poller(writer, look=look, wanted=lambda _: True)
+    for number in range(4):
+        seen["console"] = number
         poller.catch_up()
-        clock.sleep(DAY)
-        poller.catch_up()
-        assert set(poller._memory.groups) == {"console-3"}
+        clock.sleep(DAY * 2 / 3)
+    names = {"stays-0", "console-2", "console-3"}
+    assert set(poller._memory.groups) == names
+    assert set(JobMemory.read(writer).groups) >= names
+    del seen["stays"]
+    poller.catch_up()
+    clock.sleep(DAY)
+    poller.catch_up()
+    assert set(poller._memory.groups) == {"console-3"}
 
 
 def _alone(name):
@@ -358,77 +410,12 @@ def _alone(name):
     return replace(group, group=name)
 
 
-class Store(TableFolder):
-    """A folder as if it were an object store: no locks, no hard links."""
-
-    def __init__(self, path):
-        super().__init__(path)
-        self.local = None
-
-    def put(self, name, data):
-        """Whole or not at all, as stores do it."""
-        new = Path(self.full(f"{name}.new"))
-        new.parent.mkdir(exist_ok=True)
-        new.write_bytes(data)
-        new.replace(self.full(name))
-
-
-def test_object_stores_have_a_lease(tmp_path, clock):
-    """Renewed by commits, free after its time; who was overtaken makes nothing visible."""
-    place = Store(tmp_path)
-    with Writer(place, cluster="main", clock=clock, retention=10 * DAY) as one:
-        add(one, rebalance(1))
-        with pytest.raises(Refused, match="lease"):
-            Writer(Store(tmp_path), cluster="main", clock=clock, retention=DAY)
-        clock.sleep(301)
-        with Writer(Store(tmp_path), cluster="main", clock=clock, retention=10 * DAY) as other:
-            with pytest.raises(LostLease):
-                add(one, rebalance(2))
-            add(other, rebalance(3))
-    assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 3]
-    assert latest(place) is not None
-
-
-def test_a_lease_is_kept_where_nothing_is_written(tmp_path, clock):
-    """A quiet hour, or one long batch: nobody is let in, and what comes then is written."""
-    place = Store(tmp_path)
-
-    def renewed():
-        lease = json.loads(place.read("writer.json"))
-        return lease["at"] == clock.now()
-
-    with Writer(place, cluster="main", clock=clock, retention=10 * DAY, beat=0.01) as one:
-        add(one, rebalance(1))
-        for _ in range(4):
-            clock.sleep(100)
-            until(renewed, "its renewal", every=0.01)
-        with pytest.raises(Refused, match="lease"):
-            Writer(Store(tmp_path), cluster="main", clock=clock, retention=DAY)
-        add(one, rebalance(2))
-    assert place.read("writer.json") is None, "free at once"
-    assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 2]
-
-
-def test_a_lease_that_was_lost_is_not_taken_back(tmp_path, clock):
-    """Whoever stood still for longer finds another: it renews no more, and commits nothing."""
-    place = Store(tmp_path)
-    with Writer(place, cluster="main", clock=clock, retention=10 * DAY, beat=0.01) as one:
-        lease = json.dumps({"writer": "another", "at": clock.now()}).encode()
-        place.put("writer.json", lease)
-        until(lambda: one._lease.lost, "it to be noticed", every=0.01)
-        place.delete(["writer.json"])
-        with pytest.raises(LostLease, match="took the lease while this one was silent"):
-            add(one, rebalance(1))
-    assert latest(place) is None
-
-
 def test_a_cause_that_only_a_newer_release_knows_hides_no_other(tmp_path, clock):
     """A reader of the release before shows it as unknown."""
-    with Writer(TableFolder(tmp_path), cluster="main", clock=clock, retention=10 * DAY) as writer:
-        rows = [rebalance_row(rebalance(number)) for number in (1, 2)]
-        rows[1] |= {"cause": "moonlight", "also": ["moonlight"], "confidence": "hardly"}
-        files = writer.write(writer.attempt(), "rebalances", REBALANCES, rows, "ended_at")
-        writer.commit(replace(writer.manifest, files=tuple(files)))
+    rows = [row_of(rebalance(number)) for number in (1, 2)]
+    rows[1] |= {"cause": "moonlight", "also": ["moonlight"], "confidence": "hardly"}
+    writer = opened(tmp_path, clock)
+    writer.commit("batch", files=writer.write("rebalances", rows))
     told = [(r.number, r.cause, r.confidence) for r in Tables(tmp_path).rebalances()]
     assert told[1] == (2, Cause.UNKNOWN, Confidence.AMBIGUOUS)
     assert told[0][:2] == (1, Cause.JOIN)

@@ -1,4 +1,4 @@
-"""`fleet history tail` follows, is alone, and ends cleanly; polling where it has to."""
+"""`fleet history tail` follows, beside a second job too, and ends cleanly; polling."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -73,6 +74,11 @@ class Scene:
         """Members after each of its group's; the broker has other groups, of other tests."""
         return [each.members for each in self.tables.rebalances(group=self.group)]
 
+    def lag(self):
+        """Rows of the group, in order of time."""
+        found = self.tables.read("lag", ds.field("group_id") == self.group)
+        return found.sort_by("sampled_at").to_pylist()
+
     def member(self):
         """A consumer that has committed a record; close it."""
         consumer = Consumer(
@@ -103,22 +109,22 @@ def scene(broker, tmp_path, unique):
 
 
 @pytest.mark.spark
-def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home, monkeypatch):
-    """Rows appear by themselves; a second one is refused in words; SIGTERM is exit 0."""
+def test_a_tail_follows_and_ends_cleanly(scene, spark_home, monkeypatch):
+    """Rows appear by themselves; a second job doubles none; SIGTERM is exit 0."""
     monkeypatch.setenv(spark_server.TOKEN_ENV, spark_server.token(spark_home))
     url = spark_server.connect_url(spark_home)
     scene.member().close()
     tail = scene.command("tail", "--spark", url)
     try:
         until(lambda: scene.rebalances() == [1, 0], "both rebalances")
-        refused = scene.command("run", "--spark", url)
-        _, said = refused.communicate(timeout=300)
-        assert refused.returncode == 1
-        assert f"(process {tail.pid}): one at a time" in said
         scene.write()
         consumer = scene.member()
+        second = scene.command("run", "--spark", url)
+        _, said = second.communicate(timeout=300)
+        # It committed between two batches of the tail, or found that the tail had.
+        assert second.returncode == 0 or f"(process {tail.pid} on" in said, said
         until(lambda: scene.rebalances() == [1, 0, 1], "the third rebalance")
-        until(lambda: scene.tables.lag(group=scene.group)[-1].committed == 2, "lag")
+        until(lambda: scene.lag()[-1]["committed"] == 2, "lag")
         consumer.close()
         tail.send_signal(signal.SIGTERM)
         _, said = tail.communicate(timeout=300)
@@ -127,10 +133,10 @@ def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home, monkeypatch
     finally:
         tail.kill()
     assert scene.told("status").keys() == documented("fleet history status -o json").keys()
-    *_, point = scene.tables.lag(group=scene.group)
-    assert (point.committed, point.records, point.known) == (2, 0, Known.COMMITS)
+    *_, row = scene.lag()
+    assert (row["committed"], row["records"], row["known"]) == (2, 0, "commits")
     commits = scene.tables.read("commits").to_pylist()
-    assert scene.group in {row["group_id"] for row in commits}
+    assert sum(row["commits"] for row in commits if row["group_id"] == scene.group) == 2
 
 
 def test_polling_records_what_two_looks_differ_in(scene):
@@ -146,4 +152,4 @@ def test_polling_records_what_two_looks_differ_in(scene):
     assert [(r.cause, r.end_known, r.number) for r in found][-1:] == [
         (Cause.DEPARTURE, Known.POLLED, -1)
     ]
-    assert [p.known for p in scene.tables.lag(group=scene.group)][:1] == [Known.POLLED]
+    assert [row["known"] for row in scene.lag()][:1] == ["polled"]

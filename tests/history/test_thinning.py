@@ -1,23 +1,16 @@
 """Lag as it ages: which rows stay, of every partition and case, and how much is left."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import ManualClock
-from fleet.history import thinning
-from fleet.history.compaction import compacted
-from fleet.history.job import commit
-from fleet.history.job_memory import JobMemory
-from fleet.history.tables import Tables
-from fleet.history.tables.table_columns import LAG
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.thinning import every_of, thinned
-from tests.history.test_published import opened, published, recorded
-from tests.history.test_tables import DAY, NOW
+from fleet.history.retention import thinned, tidied
+from fleet.history.tables import LAG, Tables
+from tests.history.test_published import published, recorded
+from tests.history.test_tables import DAY, NOW, opened
 
 MIDNIGHT = NOW - NOW % DAY
 
@@ -42,9 +35,9 @@ LOOKS = st.lists(
 )
 
 
-@given(LOOKS, st.booleans())
-def test_the_last_row_of_each_partition_and_case_stays(looks, small):
-    """Of each minute, in order of time, wherever the rows are cut."""
+@given(LOOKS)
+def test_the_last_row_of_each_partition_and_case_stays(looks):
+    """Of each minute, in order of time."""
     at, rows, kept = MIDNIGHT, [], {}
     for gap, told in looks:
         at += gap
@@ -53,43 +46,44 @@ def test_the_last_row_of_each_partition_and_case_stays(looks, small):
             rows.append(made)
             kept[at // 60, group, partition, case] = len(rows) - 1
     table = pa.Table.from_pylist(rows, schema=LAG)
-    before, thinning._HELD = thinning._HELD, 3 if small else thinning._HELD
-    try:
-        found = list(thinned(table.to_batches(max_chunksize=7), 60))
-    finally:
-        thinning._HELD = before
-    stayed = [each["records"] for part in found for each in part.to_pylist()]
+    stayed = thinned(table, 60)["records"].to_pylist()
     assert stayed == sorted(kept.values())
 
 
-@pytest.mark.parametrize(
-    ("age", "every"),
-    [(0, 0), (DAY, 0), (2 * DAY, 60), (7 * DAY, 60), (8 * DAY, 600), (90 * DAY, 600)],
-)
-def test_every_row_stays_for_a_day_one_a_minute_for_a_week(age, every):
-    """Of days whose last row is as old as that."""
-    day = thinning.day_of(MIDNIGHT - age)
-    assert every_of("lag", day, now=MIDNIGHT + 1) == every
-    assert every_of("commits", day, now=MIDNIGHT + 1) == 0
-
-
-def test_compaction_thins_each_day_once_and_publishes_it(tmp_path):
+def test_each_day_is_thinned_once_and_published(tmp_path):
     """As days pass: ten seconds, a minute, ten minutes; and other rows are left alone."""
     clock = ManualClock(at=MIDNIGHT + 3600)
-    with opened(TableFolder(tmp_path), clock) as writer:
-        for number in range(3):
-            attempt = writer.attempt()
-            ats = (MIDNIGHT + 1200 * number + 10 * look for look in range(120))
-            rows = [row(at, partition) for at in ats for partition in range(2)]
-            files = writer.write(attempt, "lag", LAG, rows, "sampled_at")
-            commit(writer, JobMemory(), attempt, "look", files)
-        counts = defaultdict(int)
-        for _ in range(10):
-            compacted(writer, JobMemory())
-            (every,) = {file.every for file in writer.manifest.of("lag")}
-            counts[every] += 1
-            assert Tables(tmp_path).rows()["lag"] == 2 * 3600 // (every or 10)
-            assert published(tmp_path, "lag")[0] == recorded(tmp_path, "lag")
-            assert compacted(writer, JobMemory()) == 0
-            clock.sleep(DAY)
-    assert counts == {0: 2, 60: 6, 600: 2}
+    writer = opened(tmp_path, clock, retention=20 * DAY)
+    for number in range(3):
+        ats = (MIDNIGHT + 1200 * number + 10 * look for look in range(120))
+        rows = [row(at, partition) for at in ats for partition in range(2)]
+        writer.commit("look", files=writer.write("lag", rows))
+    counts = defaultdict(int)
+    for _ in range(10):
+        tidied(writer)
+        every = max(writer.state.thinned, default=10)
+        counts[every] += 1
+        assert Tables(tmp_path).rows()["lag"] == 2 * 3600 // every
+        assert published(tmp_path, "lag") == recorded(tmp_path, "lag")
+        number = writer.state.number
+        tidied(writer)
+        assert writer.state.number == number, "nothing is due"
+        clock.sleep(DAY)
+    assert counts == {10: 2, 60: 6, 600: 2}
+
+
+def test_days_are_thinned_the_oldest_first_and_none_is_left_out(tmp_path):
+    """One at a time; a day that is a week old by then goes to ten minutes at once."""
+    clock = ManualClock(at=MIDNIGHT + 3600)
+    writer = opened(tmp_path, clock, retention=20 * DAY)
+    rows = [row(MIDNIGHT - day * DAY + 10 * look) for day in range(12) for look in range(120)]
+    writer.commit("look", files=writer.write("lag", rows))
+    for _ in range(12):
+        tidied(writer)
+    held = Counter(int((MIDNIGHT - at) // -DAY) for at in times(tmp_path))
+    assert held == {-day: 2 if day > 7 else 20 if day > 1 else 120 for day in range(12)}
+
+
+def times(path):
+    """Of all rows."""
+    return Tables(path).read("lag")["sampled_at"].to_pylist()

@@ -10,22 +10,22 @@ import random
 from collections import Counter
 from contextlib import nullcontext
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import SystemClock
-from fleet.history.job import Recorder
-from fleet.history.rollup_tasks import Task
+from fleet.history.digest import RETURNED, Task
+from fleet.history.pipeline import Recorder
 from fleet.history.tables import Tables
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.writing import Writer
 from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.pieces import shares
 from fleet.lag.snapshot import Logs
 from fleet.log.readers.positions import key_to
 from fleet.model import TopicPartition
 from tests.history.test_exactly_once import TOPIC, held, scan
+from tests.history.test_tables import opened
 from tests.observe.test_tail import broker, config, topic
 from tests.support import commits
 from tests.support.transactions import Transactions, beside
@@ -57,7 +57,8 @@ class Here:
             digest={"interval": 0, "allow": [self.allow]},
             **where,
         )
-        return [file for share in dealt for file in task.files(share)]
+        found = [each for share in dealt for each in task.done(share)]
+        return pa.Table.from_pylist(found, schema=RETURNED)
 
     def bounded(self, offsets):
         """In any time."""
@@ -83,26 +84,24 @@ class History:
         self.path, self.log = path, Here(config, allow)
 
     def catch_up(self, *, batch=10**9, dies=0):
-        """One run; it may die before its so manieth manifest. What it remembers then."""
-        with Writer(
-            TableFolder(self.path), cluster="main", clock=SystemClock(), retention=10**9
-        ) as writer:
-            made, left = writer.commit, dies
+        """One run; it may die before its so manieth state. What it remembers then."""
+        writer = opened(self.path, SystemClock(), retention=10**9)
+        save, left = writer._save, dies
 
-            def commit(manifest):
-                nonlocal left
-                left -= 1
-                if not left:
-                    raise Dies
-                made(manifest)
+        def dying(*arguments):
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Dies
+            save(*arguments)
 
-            writer.commit = commit
-            recorder = Recorder(writer, self.log, say=lambda _: None, batch=batch)
-            try:
-                recorder.catch_up()
-            except Dies:
-                return None
-            return recorder
+        writer._save = dying
+        recorder = Recorder(writer, self.log, say=lambda _: None, batch=batch)
+        try:
+            recorder.catch_up()
+        except Dies:
+            return None
+        return recorder
 
     def rows(self):
         """Commit records by key, and the last of each."""
@@ -140,7 +139,7 @@ def test_nothing_else_waits(config, topic, unique, tmp_path):
     commits.commit(plain, [KafkaPartition(topic, 0, 7)])
     recorder = history.catch_up()
     assert history.rows() == ({(neighbour, topic, 0): 1}, {(neighbour, topic, 0): 7})
-    reached = recorder._writer.manifest
+    reached = recorder._writer.state
     ((partition, stable),) = reached.stable.items()
     assert stable < reached.positions[partition]
     commits.commit(own, [KafkaPartition(topic, 0, 50)])  # counts, whatever comes of the other one
@@ -155,7 +154,7 @@ def test_nothing_else_waits(config, topic, unique, tmp_path):
     assert recorder._memory.deleted.keys() == {(doomed, topic, 0)}
     other.end(committed=False)
     recorder = history.catch_up()
-    assert not recorder._writer.manifest.stable
+    assert not recorder._writer.state.stable
     assert not recorder._memory.deleted
     assert remembered(recorder, group) == {0: 50, 1: 6} == answered(config, group, topic)
     assert remembered(recorder, doomed) == {}
@@ -190,7 +189,7 @@ def test_interleaved_producers_and_a_writer_that_dies(config, topic, unique, tmp
         if still[number]:
             producers[number].end(committed=True)
     recorder = history.catch_up()
-    assert not recorder._writer.manifest.stable
+    assert not recorder._writer.state.stable
     real, last, _ = scan(config["bootstrap.servers"])
     mine = {key: count for key, count in real.items() if key[0] in names}
     assert history.rows() == (Counter(mine), {key: last[key] for key in mine})

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,8 @@ from fleet.clock import SystemClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster.asset_keys import history_key
 from fleet.dagster.group_assets import TABLES, history_assets
-from fleet.history.tables import Tables
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.writing import Writer
+from fleet.errors import LostLease
+from fleet.history.tables import TablePlace, Tables, Writer
 from fleet.system.processes import home_processes
 from tests.support.waiting import until
 
@@ -48,6 +49,28 @@ def recorded(scene):
     assert done.success
     events = done.get_asset_materialization_events()
     return {e.asset_key.path[-1]: e.materialization.metadata for e in events}
+
+
+@contextmanager
+def somebody_writing(path):
+    """Another job, which commits more often than a run can."""
+    enough = threading.Event()
+
+    def write():
+        while not enough.is_set():
+            with suppress(LostLease):
+                clock = SystemClock()
+                writer = Writer(TablePlace(path), cluster="main", clock=clock, retention=86400.0)
+                while not enough.wait(0.05):
+                    writer.commit("look")
+
+    work = threading.Thread(target=write)
+    work.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        work.join()
 
 
 def of_home(home):
@@ -102,9 +125,7 @@ def test_a_run_records_tells_and_can_be_ended(scene, tmp_path, monkeypatch):
     assert told["commits"]["rows added"].value == tables.rows()["commits"]
     assert of_home(home) == []
 
-    with Writer(
-        TableFolder(home / "history"), cluster="main", clock=SystemClock(), retention=86400.0
-    ):
+    with scene.member(scene.plain), somebody_writing(home / "history"):
         told = recorded(scene)
     assert "rows added" not in told["commits"]
     assert told["commits"]["dagster/row_count"].value == tables.rows()["commits"]

@@ -20,11 +20,7 @@ from fleet.dagster import asset_keys
 from fleet.dagster.group_assets import group_assets
 from fleet.dagster.watch.group_checks import group_checks
 from fleet.dagster.watch.watch_sensor import watch
-from fleet.history.job import commit
-from fleet.history.job_memory import JobMemory
-from fleet.history.tables.table_columns import LAG
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.writing import Writer
+from fleet.history.tables import TablePlace, Writer
 from fleet.lag.end_history import EndStore
 from fleet.manager.keeping_up import with_past
 from fleet.manager.past import minutes_of, recently
@@ -67,21 +63,20 @@ def recorded(scene):
         samples = EndStore(home / "samples.db")
         samples.record("main", now - ago, dict.fromkeys(ends, 0) if ago > SILENT else ends)
         samples.close()
-    with Writer(
-        TableFolder(home / "history"), cluster="main", clock=ManualClock(at=now), retention=1e6
-    ) as writer:
-        rows = [
-            {
-                "cluster": "main", "sampled_at": now - 100.0, "group_id": scene.plain,
-                "topic": scene.topic, "topic_partition": number, "committed": 1,
-                "committed_at": now - SILENT, "seconds": SILENT - 100.0, "lag_case": "ok",
-                "known": "commits",
-            }
-            for number in range(PARTITIONS)
-        ]  # fmt: skip
-        folder = writer.attempt()
-        files = writer.write(folder, "lag", LAG, rows, "sampled_at")
-        commit(writer, JobMemory(), folder, "batch", files, positions={0: 1})
+    writer = Writer(
+        TablePlace(home / "history"), cluster="main", clock=ManualClock(at=now), retention=1e6
+    )
+    rows = [
+        {
+            "cluster": "main", "sampled_at": now - 100.0, "group_id": scene.plain,
+            "topic": scene.topic, "topic_partition": number, "committed": 1,
+            "committed_at": now - SILENT, "seconds": SILENT - 100.0, "lag_case": "ok",
+            "known": "commits",
+        }
+        for number in range(PARTITIONS)
+    ]  # fmt: skip
+    files = writer.write("lag", rows)
+    writer.commit("batch", files=files, positions={0: 1})
 
 
 def checked(scene, instance):

@@ -10,12 +10,7 @@ from fleet.clock import ManualClock
 from fleet.dagster import asset_keys
 from fleet.dagster.watch.storm_sensor import watch_storms
 from fleet.dagster.watch.watch_sensor import watch
-from fleet.history.job import commit
-from fleet.history.job_memory import JobMemory
-from fleet.history.tables.table_columns import REBALANCES
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.table_rows import rebalance_row
-from fleet.history.tables.writing import Writer
+from fleet.history.tables import TablePlace, Writer, row_of
 from tests.asking.worlds import rebalance
 
 pytestmark = pytest.mark.broker
@@ -32,21 +27,20 @@ def instance():
 def written(scene, *, ago=0.0, behind=0):
     """Tables in which two groups rebalanced every ten seconds, written so many seconds ago."""
     at = time.time() - ago
-    place = TableFolder(scene.folder / "home" / "history")
-    with Writer(place, cluster="main", clock=ManualClock(at=at), retention=1e6) as writer:
-        rows = [
-            rebalance_row(
-                replace(
-                    rebalance(number + 1, 0.0, group=group, joined=("worker-3",)),
-                    ended_at=at - 10.0 * number,
-                )
+    place = TablePlace(scene.folder / "home" / "history")
+    writer = Writer(place, cluster="main", clock=ManualClock(at=at), retention=1e6)
+    rows = [
+        row_of(
+            replace(
+                rebalance(number + 1, 0.0, group=group, joined=("worker-3",)),
+                ended_at=at - 10.0 * number,
             )
-            for group in (scene.plain, scene.stranger)
-            for number in range(TIMES)
-        ]
-        folder = writer.attempt()
-        files = writer.write(folder, "rebalances", REBALANCES, rows, "ended_at")
-        commit(writer, JobMemory(), folder, "batch", files, positions={0: 1}, behind=behind)
+        )
+        for group in (scene.plain, scene.stranger)
+        for number in range(TIMES)
+    ]
+    files = writer.write("rebalances", rows)
+    writer.commit("batch", files=files, positions={0: 1}, behind=behind)
 
 
 def storms(scene, instance):

@@ -11,10 +11,7 @@ import yaml
 from fleet.clock import SystemClock
 from fleet.decide.forecast.other_ways import RecordedGroup, recorded_group, scaled_to
 from fleet.errors import FleetError
-from fleet.history.tables.table_columns import MEMBERSHIPS, REBALANCES
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.table_rows import membership_row, rebalance_row
-from fleet.history.tables.writing import Writer
+from fleet.history.tables import TablePlace, Writer, row_of
 from fleet.model.rebalances import MembershipSpan, Rebalance
 from fleet.sim.scenarios.play import play
 from tests.asking.worlds import membership, partitions, rebalance
@@ -93,19 +90,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     spec: dict[str, Any] = {"cluster": {"name": "main", "bootstrap_servers": "127.0.0.1:1"}}
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump({**spec, "fleets": []}))
-    with Writer(
-        TableFolder(tmp_path / "history"), cluster="main", clock=SystemClock(), retention=1e10
-    ) as writer:
-        folder = writer.attempt()
-        files = (
-            *writer.write(
-                folder, "rebalances", REBALANCES, map(rebalance_row, REBALANCED), "ended_at"
-            ),
-            *writer.write(
-                folder, "memberships", MEMBERSHIPS, map(membership_row, SPANS), "changed_at"
-            ),
-        )
-        writer.commit(replace(writer.manifest, what="batch", files=files))
+    writer = Writer(
+        TablePlace(tmp_path / "history"), cluster="main", clock=SystemClock(), retention=1e10
+    )
+    files = (
+        *writer.write("rebalances", map(row_of, REBALANCED)),
+        *writer.write("memberships", map(row_of, SPANS)),
+    )
+    writer.commit("batch", files=files)
     return tmp_path
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.config.load import load
 from fleet.errors import ConfigError
-from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables import TablePlace
 
 INLINE = [
     "s3://AKIAX:hunter2@bucket/fleet/main",
@@ -39,7 +39,7 @@ def test_a_login_in_the_path_is_refused(tmp_path: Path, path: str):
     for refusing in (
         lambda: loaded(tmp_path, path),
         lambda: loaded(tmp_path, "${PLACE}", PLACE=path),
-        lambda: TableFolder(path),
+        lambda: TablePlace(path),
     ):
         with pytest.raises(ConfigError, match=r"history\.path.* holds a login.*AWS_ACCESS") as told:
             refusing()

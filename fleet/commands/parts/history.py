@@ -20,7 +20,7 @@ from fleet.text import duration
 if TYPE_CHECKING:
     from collections import Counter
 
-    from fleet.history.job import Done
+    from fleet.history.pipeline import Done
     from fleet.manager.cycle import Fleet
 
 _GAPS: Final = 5
@@ -59,7 +59,7 @@ def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str)
     Goes on where the last run or tail stopped, whatever ended it: nothing is lost or twice in
     the tables. Where the offsets topic may not be read, groups are looked at instead.
     """
-    need("pyarrow", extra="history")
+    need("pyarrow", "deltalake", extra="history")
     from fleet.commands.screen import Progress
     from fleet.demo.interrupts import interruptible
     from fleet.manager.history_session import recording
@@ -138,14 +138,14 @@ def _follow(
 
 def _wait_out(error: Exception, say: Callable[[str], None]) -> None:
     """What passes is waited out, what does not is raised."""
-    from fleet.errors import FleetError, Unreachable
+    from fleet.errors import FleetError, LostLease, Unreachable
     from fleet.kafka_source.failures import told_by
     from fleet.worker.batch.spark_link import first_line, is_spark_failure
 
     told = told_by(error)
     if told is not None:
         say(f"{told[1]}; tries again")
-    elif isinstance(error, Unreachable) or (
+    elif isinstance(error, LostLease | Unreachable) or (
         not isinstance(error, FleetError) and is_spark_failure(error)
     ):
         say(f"{first_line(error)}; tries again")
@@ -191,8 +191,7 @@ def status(invocation: Invocation, *, output: str) -> None:
     console.print(shown)
     age = max(0.0, time.time() - answer["at"])
     console.print(
-        f"{answer['path']}: as of {duration(age)} ago ({answer['what']}), "
-        f"manifest {answer['number']}",
+        f"{answer['path']}: as of {duration(age)} ago ({answer['what']}), state {answer['number']}",
         markup=False,
         soft_wrap=True,
     )
@@ -207,25 +206,18 @@ def compact(invocation: Invocation) -> None:
 
     `run` and `tail` do it by themselves where files become many.
     """
-    need("pyarrow", extra="history")
-    from fleet.history.compaction import compacted
-    from fleet.history.job_memory import JobMemory
-    from fleet.history.tables.writing import Writer
-    from fleet.manager.history_session import place_of
+    need("pyarrow", "deltalake", extra="history")
+    from fleet.history.retention import cleared, tidied
+    from fleet.history.tables import TABLES
+    from fleet.manager.history_session import writer_of
 
     with invocation.open() as fleet:
-        place = place_of(fleet)
-        retention = fleet.spec.history.retention
-        cluster = fleet.spec.cluster.name
-        with Writer(place, cluster=cluster, clock=fleet.clock, retention=retention) as writer:
-            before = len(writer.manifest.files)
-            memory = JobMemory.read(place, writer.manifest)
-            merged = 0
-            while more := compacted(writer, memory, thoroughly=True):
-                merged += more
-            gone = writer.clear_away()
-            after = len(writer.manifest.files)
-    click.echo(f"{merged} files merged: {before} → {after}; {gone} old files or folders deleted")
+        writer = writer_of(fleet)
+        before = sum(len(writer.files(table)) for table in TABLES)
+        merged = tidied(writer, thoroughly=True)
+        gone = cleared(writer)
+        after = sum(len(writer.files(table)) for table in TABLES)
+    click.echo(f"{merged} files merged: {before} → {after}; {gone} old files deleted")
 
 
 @contextmanager
@@ -272,16 +264,14 @@ def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
 
 def _state(fleet: "Fleet") -> dict[str, Any]:
     """The contract of `fleet history status -o json`."""
-    need("pyarrow", extra="history")
-    from fleet.history.tables.table_columns import TABLES
-    from fleet.history.tables.table_manifests import latest
-    from fleet.manager.history_session import place_of
+    need("pyarrow", "deltalake", extra="history")
+    from fleet.history.tables import TABLES, Tables
 
-    place = place_of(fleet)
-    manifest = latest(place)
+    found = Tables(fleet.history_path)
+    state = found.state()
     tables = {}
     for name in TABLES:
-        files = () if manifest is None else manifest.of(name)
+        files = found.files(state, name)
         days = sorted(f.day for f in files)
         tables[name] = {
             "rows": sum(f.rows for f in files),
@@ -293,16 +283,16 @@ def _state(fleet: "Fleet") -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "cluster": fleet.spec.cluster.name,
-        "path": str(place),
-        "number": 0 if manifest is None else manifest.number,
-        "at": None if manifest is None else manifest.at,
-        "what": None if manifest is None else manifest.what,
-        "began": None if manifest is None else manifest.began,
+        "path": str(found.place),
+        "number": 0 if state is None else state.number,
+        "at": None if state is None else state.at,
+        "what": None if state is None else state.what,
+        "began": None if state is None else state.began,
         "positions": [
             {"partition": partition, "offset": offset}
-            for partition, offset in sorted(manifest.positions.items() if manifest else ())
+            for partition, offset in sorted(state.positions.items() if state else ())
         ],
-        "lost": _gaps(() if manifest is None else manifest.lost),
+        "lost": _gaps(() if state is None else state.lost),
         "tables": tables,
     }
 
@@ -313,7 +303,7 @@ def _gaps(lost: Iterable[tuple[int, int, int]]) -> list[dict[str, int]]:
 
 def _told_gaps(lost: Sequence[Mapping[str, int]]) -> list[str]:
     """The latest in words, and how many more there are."""
-    from fleet.history.job import gap_told
+    from fleet.history.pipeline import gap_told
 
     told = [gap_told((gap["partition"], gap["from"], gap["to"])) for gap in lost[-_GAPS:]]
     more = len(lost) - len(told)

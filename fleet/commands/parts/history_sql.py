@@ -45,7 +45,7 @@ def sql(invocation: Invocation, query: str, *, output: str, limit: int) -> None:
     of one moment; docs/history.md has the columns. Nothing but these tables can be read, and
     nothing changed.
     """
-    need("pyarrow", "duckdb", extra="history")
+    need("pyarrow", "deltalake", "duckdb", extra="history")
     from fleet.history.query import answered
     from fleet.history.tables import Tables
 

@@ -196,7 +196,7 @@ def due(
 # Problem: sensors and checks want to know what happened in the last minutes; the tables answer
 # for every group at once, and the log for one group at a read each. But tables may be old, leave
 # groups out, or be in the middle of catching up with a long log. Choice: they are asked only
-# while their last manifest is young and was no batch with a log still before it, and only for
+# while their last state is young and was no batch with a log still before it, and only for
 # groups that they record; whoever asks for another group, or while they cannot be read, is told
 # to read the log. Cost: what tables tell is up to one interval of `fleet history tail` old.
 
@@ -235,10 +235,10 @@ def from_tables(cycle: "Fleet", *, since: float, now: float) -> RecentRebalances
     history = cycle.spec.history
     try:
         tables = Tables(cycle.history_path)  # asks S3 for the bucket's region
-        manifest = tables.manifest()
-        if manifest is None or now - manifest.at > max(FRESH, INTERVALS * history.every):
+        state = tables.state()
+        if state is None or now - state.at > max(FRESH, INTERVALS * history.every):
             return None
-        if manifest.behind:
+        if state.behind:
             return None
         found = tables.rebalances(since=since)
     except FleetError as error:  # away, damaged, of a newer release: the log tells as well
@@ -247,7 +247,7 @@ def from_tables(cycle: "Fleet", *, since: float, now: float) -> RecentRebalances
     groups: dict[str, list[Rebalance]] = {}
     for rebalance in found:
         groups.setdefault(rebalance.group, []).append(rebalance)
-    return RecentRebalances(takes=history.groups.takes, groups=groups, as_of=manifest.at)
+    return RecentRebalances(takes=history.groups.takes, groups=groups, as_of=state.at)
 
 
 COUNTED_A_TICK = 20

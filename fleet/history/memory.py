@@ -1,27 +1,24 @@
 """The job's memory between batches: replays of groups, and the last commit of every partition.
 
 Problem: a rebalance is told by comparing with the group's last state, and lag by the last commit
-of each partition, however long ago; the topic forgets both. Choice: both are kept with the
-tables as rows of which the latest of a key counts; a batch writes the changed ones, compaction
-makes one file of them. In memory: the replays as JSON text (some 100 bytes a member and
+of each partition, however long ago; the topic forgets both. Choice: both are kept in the table
+`state` as rows of which the latest of a key counts; a batch writes the changed ones, and after
+many batches all of them. In memory: the replays as JSON text (some 100 bytes a member and
 partition), the commits as small lists (some 400 bytes a partition of a group). Cost: a start
 reads the state of all groups: in proportion to groups and partitions, not to the log.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from fleet.history.tables.table_columns import STATE
-from fleet.history.tables.table_folder import TableFolder
-from fleet.history.tables.table_manifests import Manifest
+from fleet.history.tables import STATE, Writer
 
 Key = tuple[str, str, int]
 """Group, topic, partition."""
-GROUPS: Final = "_groups"
-STANDING: Final = "_standing"
+GROUPS: Final = "groups"
+STANDING: Final = "standing"
 DELETED: Final = -1
 """In place of a committed offset: it expired, or its group or topic went."""
 
@@ -74,27 +71,26 @@ class JobMemory:
         self._changed_groups: set[str] = set()
         self._changed: dict[Key, None] = {}
 
+    kinds: Final = (GROUPS, STANDING)
+
     @classmethod
-    def read(cls, place: TableFolder, manifest: Manifest) -> "JobMemory":
-        """What a manifest's state says."""
+    def read(cls, writer: Writer) -> "JobMemory":
+        """Reads what the state says."""
         made = cls()
-        for table in (GROUPS, STANDING):
-            for file in manifest.of(table):
-                with place.reading():
-                    data = pq.read_table(place.full(file.name), filesystem=place.fs)
-                made._take(table, data)
+        for kind in cls.kinds:
+            for batch in writer.memory(kind):
+                made._take(kind, batch)
         made.saved()
         return made
 
-    def _take(self, table: str, data: pa.Table) -> None:
-        for batch in data.to_batches(max_chunksize=10_000):
-            for row in batch.to_pylist():
-                if table == GROUPS:
-                    known = row["state"] is not None
-                    kept = Kept(*(row[name] for name in Kept._fields)) if known else None
-                    self.keep(row["group"], kept)
-                else:
-                    self._take_standing(row)
+    def _take(self, kind: str, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            if kind == GROUPS:
+                known = row["state"] is not None
+                kept = Kept(*(row[name] for name in Kept._fields)) if known else None
+                self.keep(row["group"], kept)
+            else:
+                self._take_standing(row)
 
     def _take_standing(self, row: Mapping[str, Any]) -> None:
         key = (row["group"], row["topic"], row["topic_partition"])
@@ -170,32 +166,30 @@ class JobMemory:
 
     # --- rows -------------------------------------------------------------------------------
 
-    def changed(self) -> Iterable[tuple[str, pa.Table]]:
-        """Rows of what changed since `saved`, by table; nothing where nothing did."""
-        if self._changed_groups:
-            yield GROUPS, self._group_rows(sorted(self._changed_groups))
-        if self._changed:
-            yield STANDING, self._standing_rows(list(self._changed))
+    def changed(self, kind: str) -> pa.Table:
+        """Rows of what changed since `saved`."""
+        if kind == GROUPS:
+            return self._group_rows(sorted(self._changed_groups))
+        return self._standing_rows(list(self._changed))
 
-    def whole(self, table: str) -> Iterable[pa.Table]:
-        """All rows of one table of the memory."""
-        if table == GROUPS:
-            yield self._group_rows(sorted(self.groups))
-        else:
-            yield self._standing_rows(sorted({*self.commits, *self.deleted}))
+    def whole(self, kind: str) -> pa.Table:
+        """All rows of one kind."""
+        if kind == GROUPS:
+            return self._group_rows(sorted(self.groups))
+        return self._standing_rows(sorted({*self.commits, *self.deleted}))
 
     def saved(self) -> None:
-        """The changes are in a manifest."""
+        """The changes are in the state."""
         self._changed_groups.clear()
         self._changed.clear()
 
     def _group_rows(self, groups: Sequence[str]) -> pa.Table:
         kept = [self.groups.get(group) for group in groups]
-        return _table(GROUPS, [(group,) for group in groups], (Kept._fields, kept))
+        return _table(("group",), [(group,) for group in groups], (Kept._fields, kept))
 
     def _standing_rows(self, keys: Sequence[Key]) -> pa.Table:
         return _table(
-            STANDING,
+            ("group", "topic", "topic_partition"),
             keys,
             (LastCommit._fields, [self.commits.get(k) or self.deleted.get(k) for k in keys]),
             (_TOLD, [self.told.get(key) for key in keys]),
@@ -206,19 +200,23 @@ _TOLD: Final = ("told_committed", "told_end", "told_at")
 
 
 def _table(
-    table: str,
+    key: Sequence[str],
     keys: Sequence[tuple[Any, ...]],
     *parts: tuple[Sequence[str], Sequence[tuple[Any, ...] | None]],
 ) -> pa.Table:
-    """Rows by column, which is much quicker than row by row; None is a row of nulls.
+    """Rows of STATE by column, which is much quicker than row by row; None is a row of nulls.
 
     One list after the other: a zip of so many rows wakes Python's collector.
     """
-    schema, key = STATE[table]
     columns: dict[str, list[Any]] = {}
     for names, rows in ((key, keys), *parts):
         nothing = (None,) * len(names)
         full = [nothing if row is None else row for row in rows]
         columns |= {name: [row[number] for row in full] for number, name in enumerate(names)}
-    arrays = [pa.array(columns[field.name], field.type) for field in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.nulls(len(keys), field.type)
+        for field in STATE
+    ]
+    return pa.Table.from_arrays(arrays, schema=STATE)
