@@ -60,10 +60,7 @@ FORMAT: Final = "consumer_offsets"
 _SENT: Final = (
     *SENT,
     *(f"fleet.history.{name}" for name in ("read_options", "source")),
-    *(
-        f"fleet.log.{n}"
-        for n in ("record_columns", "layout", "records", "schemas", "record_types", "wire")
-    ),
+    *("fleet.log.record_columns", "fleet.log.records"),
     "fleet.model",
 )
 _SPARK_TYPES: Final = {
