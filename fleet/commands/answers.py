@@ -5,6 +5,7 @@ is printed here may not change its meaning within one schema version.
 """
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,11 +16,14 @@ from rich.table import Table
 
 from fleet.commands.screen import Screen
 from fleet.decide.receipts import expectation
-from fleet.model import Alternative, Plan, Price, Receipt, Step, Verdict
+from fleet.model import Plan, Price, Receipt, Step, Verdict
 from fleet.slots import Change, ChangeState
+from fleet.slots.codec import as_json
 from fleet.text import expected_within, numbers_of
 
 _PIPE_WIDTH: Final = 200
+_COUNTS: Final = ("ours", "others", "aborted", "moved")
+"""Of a receipt: what the coordinator's records tell."""
 _VERDICT: Final = {
     Verdict.EQUAL: "[green]equal[/green]",
     Verdict.DIFFERS: "[red]DIFFERS[/red]",
@@ -154,16 +158,12 @@ def outcome(change: Change) -> str:
 
 def _receipt_row(receipt: Receipt) -> list[str]:
     unverified = receipt.verdict is Verdict.UNVERIFIED
-    pause = receipt.longest_pause_s
     return [
         str(receipt.step + 1),
         receipt.kind.value,
         str(receipt.price),
-        "-" if unverified else str(receipt.ours),
-        "-" if unverified else str(receipt.others),
-        "-" if unverified else str(receipt.aborted),
-        "-" if unverified else str(receipt.moved),
-        _seconds(pause),
+        *("-" if unverified else str(getattr(receipt, name)) for name in _COUNTS),
+        _seconds(receipt.longest_pause_s),
         f"{receipt.seconds:.1f} s",
         _VERDICT[receipt.verdict],
     ]
@@ -197,64 +197,16 @@ def _plain(text: str) -> str:
     return escape(text)
 
 
-def plan_answer(plan: Plan) -> dict[str, Any]:
-    """A plan in the contract's form."""
-    return {
-        "id": plan.id,
-        "cluster": plan.cluster,
-        "group": plan.group,
-        "created_at": plan.created_at,
-        "snapshot_at": plan.snapshot_at,
-        "wanted": plan.wanted,
-        "revision": plan.revision,
-        "steps": [_step_answer(step) for step in plan.steps],
-        "refusals": list(plan.refusals),
-        "notes": list(plan.notes),
-        "alternatives": [_way_answer(each) for each in plan.alternatives],
-    }
+def as_answer(value: object) -> dict[str, Any]:
+    """A value in the contract's form: its fields, of which `x_s` is written `x_seconds`."""
+    found: dict[str, Any] = _in_full(as_json(value))
+    return found
 
 
-def _way_answer(way: Alternative) -> dict[str, Any]:
-    return {
-        "step": way.step,
-        "way": way.way,
-        "starts_in_seconds": way.starts_in_s,
-        "rebalances": way.rebalances,
-        "moved": way.moved,
-        "pause_seconds": way.pause_s,
-        "pause_p95_seconds": way.pause_p95_s,
-        "settled_seconds": way.settled_s,
-        "backlog": way.backlog,
-        "keeps_limits": way.keeps_limits,
-        "cheapest": way.cheapest,
-        "taken": way.taken,
-    }
-
-
-def _step_answer(step: Step) -> dict[str, Any]:
-    return {
-        "kind": step.kind.value,
-        "slots": list(step.slots),
-        "revision": step.revision,
-        "sentence": step.sentence,
-        "price": _price_answer(step.price),
-    }
-
-
-def _price_answer(price: Price) -> dict[str, Any]:
-    return {
-        "rebalances_min": price.rebalances_min,
-        "rebalances_max": price.rebalances_max,
-        "moved_min": price.moved_min,
-        "moved_max": price.moved_max,
-        "pause_seconds": price.pause_s,
-        "note": price.note,
-        "rebalances_expected": price.rebalances_expected,
-        "moved_expected": price.moved_expected,
-        "pause_p95_seconds": price.pause_p95_s,
-        "settled_seconds": price.settled_s,
-        "backlog": price.backlog,
-    }
+def _in_full(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {re.sub("_s$", "_seconds", key): _in_full(each) for key, each in value.items()}
+    return [_in_full(each) for each in value] if isinstance(value, list) else value
 
 
 def failed_before(change: Change | None, plan: Plan) -> Change | None:
@@ -268,13 +220,8 @@ def failed_answer(change: Change | None) -> dict[str, Any] | None:
     """The contract's form of `failed_before`."""
     if change is None:
         return None
-    return {
-        "plan_id": change.plan.id,
-        "state": change.state.value,
-        "sentence": change.sentence,
-        "ended_at": change.ended_at,
-        "traceback": change.traceback,
-    }
+    known = change_answer(change)
+    return {key: known[key] for key in ("plan_id", "state", "sentence", "ended_at", "traceback")}
 
 
 def change_answer(change: Change) -> dict[str, Any]:
@@ -296,23 +243,5 @@ def change_answer(change: Change) -> dict[str, Any]:
 
 def receipt_answer(receipt: Receipt) -> dict[str, Any]:
     """A receipt in the contract's form; counts are null where they could not be verified."""
-    unverified = receipt.verdict is Verdict.UNVERIFIED
-    return {
-        "plan_id": receipt.plan_id,
-        "group": receipt.group,
-        "step": receipt.step,
-        "kind": receipt.kind.value,
-        "price": _price_answer(receipt.price),
-        "ours": None if unverified else receipt.ours,
-        "others": None if unverified else receipt.others,
-        "aborted": None if unverified else receipt.aborted,
-        "moved": None if unverified else receipt.moved,
-        "longest_pause_seconds": receipt.longest_pause_s,
-        "settled_seconds": receipt.settled_s,
-        "from_generation": receipt.from_generation,
-        "to_generation": receipt.to_generation,
-        "started_at": receipt.started_at,
-        "seconds": receipt.seconds,
-        "verdict": receipt.verdict.value,
-        "sentences": list(receipt.sentences),
-    }
+    uncounted = _COUNTS if receipt.verdict is Verdict.UNVERIFIED else ()
+    return {**as_answer(receipt), **dict.fromkeys(uncounted)}

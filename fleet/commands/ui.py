@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from fleet.commands.answers import change_answer, plan_answer
+from fleet.commands.answers import as_answer, change_answer
 from fleet.commands.groups.group_status import GroupStatus, status_answer, statuses
 from fleet.commands.groups.looks import Latest, Look, Looks, Repeated
 from fleet.commands.groups.rebalances import answer as rebalances_answer
@@ -283,7 +283,7 @@ def group_answer(
         "top": _top(found, group),
         "load": found.loads[group].as_json(),
         "change": change and change_answer(change),
-        "plan": change and plan_answer(change.plan),
+        "plan": change and as_answer(change.plan),
     }
 
 

@@ -257,9 +257,9 @@ class Step:
     slots: tuple[int, ...]
     revision: str
     """The revision that holds these slots afterwards (WARM, OPEN, ROLL)."""
-    price: Price
     sentence: str
     """What happens, in one sentence for people."""
+    price: Price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,12 +338,12 @@ class Receipt:
     aborted: int
     moved: int
     longest_pause_s: float | None
+    settled_s: float | None = None
+    """From the first member's move to the last record of ours; None where either is not known."""
     from_generation: int | None
     to_generation: int | None
     started_at: float
     seconds: float
     verdict: Verdict
-    settled_s: float | None = None
-    """From the first member's move to the last record of ours; None where either is not known."""
     sentences: tuple[str, ...] = ()
     """Named causes of others' rebalances, unclean drains, join spread, and so on."""

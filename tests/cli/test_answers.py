@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from fleet.commands.answers import (
+    as_answer,
     change_answer,
     failed_answer,
     good,
-    plan_answer,
     print_change,
     print_plan,
 )
@@ -171,7 +171,7 @@ def printed(show, *args, width=100, **kwargs) -> str:
         (
             "fleet plan -o json",
             {"schema_version": 1, "cluster": "main",
-             "plans": [{**plan_answer(PLAN), "failed_before": failed_answer(FAILED)}]},
+             "plans": [{**as_answer(PLAN), "failed_before": failed_answer(FAILED)}]},
         ),
         (
             "fleet scale|roll|drain -o json",

@@ -79,12 +79,12 @@ class GroupOutcome:
 
     def as_json(self) -> dict[str, Any]:
         """The plan (the performed one, where one was) and the change."""
-        from fleet.commands.answers import change_answer, plan_answer
+        from fleet.commands.answers import as_answer, change_answer
 
         plan = self.change.plan if self.change else self.plan
         return {
             "group": self.group,
-            "plan": plan_answer(plan) if plan else None,
+            "plan": as_answer(plan) if plan else None,
             "change": change_answer(self.change) if self.change else None,
             "refused": self.refused,
         }

@@ -385,9 +385,9 @@ def plan(
     change owner; `fleet apply` carries it out and compares.
     """
     from fleet.commands.answers import (
+        as_answer,
         failed_answer,
         failed_before,
-        plan_answer,
         print_failed,
         print_json,
         print_plan,
@@ -402,7 +402,7 @@ def plan(
         }
         if output == "json":
             answers = [
-                {**plan_answer(made), "failed_before": failed_answer(before[made.group])}
+                {**as_answer(made), "failed_before": failed_answer(before[made.group])}
                 for made in plans
             ]
             print_json(
