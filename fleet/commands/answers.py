@@ -198,13 +198,16 @@ def _plain(text: str) -> str:
 
 
 def as_answer(value: object) -> dict[str, Any]:
-    """A value in the contract's form: its fields, of which `x_s` is written `x_seconds`."""
+    """A value in the contract's form: its fields, of which `x_s` is written `x_seconds`, and `tp`
+    as a topic and a partition.
+    """
     found: dict[str, Any] = _in_full(as_json(value))
     return found
 
 
 def _in_full(value: Any) -> Any:
     if isinstance(value, dict):
+        value = {**value.pop("tp", {}), **value}
         return {re.sub("_s$", "_seconds", key): _in_full(each) for key, each in value.items()}
     return [_in_full(each) for each in value] if isinstance(value, list) else value
 

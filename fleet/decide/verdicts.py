@@ -5,7 +5,7 @@ The rules stand in `fleet.manager.keeping_up`, which judges all partitions of al
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from fleet.model import GroupState, TopicPartition
 
@@ -105,20 +105,3 @@ class GroupVerdict:
     def level(self) -> Level:
         """How bad it is."""
         return self.verdict.level
-
-    def as_json(self) -> dict[str, Any]:
-        """The `verdict` of a group in JSON answers (docs/json.md)."""
-        return {
-            "verdict": str(self.verdict),
-            "level": str(self.level),
-            "sentence": self.sentence,
-            "partitions": [
-                {
-                    "topic": each.tp.topic,
-                    "partition": each.tp.partition,
-                    "verdict": str(each.verdict),
-                    "sentence": each.sentence,
-                }
-                for each in self.worse
-            ],
-        }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fleet.commands.answers import receipt_answer
+from fleet.commands.answers import as_answer, change_answer, receipt_answer
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.decide.scaling import Hold
 from fleet.decide.storms.assessment import Storm, reach
@@ -19,7 +19,7 @@ from fleet.decide.verdicts import WORST, GroupVerdict, LagVerdict, Level
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import judged
 from fleet.manager.past import Recent, recently
-from fleet.model import GroupSnapshot, Member, PartitionState, Receipt
+from fleet.model import GroupSnapshot, Member, Receipt
 from fleet.model.rebalances import Rebalance
 from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
 from fleet.text import plural
@@ -278,7 +278,7 @@ def status_answer(
         "took_seconds": snapshot.took,
         "problems": list(snapshot.problems),
         "rebalances_from": {"kind": recent.kind, "sentence": recent.sentence},
-        "pauses": None if pauses is None else [_pause(pause) for pause in pauses],
+        "pauses": None if pauses is None else [asdict(pause) for pause in pauses],
         "groups": [_group(group, detail=detail) for group in groups],
     }
 
@@ -298,7 +298,7 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
         "last_rebalance": _last(status.last_rebalance),
         "paused": None if status.pauses is None else bool(status.pauses),
         "storm": _storm(status.storm) if status.storm else None,
-        "verdict": status.verdict.as_json() if status.verdict else None,
+        "verdict": _verdict(status.verdict) if status.verdict else None,
         "managed": _managed_answer(status.managed) if status.managed else None,
     }
     if detail:
@@ -307,7 +307,7 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
             if status.rebalances is None
             else {"count": status.rebalances, "window_seconds": status.window},
             "member_list": [_member(m) for m in seen.members] if seen else [],
-            "partitions": [_partition(p) for p in seen.partitions] if seen else [],
+            "partitions": [as_answer(p) for p in seen.partitions] if seen else [],
             "slots": _slots(status.managed) if status.managed else [],
             "receipts": [receipt_answer(each) for each in _receipts(status.managed)],
             "failures": [asdict(each) for each in status.managed.failures]
@@ -358,45 +358,26 @@ def _managed_answer(managed: Managed) -> dict[str, Any]:
             ],
             "refusal": managed.refusal,
         },
-        "hold": managed.hold and managed.hold.as_json(),
+        "hold": managed.hold and asdict(managed.hold),
         "last_change": change
         and {
-            "plan_id": change.plan.id,
-            "state": change.state.value,
-            "sentence": change.sentence,
-            "actor": change.actor,
-            "step": change.step,
-            "steps": len(change.plan.steps),
-            "started_at": change.started_at,
-            "ended_at": change.ended_at,
-            "traceback": change.traceback,
+            key: each
+            for key, each in change_answer(change).items()
+            if key not in {"group", "receipts"}
         },
     }
 
 
 def _member(member: Member) -> dict[str, Any]:
-    return {
-        "member_id": member.member_id,
-        "instance_id": member.instance_id,
-        "client_id": member.client_id,
-        "host": member.host,
-        "partitions": [
-            {"topic": tp.topic, "partition": tp.partition} for tp in sorted(member.partitions)
-        ],
-    }
+    return {**as_answer(member), "partitions": [asdict(tp) for tp in sorted(member.partitions)]}
 
 
-def _partition(state: PartitionState) -> dict[str, Any]:
+def _verdict(verdict: GroupVerdict) -> dict[str, Any]:
     return {
-        "topic": state.tp.topic,
-        "partition": state.tp.partition,
-        "committed": state.committed,
-        "log_start": state.log_start,
-        "log_end": state.log_end,
-        "lag": state.lag,
-        "lag_seconds": state.lag_seconds,
-        "case": state.case.value,
-        "owner": state.owner,
+        "verdict": str(verdict.verdict),
+        "level": str(verdict.level),
+        "sentence": verdict.sentence,
+        "partitions": [as_answer(each) for each in verdict.worse],
     }
 
 
@@ -438,7 +419,3 @@ def _storm(storm: Storm) -> dict[str, Any]:
         "member": storm.member,
         "words": storm.words,
     }
-
-
-def _pause(pause: Pause) -> dict[str, Any]:
-    return {"group": pause.group, "reason": pause.reason, "by": pause.by, "at": pause.at}
