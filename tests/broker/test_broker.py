@@ -240,7 +240,7 @@ def test_a_start_that_was_cut_off_makes_one_cluster(tmp_path, monkeypatch) -> No
         if node.id == 2:
             raise CutOff
 
-    monkeypatch.setattr(cluster.nodes_, "prepare", prepared)
+    monkeypatch.setattr(cluster, "prepare", prepared)
     for _ in range(2):
         with pytest.raises(CutOff):
             Broker(tmp_path, brokers=3).start()

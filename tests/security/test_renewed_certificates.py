@@ -13,8 +13,8 @@ from fleet.config.spec import ClusterSpec
 from fleet.errors import FleetError
 from fleet.kafka_source.login import references
 from fleet.security import client_config
+from fleet.worker.login_files import LoginFiles
 from fleet.worker.member.membership import ClientErrors
-from fleet.worker.reach import LoginFiles
 from tests.support.authority import Authority
 from tests.support.batch_parts import events_of
 from tests.support.waiting import until

@@ -13,8 +13,9 @@ from fleet.clock import ManualClock
 from fleet.config.spec import ClusterSpec
 from fleet.errors import FleetError
 from fleet.kafka_source.login import references
+from fleet.worker.login_files import LoginFiles
 from fleet.worker.member.membership import ClientErrors
-from fleet.worker.reach import LoginFiles, reach_of
+from fleet.worker.reach import reach_of
 from tests.support.batch_parts import events_of
 
 TLS, DOWN, LOST = -181, -187, -195

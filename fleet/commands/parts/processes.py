@@ -143,7 +143,7 @@ class RenewedLogin:
 
     def __init__(self, invocation: Invocation, fleet: "Fleet") -> None:
         from fleet.kafka_source.login import references
-        from fleet.worker.reach import LoginFiles
+        from fleet.worker.login_files import LoginFiles
 
         self._invocation = invocation
         self._files = LoginFiles(references(fleet.spec.cluster, fleet.bootstrap))

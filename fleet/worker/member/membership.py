@@ -511,6 +511,8 @@ class Membership:
         finally:
             clean = self._close(how)
             # Clients whose callbacks refer to us would stay, with threads and pipes, until gc.
+            if self._flow is not None:
+                self._flow.on_damage = lambda *_: None
             self._consumer = self._flow = None
             for name in ("_losses", "_topics", "_assigner", "_reading", "_subscription", "_errors"):
                 self.__dict__.pop(name, None)

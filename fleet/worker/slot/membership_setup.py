@@ -26,12 +26,12 @@ from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.batch.ranges import NamedBatch, PartitionEnds
 from fleet.worker.events import Events
+from fleet.worker.login_files import LoginFiles
 from fleet.worker.member.losses import QuarantinedPartitions
 from fleet.worker.member.member_state import BackingOff, MembershipOptions
 from fleet.worker.member.membership import Membership, Nudging, wanted
 from fleet.worker.member.protocols import MemberProtocol
 from fleet.worker.offsets.assigning import Assigner
-from fleet.worker.reach import LoginFiles
 
 # Partitions that nobody in a quiet group owns, and the one rebalance that gives them an owner.
 #

@@ -36,9 +36,10 @@ from fleet.worker.batch.poison_search import DeadLetters
 from fleet.worker.batch.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
 from fleet.worker.canary_note import CanaryNote, RevisionDoubts
 from fleet.worker.events import Events, catch_job_logs
+from fleet.worker.login_files import LoginFiles
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
-from fleet.worker.reach import LoginFiles, Reach, reach_of
+from fleet.worker.reach import Reach, reach_of
 from fleet.worker.slot.holder_tools import HolderTools, known_secrets
 from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover, holder_of
 from fleet.worker.slot.membership_setup import columnar_of
