@@ -19,6 +19,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from fleet.clock import SystemClock
+from fleet.commands.answers import as_answer
 from fleet.errors import Unreachable
 from fleet.exporter.exporting import Exporter
 from fleet.log.readers.tail import Tail
@@ -264,6 +265,6 @@ def test_json_of_a_verdict_is_json(bootstrap, topic, unique):
     looking = GroupWatcher(
         cluster="t", config={"bootstrap.servers": bootstrap}, clock=clock, tail=None
     )
-    answer = verdicts(looking.look())[group].as_json()
+    answer = as_answer(verdicts(looking.look())[group])
     assert json.loads(json.dumps(answer))["verdict"] == "OK"
     looking.close()
