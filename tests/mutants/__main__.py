@@ -1,7 +1,7 @@
 """`make mutants`: plants each fault of the table, and tells which the tests did not notice.
 
-Exit 0: at least 95 % are killed and every other one is judged in the table; 1: not so; 2: the
-table or the tests cannot be used as they are (stale, failing without any fault, too slow).
+Exit 0: at least 95 % are killed; 1: not so; 2: the table or the tests cannot be used as they are
+(stale, failing without any fault, too slow).
 """
 
 import argparse
@@ -17,26 +17,28 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tests.mutants.mutant import ENOUGH, LONGEST_TEST, Mutant, Stale, table
-from tests.mutants.planting import Copy, Outcome, Ran, Verdict
+from tests.mutants.planting import LONGEST_TEST, Copy, Fault, Outcome, Ran, Stale, Verdict
+from tests.mutants.table import FAULTS
 
 ROOT = Path(__file__).parents[2]
+ENOUGH = 0.95
+"""Share of the faults that has to be killed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module."""
     asked = _parser().parse_args(arguments)
-    chosen = [mutant for mutant in table() if not asked.k or any(k in mutant.name for k in asked.k)]
+    chosen = [each for each in FAULTS if not asked.k or any(k in each.name for k in asked.k)]
     if not chosen:
         _say(f"no fault's name holds {' or '.join(asked.k)}; the names are in tests/mutants")
         return 2
     if asked.list:
-        for mutant in chosen:
-            print(f"{mutant.name:45} {mutant.file}")
+        for fault in chosen:
+            print(f"{fault.name:45} {fault.where}")
         return 0
     try:
-        for mutant in chosen:
-            mutant.planted(ROOT)
+        for fault in chosen:
+            fault.planted(ROOT)
     except Stale as error:
         _say(str(error))
         return 2
@@ -52,19 +54,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-k", action="append", default=[], help="only names that hold this")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="how many at once")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    parser.add_argument("--list", action="store_true", help="names and files, and plant nothing")
+    parser.add_argument("--list", action="store_true", help="names and places, and plant nothing")
     parser.add_argument("-v", action="store_true", help="what the tests of survivors printed")
     return parser
 
 
-def _try_all(chosen: Sequence[Mutant], folder: Path, asked: Any) -> int:
+def _try_all(chosen: Sequence[Fault], folder: Path, asked: Any) -> int:
     began = time.monotonic()
     jobs = max(1, min(asked.jobs, len(chosen)))
     copies: SimpleQueue[Copy] = SimpleQueue()
     for number in range(jobs):
         copies.put(Copy(ROOT, folder / f"tree-{number}"))
     sound = copies.get()
-    tests = sorted({test for mutant in chosen for test in mutant.tests})
+    tests = sorted({test for fault in chosen for test in fault.tests})
     _say(f"{len(chosen)} faults; first their tests without any: {len(tests)} files and tests")
     ran = sound.run(_outermost(tests), first=False)
     why = _unusable(ran)
@@ -74,13 +76,13 @@ def _try_all(chosen: Sequence[Mutant], folder: Path, asked: Any) -> int:
     _say(f"{ran.passed} pass in {ran.seconds:.0f} s, the longest {ran.longest[0]:.1f} s")
     copies.put(sound)
 
-    def one(mutant: Mutant) -> Outcome:
+    def one(fault: Fault) -> Outcome:
         copy = copies.get()
         try:
-            outcome = copy.try_out(mutant)
+            outcome = copy.try_out(fault)
         finally:
             copies.put(copy)
-        _say(f"{outcome.verdict:17} {outcome.seconds:6.1f} s  {mutant.name}  {outcome.by}".rstrip())
+        _say(f"{outcome.verdict:17} {outcome.seconds:6.1f} s  {fault.name}  {outcome.by}".rstrip())
         if outcome.verdict in {Verdict.SURVIVED, Verdict.BROKEN} and asked.v:
             _say(outcome.output)
         return outcome
@@ -116,20 +118,18 @@ def _told(outcomes: Sequence[Outcome], sound: Ran, seconds: float, form: str) ->
     counts = Counter(outcome.verdict for outcome in outcomes)
     planted = len(outcomes) - counts[Verdict.SKIPPED]
     share = counts[Verdict.KILLED] / planted if planted else 0.0
-    bad = [o for o in outcomes if o.verdict in {Verdict.SURVIVED, Verdict.BROKEN}]
-    enough = share >= ENOUGH and not bad
+    enough = share >= ENOUGH and not counts[Verdict.BROKEN]
     if form == "json":
         print(json.dumps(_as_json(outcomes, sound, share, seconds, enough=enough), indent=1))
     else:
         print(f"\n{'fault':45} {'verdict':17} {'seconds':>7}  by")
-        for each in sorted(outcomes, key=lambda o: (o.verdict is Verdict.KILLED, o.mutant.name)):
-            print(f"{each.mutant.name:45} {each.verdict:17} {each.seconds:7.1f}  {each.by}")
-            if each.verdict is Verdict.JUDGED:
-                print(f"    {each.mutant.judged}")
+        for each in sorted(outcomes, key=lambda o: (o.verdict is Verdict.KILLED, o.fault.name)):
+            print(f"{each.fault.name:45} {each.verdict:17} {each.seconds:7.1f}  {each.by}")
         what = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
         print(f"\n{len(outcomes)} faults in {seconds:.0f} s: {what}; {share:.1%} killed")
-    for each in bad:
-        _say(f"{each.mutant.name} is {each.verdict}: write a test that fails on it, or judge it")
+    for each in outcomes:
+        if each.verdict in {Verdict.SURVIVED, Verdict.BROKEN}:
+            _say(f"{each.fault.name} is {each.verdict}: write a test that fails on it")
     if planted and share < ENOUGH:
         _say(f"{share:.1%} killed, {ENOUGH:.0%} are asked")
     return 0 if enough else 1
@@ -145,12 +145,11 @@ def _as_json(
         "longest_test": {"seconds": round(sound.longest[0], 1), "test": sound.longest[1]},
         "faults": [
             {
-                "name": each.mutant.name,
-                "file": each.mutant.file,
+                "name": each.fault.name,
+                "file": each.fault.file,
                 "verdict": str(each.verdict),
                 "seconds": round(each.seconds, 1),
                 "by": each.by or None,
-                "judged": each.mutant.judged or None,
             }
             for each in outcomes
         ],

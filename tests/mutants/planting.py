@@ -1,10 +1,11 @@
-"""A copy of the tree, a fault in it, and the tests that have to notice.
+"""A fault, planted by syntax node in a copy of the tree, and the tests that have to notice it.
 
 The copy is what stands in the working tree (not what is committed), without environments and
 caches. Its own modules come first on every process's path, also of processes that a test starts:
 an editable install points at the checkout and would be tested instead.
 """
 
+import ast
 import compileall
 import os
 import shutil
@@ -12,14 +13,16 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from py_compile import PycInvalidationMode
+from typing import Any
 
-from tests.mutants.mutant import LONGEST_TEST, Mutant
-
+LONGEST_TEST = 60.0
+"""Seconds that one test of the table may take: a fault that only longer ones find goes unseen."""
 PARTS = ("fleet", "assets", "k8s", "benchmarks", "tests")
 FILES = ("pyproject.toml", "requirements.lock", "Makefile", "README.md", "fleet.example.yaml")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*_cache", ".hypothesis")
@@ -30,12 +33,95 @@ _MARKED = "unit or broker or slow"
 _FAILED, _PASSED, _NOTHING = 1, 0, 5
 
 
+class Stale(ValueError):
+    """The table names a node that its function does not hold exactly once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A defect that somebody could make; see `tests/mutants/table.py`."""
+
+    name: str
+    where: str
+    """`module:Class.method` below `fleet`; nothing behind the colon: the whole module."""
+    told: str
+    """Test files or single tests below `tests`, with blanks between them."""
+    old: str
+    new: str
+
+    @property
+    def file(self) -> str:
+        """The module's file, from the root of the repository."""
+        return f"fleet/{self.where.partition(':')[0].replace('.', '/')}.py"
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """What has to fail, as pytest names it."""
+        return tuple(f"tests/{each}" for each in self.told.split())
+
+    def planted(self, root: Path) -> str:
+        """The module's code with the fault in it. Raises Stale."""
+        path = root / self.file
+        if not path.is_file():
+            raise Stale(f"{self.name}: {self.file} is not there; {_ADVICE}")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        holder: ast.AST | None = tree
+        for name in filter(None, self.where.partition(":")[2].split(".")):
+            holder = holder and _named(holder, name)
+        if holder is None:
+            raise Stale(f"{self.name}: {self.where} is not there; {_ADVICE}")
+        change = _Change(self.old, self.new)
+        change.visit(holder)
+        if change.count != 1:
+            found = f"there {change.count} times" if change.count else "not there"
+            raise Stale(f"{self.name}: its node is {found} in {self.where}; {_ADVICE}:\n{self.old}")
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+
+_ADVICE = (
+    "the code has changed: plant the same fault in what stands there now (tests/mutants/table.py),"
+    " in a larger node where it is not alone, or take the fault out where the rule is no more"
+)
+
+
+def _named(holder: ast.AST, name: str) -> ast.AST | None:
+    found = (each for each in ast.walk(holder) if each is not holder)
+    return next((each for each in found if getattr(each, "name", None) == name), None)
+
+
+class _Change(ast.NodeTransformer):
+    """Replaces a node, told by its `ast.unparse`, and counts how often."""
+
+    def __init__(self, old: str, new: str) -> None:
+        self.count = 0
+        both = [_expression(old), _expression(new)]
+        self._kind: type[ast.AST] = ast.stmt if None in both else ast.expr
+        if None in both:
+            both = [ast.parse(old).body[0], ast.parse(new).body[0]]
+        self._old, self._new = both
+        self._text = ast.unparse(self._old)  # type: ignore[arg-type]
+
+    def visit(self, node: ast.AST) -> Any:
+        same = isinstance(node, self._kind) and type(node) is type(self._old)
+        if same and ast.unparse(node) == self._text:
+            self.count += 1
+            return self._new
+        return self.generic_visit(node)
+
+
+@cache
+def _expression(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return None
+
+
 class Verdict(StrEnum):
     """What became of a planted fault."""
 
     KILLED = "killed"
     SURVIVED = "survived"
-    JUDGED = "survived, judged"
     SKIPPED = "not run"
     """None of its tests could run here."""
     BROKEN = "broken"
@@ -58,7 +144,7 @@ class Ran:
 class Outcome:
     """One fault and what its tests said."""
 
-    mutant: Mutant
+    fault: Fault
     verdict: Verdict
     seconds: float
     by: str = ""
@@ -80,18 +166,18 @@ class Copy:
             folder, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH, workers=1
         )
 
-    def try_out(self, mutant: Mutant) -> Outcome:
+    def try_out(self, fault: Fault) -> Outcome:
         """Plant it, run its tests, take it out again."""
-        path = self.folder / mutant.file
+        path = self.folder / fault.file
         before = path.read_text(encoding="utf-8")
-        path.write_text(mutant.planted(self.folder), encoding="utf-8")
+        path.write_text(fault.planted(self.folder), encoding="utf-8")
         try:
-            ran = self.run(mutant.tests)
+            ran = self.run(fault.tests)
         finally:
             path.write_text(before, encoding="utf-8")
         return Outcome(
-            mutant=mutant,
-            verdict=_verdict(mutant, ran),
+            fault=fault,
+            verdict=_verdict(ran),
             seconds=ran.seconds,
             by=ran.failed[0] if ran.failed else "",
             output=ran.output,
@@ -102,16 +188,17 @@ class Copy:
         report = self.folder / "report.xml"
         report.unlink(missing_ok=True)
         began = time.monotonic()
-        asked: Sequence[str] = [
+        asked = [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
             *(["-x"] if first else []),
             *("-m", _MARKED, "--timeout", f"{LONGEST_TEST:g}", "--junitxml", str(report), *tests),
         ]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
         try:
             done = subprocess.run(
                 asked,
                 cwd=self.folder,
-                env=self._environment(),
+                env={**kept, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -123,10 +210,6 @@ class Copy:
         except subprocess.TimeoutExpired:
             code, output = _FAILED, f"no end within {_WHOLE_RUN:g} s"
         return _read(report, code, time.monotonic() - began, output)
-
-    def _environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV_"))}
-        return {**kept, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _read(report: Path, code: int, seconds: float, output: str) -> Ran:
@@ -150,11 +233,9 @@ def _read(report: Path, code: int, seconds: float, output: str) -> Ran:
     )
 
 
-def _verdict(mutant: Mutant, ran: Ran) -> Verdict:
+def _verdict(ran: Ran) -> Verdict:
     if ran.code == _FAILED:
         return Verdict.KILLED
     if ran.code not in {_PASSED, _NOTHING}:
         return Verdict.BROKEN
-    if not ran.passed:
-        return Verdict.SKIPPED
-    return Verdict.JUDGED if mutant.judged else Verdict.SURVIVED
+    return Verdict.SURVIVED if ran.passed else Verdict.SKIPPED

@@ -1,0 +1,324 @@
+"""The planted faults: by rule of docs/design/rules.md (`02-…`), or by topic.
+
+name: (module of `fleet` and what holds the node, tests that have to fail, node, what replaces it).
+Nodes and replacements are written as `ast.unparse` tells them, so the formatting, comments and
+place of the code do not matter; a node stands once in its function.
+"""
+
+from tests.mutants.planting import Fault
+
+WITHOUT = {
+    "20": "a joiner's death costs at most one rebalance more: no code of Fleet decides it",
+    "33": "the tests count with Kafka's own tool; what Fleet reads is planted under 26 and 27",
+}
+"""Rules without a fault, with why."""
+
+# fmt: off
+_FAULTS: dict[str, tuple[str, str, str, str]] = {
+    "01-revoke-serves-no-command": ("worker.member.membership:finish", "worker/test_owning.py",
+        "serve(_WAIT)", "pass"),
+    "01-call-runs-on-the-asking-thread": (
+        "worker.member.membership:Commands.put", "worker/test_nudging.py",
+        "self._calls.put(call)", "call()"),
+    "02-token-of-an-earlier-assignment-holds": (
+        "worker.offsets.commit_metadata:Ownership.holds", "worker/test_commit_metadata.py",
+        "self._tokens.get(tp) == token", "tp in self._tokens"),
+    "02-commit-under-another-member-id": (
+        "worker.offsets.commit_metadata:commitable", "worker/test_commit_metadata.py",
+        "member_now != member_then", "member_now is None"),
+    "02-commit-without-a-look-at-the-token": (
+        "worker.offsets.commit_metadata:commitable", "worker/test_owning.py",
+        "owned.holds(each.tp, each.token)", "each.token"),
+    "03-dead-workers-session-goes-on": (
+        "worker.slot.slot_holder:SparkCleanup.__init__", "worker/test_taking_over.py",
+        "not self.over", "self.over"),
+    "03-unclean-session-forgotten-by-a-take": (
+        "slots.transitions:taken", "slots/test_compare_and_set.py",
+        "spark_session if stored.clean else stored.spark_session", "spark_session"),
+    "04-range-begins-without-its-plan-committed": (
+        "worker.member.pipeline:Pipeline.step", "worker/test_owning.py worker/test_positions.py",
+        "self._plan()", "True"),
+    "04-planned-range-not-repeated-exactly": (
+        "worker.batch.batches:Buffer._cut", "worker/test_batches.py",
+        "part.position if part.replay_to is None else part.replay_to", "part.position"),
+    "05-batch-hangs-for-ever": (
+        "worker.batch.executor:BatchRunner._attempts", "worker/test_failures.py",
+        "timeouts > 1", "timeouts > 2"),
+    "05-batch-longer-than-the-rebalance-timeout": (
+        "config.spec:GroupSpec._timeouts_fit", "spec/test_load.py",
+        "worker.batch_timeout > longest", "worker.batch_timeout > worker.max_poll_interval"),
+    "06-drain-does-not-wait-for-the-batch": (
+        "worker.member.member_state:Drain.is_over", "worker/test_owning.py",
+        "not busy and (not (unsettled and in_time))", "not (unsettled and in_time)"),
+    "06-revoke-does-not-wait-for-the-batch": (
+        "worker.member.membership:finish", "worker/test_owning.py",
+        "pipeline.touches(tps) or pipeline.unsettled & tps", "pipeline.unsettled & tps"),
+    "07-end-behind-an-open-transaction": (
+        "worker.batch.ranges:PartitionEnds.__init__", "worker/test_owning.py",
+        "'read_committed'", "'read_uncommitted'"),
+    "07-start-that-is-gone-is-passed-over": ("kafka_source.tasks:_lost", "ranges/test_edges.py",
+        "left.start > after or (left.start < first and (not told))", "left.start > after"),
+    "07-offset-reset-to-the-end": (
+        "worker.slot.membership_setup:reading_options", "worker/test_owning.py",
+        "'error'", "'latest'"),
+    "08-back-to-inline-without-a-seek": (
+        "worker.batch.adaptive_reader:AdaptiveReader._consider_inline", "ranges/test_switch.py",
+        "consumer.seek(KafkaPartition(tp.topic, tp.partition, position))", "pass"),
+    "09-quarantined-partition-tried-again": (
+        "worker.member.losses:QuarantinedPartitions._over", "worker/test_quarantine.py",
+        "None if mark.revision == self._revision else 'this revision tries it'",
+        "'this revision tries it'"),
+    "09-refused-dead-letter-passed-over": (
+        "worker.batch.poison_search:DeadLetters._refused", "worker/test_letters_written.py",
+        "not refused", "True"),
+    "09-spark-failure-is-an-attempt": (
+        "worker.batch.executor:BatchRunner._attempts", "worker/test_failures.py",
+        "is_spark_failure(error)", "is_spark_failure(error) and (not pauses_left)"),
+    "10-member-that-cannot-work-stays-idle": (
+        "worker.member.protocols:verdict", "worker/test_consumer_protocol.py",
+        "error.fatal() or error.code() in {_WRAPPED, *FATAL}", "error.fatal()"),
+    "11-reference-resolved-before-it-travels": (
+        "kafka_source.login:references", "spec/test_references.py",
+        "_where(tls, 'key_password')", "{'value': 'secret'}"),
+    "12-silent-store-is-a-loss": (
+        "worker.slot.slot_lease:HeldSlot.confirm", "worker/test_slot_lease.py",
+        "return None", "return False"),
+    "12-refused-renewal-believes-the-watch": (
+        "slots.store:Objects.read_slot", "slots/test_refused_renewals.py",
+        "True", "False"),
+    "13-dead-at-half-a-lease": ("slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
+        "seen.expired = monotonic - seen.since >= duration",
+        "seen.expired = monotonic - seen.since >= duration / 2"),
+    "13-ended-while-something-of-it-runs": (
+        "act.local.supervisor:EndedHolders.tell", "runtime/test_supervision.py",
+        "not self._is_gone(row.name)", "False"),
+    "14-session-of-any-length": ("config.spec:ClassicWorker", "spec/test_load.py",
+        "Field(ge=6.0, le=1800.0)", "Field(ge=6.0)"),
+    "15-fenced-for-ever": ("worker.slot.slot_life:SlotLife.fenced", "worker/test_taking_over.py",
+        "now - self._fenced_at > self._window", "now - self._fenced_at >= 0"),
+    "16-leave-by-instance-id-alone": (
+        "act.steps.leave_slots:_send_leave", "acting/test_performing.py",
+        "(_instance_of(work, s), s.member_id)", "(_instance_of(work, s), '')"),
+    "16-superseded-member-counts-as-gone": (
+        "act.kafka:GroupAdmin.leave", "acting/test_batched_leave.py",
+        "{errors.NoError, errors.UnknownMemberIdError}",
+        "{errors.NoError, errors.UnknownMemberIdError, errors.FencedInstanceIdError}"),
+    "17-refused-leave-told-as-free": (
+        "worker.slot.leave_completion:Takeover.free", "worker/test_consumer_protocol.py",
+        "return why", "return None"),
+    "17-taker-frees-nobody": (
+        "worker.slot.slot_holder:SlotHolder.take", "worker/test_taking_over.py",
+        "tools.protocol.exclusive and seen.holder is not None",
+        "tools.protocol.exclusive and seen.holder is None"),
+    "18-foreign-process-evicted": (
+        "worker.slot.leave_completion:Takeover.free", "worker/test_consumer_protocol.py",
+        "found.client_id not in former.workers", "not found.client_id"),
+    "18-living-members-of-others-named": (
+        "act.steps.adopting:Adopting.perform", "acting/test_adopting.py",
+        "set(before) - set(after.addresses.values())",
+        "set(before) | set(after.addresses.values())"),
+    "19-slots-open-at-once-instead-of-ahead": (
+        "act.steps.membership:open_together", "acting/test_performing.py",
+        "work.clock.now() + OPEN_AHEAD", "work.clock.now()"),
+    "19-owners-join-window-overwritten": ("act.kafka:JoinWindow.widen", "acting/test_window.py",
+        "self._store.note(self._group, _NOTE) is None", "self._store is not None"),
+    "21-leave-sent-before-all-are-closed": (
+        "act.steps.leave_slots:gone", "acting/test_performing.py",
+        "s.phase is Phase.CLOSED", "s.phase in {Phase.DRAINING, Phase.CLOSED}"),
+    "21-first-drained-closes": (
+        "worker.slot.leave_completion:all_drained", "worker/test_leave_completion.py",
+        "all", "any"),
+    "21-worker-does-not-wait-for-the-actor": (
+        "worker.slot.leave_completion:LeaveCompleter.step", "worker/test_leave_completion.py",
+        "not self._actor_silent(gate)", "False"),
+    "22-second-slot-without-a-canary": (
+        "worker.slot.slot_lease:_admits", "worker/test_eligibility.py worker/test_canary_note.py",
+        "(first or waited) and (not waits_for_canary(slots, slot, revision))", "first or waited"),
+    "22-gate-opens-before-enough-are-warm": (
+        "worker.slot.process:first_gate", "worker/test_gate_opener.py",
+        "warm < asked.slots", "warm < 1"),
+    "23-all-stop-before-anybody-is-warm": (
+        "act.steps.membership:stop_all", "acting/test_stopping_all.py",
+        "_warm_before(work, step)", "pass"),
+    "23-assignor-changed-in-place": ("decide.plans:_Planning.steps", "decide/test_plans.py",
+        "{'topics'}", "{'topics', 'assignor'}"),
+    "24-frozen-standby-is-warm": ("act.standby_pool:StandbyPool.warm", "acting/test_rolling.py",
+        "self._heard.answers(r.worker)", "True"),
+    "24-untaken-slot-waited-for": (
+        "act.steps.handover:_Roll._taken_or_not", "acting/test_rolling.py",
+        "self._taken(numbers, canary=canary) or untaken()", "self._taken(numbers, canary=canary)"),
+    "25-settled-at-once": (
+        "act.steps.leave_slots:settled_from_here.settled", "acting/test_performing.py",
+        "calm and work.clock.monotonic() - since_when >= quiet", "calm"),
+    "26-others-rebalances-charged-to-us": ("decide.receipts:_split", "counting/test_receipts.py",
+        "changed or generation.added", "changed"),
+    "26-unreadable-topic-is-equal": ("decide.receipts:judge", "counting/test_receipts.py",
+        "Verdict.UNVERIFIED", "Verdict.EQUAL"),
+    "26-round-that-never-completed-not-counted": (
+        "log.replay.classic:ClassicReplay._rebalance", "counting/test_played_groups.py history/test_reasons.py",
+        "record.generation - group.number - 1", "0"),
+    "27-pause-holds-the-usual-gap": (
+        "log.replay.counting:_Pauses.unended", "counting/test_count.py",
+        "at - start[0] - start[1]", "at - start[0]"),
+    "27-pause-ends-with-a-record-read-again": (
+        "log.replay.counting:_Pauses.commit", "counting/test_count.py",
+        "not advances", "False"),
+    "28-partitions-of-leavers-not-counted": (
+        "decide.prices:least_moved", "decide/test_plans.py decide/test_what_runs_now.py",
+        "surplus + sum(leavers)", "surplus"),
+    "29-adopted-change-counts-from-its-adoption": (
+        "act.steps.leave_slots:begin", "acting/test_performing.py",
+        "work.lease.recall(StepStart).started_at is None", "True"),
+    "30-quarantined-lag-asks-for-workers": (
+        "decide.scaling:_asked_by_lag", "decide/test_scaling.py membership/test_decisions.py",
+        "[p for p in group.partitions if p.tp not in quarantined]", "list(group.partitions)"),
+    "30-more-workers-than-range-can-feed": (
+        "decide.scaling:ownable", "decide/test_scaling.py decide/test_plans.py",
+        "max(counts, default=0)", "sum(counts)"),
+    "31-any-process-of-that-pid": ("system.processes:alive", "processes/test_processes.py",
+        "identify(process.pid) == process", "identify(process.pid) is not None"),
+    "31-unheard-fork-lives-on": (
+        "act.local.fork_servers:ForkServers.start", "runtime/test_fork_servers.py",
+        "self._end_unheard(row.name)", "pass"),
+    "32-broker-away-voids-a-commit": (
+        "worker.member.protocols:", "worker/test_consumer_protocol.py",
+        "-195", "22"),
+    "34-repetition-by-another-call-not-counted": (
+        "demo.coverage:_Covered.add", "demo/test_coverage.py",
+        "count - (self._times[which] == 0)", "count - 1"),
+    "34-lost-record-not-counted": ("demo.coverage:_Covered.lost", "demo/test_coverage.py",
+        "self._times == 0", "self._times < 0"),
+    "35-plan-id-without-what-it-saw": ("decide.adopted:plan_id", "decide/test_plans.py",
+        "(group, wanted, seen, does)", "(group, wanted, does)"),
+    "36-run-ended-by-a-store-that-takes-no-write": (
+        "dagster.watch.watch_sensor:seen_again", "orchestration/test_requests.py",
+        "not provable", "False"),
+    "37-unchanged-group-told-each-tick": (
+        "dagster.watch.cluster_tick:due", "orchestration/test_sensor_cursor.py",
+        "(known.hard, known.over) != (look.hard, look.over)", "True"),
+    "38-who-only-reads-has-evidence": (
+        "slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
+        "monotonic if since is None else max(seen.since, since)",
+        "seen.since if since is None else max(seen.since, since)"),
+    "38-refused-write-forgotten": ("slots.evidence:Writes._ended", "slots/test_evidence.py",
+        "self._since = None", "pass"),
+    "39-frozen-observer-has-evidence": (
+        "slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
+        "seen is None or seen.mark != mark or gap", "seen is None or seen.mark != mark"),
+    "40-silent-store-ends-the-renewing-thread": (
+        "act.lease:ChangeLease._renew", "acting/test_changes.py",
+        "contextlib.suppress(Unreachable)", "contextlib.suppress()"),
+    "40-full-disk-ends-a-holder": (
+        "worker.canary_note:CanaryNote._weather", "worker/test_canary_note.py",
+        "OSError", "KeyError"),
+    "41-nudge-in-the-classic-protocol": (
+        "worker.member.protocols:ClassicProtocol", "worker/test_nudging.py",
+        "heartbeats_on_subscribe = False", "heartbeats_on_subscribe = True"),
+    "41-nudge-without-an-end": ("worker.member.membership:Nudging._over", "worker/test_nudging.py",
+        "'limit'", "None"),
+    "42-chosen-position-not-committed": (
+        "worker.offsets.assigning:Start.chosen", "worker/test_positions.py",
+        "not self.gone and self.committed != self.position", "False"),
+    "43-poison-without-a-witness": (
+        "worker.batch.poison_search:PoisonSearch.search", "worker/test_poison_search.py",
+        "failed and (not self._witness)", "False"),
+    "44-first-part-of-the-childs-answer-lost": (
+        "worker.asking:Question.done", "worker/test_asking.py::test_an_answer_of_any_size_is_heard_without_waiting",
+        "self._told += part", "self._told = part"),
+    "45-aborted-commits-count": (
+        "log.readers.log_view:HeldCommits.end", "observe/test_open_transactions.py::test_what_counts_when_a_transaction_ends",
+        "tuple(found.values()) if committed else ()", "tuple(found.values())"),
+    "45-commit-held-back-counts-over-a-later-one": (
+        "log.readers.log_view:HeldCommits.overtaken", "observe/test_open_transactions.py::test_what_counts_when_a_transaction_ends",
+        "found.offset < by.offset", "found.offset > by.offset"),
+    "46-damaged-batch-is-read": (
+        "kafka_source.record_batches:_places", "ranges/test_record_batches.py",
+        "google_crc32c.value(data[place + _ATTRIBUTES_AT:end]) != wanted", "False"),
+    "47-unfinished-file-read": (
+        "worker.batch.columnar:ColumnarBatch.frame", "ranges/test_columnar.py",
+        "self._gathering.whole", "self._gathering.path"),
+    "47-batch-larger-than-memory": (
+        "worker.batch.adaptive_reader:AdaptiveReader._most_named", "ranges/test_switch.py",
+        "min(bound, fits, ahead)", "min(bound, ahead)"),
+    "48-group-full-for-its-own-members": (
+        "sim.coordinator.consumer_heartbeat:heartbeat", "conformance/test_consumer_groups.py::test_stories",
+        "asked.member_id not in group.members", "True"),
+    "48-takes-what-another-member-owns": (
+        "sim.coordinator.consumer_heartbeat:Reconciliation._towards_target", "conformance/test_consumer_groups.py::test_stories",
+        "self.epoch_of(topic, each) == -1", "self.epoch_of(topic, each) >= -1"),
+    "48-pending-members-not-waited-for": (
+        "sim.coordinator.classic_group:ClassicGroup.has_all_joined", "conformance/test_classic.py::test_random_stories[1-1000]",
+        "not self.pending_join", "True"),
+    "48-static-return-rebalances": (
+        "sim.coordinator.classic_requests:ClassicRequests._replace_static", "conformance/test_classic.py::test_random_stories[1-1000]",
+        "group.select_protocol() != (group.protocol or '')",
+        "group.select_protocol() == (group.protocol or '')"),
+    "48-client-is-given-what-another-owns": ("sim.assignors:", "sim/test_client_assignors.py",
+        "owner.get(p, member_id) == member_id", "True"),
+    "49-numbers-written-before-the-controller-rests": (
+        "kubernetes.deployment.rolling:CountedDeployment.seen", "kubernetes/test_rolling_by_seed.py",
+        "not shape.moves", "True"),
+    "49-one-pod-too-many": (
+        "kubernetes.deployment.pod_counts:grow", "kubernetes/test_pod_counts.py",
+        "shape.total + count", "shape.total + count + 1"),
+    "50-topic-made-again-is-the-same": (
+        "worker.batch.adaptive_reader:AdaptiveReader.add_partition", "ranges/test_switch.py",
+        "known and self._first_ids.setdefault(tp.topic, topic_id) != topic_id", "False"),
+    "50-every-silence-is-a-stall": (
+        "worker.member.losses:FetchWatch.stalled", "worker/test_fetch_watch.py",
+        "end > at[tp]", "end >= at[tp]"),
+    "51-asks-for-offsets-while-it-closes": (
+        "worker.member.membership:Membership._on_assign", "worker/test_ended_while_joining.py",
+        "self._done", "self._done and (not partitions)"),
+    "52-drains-with-records-in-its-hands": (
+        "worker.member.membership:Membership._begin_drain", "worker/test_giving_up.py",
+        "then is not Drain.REJOIN", "False"),
+    "53-store-not-asked-what-was-committed": (
+        "worker.offsets.assigning:Assigner.starts", "worker/test_positions.py",
+        "self._ask_begun()", "frozenset()"),
+    "54-joins-though-the-store-is-silent": (
+        "worker.slot.slot_lease:HeldSlot.may_join", "worker/test_slot_lease.py",
+        "self.fresh or None", "True"),
+    "store-take-over-a-renewal": ("slots.transitions:is_as_seen", "slots/test_compare_and_set.py",
+        "(stored.holder, stored.token, stored.counter) == (seen.holder, seen.token, seen.counter)",
+        "(stored.holder, stored.token) == (seen.holder, seen.token)"),
+    "store-take-keeps-the-token": ("slots.transitions:taken", "slots/test_compare_and_set.py",
+        "stored.token + 1", "stored.token"),
+    "store-former-actor-writes-the-gate": (
+        "slots.store:Store.write_gate.edit", "slots/test_compare_and_set.py slots/test_evidence.py",
+        "by.token < record.token", "by.token < 0"),
+    "store-take-without-a-second-look-at-the-gate": (
+        "slots.store:SlotAcquisition._confirmed", "slots/test_interleavings.py",
+        "stands and attempt.is_admitted(record)", "stands"),
+    "change-of-a-living-manager-adopted": (
+        "act.change:GroupChanges._adopt", "acting/test_liveness.py acting/test_changes.py",
+        "self.alive()", "False"),
+    "change-goes-on-after-a-broken-price": (
+        "act.change:Performer._all_steps", "acting/test_performing.py",
+        "receipt.verdict is Verdict.DIFFERS", "receipt.verdict is Verdict.UNVERIFIED"),
+    "roll-back-keeps-the-failing-code": (
+        "act.steps.handover:_Roll._roll_back", "acting/test_rolling.py",
+        "w.revision == self._new != old", "w.revision == old != self._new"),
+    "plan-on-a-stale-snapshot": (
+        "decide.refusals:_stale", "decide/test_refusals.py membership/test_decisions.py",
+        "age <= STALE_AFTER", "age <= STALE_AFTER * STALE_AFTER"),
+    "storm-of-our-own-changes": ("decide.storms.assessment:charged", "decide/test_storms.py",
+        "left[index] -= 1", "pass"),
+    "lag-of-a-portion-without-its-last-row": (
+        "lag.lag_columns:portions", "lag/test_measure.py exporter/test_columns.py",
+        "first + _PORTION", "first + _PORTION - 1"),
+    "lag-verdict-beyond-the-end-at-once": (
+        "manager.keeping_up:_codes", "decide/test_lag_verdicts.py",
+        "_beyond(lag) & ~moving & (silent >= enough)", "_beyond(lag) & ~moving"),
+    "k8s-answer-lost-is-a-conflict": (
+        "kubernetes.leases.lease_backend:RetryOnConflict.swap", "k8s_store/test_retry_on_conflict.py",
+        "not same_state(stored, wanted)", "True"),
+    "seeds-renewal-by-name-alone": (
+        "slots.transitions:is_held_by", "schedules/test_schedules.py::test_schedules_hold[0]",
+        "(stored.holder, stored.token) == mine", "True"),
+    "seeds-lost-slot-goes-on-working": (
+        "worker.slot.slot_life:SlotLife.look", "schedules/test_schedules.py::test_schedules_hold[0]",
+        "seen.lost", "seen.lost and (not seen.gate.open)"),
+}
+# fmt: on
+FAULTS = tuple(Fault(name, *written) for name, written in _FAULTS.items())
