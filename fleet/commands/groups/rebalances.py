@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from fleet.commands.answers import table
+from fleet.commands.answers import as_answer, table
 from fleet.commands.invocation import (
     SCHEMA_VERSION,
     Invocation,
@@ -34,7 +34,6 @@ from fleet.decide.storms.assessment import (
 from fleet.decide.storms.storm_watch import StormWatch, budget_of, excuses_of
 from fleet.errors import FleetError
 from fleet.manager.past import Source, by_group
-from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, Confidence, Rebalance
 from fleet.report.timeline import Span
 from fleet.report.wording import by_cause, cause_text, clock_text, in_table, took, who
@@ -50,6 +49,8 @@ if TYPE_CHECKING:
 
 
 HOUR: Final = 3600.0
+_UNTOLD: Final = {"cluster", "resubscribed", "added"}
+"""Fields of a rebalance that its JSON is without: the answer names the cluster once."""
 
 
 def summary(
@@ -111,34 +112,8 @@ def answer(
 
 
 def _rebalance(r: Rebalance) -> dict[str, Any]:
-    return {
-        "group": r.group,
-        "protocol": r.protocol,
-        "number": r.number,
-        "before": r.before,
-        "incarnation": r.incarnation,
-        "started_at": r.started_at,
-        "start_known": r.start_known.value,
-        "ended_at": r.ended_at,
-        "end_known": r.end_known.value,
-        "seconds": r.seconds,
-        "cause": r.cause.value,
-        "confidence": r.confidence.value,
-        "also": [cause.value for cause in r.also],
-        "joined": list(r.joined),
-        "left": list(r.left),
-        "replaced": list(r.replaced),
-        "members": r.members,
-        "moved": [_partition(tp) for tp in r.moved],
-        "aborted": r.aborted,
-        "assignor": r.assignor,
-        "log_partition": r.log_partition,
-        "log_offset": r.log_offset,
-    }
-
-
-def _partition(tp: TopicPartition) -> dict[str, Any]:
-    return {"topic": tp.topic, "partition": tp.partition}
+    kept = {name: each for name, each in as_answer(r).items() if name not in _UNTOLD}
+    return {**kept, "seconds": r.seconds}
 
 
 def print_rebalances(

@@ -14,7 +14,7 @@ share partitions or own tasks, so nothing is said to move.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from fleet.log.records import (
@@ -45,13 +45,13 @@ from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Reb
 #
 # Problem: an assignment is computed at once and its members follow one by one, over minutes, while
 # the reader may stop. Choice: what is known so far as a value, with those who are waited for.
-# Cost: its JSON form is written out by hand, since it outlives a release.
+# Cost: its JSON form outlives a release, so a field that is renamed there is lost.
 
 
-_KEPT_PENDING: Final = (
-    *("protocol", "number", "before", "incarnation", "started_at", "start_known", "ended_at"),
-    *("end_known", "cause", "confidence", "also", "joined", "left", "replaced", "members"),
-    *("assignor", "log_partition", "log_offset"),
+_KEPT_PENDING: Final = tuple(
+    each.name
+    for each in fields(Rebalance)
+    if each.compare and each.name not in {"cluster", "group", "moved", "aborted"}
 )
 
 
@@ -71,26 +71,8 @@ class Open:
 
     def as_json(self) -> dict[str, Any]:
         """For JSON: all but what is not kept (`Rebalance.resubscribed`, `added`)."""
-        r = self.rebalance
         return {
-            "protocol": r.protocol,
-            "number": r.number,
-            "before": r.before,
-            "incarnation": r.incarnation,
-            "started_at": r.started_at,
-            "start_known": r.start_known,
-            "ended_at": r.ended_at,
-            "end_known": r.end_known,
-            "cause": r.cause,
-            "confidence": r.confidence,
-            "also": list(r.also),
-            "joined": list(r.joined),
-            "left": list(r.left),
-            "replaced": list(r.replaced),
-            "members": r.members,
-            "assignor": r.assignor,
-            "log_partition": r.log_partition,
-            "log_offset": r.log_offset,
+            **{name: getattr(self.rebalance, name) for name in _KEPT_PENDING},
             "waiting": sorted(self.waiting),
             "moved": [[tp.topic, tp.partition] for tp in sorted(self.moved)],
         }
