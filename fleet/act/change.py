@@ -18,11 +18,12 @@ from fleet.act.runtime import Runtime
 from fleet.act.standby_pool import HeardReports, StandbyPool
 from fleet.act.steps import handover, leave_slots, membership, wave
 from fleet.act.steps.adopting import Adopting
-from fleet.act.steps.work import Leave, Ledger, StepWork, StopMemory, traceback_of
+from fleet.act.steps.work import Leave, StepWork, StopMemory, traceback_of
 from fleet.clock import Clock
 from fleet.config.spec import ConsumerWorker, GroupSpec
 from fleet.errors import FleetError, LostLease, Refused, RolledBack, Unreachable
 from fleet.model import Plan, Receipt, Step, StepKind, Verdict
+from fleet.observe.ledger import CoordinatorLedger
 from fleet.slots import Change, ChangeState, Gate, Phase
 from fleet.slots.codec import as_json
 from fleet.slots.evidence import LeaseWatch
@@ -209,14 +210,6 @@ def perform_step(work: StepWork, step: Step) -> tuple[str, ...]:
     return kinds[step.kind](work, step)
 
 
-Keep = Callable[[Store, Change, float], ChangeLease]
-"""Holds a change for whoever carries it out, by a lease of so many seconds."""
-
-
-def _keep(store: Store, change: Change, lease: float) -> ChangeLease:
-    return ChangeLease(store, change, lease=lease)
-
-
 @dataclass(kw_only=True)
 class Performer:
     """Performs changes of one group."""
@@ -224,13 +217,12 @@ class Performer:
     spec: GroupSpec
     store: Store
     runtime: Runtime
-    ledger: Ledger
+    ledger: CoordinatorLedger
     leave: Leave
     window: JoinWindow
     clock: Clock
     progress: Progress
     poll: float = 0.1
-    keep: Keep = _keep
     adopting: Adopting | None = None
     """Set where the group is other people's: its Deployment is scaled, there are no slots."""
     _lease: ChangeLease | None = field(default=None, init=False)
@@ -246,7 +238,7 @@ class Performer:
         Returns the ended change. Raises LostLease where another actor took over; any other
         interruption leaves the change RUNNING, to be picked up by the next actor.
         """
-        with self.keep(self.store, change, self.spec.runtime.lease) as lease:
+        with self.keep(change) as lease:
             self._lease = lease
             try:
                 return self._all_steps(lease)
@@ -258,6 +250,10 @@ class Performer:
             except FleetError as error:
                 self.window.restore()
                 return self._end(lease, ChangeState.FAILED, self._rested(str(error)))
+
+    def keep(self, change: Change) -> ChangeLease:
+        """Hold the change by its lease."""
+        return ChangeLease(self.store, change, lease=self.spec.runtime.lease)
 
     def _all_steps(self, lease: ChangeLease) -> Change:
         plan = lease.change.plan

@@ -115,19 +115,11 @@ Memory = TypeVar("Memory")
 class ChangeLease:
     """Holds a RUNNING change: `with ChangeLease(...)` renews it until the block ends."""
 
-    def __init__(
-        self,
-        store: Store,
-        change: Change,
-        *,
-        lease: float,
-        mutex: AbstractContextManager[object] | None = None,
-    ) -> None:
-        """mutex: around each write of the change; None: a lock of its own, for threads."""
+    def __init__(self, store: Store, change: Change, *, lease: float) -> None:
         self._store = store
         self._change = change
         self._interval = lease / 3
-        self._lock = mutex or threading.Lock()
+        self._lock: AbstractContextManager[object] = threading.Lock()
         self._stop = threading.Event()
         self._lost: LostLease | None = None
         self._thread = threading.Thread(target=self._renew, name="change-lease", daemon=True)

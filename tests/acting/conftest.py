@@ -34,13 +34,6 @@ class Window:
         return True
 
 
-class Ledger:
-    """The crowd's records."""
-
-    def __init__(self, crowd: Crowd) -> None:
-        self.position, self.counted, self.state = (crowd.position, crowd.counted, crowd.group_state)
-
-
 class Scene:
     """A manager, its store, and a crowd of workers."""
 
@@ -67,7 +60,7 @@ class Scene:
             spec=self.spec,
             store=self.store,
             runtime=crowd,
-            ledger=Ledger(self.crowd),
+            ledger=crowd,
             leave=crowd.leave,
             window=self.window,  # type: ignore[arg-type]
             clock=self.clock,

@@ -73,7 +73,7 @@ class Crowd:
     """Each LeaveGroup request."""
     removed: list[str] = field(default_factory=list)
     rested: int = 0
-    state: GroupState = GroupState.STABLE
+    stands: GroupState = GroupState.STABLE
     refusal: str | None = None
     room: int | None = None
     """Of workers, in all; None: for any number."""
@@ -144,8 +144,8 @@ class Crowd:
             to_generation=len(self.generations),
         )
 
-    def group_state(self, group: str) -> GroupState:
-        return self.state
+    def state(self, group: str) -> GroupState:
+        return self.stands
 
     def leave(
         self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str

@@ -271,11 +271,11 @@ def test_a_group_of_kip_848_is_settled_soon_after_it_is_stable(scene):
         now = here.clock.now()
         if not joined and [w for w in here.crowd.people.values() if w.slot and w.slot.number == 1]:
             joined.append(now)
-            here.crowd.state = GroupState.REBALANCING
+            here.crowd.stands = GroupState.REBALANCING
         if joined and not stable and now - joined[0] >= 11.0:
             stable.append(now)
             here.crowd.generation()
-            here.crowd.state = GroupState.STABLE
+            here.crowd.stands = GroupState.STABLE
 
     here.clock.turn = reconciling
     two = Price(rebalances_min=1, rebalances_max=2)
@@ -289,7 +289,7 @@ def test_a_group_of_kip_848_is_settled_soon_after_it_is_stable(scene):
 def test_a_group_that_never_settles_fails_the_change(scene):
     """It says for what it waited."""
     here = scene()
-    here.crowd.state = GroupState.PREPARING
+    here.crowd.stands = GroupState.PREPARING
     done = here.perform(step_of(OPEN, (0,)))
     assert done.state is ChangeState.FAILED
     assert "to settle" in done.sentence

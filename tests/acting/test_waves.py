@@ -82,13 +82,13 @@ def test_a_wave_has_its_time_once_the_group_is_settled(scene):
 
     def leaves(group, members, *, reason):
         left.append(here.clock.monotonic())
-        here.crowd.state = GroupState.PREPARING
+        here.crowd.stands = GroupState.PREPARING
         return leave(group, members, reason=reason)
 
     def later():
         seconds = here.clock.monotonic() - left[0] if left else 0.0
         if seconds > 25:
-            here.crowd.state = GroupState.STABLE
+            here.crowd.stands = GroupState.STABLE
         if seconds > 34:
             here.like("new", error="no such column")
         turn()

@@ -308,7 +308,8 @@ class _Kept(ChangeLease):
     """Renewed by a thread of its process instead of one of this machine."""
 
     def __init__(self, store: Store, change: Change, *, lease: float, process: Process) -> None:
-        super().__init__(store, change, lease=lease, mutex=Mutex(process))
+        super().__init__(store, change, lease=lease)
+        self._lock = Mutex(process)
         self._process = process
 
     def __enter__(self) -> "_Kept":
@@ -356,10 +357,8 @@ class SimulatedManager:
             clock=self.process,
             progress=lambda line: fleet.world.tell(name, line.strip()),
             poll=0.5,
-            keep=lambda store, change, lease: _Kept(
-                store, change, lease=lease, process=self.process
-            ),
         )
+        self.performer.keep = self._kept  # type: ignore[method-assign]
         self.changes = GroupChanges(
             group=GROUP,
             store=self.store,
@@ -367,6 +366,9 @@ class SimulatedManager:
             lease=LEASE,
             perform=lambda change, _: self._perform(change),
         )
+
+    def _kept(self, change: Change) -> ChangeLease:
+        return _Kept(self.store, change, lease=self.fleet.spec.runtime.lease, process=self.process)
 
     def begin(self, plan: Plan) -> None:
         """Carry a plan out."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from fleet.act.kafka import JoinWindow
 from fleet.act.lease import ChangeLease
@@ -11,8 +11,7 @@ from fleet.act.standby_pool import StandbyPool, Wait
 from fleet.clock import Clock
 from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError
-from fleet.model import GroupState
-from fleet.model.rebalances import Counted
+from fleet.observe.ledger import CoordinatorLedger
 from fleet.slots import Gate, Handover, Slot, WorkerReport
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
@@ -64,22 +63,6 @@ _PAUSE = 0.1
 """Seconds."""
 
 
-class Ledger(Protocol):
-    """What the coordinator recorded, read for receipts."""
-
-    def position(self, group: str) -> int | None:
-        """Where the group's records end now; None where they cannot be read."""
-        ...
-
-    def counted(self, group: str, since: int) -> Counted | None:
-        """What was recorded from `since` to now; None where it cannot be read."""
-        ...
-
-    def state(self, group: str) -> GroupState:
-        """The group's state now."""
-        ...
-
-
 @dataclass(kw_only=True)
 class StepWork:
     """One step of a change of one group."""
@@ -92,7 +75,7 @@ class StepWork:
     leave: Leave
     lease: ChangeLease
     wait: Wait
-    ledger: Ledger
+    ledger: CoordinatorLedger
     clock: Clock
     progress: Callable[[str], None]
     window: JoinWindow | None
