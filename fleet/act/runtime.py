@@ -14,7 +14,8 @@ from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec, GroupSpec, RuntimeSpec
 from fleet.decide.adopted import Adopted
-from fleet.decide.world import Vetoes
+from fleet.decide.world import NO_CONCERNS, Vetoes
+from fleet.errors import ConfigError, Refused
 from fleet.model import Finding, Plan
 from fleet.slots import WorkerProcess
 from fleet.slots.store import Store
@@ -22,7 +23,10 @@ from fleet.system.log_files import LogPart
 
 
 class Runtime(Protocol):
-    """Starts, lists and removes workers of one cluster's fleets."""
+    """Starts, lists and removes workers of one cluster's fleets.
+
+    What has a body is the answer of a place where nobody else starts, stops or counts workers.
+    """
 
     @property
     def store(self) -> Store:
@@ -47,7 +51,7 @@ class Runtime(Protocol):
 
     def recognise(self, group: str, revision: str) -> None:
         """Take workers for what they are that somebody else made of this published revision."""
-        ...
+        del group, revision
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
         """Ask for `count` more workers than there are; their names (unique, never used again).
@@ -77,7 +81,8 @@ class Runtime(Protocol):
 
     def refusal(self, group: str) -> str | None:
         """Why fewer workers exist than are wanted, where somebody refuses more."""
-        ...
+        del group
+        return None
 
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """No change of the group is carried out any more: what was asked for is done to its end.
@@ -87,27 +92,30 @@ class Runtime(Protocol):
         actor's successor does it where the actor died. Raises FleetError where other workers
         were removed than those asked for.
         """
-        ...
+        del group, failed, given_up
 
     def held(self, group: str) -> str | None:
         """What is kept from moving by a change that ended half-way, and what would let it go."""
-        ...
+        del group
+        return None
 
     def vetoes(self, plan: Plan) -> Vetoes:
         """What stands against a plan here, and what a person should know of it."""
-        ...
+        del plan
+        return NO_CONCERNS
 
     def adopted(self, group: str) -> Adopted | None:
         """Other people's workers that are scaled here; None where the group has none."""
-        ...
+        del group
+        return None
 
     def scale_adopted(self, group: str, count: int) -> Adopted:
         """Have `count` of them; returns when those that go are gone, or those that come ready."""
-        ...
+        raise Refused(f"group {group} has no Deployment here of which {count} pods could be wanted")
 
     def release(self, group: str) -> None:
         """Give up what says that the group's workers are ours; they go on."""
-        ...
+        del group
 
     def examine(self) -> Iterator[Finding]:
         """What `fleet doctor` says of it."""
@@ -168,11 +176,16 @@ class RuntimeKind(Protocol):
         self, runtime: RuntimeSpec, *, environ: Mapping[str, str], clock: Clock
     ) -> tuple[Adopted, ...]:
         """Other people's Deployments of that place."""
-        ...
+        del runtime, environ, clock
+        return ()
 
     def manifests(self, spec: FleetSpec, options: ManifestOptions) -> Manifests:
         """A fleet.yaml as objects. Raises ConfigError where this runtime has none."""
-        ...
+        del options
+        raise ConfigError(
+            f"the fleets of cluster {spec.cluster.name} run on this machine (runtime.kind local), "
+            "so there are no manifests: write runtime: {kind: kubernetes, namespace: …, image: …}"
+        )
 
     def try_out(
         self, spec: FleetSpec, made: Manifests, *, environ: Mapping[str, str], clock: Clock
@@ -181,4 +194,5 @@ class RuntimeKind(Protocol):
 
         Raises Refused with all that it refuses, Unreachable.
         """
-        ...
+        del spec, made, environ, clock
+        return ()

@@ -25,16 +25,14 @@ from fleet.act import spark_server
 from fleet.act.local.fork_servers import PART as FORK_SERVER
 from fleet.act.local.process_table import Launch, ProcessRow, ProcessTable
 from fleet.act.local.supervisor import SPARK_UI, log_of, supervise
-from fleet.act.runtime import ManifestOptions, Manifests
+from fleet.act.runtime import Runtime, RuntimeKind
 from fleet.clock import Clock, SystemClock
 from fleet.config.references import plain_environment
 from fleet.config.settings import WorkerSettings, settings_to_start
-from fleet.config.spec import FleetSpec, GroupSpec, RuntimeSpec
-from fleet.decide.adopted import Adopted
-from fleet.decide.world import NO_CONCERNS, Vetoes
-from fleet.errors import ConfigError, FleetError, Refused
+from fleet.config.spec import FleetSpec, GroupSpec
+from fleet.errors import FleetError, Refused
 from fleet.extras import need
-from fleet.model import Finding, Plan, ok, warn
+from fleet.model import Finding, ok, warn
 from fleet.slots import STEADY_SECONDS, WorkerProcess
 from fleet.slots.sqlite import DATABASE, SqliteStore
 from fleet.system.code import snapshot_code
@@ -69,7 +67,7 @@ def worker_arguments(settings: Path, name: str) -> Sequence[str]:
     return (sys.executable, "-m", "fleet.worker", "--settings", str(settings), f"--name={name}")
 
 
-class LocalRuntime:
+class LocalRuntime(Runtime):
     """`fleet.act.runtime.Runtime` on this machine."""
 
     def __init__(
@@ -173,9 +171,6 @@ class LocalRuntime:
         except FileNotFoundError:
             return None
 
-    def recognise(self, group: str, revision: str) -> None:
-        """Nothing: only this runtime makes workers here."""
-
     def _settings_file(self, group: str, revision: str) -> Path:
         return self.revision_dir(group, revision) / "settings.json"
 
@@ -263,36 +258,6 @@ class LocalRuntime:
 
     # --- beside a change ------------------------------------------------------------------------
 
-    def refusal(self, group: str) -> str | None:
-        """None: nobody refuses processes."""
-        del group
-        return None
-
-    def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
-        """Nothing: the supervisor does what the process table says at any time."""
-
-    def held(self, group: str) -> str | None:
-        """Nothing, for the same reason."""
-        del group
-        return None
-
-    def vetoes(self, plan: Plan) -> Vetoes:
-        """None: nobody else starts processes here."""
-        del plan
-        return NO_CONCERNS
-
-    def adopted(self, group: str) -> Adopted | None:
-        """None: processes of others are not ours to start."""
-        del group
-        return None
-
-    def scale_adopted(self, group: str, count: int) -> Adopted:
-        """Refused: there is nothing to scale."""
-        raise Refused(f"group {group} runs {count} processes that this machine does not know")
-
-    def release(self, group: str) -> None:
-        """Nothing: the supervisor keeps its workers alive until `fleet down`."""
-
     def examine(self) -> Iterator[Finding]:
         """The supervisor, the shared Spark server, and processes that belong to nobody."""
         wanted = [row for row in self._table.rows() if row.wanted]
@@ -342,7 +307,7 @@ class LocalRuntime:
         return ()
 
 
-class LocalKind:
+class LocalKind(RuntimeKind):
     """`fleet.act.runtime.RuntimeKind` of this machine."""
 
     def open(
@@ -359,25 +324,6 @@ class LocalKind:
         del environ
         return SqliteStore(home / DATABASE, cluster=settings.cluster.name, clock=clock)
 
-    def deployments(
-        self, runtime: RuntimeSpec, *, environ: Mapping[str, str], clock: Clock
-    ) -> tuple[Adopted, ...]:
-        """None: other people's processes of this machine are not scaled."""
-        del runtime, environ, clock
-        return ()
-
-    def manifests(self, spec: FleetSpec, options: ManifestOptions) -> Manifests:
-        """None: workers are processes here."""
-        del options
-        raise _nothing_to_render(spec)
-
-    def try_out(
-        self, spec: FleetSpec, made: Manifests, *, environ: Mapping[str, str], clock: Clock
-    ) -> tuple[str, ...]:
-        """None of them either."""
-        del made, environ, clock
-        raise _nothing_to_render(spec)
-
 
 KIND: Final = LocalKind()
 
@@ -386,13 +332,6 @@ def _failures(row: ProcessRow) -> int:
     """Ends in a row, unless the process that runs has outlived them."""
     steady = row.process is not None and alive(row.process) and age(row.process) >= STEADY_SECONDS
     return 0 if steady else row.failures
-
-
-def _nothing_to_render(spec: FleetSpec) -> ConfigError:
-    return ConfigError(
-        f"the fleets of cluster {spec.cluster.name} run on this machine (runtime.kind local), so "
-        "there are no manifests: write runtime: {kind: kubernetes, namespace: …, image: …}"
-    )
 
 
 def _has_its_python(supervisor: ProcessId) -> bool:
