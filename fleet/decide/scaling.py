@@ -13,11 +13,10 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from fleet.config.spec import ClassicWorker, FixedScaling, GroupSpec, LagScaling, PartitionsScaling
 from fleet.config.topic_patterns import is_pattern, matches
-from fleet.model import GroupSnapshot, Json, LagCase, TopicPartition
+from fleet.model import GroupSnapshot, LagCase, TopicPartition
 from fleet.text import duration, plural
 
 # How many members of a group can own anything.
@@ -89,31 +88,6 @@ class ScalingMemory:
     asked: tuple[tuple[float, int], ...] = ()
     """(time, wanted) of those looks, oldest first, figures falling: the first in the window is
     its largest."""
-
-    def as_json(self) -> dict[str, Json]:
-        """For Store.put_note."""
-        return {
-            "current": self.current,
-            "up_since": self.up_since,
-            "down_since": self.down_since,
-            "looks": self.looks,
-            "asked": [[at, wanted] for at, wanted in self.asked],
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None) -> "ScalingMemory":
-        """From Store.note; anything that does not read as a memory is no memory."""
-        try:
-            held = dict(value or {})
-            return cls(
-                current=None if held.get("current") is None else int(held["current"]),
-                up_since=None if held.get("up_since") is None else float(held["up_since"]),
-                down_since=None if held.get("down_since") is None else float(held["down_since"]),
-                looks=int(held.get("looks", 0)),
-                asked=tuple((float(at), int(wanted)) for at, wanted in held.get("asked", ())),
-            )
-        except (TypeError, ValueError):
-            return cls()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,19 +269,6 @@ class Hold:
     wanted: int
     until: float
     by: str
-
-    def as_json(self) -> dict[str, Json]:
-        """For Store.put_note, and for people's JSON."""
-        return {"wanted": self.wanted, "until": self.until, "by": self.by}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None) -> "Hold | None":
-        """From Store.note; anything that does not read as a hold is none."""
-        try:
-            held = dict(value or {})
-            return cls(wanted=int(held["wanted"]), until=float(held["until"]), by=str(held["by"]))
-        except (KeyError, TypeError, ValueError):
-            return None
 
     def sentence(self, now: float, unit: str = "slot") -> str:
         """How many, by whom, how long still."""

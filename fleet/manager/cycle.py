@@ -56,6 +56,7 @@ from fleet.observe.admin import Observer
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.security import client_config, kafka_python_config
 from fleet.slots import Change, ChangeState, Gate, Pause, Slot, WorkerProcess, WorkerReport
+from fleet.slots.codec import as_json, if_readable
 from fleet.slots.store import Store
 from fleet.system.closing import Closing
 from fleet.system.home import fleet_home, make_home
@@ -282,17 +283,17 @@ class Fleet(Closing):
             group=group,
             budget=budget,
             now=now,
-            before=Storm.from_json(note),
+            before=if_readable(Storm, note),
             excuses=excuses_of(self.spec, group, self.readable_changes(group) if kept else ()),
         )
         if kept and (storm is not None or note is not None):
             with contextlib.suppress(Unreachable):  # a full disk hides no storm
-                self.store.put_note(group, STORM_NOTE, storm.as_json() if storm else None)
+                self.store.put_note(group, STORM_NOTE, as_json(storm) if storm else None)
         return storm
 
     def last_storm(self, group: str) -> Storm | None:
         """The storm as somebody saw it within its window, without a look at the log."""
-        storm = Storm.from_json(self.store.note(group, STORM_NOTE))
+        storm = if_readable(Storm, self.store.note(group, STORM_NOTE))
         # Of a clock that was set back it would be no older for hours.
         fresh = storm is not None and abs(self.clock.now() - storm.seen_at) < storm.window
         return storm if fresh else None
@@ -359,7 +360,7 @@ class Fleet(Closing):
 
     def hold(self, group: str) -> Hold | None:
         """The number of slots that a person holds now."""
-        hold = Hold.from_json(self.store.note(group, HOLD_NOTE))
+        hold = if_readable(Hold, self.store.note(group, HOLD_NOTE))
         return hold if hold is not None and self.clock.now() < hold.until else None
 
     def change(self, group: str) -> Change | None:
@@ -441,10 +442,10 @@ class Fleet(Closing):
         """What the policy wants now; its agreement over time is kept in the store."""
         note = self.store.note(group, "scaling")
         current = adopted.replicas if adopted else self.open_slots(group)
-        memory = ScalingMemory.from_json(note) if note else ScalingMemory()
+        memory = if_readable(ScalingMemory, note) or ScalingMemory()
         unit = "pod" if adopted else "slot"
         decision = self._asked(group, snapshot, current=current, memory=memory, unit=unit)
-        self.store.put_note(group, "scaling", decision.memory.as_json())
+        self.store.put_note(group, "scaling", as_json(decision.memory))
         hold = self.hold(group)
         return decision if hold is None else held(decision, hold, now=self.clock.now(), unit=unit)
 
@@ -628,12 +629,12 @@ class Fleet(Closing):
         before = self.hold(group)
         if wanted is not None:
             until = self.clock.now() + (hold or 0.0)
-            made = None if hold is None else Hold(wanted=wanted, until=until, by=by).as_json()
+            made = None if hold is None else as_json(Hold(wanted=wanted, until=until, by=by))
             self.store.put_note(group, HOLD_NOTE, made)
         try:
             yield
         except Refused:
-            self.store.put_note(group, HOLD_NOTE, before.as_json() if before else None)
+            self.store.put_note(group, HOLD_NOTE, as_json(before) if before else None)
             raise
 
     def keep_current(self, plan: Plan) -> bool:

@@ -31,6 +31,14 @@ def from_json(kind: type[Value], value: Mapping[str, Any]) -> Value:
     return found
 
 
+def if_readable(kind: type[Value], value: Mapping[str, Any] | None) -> Value | None:
+    """The same; None where there is none, or another release wrote it otherwise."""
+    try:
+        return from_json(kind, value) if value else None
+    except ValueError:
+        return None
+
+
 def _codec(kind: type[Any]) -> TypeAdapter[Any]:
     made = _CODECS.get(kind)
     if made is None:

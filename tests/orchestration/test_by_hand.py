@@ -6,6 +6,7 @@ from dagster import DagsterInstance
 from fleet.dagster import asset_keys, build_definitions
 from fleet.decide.scaling import NOTE, Hold
 from fleet.errors import Refused
+from fleet.slots.codec import as_json
 
 pytestmark = pytest.mark.broker
 
@@ -21,7 +22,7 @@ def test_a_hold_is_obeyed_by_every_plan_and_ends_by_itself(scene, fleet):
     """The policy is told, not asked; a hold whose time is over is none."""
     now = fleet.clock.now()
     hold = Hold(wanted=1, until=now + 3600, by="ann@host")
-    fleet.store.put_note(scene.managed, NOTE, hold.as_json())
+    fleet.store.put_note(scene.managed, NOTE, as_json(hold))
     with scene.resource.open() as another:
         plan = another.plan(scene.managed)
     assert plan.wanted == 1
@@ -29,7 +30,7 @@ def test_a_hold_is_obeyed_by_every_plan_and_ends_by_itself(scene, fleet):
     assert "the policy alone: fixed at 2: 2 slots" in plan.notes[0]
 
     over = Hold(wanted=1, until=now - 1, by="ann@host")
-    fleet.store.put_note(scene.managed, NOTE, over.as_json())
+    fleet.store.put_note(scene.managed, NOTE, as_json(over))
     assert fleet.hold(scene.managed) is None
     assert fleet.plan(scene.managed).wanted == 2
 

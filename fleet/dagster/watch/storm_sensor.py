@@ -33,6 +33,7 @@ from fleet.decide.storms.assessment import Storm
 from fleet.decide.storms.storm_watch import StormWatch, watch_reach
 from fleet.errors import FleetError
 from fleet.model.rebalances import Rebalance
+from fleet.slots.codec import as_json, if_readable
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
@@ -167,7 +168,7 @@ def watch_storms(
     told = [f"{group}: {storm.sentence}" for group, storm in sorted(after.storms.items())[:10]]
     return SensorResult(
         asset_events=list(events_of(seen, groups, whole=whole)),
-        cursor=json.dumps(untold(before, after, later).as_json(), separators=(",", ":")),
+        cursor=json.dumps(as_json(untold(before, after, later)), separators=(",", ":")),
         # No run is ever asked for here, so Dagster calls every tick skipped and shows this.
         skip_reason=SkipReason(sentence_of(told, seen.problem)),
     )
@@ -185,7 +186,8 @@ def _remembered(cursor: str | None) -> StormWatch:
         stored = json.loads(cursor or "{}")
     except ValueError:
         return StormWatch()
-    return StormWatch.from_json(stored if isinstance(stored, dict) else None)
+    found = if_readable(StormWatch, stored) if isinstance(stored, dict) else None
+    return found or StormWatch()
 
 
 def storm_sensor(spec: FleetSpec) -> SensorDefinition:

@@ -15,9 +15,9 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from fleet.config.spec import StormSpec as Budget
 from fleet.model import Verdict
@@ -265,18 +265,6 @@ class Storm:
         calming = "; calming" if self.calm_since is not None else ""
         return f"storm for {lasts}: {said}; {self.words}{calming}"
 
-    def as_json(self) -> dict[str, Any]:
-        """For the store."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any] | None) -> "Storm | None":
-        """What `as_json` gave; None where it is of another version (all is told anew)."""
-        try:
-            return cls(**stored) if stored else None
-        except TypeError:
-            return None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excused:
@@ -459,21 +447,6 @@ class ClusterStorm:
         lasts = duration(max(0.0, self.seen_at - self.since))
         return f"storm of cluster {self.cluster} for {lasts}: {self.words}{calming}"
 
-    def as_json(self) -> dict[str, Any]:
-        """For the store."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any] | None) -> "ClusterStorm | None":
-        """What `as_json` gave; None where it is of another version."""
-        try:
-            if not stored:
-                return None
-            move = stored["move"]
-            return cls(**{**stored, "move": move and _move(move)})
-        except (KeyError, TypeError):
-            return None
-
 
 def _together(first: CoordinatorMove, then: CoordinatorMove) -> CoordinatorMove:
     return replace(
@@ -482,11 +455,6 @@ def _together(first: CoordinatorMove, then: CoordinatorMove) -> CoordinatorMove:
         lost=tuple(sorted({*first.lost, *then.lost})),
         gained=tuple(sorted({*first.gained, *then.gained})),
     )
-
-
-def _move(stored: Mapping[str, Any]) -> CoordinatorMove:
-    lost, gained = tuple(stored["lost"]), tuple(stored["gained"])
-    return CoordinatorMove(**{**stored, "lost": lost, "gained": gained})
 
 
 def assess_cluster(

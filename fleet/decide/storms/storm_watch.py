@@ -10,7 +10,7 @@ the rebalance above the budget, so within two intervals whatever the phase.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.config.spec import StormSpec as Budget
@@ -88,23 +88,6 @@ class StormWatch:
             before=self.cluster,
         )
         return StormWatch(storms=storms, cluster=cluster)
-
-    def as_json(self) -> dict[str, Any]:
-        """For a state file or a cursor."""
-        return {
-            "storms": [storm.as_json() for storm in self.storms.values()],
-            "cluster": self.cluster and self.cluster.as_json(),
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any] | None) -> "StormWatch":
-        """What `as_json` gave; what is of another version is told anew."""
-        kept = stored or {}
-        found = [Storm.from_json(each) for each in kept.get("storms", ())]
-        return cls(
-            storms={storm.group: storm for storm in found if storm is not None},
-            cluster=ClusterStorm.from_json(kept.get("cluster")),
-        )
 
 
 def budget_of(spec: FleetSpec, group: str) -> Budget:
