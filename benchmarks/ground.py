@@ -199,16 +199,6 @@ class Ground(Sandbox, Closing):
 
     # --- files ------------------------------------------------------------------------------
 
-    @property
-    def control(self) -> Path:
-        """What the producer shall do."""
-        return self.home / "producer-control.json"
-
-    @property
-    def produced(self) -> Path:
-        """What the producer did."""
-        return self.home / "producer-state.json"
-
     def log(self, name: str) -> Path:
         """Output of a process."""
         return self.home / f"{name}.log"
@@ -238,7 +228,7 @@ class Ground(Sandbox, Closing):
             client_config(fleet.spec.cluster, fleet.bootstrap, {}), clock=self.clock
         )
         self._stream = OrderStream(
-            self,
+            self.home,
             bootstrap=status.bootstrap_servers,
             clock=self.clock,
             topic=TOPIC,

@@ -22,6 +22,7 @@ from pyarrow import Table
 from fleet.errors import FleetError, Unreachable
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext
+from fleet.slots.codec import as_json, from_json
 
 # What was really processed: an append-only journal, written first in every call [34].
 #
@@ -70,36 +71,6 @@ class JournalEntry:
     def records(self) -> int:
         """How many rows there were."""
         return sum(run.size for run in self.rows)
-
-    def as_json(self) -> dict[str, Any]:
-        """The journal line's keys."""
-        return {
-            "group": self.group,
-            "topic": self.tp.topic,
-            "partition": self.tp.partition,
-            "first": self.first,
-            "last": self.last,
-            "rows": self.rows,
-            "worker": self.worker,
-            "attempt": self.attempt,
-            "revision": self.revision,
-            "at": self.at,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "JournalEntry":
-        """From a journal line; KeyError, TypeError or ValueError where it is none."""
-        return cls(
-            group=str(value["group"]),
-            tp=TopicPartition(str(value["topic"]), int(value["partition"])),
-            first=int(value["first"]),
-            last=int(value["last"]),
-            rows=tuple(Run(*map(int, run)) for run in value["rows"]),
-            worker=str(value["worker"]),
-            attempt=int(value["attempt"]),
-            revision=str(value["revision"]),
-            at=float(value["at"]),
-        )
 
 
 def runs(numbers: Any) -> tuple[Run, ...]:
@@ -175,7 +146,7 @@ def append(folder: Path, worker: str, entries: Sequence[JournalEntry]) -> None:
     """Append the entries to the worker's file with one write; nothing where there are none."""
     if not entries:
         return
-    text = "".join(json.dumps(e.as_json(), separators=(",", ":")) + "\n" for e in entries)
+    text = "".join(json.dumps(as_json(e), separators=(",", ":")) + "\n" for e in entries)
     folder.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     handle = os.open(folder / f"{worker}.jsonl", flags, 0o644)
@@ -212,10 +183,10 @@ def _lines(folder: Path) -> Iterator[JournalEntry]:
     for path in sorted(folder.glob("*.jsonl")):
         for number, line in enumerate(whole_lines(path), start=1):
             try:
-                yield JournalEntry.from_json(json.loads(line))
-            except (KeyError, TypeError, ValueError) as error:
+                yield from_json(JournalEntry, json.loads(line))
+            except ValueError as error:
                 raise FleetError(
-                    f"{path}, line {number} is no journal entry ({error!r}): the journal is "
+                    f"{path}, line {number} is no journal entry: the journal is "
                     "damaged, run the demo again"
                 ) from error
 

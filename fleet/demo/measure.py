@@ -8,10 +8,11 @@ step sets off late is charged to it, never hidden.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
+from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import Record
 from fleet.log.replay.counting import count
 from fleet.manager.cycle import Fleet
@@ -172,22 +173,6 @@ def ended_well(change: Change) -> Change:
     return change
 
 
-class MeasuredLog(Protocol):
-    """The part of fleet.log.readers.group_log.GroupLog that is used."""
-
-    def position(self, group: str) -> int:
-        """Where the group's records end now."""
-        ...
-
-    def read(self, group: str, since: int) -> tuple[Record, ...]:
-        """The records from there on."""
-        ...
-
-    def last_state(self, group: str, before: int) -> tuple[Record, ...]:
-        """The records that say what was so before."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
 class Stretch:
     """One step while it is measured. Times are wall-clock seconds."""
@@ -206,7 +191,7 @@ class Stretch:
 class Meter:
     """Opens and closes the stretches of all steps."""
 
-    log: MeasuredLog
+    log: GroupLog
     clock: Clock
     stretches: list[Stretch] = field(default_factory=list)
 

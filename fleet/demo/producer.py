@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError, Unreachable
@@ -90,27 +90,12 @@ def order(sequence: int, at: float) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-class Sender(Protocol):
-    """The part of confluent_kafka.Producer that is used."""
-
-    def produce(self, topic: str, **record: Any) -> None:
-        """Queue a record; BufferError where the queue is full."""
-        ...
-
-    def poll(self, timeout: float) -> int:
-        """Serve delivery callbacks."""
-        ...
-
-    def flush(self, timeout: float) -> int:
-        """Wait for what is queued; how many are left."""
-        ...
-
-
 @dataclass(kw_only=True)
 class OrderProducer:
     """Produces numbered orders to `partitions` partitions in turn, and counts."""
 
-    sender: Sender
+    sender: Any
+    """A confluent_kafka.Producer."""
     topic: str
     partitions: int
     clock: Clock
@@ -225,7 +210,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _sender(bootstrap: str) -> Sender:
+def _sender(bootstrap: str) -> Any:
     from confluent_kafka import Producer  # noqa: PLC0415 - loads librdkafka
 
     settings: dict[str, str | int | bool] = {
@@ -235,8 +220,7 @@ def _sender(bootstrap: str) -> Sender:
         "linger.ms": 20,
         "client.id": "fleet-demo-producer",
     }
-    # Its stub spells every keyword out; the protocol above names only what is used.
-    return cast("Sender", Producer(settings))
+    return Producer(settings)
 
 
 _STOP_SECONDS: Final = 40.0
@@ -244,22 +228,9 @@ _POLL_SECONDS: Final = 0.1
 _END_GRACE: Final = 5.0
 
 
-class ProducerFiles(Protocol):
-    """Where the producer's files are."""
-
-    @property
-    def control(self) -> Path:
-        """What the producer shall do."""
-        ...
-
-    @property
-    def produced(self) -> Path:
-        """What the producer did."""
-        ...
-
-    def log(self, name: str) -> Path:
-        """Output of a process."""
-        ...
+def produced_in(folder: Path) -> Path:
+    """The file that says what the producer of this folder did."""
+    return folder / "producer-state.json"
 
 
 class OrderStream:
@@ -267,14 +238,17 @@ class OrderStream:
 
     def __init__(
         self,
-        place: ProducerFiles,
+        folder: Path,
         *,
         bootstrap: str,
         clock: Clock,
         topic: str,
         partitions: int,
     ) -> None:
-        self._place = place
+        """folder: of what the producer shall do, what it did, and its output."""
+        self._control = folder / "producer-control.json"
+        self._produced = produced_in(folder)
+        self._log = folder / "producer.log"
         self._topic = topic
         self._partitions = partitions
         self._bootstrap = bootstrap
@@ -285,32 +259,32 @@ class OrderStream:
         """Start the producer; it produces from now on."""
         self.rate(rate)
         command = (sys.executable, "-m", "fleet.demo.producer", "--bootstrap", self._bootstrap)
-        where = ("--control", str(self._place.control), "--state", str(self._place.produced))
+        where = ("--control", str(self._control), "--state", str(self._produced))
         self._process = processes.spawn(
             (
                 *(*command, *where, "--topic", self._topic, "--partitions", str(self._partitions)),
                 *("--starter", str(os.getpid())),
             ),
-            log=self._place.log("producer"),
+            log=self._log,
             env=dict(os.environ),
         )
 
     def rate(self, rate: float) -> None:
         """So many records per second from the next half second on."""
-        ProducerOptions(rate=rate).write(self._place.control)
+        ProducerOptions(rate=rate).write(self._control)
 
     def stop(self) -> dict[TopicPartition, int]:
         """Let it flush and end; the end offset of every partition.
 
         Raises FleetError where not every record was acknowledged.
         """
-        ProducerOptions(rate=0.0, stop=True).write(self._place.control)
+        ProducerOptions(rate=0.0, stop=True).write(self._control)
         deadline = self._clock.monotonic() + _STOP_SECONDS
         while self._process is not None and processes.alive(self._process):
             if self._clock.monotonic() > deadline:
-                raise FleetError(f"the producer does not end; see {self._place.log('producer')}")
+                raise FleetError(f"the producer does not end; see {self._log}")
             self._clock.sleep(_POLL_SECONDS)
-        state = read_state(self._place.produced, schema=SCHEMA) or {}
+        state = read_state(self._produced, schema=SCHEMA) or {}
         told = state.get("ends", {})
         ends = {TopicPartition(self._topic, int(p)): int(e) for p, e in told.items()}
         if (
@@ -320,7 +294,7 @@ class OrderStream:
         ):
             raise FleetError(
                 f"the producer ended without every record acknowledged ({state or 'no state'}); "
-                f"see {self._place.log('producer')}"
+                f"see {self._log}"
             )
         return ends
 

@@ -211,7 +211,7 @@ class Play:
         fleet = self._open()
         fleet.create_topics(progress=say)
         self._stream = OrderStream(
-            self.stage,
+            self.stage.folder,
             bootstrap=fleet.bootstrap,
             clock=self.clock,
             topic=TOPIC,

@@ -75,16 +75,6 @@ class Stage:
         return self.folder / "journal"
 
     @property
-    def control(self) -> Path:
-        """What the producer shall do."""
-        return self.folder / "producer-control.json"
-
-    @property
-    def produced(self) -> Path:
-        """What the producer did."""
-        return self.folder / "producer-state.json"
-
-    @property
     def report(self) -> Path:
         """The result, for machines."""
         return self.home / "demo-report.json"

@@ -9,7 +9,7 @@ one line: the view never stops the demo.
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Final
 
@@ -30,18 +30,7 @@ from fleet.slots import Slot
 _LOOK_SECONDS: Final = 1.0
 _TOLD_SECONDS: Final = 10.0
 _WIDTH: Final = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotView:
-    """One slot as a row."""
-
-    number: int
-    holder: str
-    phase: str
-    revision: str
-    partitions: int
-    batches: int
+_COLUMNS: Final = ("slot", "partitions", "phase", "code", "holder", "batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +44,8 @@ class GroupView:
     lag: int | None
     rebalances: int | None
     """Recorded since the step in hand began."""
-    slots: tuple[SlotView, ...]
+    slots: tuple[tuple[str, ...], ...]
+    """Rows of `_COLUMNS`."""
 
     def sentence(self) -> str:
         """The group in one line."""
@@ -190,17 +180,10 @@ def _drawn(picture: GroupView) -> RenderableType:
         "" if picture.rebalances is None else f", {picture.rebalances} rebalances in this step"
     )
     drawn = Table(box=box.SIMPLE, pad_edge=False)
-    for name in ("slot", "partitions", "phase", "code", "holder", "batches"):
+    for name in _COLUMNS:
         drawn.add_column(name, justify="right" if name in {"slot", "batches"} else "left")
     for slot in picture.slots:
-        drawn.add_row(
-            str(slot.number),
-            "■" * slot.partitions,
-            slot.phase,
-            slot.revision[:6],
-            slot.holder,
-            str(slot.batches),
-        )
+        drawn.add_row(*slot)
     return Group(Text(picture.sentence() + counted), drawn)
 
 
@@ -240,19 +223,13 @@ def _rebalances(meter: Meter | None, group: str) -> int | None:
     return None
 
 
-def _slot(slot: Slot, seen: GroupSnapshot | None) -> SlotView:
+def _slot(slot: Slot, seen: GroupSnapshot | None) -> tuple[str, ...]:
     owned = 0
     for member in seen.members if seen else ():
         if member.member_id == slot.member_id or member.instance_id == slot.instance_id():
             owned = len(member.partitions)
-    return SlotView(
-        number=slot.number,
-        holder=slot.holder or "",
-        phase=slot.phase.value,
-        revision=slot.revision or "",
-        partitions=owned,
-        batches=slot.batches,
-    )
+    told = (slot.phase.value, (slot.revision or "")[:6], slot.holder or "", str(slot.batches))
+    return str(slot.number), "■" * owned, *told
 
 
 # What the demo promises, what was recorded, and how both are shown.
@@ -288,29 +265,19 @@ class StepResult:
     twice: int
     seconds: float
 
-    def as_json(self) -> dict[str, Any]:
-        """An element of `steps` in demo-report.json."""
-        pause = self.longest_pause_s
-        return {
-            "name": self.name,
-            "group": self.group,
-            "expected_rebalances": self.expected_rebalances,
-            "recorded_rebalances": self.recorded_rebalances,
-            "moved_partitions": self.moved_partitions,
-            "longest_pause_s": None if pause is None else round(pause, 3),
-            "records": self.records,
-            "lost": self.lost,
-            "twice": self.twice,
-            "seconds": round(self.seconds, 1),
-        }
-
 
 def report_json(bootstrap_servers: str, steps: Sequence[StepResult]) -> dict[str, Any]:
     """The whole of demo-report.json."""
     return {
         "bootstrap_servers": bootstrap_servers,
-        "steps": [step.as_json() for step in steps],
+        "steps": [_rounded(asdict(step)) for step in steps],
     }
+
+
+def _rounded(step: dict[str, Any]) -> dict[str, Any]:
+    pause = step["longest_pause_s"]
+    told = None if pause is None else round(pause, 3)
+    return {**step, "longest_pause_s": told, "seconds": round(step["seconds"], 1)}
 
 
 def results(
@@ -363,7 +330,11 @@ def broken_promises(steps: Sequence[StepResult], wanted: Sequence[str]) -> tuple
     `wanted` names the steps that must be there. The ordinary way promises no number of
     rebalances, and its restarts may process a batch again; but nothing may be lost by it.
     """
-    found = [f"step {name} was not reached" for name in wanted if name not in _names(steps)]
+    found = [
+        f"step {name} was not reached"
+        for name in wanted
+        if name not in {step.name for step in steps}
+    ]
     for step in steps:
         managed = step.name != ORDINARY
         if managed and step.recorded_rebalances > step.expected_rebalances:
@@ -414,7 +385,3 @@ def _row(step: StepResult) -> tuple[str, ...]:
         str(step.twice),
         f"{step.seconds:.0f} s",
     )
-
-
-def _names(steps: Sequence[StepResult]) -> set[str]:
-    return {step.name for step in steps}

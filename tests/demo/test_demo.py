@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Place
 
 from fleet.broker import Broker
+from fleet.demo.producer import produced_in
 from fleet.demo.stage import GROUP, ORDINARY_GROUP, PARTITIONS, TOPIC, Stage, leftovers
 from fleet.system.home import read_state
 from fleet.system.processes import end_all
@@ -79,7 +80,7 @@ def test_the_demo_keeps_its_promises(home: Path):
 
 
 def _produced(home: Path) -> int:
-    state = read_state(Stage(home).produced, schema=1)
+    state = read_state(produced_in(Stage(home).folder), schema=1)
     assert state is not None
     return int(state["produced"])
 

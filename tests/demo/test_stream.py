@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.clock import SystemClock
 from fleet.demo.measure import begin_at_the_end
 from fleet.demo.producer import OrderStream
-from fleet.demo.stage import PARTITIONS, TOPIC, Stage
+from fleet.demo.stage import PARTITIONS, TOPIC
 from fleet.model import TopicPartition
 
 
@@ -26,7 +26,7 @@ def test_every_acknowledged_order_is_in_the_topic(broker, topic: str, tmp_path: 
     """The stream ends cleanly, says how many there were, and the brokers agree."""
     clock, bootstrap = SystemClock(), broker.bootstrap_servers
     stream = OrderStream(
-        Stage(tmp_path), bootstrap=bootstrap, clock=clock, topic=topic, partitions=PARTITIONS
+        tmp_path, bootstrap=bootstrap, clock=clock, topic=topic, partitions=PARTITIONS
     )
     try:
         stream.start(240)

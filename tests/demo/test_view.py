@@ -6,7 +6,7 @@ import threading
 from rich.console import Console
 
 from fleet.clock import ManualClock
-from fleet.demo.view import GroupView, Show, SlotView
+from fleet.demo.view import GroupView, Show
 from fleet.errors import Unreachable
 
 PICTURE = GroupView(
@@ -16,16 +16,7 @@ PICTURE = GroupView(
     standbys=1,
     lag=12345,
     rebalances=0,
-    slots=(
-        SlotView(
-            number=0,
-            holder="orders-enrichment-w1",
-            phase="active",
-            revision="abcdef0123",
-            partitions=4,
-            batches=17,
-        ),
-    ),
+    slots=(("0", "■" * 4, "active", "abcdef", "orders-enrichment-w1", "17"),),
 )
 
 

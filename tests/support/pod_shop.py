@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.demo.coverage import JournalEntry
+from fleet.slots.codec import from_json
 from tests.support.workshop import Workshop, until
 
 JOB = '''"""A test's entrypoint: journal first (a topic, acks=all), then a little Spark."""
@@ -31,7 +32,7 @@ def write_journal(df, context):
     for place in {**told, **got}:
         first, last = told.get(place, (0, -1))
         PRODUCER.produce(os.environ["JOURNAL_TOPIC"], json.dumps({
-            "group": context.group, "topic": place[0], "partition": place[1],
+            "group": context.group, "tp": {"topic": place[0], "partition": place[1]},
             "first": first, "last": last, "rows": got.get(place, []), "worker": context.worker,
             "attempt": context.attempt, "revision": context.revision, "at": time.time()}))
     assert PRODUCER.flush(120) == 0
@@ -79,7 +80,7 @@ class PodShop(Workshop):
             while len(found) < end:
                 for message in consumer.consume(1000, timeout=10.0):
                     assert message.error() is None, message.error()
-                    found.append(JournalEntry.from_json(json.loads(message.value())))
+                    found.append(from_json(JournalEntry, json.loads(message.value())))
         finally:
             consumer.close()
         return found
