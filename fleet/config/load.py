@@ -74,6 +74,10 @@ class YamlNode:
             return [child.plain() for child in self.value]
         return self.value
 
+    def wrong(self, text: str) -> Problem:
+        """What is wrong with it."""
+        return Problem(line=self.line, path=self.path, text=text)
+
     def at(self, steps: tuple[str | int, ...]) -> tuple["YamlNode", tuple[str | int, ...]]:
         """The deepest node on that way, and the steps that lead on from it."""
         node = self
@@ -131,22 +135,25 @@ class YamlReading:
         finally:
             self._open.discard(id(source))
 
+    def _wrong(self, line: int, path: str, text: str) -> None:
+        self.problems.append(Problem(line=line, path=path, text=text))
+
     def _mapping(self, source: yaml.MappingNode, path: str, line: int) -> YamlNode:
         held: dict[str, YamlNode] = {}
         for key_node, value_node in source.value:
             at = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.append(Problem(line=at, path=path, text="a key must be a word"))
+                self._wrong(at, path, "a key must be a word")
                 continue
             # The text as written: YAML 1.1 would read the key `on` as true.
             key = str(key_node.value)
             if key == "<<":
-                text = "merge keys (<<) are not supported; write what fleets share under defaults:"
-                self.problems.append(Problem(line=at, path=path, text=text))
+                told = "merge keys (<<) are not supported; write what fleets share under defaults:"
+                self._wrong(at, path, told)
                 continue
             if key in held:
-                text = f"is written twice, first in line {held[key].line}; keep one"
-                self.problems.append(Problem(line=at, path=join(path, key), text=text))
+                told = f"is written twice, first in line {held[key].line}; keep one"
+                self._wrong(at, join(path, key), told)
                 continue
             held[key] = self.node(value_node, join(path, key), at)
         return YamlNode(value=held, line=line, path=path)
@@ -155,8 +162,8 @@ class YamlReading:
         try:
             value = self._constructor.construct_object(source)
         except (yaml.YAMLError, ValueError) as error:
-            text = f"{source.value!r} cannot be read ({_problem_of(error)}); write it in quotes"
-            self.problems.append(Problem(line=line, path=path, text=text))
+            told = f"{source.value!r} cannot be read ({_problem_of(error)}); write it in quotes"
+            self._wrong(line, path, told)
             return YamlNode(value=None, line=line, path=path)
         # YAML 1.1 reads on, yes and 2026-11-21 as other than text; YAML 1.2 and people do not.
         word = isinstance(value, bool) and source.value.lower() not in {"true", "false"}
@@ -217,7 +224,12 @@ def _read_tree(text: str, environ: Mapping[str, str]) -> tuple[YamlNode | None, 
 # bound needs no second list. Cost: this walks typing's internals.
 
 
-_TAG_KEYS = {"worker": "protocol", "scaling": "policy", "runtime": "kind"}
+_TAGS = {
+    "worker": ("protocol", "classic"),
+    "scaling": ("policy", "partitions"),
+    "runtime": ("kind", "local"),
+}
+"""The key that says which variant a mapping is, and the variant of one that has no such key."""
 _SECRET = re.compile(r"password|secret|token|jaas|passphrase", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=://)\S*@")
 """In an address: nobody should write one there, and nobody sees it then."""
@@ -273,7 +285,7 @@ def _problem(each: dict[str, Any], root: YamlNode, spec: type[BaseModel]) -> Pro
     for step in rest:
         path = join(path, step)
     if each["type"] == "union_tag_invalid":
-        tag = _TAG_KEYS.get(str(place.steps[-1]), "")
+        tag, _ = _TAGS.get(str(place.steps[-1]), ("", ""))
         allowed = [a.strip(" '") for a in str(each["ctx"]["expected_tags"]).split(",")]
         node, _ = root.at((*place.steps, tag))
         word = str(each["ctx"]["tag"])
@@ -358,7 +370,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _tag_of(model: type[BaseModel]) -> str | None:
-    for key in _TAG_KEYS.values():
+    for key, _ in _TAGS.values():
         info = model.model_fields.get(key)
         if info is not None and get_origin(info.annotation) is Literal:
             return str(get_args(info.annotation)[0])
@@ -414,7 +426,7 @@ def _unknown_key(place: _Place) -> str:
     if place.union is not None and place.tag is not None:
         for other in _models(place.union):
             if key in other.model_fields and place.tag != _tag_of(other):
-                kind = next(t for t in _TAG_KEYS.values() if t in other.model_fields)
+                kind = next(t for t, _ in _TAGS.values() if t in other.model_fields)
                 return (
                     f"{key!r} does not exist under {kind} {place.tag}, only under "
                     f"{kind} {_tag_of(other)} (allowed: {', '.join(allowed)})"
@@ -458,11 +470,6 @@ def _text(each: dict[str, Any], place: _Place, node: YamlNode) -> str:
 
 MAX_PROBLEMS = 20
 """Listed at once; the rest is counted."""
-_TAGS = {
-    "worker": ("protocol", "classic"),
-    "scaling": ("policy", "partitions"),
-    "runtime": ("kind", "local"),
-}
 _TOP = [*(key for key in FleetSpec.model_fields if key != "fleets"), "defaults", "fleets"]
 _PATHS = (
     ("tls", "ca_file"),
@@ -527,9 +534,7 @@ def _loaded(text: str, path: Path, environ: Mapping[str, str], *, above: int = 0
             "HOST:PORT --force`, which writes both from the groups it finds"
         )
     if root is not None and not isinstance(root.value, dict):
-        problems.append(
-            Problem(line=root.line, path="", text=f"is no mapping of {', '.join(_TOP)}")
-        )
+        problems.append(root.wrong(f"is no mapping of {', '.join(_TOP)}"))
     if root is None or not isinstance(root.value, dict):
         raise _error(path, problems, above)
     problems += _resolve_files(root, path.absolute().parent)
@@ -575,8 +580,8 @@ def _resolve_files(root: YamlNode, folder: Path) -> list[Problem]:
         try:
             node.value = str((folder / Path(node.value).expanduser()).resolve())
         except (ValueError, RuntimeError, OSError) as error:
-            text = f"{node.shown or node.value!r} is no path of a file here: {error}"
-            problems.append(Problem(line=node.line, path=node.path, text=text))
+            shown = node.shown or repr(node.value)
+            problems.append(node.wrong(f"{shown} is no path of a file here: {error}"))
 
     for steps in _PATHS:
         node, rest = root.at(("cluster", "security", *steps))
@@ -598,9 +603,7 @@ def _merged(root: YamlNode, problems: list[Problem]) -> YamlNode:
     """The tree without `defaults`, which now lie under every fleet."""
     top: dict[str, YamlNode] = dict(root.value)
     defaults = top.pop("defaults", None)
-    for key in [key for key in top if key not in _TOP]:
-        node = top.pop(key)
-        problems.append(Problem(line=node.line, path=key, text=f"unknown key{nearest(key, _TOP)}"))
+    _refuse_unknown(top, _TOP, problems)
     fleets = top.get("fleets")
     if fleets is not None and fleets.value is None:
         top["fleets"] = fleets = replace(fleets, value=[])  # `fleets:` with nothing below
@@ -618,13 +621,14 @@ def _merged(root: YamlNode, problems: list[Problem]) -> YamlNode:
 def _check_defaults(defaults: YamlNode, problems: list[Problem]) -> None:
     allowed = [key for key in GroupSpec.model_fields if key != "group"]
     if not isinstance(defaults.value, dict):
-        text = f"is no mapping of {', '.join(allowed)}"
-        problems.append(Problem(line=defaults.line, path="defaults", text=text))
-        return
-    for key in [key for key in defaults.value if key not in allowed]:
-        node = defaults.value.pop(key)
-        text = f"unknown key{nearest(key, allowed)}"
-        problems.append(Problem(line=node.line, path=join("defaults", key), text=text))
+        problems.append(defaults.wrong(f"is no mapping of {', '.join(allowed)}"))
+    else:
+        _refuse_unknown(defaults.value, allowed, problems)
+
+
+def _refuse_unknown(held: dict[str, YamlNode], allowed: list[str], problems: list[Problem]) -> None:
+    unknown = [key for key in held if key not in allowed]
+    problems.extend(held.pop(key).wrong(f"unknown key{nearest(key, allowed)}") for key in unknown)
 
 
 def _check_groups(fleets: list[YamlNode], problems: list[Problem]) -> None:
@@ -634,11 +638,9 @@ def _check_groups(fleets: list[YamlNode], problems: list[Problem]) -> None:
         if group is None or not isinstance(group.value, str):
             continue
         if group.value in first:
-            text = (
-                f"{group.value!r} is declared twice, first in line {first[group.value].line}; "
-                "keep one"
-            )
-            problems.append(Problem(line=group.line, path=group.path, text=text))
+            line = first[group.value].line
+            told = f"{group.value!r} is declared twice, first in line {line}; keep one"
+            problems.append(group.wrong(told))
         first.setdefault(group.value, group)
 
 
@@ -732,8 +734,7 @@ def _inline_secrets(root: YamlNode) -> list[Problem]:
         node = waiting.pop()
         for key, child in node.value.items() if isinstance(node.value, dict) else ():
             if is_secret_key(key):
-                text = never_inline(key)
-                found.append(Problem(line=child.line, path=child.path, text=text))
+                found.append(child.wrong(never_inline(key)))
             else:
                 waiting.append(child)
     return found
