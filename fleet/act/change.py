@@ -30,13 +30,9 @@ from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.text import plural
 
-# Beginning, picking up and ending changes: one at a time per group, whoever asks.
-#
-# The row of a group's running change is its lease. A change whose actor is silent for one lease
-# is adopted and carried on from the step it stands at; one whose actor is alive refuses every
-# other. Where nothing can be written, silence proves nothing, and that is told in time. Aborting
-# takes back what was asked of slots that have not moved yet; slots already closed for a leave can
-# only go on to leave, which any live worker completes [21].
+# Beginning, picking up and ending changes. The row of a running change is the group's lease: a
+# silent actor's change is adopted after one lease, a living actor's refuses every other. Aborting
+# takes back what was asked; slots already closed for a leave only go on to leave [21].
 
 
 Progress = Callable[[str], None]

@@ -4,16 +4,15 @@ Problem: k static members leave in one rebalance only if one LeaveGroup request 
 and librdkafka sends none for static members, let alone a batch. Choice: kafka-python's admin
 client, whose request carries member id and instance id together [16], so that a stale request
 is answered with 82 and evicts nobody; what answers 25 is gone already. A fresh connection per
-attempt, since a coordinator that moved is cached by the old one. Cost: a second Kafka client,
-imported only here (0.2 s, 15 MB): what only names members imports
-fleet.act.kafka.
+attempt, since a coordinator that moved is cached by the old one. Cost: a second Kafka client
+(0.2 s, 15 MB), so this module is imported where it is used.
 """
 
 import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from kafka import errors
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, MemberToRemove
@@ -24,15 +23,6 @@ from fleet.slots import Gate, Slot
 from fleet.slots.store import Store
 from fleet.system.closing import Closing
 from fleet.text import plural
-
-if TYPE_CHECKING:
-    pass
-
-
-# Who shall leave a group, and what the coordinator said of each.
-#
-# Apart from the client that sends it, which costs 0.2 s and 15 MB to import: every worker names
-# leaving members, hardly any ever sends the request.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +64,6 @@ class LeaveResult:
         parts += [f"{instance} was answered with {name}" for instance, name in self.failed.items()]
         return "; ".join(parts) or None
 
-
-__all__ = ["GroupAdmin", "LeaveResult", "LeavingMember"]
 
 Result = TypeVar("Result")
 
@@ -306,12 +294,8 @@ def _said(error: BaseException) -> str:
     return f": {text}" if text else ""
 
 
-# The end of a fleet: all its static members leave in one request, its slots are closed.
-#
-# After `fleet down` no process is left, but static members stay in the group until their session
-# ends, and would be met there by the next start. So the fleet leaves for good: one batched leave,
-# one generation, and the gate is written empty. Where the coordinator cannot be reached the gate
-# stays as it is, and the next start takes the slots over.
+# The end of a fleet: static members would stay until their session ends, so all of them leave in
+# one request and the gate is written empty; where the coordinator is away it stays as it is.
 
 
 def leave_for_good(
@@ -353,16 +337,11 @@ def _shut(gate: Gate) -> Gate | None:
     return shut if gate.open else None
 
 
-# Holds a KIP-848 group's next assignment back while several members join.
-#
-# Problem: every join raises the group's epoch, and the coordinator computes an assignment at the
-# next heartbeat once `consumer.assignment.interval.ms` (1 s as shipped, KIP-1263) has passed since
-# the last one: joins further apart than that cost one assignment each. Choice: 5 s while slots
-# open together [19]; what stood there before is noted in the store first, so that whoever acts on
-# the group next puts it back, should this manager die in between. A broker reads a setting a
-# moment after it was taken: the note goes only when it reads ours no more, so that the next gate
-# does not take our 5 s for the owner's. Cost: the last joiner waits up to 5 s for its partitions,
-# and nobody else's change of the setting in that minute is kept.
+# Every join raises a KIP-848 group's epoch, and is assigned by itself where it comes later than
+# `consumer.assignment.interval.ms` (1 s as shipped, KIP-1263) after the last one: it is 5 s while
+# slots open together [19]. What stood there before is noted in the store first, so that whoever
+# acts next puts it back; the note goes only when brokers read ours no more, so that our 5 s are
+# never taken for the owner's. Cost: nobody else's change of it in that minute is kept.
 
 
 SETTING: Final = "consumer.assignment.interval.ms"

@@ -26,16 +26,11 @@ from fleet.slots.codec import as_json, from_json
 from fleet.slots.store import Store
 from fleet.system.processes import ProcessId, alive, identify
 
-# Whether the actor of a change still works on it, told at once and for words alone.
-#
-# Problem: only a lease that stands still for its whole duration proves an actor dead [13], and a
-# plan that is only shown should not wait that long, nor say what it does not know. Choice: the
-# actor leaves its process identity beside the change, and every observer leaves the lease it saw
-# and when, each by the clock of its own machine; a process that is gone from this machine is dead,
-# a lease that moved since somebody looked is alive, one that stood still since an own look long
-# enough ago is dead, and anything else is not known yet. Cost: the answer may be None at a first
-# look. It decides nothing: whoever adopts a change watches its lease first
-# (`fleet.act.change`).
+# Whether a change's actor works on it, told at once and for words alone: only a lease that stands
+# still for its whole duration proves it dead [13]. The actor leaves its process identity beside
+# the change, every observer the lease it saw and when, by its machine's clock. A process gone from
+# this machine is dead, a lease that moved is alive, one that stood still for long enough is dead,
+# anything else is not known yet; whoever adopts watches the lease first (`fleet.act.change`).
 
 
 _ACTOR: Final = "change-actor"

@@ -135,11 +135,8 @@ def from_json(kept: Mapping[str, Any], folder: Path) -> BrokerState:
     )
 
 
-# One node's process: prepare its folder, start it, tell why it did not start.
-#
-# The process lives in a session of its own and outlives the starter. It is known by pid, start
-# time and boot id, and by the path of its server.properties among its arguments, for a starter
-# that was killed between the start and writing it down.
+# One node's process: it outlives its starter, and is known by pid, start time and boot id, or,
+# where its starter was killed before it wrote that down, by the path of its server.properties.
 
 
 _FORMAT_SECONDS: Final = 60.0

@@ -22,13 +22,6 @@ import yaml
 from fleet.config.topic_patterns import topic_entry
 from fleet.errors import ConfigError
 
-# Dagster's instance as Fleet wants it: where its state lies, what bounds its runs.
-#
-# Problem: the file dagster.yaml is written for a new folder, for the pod of the manager, and lies
-# in the repository with a reason for each line. Choice: its values are here, the first two are
-# made of them, and a test holds the third equal. Cost: a new folder's file says more than it would
-# need.
-
 
 def dagster_instance(state: str) -> dict[str, Any]:
     """With its state in that folder: every path is spelled out, so that it holds without
@@ -70,12 +63,6 @@ def dagster_yaml(state: str) -> str:
     head = "# Dagster's own state, beside Fleet's. Changes are resumed under a lease: no retries.\n"
     text: str = yaml.safe_dump(dagster_instance(state), sort_keys=False, default_flow_style=None)
     return head + text
-
-
-# What `fleet init --job` writes beside a fleet.yaml, and into it.
-#
-# Problem: a file that is there must not be broken by what is added to it. Choice: the whole text
-# is judged as the file that it will be, and only then written. Cost: it is read twice.
 
 
 def write_first_job(path: Path, group: str, topic: str) -> None:

@@ -30,12 +30,8 @@ from fleet.config.references import LOGIN, expand, looked_up_late, malformed, on
 from fleet.config.spec import FleetSpec, GroupSpec, Security, seconds
 from fleet.errors import ConfigError
 
-# YAML text as a tree that remembers where each value was written.
-#
-# Problem: an error in a file of a thousand fleets is of use only with its line, also where the
-# value was inherited from `defaults:`. Choice: PyYAML's composed nodes become our own `YamlNode`s
-# with line and path, so that merging moves a value together with its origin. Cost: anchors are
-# expanded (bounded), merge keys (`<<`) are refused in favour of `defaults:`.
+# YAML as a tree that remembers where each value was written, also what `defaults:` moved. Anchors
+# are expanded (bounded), merge keys (`<<`) are refused.
 
 
 MAX_NODES = 200_000
@@ -216,12 +212,8 @@ def _read_tree(text: str, environ: Mapping[str, str]) -> tuple[YamlNode | None, 
     return reading.node(source), reading.problems
 
 
-# What pydantic found wrong with a specification, as lines a person can act on.
-#
-# Problem: pydantic names a model, a union tag and an error type; the author of a fleet.yaml needs
-# the key as written, the value, the nearest or all allowed ones. Choice: the schema itself (the
-# annotations of `fleet.config.spec`) is asked what is allowed at an error's place, so a new key or
-# bound needs no second list. Cost: this walks typing's internals.
+# What pydantic found wrong, in the keys as written: the schema's own annotations are asked what is
+# allowed at an error's place, so that a new key or bound needs no second list.
 
 
 _TAGS = {

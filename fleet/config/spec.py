@@ -279,10 +279,8 @@ Pattern = Annotated[str, BeforeValidator(regular_expression)]
 SparkPlace = Annotated[str, Field(pattern=SPARK), AfterValidator(without_token)]
 
 
-# Where workers run, as fleet.yaml says it: this machine, or a Kubernetes namespace.
-#
-# All fleets of one file share one runtime: slots, leases and the manager's memory live in one
-# place. What belongs to a pod (image, resources, places) is each fleet's own.
+# All fleets of a file share one runtime, where slots and leases live; what belongs to a pod is each
+# fleet's own.
 
 
 DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
@@ -447,26 +445,6 @@ class DagsterSpec(Strict):
     every group in mode act once a minute and carries plans out, `record_history` brings the tables
     of the history up to date. Whoever turns one off in the page, turns it off."""
 
-
-__all__ = [
-    "Alerts",
-    "ClusterSpec",
-    "DagsterSpec",
-    "ExporterSpec",
-    "History",
-    "KubernetesRuntimeSpec",
-    "LocalRuntimeSpec",
-    "Oidc",
-    "RuntimeSpec",
-    "Sasl",
-    "Security",
-    "Selection",
-    "Strict",
-    "Tls",
-    "TokenProvider",
-    "UiSpec",
-    "seconds",
-]  # said here for everybody else
 
 CONSUMER_HEARTBEAT = 5.0
 """Seconds: `group.consumer.heartbeat.interval.ms` as Kafka 4 ships it."""

@@ -18,13 +18,8 @@ from fleet.decide.slugs import slug
 from fleet.model import GroupSnapshot, Member, Plan, Price, Step, StepKind
 from fleet.text import plural
 
-# What names a plan, and whether a plan made anew is the one that a person approved.
-#
-# Problem: a plan is looked at, approved, and carried out later by a process that plans anew; what
-# was approved must be what is done. Choice: an id is the group, the second in which the plan was
-# made, and a hash of what the plan saw and would do. Two plans with one hash are one plan at two
-# times; A→B→A are three ids, since their seconds differ [35]. Cost: of an older plan only the id
-# is known, so a refusal cannot name what has changed, only what would be done now.
+# A plan's id is the group, the second in which it was made, and a hash of what it saw and would do:
+# what was approved is what is done, and A→B→A are three ids [35].
 
 
 HASH = 12

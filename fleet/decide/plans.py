@@ -28,10 +28,7 @@ from fleet.model import Plan, Step, StepKind
 from fleet.slots import ChangeState, Phase, WorkerProcess
 from fleet.text import count_of, few, numbers_of, plural, slots_of
 
-# What a person should know of a plan beside its steps: caps, and promises that do not hold.
-#
-# Where a promise cannot be kept (dynamic members, other people's consumers, standby 0), the
-# plan says so before it acts; these notes hold nothing up, unlike refusals.
+# Notes: caps, and promises that do not hold here; they hold nothing up, unlike refusals.
 
 
 def capped(world: GroupWorld, wanted: int) -> tuple[int, tuple[str, ...]]:

@@ -16,13 +16,9 @@ from fleet.decide.world import GroupWorld
 from fleet.model import GroupSnapshot, Price, TopicPartition
 from fleet.text import plural
 
-# Which partitions change owner when members come or go.
-#
-# Problem: a plan states what it moves before it acts. Choice: the range assignor is computed
-# exactly as librdkafka does it: per topic, members in order, first ones one more; static
-# members are ordered by group.instance.id as bytes (so -10 before -2), others by member id
-# (`rd_kafka_group_member_cmp`). For sticky assignors only what balance demands is said, a lower
-# bound. Cost: racks (KIP-881) are not modelled; a broker rack turns range rack-aware.
+# Range is computed exactly as librdkafka does it (`rd_kafka_group_member_cmp`): per topic, members
+# ordered by group.instance.id as bytes (-10 before -2), first ones one more; racks (KIP-881) are
+# not modelled. For sticky assignors only what balance demands is said, a lower bound.
 
 
 def range_owners(members: Sequence[str], topics: Mapping[str, int]) -> dict[TopicPartition, str]:

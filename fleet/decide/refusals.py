@@ -17,13 +17,9 @@ from fleet.model import BrokerLimits, GroupState, Plan, Step, StepKind
 from fleet.slots import ChangeState, Pause
 from fleet.text import duration, plural
 
-# What brokers allow, and what a plan would need of them beyond that.
-#
-# Problem: members of another session timeout cannot share a generation, so the old ones leave
-# before the new ones join. Where brokers refuse those (26), nobody is in the group until a person
-# corrects fleet.yaml; the same happens to the members that are too many (81). Choice: what brokers
-# tell of their bounds is compared before anything is done. Cost: bounds that nobody may read are
-# not known, and show as before: the first worker that is refused fails the change.
+# Members that brokers would refuse (26: session timeout, 81: group full) are told before anything
+# is done: the old ones would have left by then. Bounds that nobody may read show at the first
+# worker.
 
 
 _JOINS: Final = frozenset({StepKind.OPEN, StepKind.ROLL})

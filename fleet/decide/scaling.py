@@ -19,12 +19,8 @@ from fleet.config.topic_patterns import is_pattern, matches
 from fleet.model import GroupSnapshot, LagCase, TopicPartition
 from fleet.text import duration, plural
 
-# How many members of a group can own anything.
-#
-# Problem: a worker beyond that number is a member that idles and still costs its rebalance.
-# Choice: count what each assignor can hand out [30]: range gives out topic by topic, always
-# to the same first members, so the largest topic is the bound; the others deal from all
-# partitions together.
+# How many members can own anything [30]: range gives out topic by topic, to the same first members,
+# so the largest topic is the bound; the other assignors deal from all partitions together.
 
 
 def subscribed(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
@@ -250,12 +246,8 @@ def _shrink(
     return _stepped(spec, current, kept[0][1]), memory, "from"
 
 
-# A number of slots that a person holds for a time: until then the policy does not change it.
-#
-# Problem: a person who scales by hand before a known peak is undone by the policy a minute later,
-# by whichever manager looks next. Choice: the hold is a value beside the slots, where every
-# manager reads it before it asks the policy; it ends by itself. Cost: what the policy would do
-# meanwhile is only told.
+# A number that a person holds for a time, beside the slots, where every manager reads it before it
+# asks the policy.
 
 
 NOTE = "hold"

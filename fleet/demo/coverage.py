@@ -24,17 +24,9 @@ from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext
 from fleet.slots.codec import as_json, from_json
 
-# What was really processed: an append-only journal, written first in every call [34].
-#
-# Problem: an idempotent sink hides that a record was processed twice, a committed offset says
-# nothing of what ran, and the offsets that a call was told say nothing of the rows that it got.
-# Choice: every record carries a number of its own, and before anything is done with the rows the
-# entrypoint appends one JSON line per offset range, with the numbers that stand in the rows; lost
-# and twice are computed from these numbers alone (`fleet.demo.coverage`). One `os.write` to a file
-# opened with O_APPEND holds all lines of a call, so that a worker killed at any moment leaves
-# whole lines, and a line that is there was followed by work. Cost: the numbers have to be
-# collected, and one small write per batch; no fsync, since the page cache outlives a killed
-# process.
+# The journal: before anything is done with the rows, the entrypoint appends a line per offset range
+# with the numbers that stand in them. All lines of a call are one `os.write` with O_APPEND, so that
+# a worker killed at any moment leaves whole lines, and a line that is there was followed by work.
 
 
 FOLDER_VARIABLE: Final = "FLEET_JOURNAL"

@@ -27,10 +27,7 @@ from fleet.system.ports import PortTaken, free_ports, says_taken
 from fleet.system.processes import ProcessId
 from fleet.system.retrying import retry
 
-# Dagster's page, asked as a browser asks it: GraphQL over HTTP.
-#
-# The demo follows its runs by it, and tests drive a served page. Only the client of an address:
-# whoever started the page ends it.
+# Dagster's page, asked by GraphQL over HTTP: the demo follows its runs, tests drive a served page.
 
 
 OVER: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})

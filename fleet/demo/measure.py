@@ -20,16 +20,9 @@ from fleet.model import GroupState, TopicPartition
 from fleet.model.rebalances import Counted
 from fleet.slots import Change, ChangeState
 
-# Waiting for a group: for its backlog to go, for its members to stay; and the ordinary way.
-#
-# Problem: on a slow machine a backlog of the same stream lasts ten times as long as on a fast one,
-# so waits by the clock alone would fail on one and rush on the other. Choice: a wait watches the
-# lag, and gives up only where it comes no nearer. Cost: one look at the group per half second.
-#
-# The ordinary way, for comparison: every dynamic worker gets SIGTERM, finishes its batch, leaves
-# the group (one rebalance), is started again at once and joins (one more, with cooperative-sticky
-# two [28]); the next one follows when it owns partitions, as in a plain rolling restart of any
-# consumer.
+# Waits watch the lag and give up only where it comes no nearer: a slow machine takes ten times as
+# long. The ordinary way, for comparison: each dynamic worker is restarted when the one before owns
+# partitions again, a leave and a join each (with cooperative-sticky one round more [28]).
 
 
 _STUCK_SECONDS: Final = 60.0

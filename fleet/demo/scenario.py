@@ -57,10 +57,8 @@ from fleet.slots import Change
 from fleet.system.home import write_whole
 from fleet.system.processes import end_all
 
-# A backlog that the policy shall see: until it wants a size, and kept until a change has begun.
-#
-# On a fast machine a backlog is gone before a change is planned: it is kept by producing as much
-# as is processed. Cost: one look at the group per quarter second.
+# On a fast machine a backlog is gone before a change is planned: as much is produced as is
+# processed until the change has begun.
 
 
 KEPT: Final = 8 * RECORDS_PER_WORKER

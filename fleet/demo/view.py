@@ -232,11 +232,8 @@ def _slot(slot: Slot, seen: GroupSnapshot | None) -> tuple[str, ...]:
     return str(slot.number), "■" * owned, *told
 
 
-# What the demo promises, what was recorded, and how both are shown.
-#
-# Pure: values in, a table, JSON and a list of broken promises out. Recorded numbers are the
-# coordinator's, lost and twice come from the rows in the journal and the records in the topic
-# [33, 34]; nothing here is what an actor says of itself.
+# What the demo promises and what was recorded: the coordinator's numbers, rows in the journal and
+# records in the topic [33, 34]; nothing is what an actor says of itself.
 
 
 ORDINARY: Final = "ordinary"

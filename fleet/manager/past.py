@@ -267,15 +267,10 @@ def by_group(rebalances: Iterable[Rebalance]) -> Mapping[str, list[Rebalance]]:
     return dict(sorted(found.items()))
 
 
-# Rebalances of the last hour and the last cause of every group, within bounded time.
-#
-# Problem: `fleet status` is looked at often and answers in a second for a thousand groups; the
-# offsets topic of such a cluster takes minutes to read. Choice: tables where they are kept; else
-# the topic, from its beginning where it is small and from a day ago where it is not, given up
-# after `PATIENCE`; so it is read where the tables are broken, or so old that whoever wrote them
-# has ended. What was given up is absent, with words. Who asks for the verdict on a few groups
-# alone reads their partitions, from some minutes ago. Cost: a reader that begins in the middle
-# does not know the cause of the first rebalance it sees.
+# Rebalances of the last hour and the last cause of every group, within bounded time: from tables
+# where they are kept and fresh, else from the topic (from a day ago where it is not small), given
+# up after `PATIENCE` with words. For the verdict on a few groups only their partitions are read. A
+# reader that begins in the middle does not know the cause of the first rebalance it sees.
 
 
 HOUR: Final = 3600.0

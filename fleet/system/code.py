@@ -28,15 +28,10 @@ from typing import Final
 from fleet.config.spec import GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import CodeElsewhere, ConfigError
 
-# Whether an entrypoint is a function that can be called with a batch and its context.
-#
-# Problem: a name that is misspelt, or a function with one argument, shows only when a worker has
-# started Spark, and importing the user's code to look would run it in the manager. Choice: the
-# source is parsed and not run. What it cannot tell (a name that is imported, assigned or
-# decorated) is left to the worker. What the second parameter stands for is said by its annotation,
-# else by its name. foreachBatch's number is refused: no number grows over all workers of a group,
-# since a slow batch ends after quicker ones with larger numbers. Cost: a few milliseconds per
-# look.
+# Whether an entrypoint can be called with a batch and its context: its source is parsed, not run,
+# so a name that is imported, assigned or decorated is left to the worker. The second parameter is
+# told by its annotation, else by its name; foreachBatch's number is refused, since no number grows
+# over all workers of a group.
 
 
 SHAPE: Final = "write process(df, context), or annotate: process(df, batch: BatchContext)"

@@ -47,15 +47,9 @@ from fleet.system.processes import (
     wait_gone,
 )
 
-# Tells the store that a worker's process has ended, so that nobody waits for its lease [13].
-#
-# Problem: a lease is 10 s because a holder may only be slow; for all of it a killed worker's
-# partitions stand still, though its supervisor has seen the process end. Choice: whoever saw it
-# end says so at its slots (`Store.end_holder`), before the worker's next life starts under the
-# same name and only where nothing of it runs, in its process group or out of it: Spark's Python
-# daemon makes a group of its own and ends a moment after its JVM. Whoever takes the slot cures it
-# as one whose lease has expired. Cost: a look through /proc and a read of the group's slots for
-# each end of a process. What a shared Spark server still runs of it is ended by the taker [3].
+# A killed worker's partitions would stand still for a lease, though its supervisor saw it end: so
+# its slots are told (`Store.end_holder`) before its next life starts, and only where nothing of it
+# runs, also out of its process group: Spark's Python daemon ends a moment after its JVM [13].
 
 
 _GRACE: Final = 1.0

@@ -140,12 +140,9 @@ def as_they_left(slots: Mapping[int, Slot], memory: LeaveMemory) -> list[Slot]:
     ]
 
 
-# What a step cost: from where counting starts to its receipt.
-#
-# Problem: rebalances that a step causes are recorded after it has done its work, and its actor may
-# die in between. Choice: where the coordinator's records stand is written to the change before
-# anything moves; the receipt is read once the group is settled [25]. Cost: 2 s of waiting per
-# step, with the classic protocol a heartbeat more.
+# What a step cost. Rebalances are recorded after the step's work, and its actor may die in between:
+# where the records stand is written to the change before anything moves, and the receipt is read
+# once the group is settled [25].
 
 
 SETTLE_POLL: Final = 0.5

@@ -138,13 +138,9 @@ def spread(reports: Sequence[WorkerReport], numbers: Sequence[int]) -> tuple[str
     return (f"joins were spread over {max(joined) - min(joined):.3f} s",)
 
 
-# A forced rebalance: one holder leaves and joins again, asked for once.
-#
-# Problem: the actor may die beside its write to the gate, and the holder may have answered before
-# the next actor looks: nothing at the gate tells then whether it was asked at all. Choice: the
-# gate's version is remembered before it is written; an ask and its answer are two versions more.
-# Cost: where others write the gate twice while the change has no actor, what was not asked yet
-# counts as answered; the receipt differs then.
+# A forced rebalance is asked for once, whenever its actor dies: the gate's version is remembered
+# before it is written, and an ask and its answer are two versions more. Where others write the gate
+# twice meanwhile, what was not asked yet counts as answered; the receipt differs then.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

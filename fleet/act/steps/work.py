@@ -17,13 +17,9 @@ from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.text import duration, slots_of
 
-# What a step remembers across the death of its actor, as the change's record keeps it.
-#
-# Problem: an actor may die between any two writes, and its successor, maybe of another release,
-# has to know what was there before. Choice: each kind of step has a dataclass whose fields are the
-# keys of the record's one JSON object; a field that is None is not known yet and not written. What
-# a record holds beside them, of another kind or another release, is not looked at and stays. Cost:
-# what was once remembered cannot be forgotten before the step ends, which is when all of it goes.
+# What a step remembers across the death of its actor: each kind's dataclass has the keys of the
+# change's one JSON object. None is not known yet and not written; what others wrote beside stays.
+# Nothing is forgotten before the step ends.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

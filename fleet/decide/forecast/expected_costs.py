@@ -27,14 +27,10 @@ from fleet.sim.scenarios.group_story import Happening, Scenario
 from fleet.sim.scenarios.library import FLEET_NUDGE, HANDOVER
 from fleet.sim.scenarios.play import Played, play
 
-# A membership change of a Fleet group as a story for the coordinator's model.
-#
-# Problem: what a change costs is decided by heartbeats, batches in hand and the assignor, and no
-# formula has all of it. Choice: the change is told as it is carried out: joint joins, one batched
-# leave after the drain, handovers one after the other; workers heartbeat and wait as theirs do,
-# and each has a batch in hand of which a random part is left. Cost: the group is balanced when the
-# story begins, its topics are one topic with all partitions, and members that are not ours are no
-# part of it. A large group is played by a smaller one of the same proportions (`scaled`).
+# A membership change as a story for the coordinator's model, told as it is carried out: joint
+# joins, one batched leave after the drain, handovers one after the other; each worker has a part of
+# a batch in hand. The group is balanced when it begins, and its topics are one; a large group is
+# played by a smaller one of the same proportions (`scaled`).
 
 
 ChangeKind = Literal["open", "leave", "hand over", "rejoin"]

@@ -40,14 +40,9 @@ from fleet.sim.scenarios.group_story import PROTOCOLS, Happening, Scenario
 from fleet.sim.scenarios.play import play
 from fleet.text import duration, plural
 
-# A group as its recorded history shows it, and its next change of size as a story. Pure.
-#
-# Problem: what four more members would cost is asked before anybody declares anything. Choice: the
-# last rebalance tells protocol, assignor and members, what members own tells the partitions, and
-# instance ids tell whether they are static. A group that Fleet runs is changed as Fleet does it,
-# by one gate or one leave; members of others come and go as processes do, two seconds apart, with
-# librdkafka's own timeouts, which no record tells. Cost: a group whose history was cut off before
-# its members joined is not known.
+# A group as its recorded history shows it, and its next change of size as a story. A group that
+# Fleet runs changes by one gate or leave; others' members come and go 2 s apart, with librdkafka's
+# own timeouts, which no record tells.
 
 
 _APART: Final = 2_000
@@ -123,13 +118,9 @@ def scaled_to(
     return usual.by(group.protocol)
 
 
-# What scaling other people's consumers will cost, by the same model. Pure.
-#
-# Problem: their plan's promise is as wide as the step. Choice: their members are played as
-# librdkafka's with Kafka's timeouts: pods that start join 2 s apart, pods that stop leave
-# together, and what is left of static members leaves in one request a second later. Cost: their
-# heartbeats and batches are not known; where members run elsewhere, too, or a pod has none,
-# nothing is said.
+# Scaling other people's consumers: pods that start join 2 s apart, those that stop leave together,
+# and static members that are left go in one request a second later. Where members run elsewhere
+# too, or a pod has none, nothing is said.
 
 
 MOST_PODS: Final = 48
@@ -187,14 +178,9 @@ def _story(found: RecordedGroup, members: int, rng: random.Random) -> Scenario:
     return usual._replace(happenings=(left,))
 
 
-# Whether more members are worth their rebalance. Pure.
-#
-# Problem: a policy that scales by lag asks for members for a backlog that those there have read
-# before new ones own anything; the rebalance then costs time and brings none. Choice: by the
-# group's measured rates the time until nothing waits is told for both, with the price's own pause
-# and backlog; more members have to end it sooner. Only a policy is held to that: a person, a fixed
-# number and the least that is declared are not. Cost: rates of now; where one is not known,
-# nothing is held up.
+# A policy's scale-up for a backlog that is read before new members own anything brings nothing: by
+# the group's measured rates it has to end the backlog sooner. A person, a fixed number and the
+# declared least are not held to that.
 
 
 def not_worth(world: GroupWorld, plan: Plan) -> str:

@@ -25,13 +25,8 @@ from fleet.model.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
 from fleet.text import brief, duration, few, plural
 
-# A storm's course: what the window held at each moment, and what that makes of a storm. Pure.
-#
-# Problem: the present is asked about one moment, a picture about every moment of a day, and both
-# have to give the same storms; assessed moment by moment, a day of rebalances costs their square.
-# Choice: times are sorted once, so that the window behind any moment is two bisections, and the
-# step from one moment to the next (`Course`) is the same for whoever goes through them.
-# Cost: a moment for each rebalance that comes and one for each that leaves the window.
+# A storm's course, moment by moment, the same for one moment and for a day's picture: times are
+# sorted once, and the window behind any moment is two bisections.
 
 
 class Window:
@@ -101,14 +96,9 @@ class Course(NamedTuple):
         return Course(since, at if calm_since is None else calm_since)
 
 
-# Who makes a storm and how, in words: from rebalances to a cause and a worst member.
-#
-# Problem: "9 rebalances" helps nobody; "orders-3 joins and leaves every 40 s" does. But a dynamic
-# member comes back under a new member id each time. Choice: members are counted by instance id,
-# else by client id, which classic member ids begin with; a storm belongs to one member where it
-# has a part in at least half of the rebalances, else to all together. Second cooperative rounds
-# belong to the round before them and are not counted again. Cost: members that share a client
-# id are one here, and the words say client.
+# Who makes a storm: members are counted by instance id, else by client id (a dynamic member comes
+# back under a new id); it belongs to one that has a part in at least half of the rebalances. Second
+# cooperative rounds belong to the round before them.
 
 
 JOIN_AND_LEAVE: Final = "join and leave"
