@@ -10,19 +10,15 @@ writes down who the process is. Cost: it is done within one look of the supervis
 import json
 import sqlite3
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from fleet.clock import Clock
+from fleet.slots.codec import as_json, from_json
 from fleet.slots.sqlite import DATABASE, Database
 from fleet.system.processes import ProcessId
 
-_COLUMNS: Final = (
-    "name, cluster, grp, revision, launch, shared_spark, wanted, grace, restart_asked, process,"
-    " restarts, failures, started_at, exit_reason"
-)
-_MARKS: Final = ", ".join("?" * (_COLUMNS.count(",") + 1))
 _SEQUENCE: Final = "sequence"
 _STOP: Final = "stop"
 _SUPERVISOR: Final = "supervisor"
@@ -60,6 +56,11 @@ class ProcessRow:
     started_at: float | None = None
     """Wall time, for people: how long it lived is known by its identity (`processes.age`)."""
     exit_reason: str | None = None
+
+
+_FIELDS: Final = tuple(each.name for each in fields(ProcessRow))
+_COLUMNS: Final = ", ".join("grp" if name == "group" else name for name in _FIELDS)
+_MARKS: Final = ", ".join("?" for _ in _FIELDS)
 
 
 class ProcessTable:
@@ -213,39 +214,11 @@ def _process(text: str | None) -> ProcessId | None:
 
 
 def _values(row: ProcessRow) -> tuple[Any, ...]:
-    return (
-        row.name,
-        row.cluster,
-        row.group,
-        row.revision,
-        json.dumps({"argv": row.launch.argv, "env": row.launch.env}),
-        row.shared_spark,
-        row.wanted,
-        row.grace,
-        row.restart_asked,
-        None if row.process is None else json.dumps(row.process.as_json()),
-        row.restarts,
-        row.failures,
-        row.started_at,
-        row.exit_reason,
-    )
+    told = as_json(row).values()
+    return tuple(json.dumps(each) if isinstance(each, dict) else each for each in told)
 
 
 def _row(values: tuple[Any, ...]) -> ProcessRow:
-    launch = json.loads(values[4])
-    return ProcessRow(
-        name=values[0],
-        cluster=values[1],
-        group=values[2],
-        revision=values[3],
-        launch=Launch(argv=tuple(launch["argv"]), env=launch["env"]),
-        shared_spark=bool(values[5]),
-        wanted=bool(values[6]),
-        grace=values[7],
-        restart_asked=bool(values[8]),
-        process=_process(values[9]),
-        restarts=values[10],
-        failures=values[11],
-        started_at=values[12],
-        exit_reason=values[13],
-    )
+    told = dict(zip(_FIELDS, values, strict=True))
+    process = told["process"] and json.loads(told["process"])
+    return from_json(ProcessRow, {**told, "launch": json.loads(told["launch"]), "process": process})
