@@ -1,16 +1,19 @@
 """Records of `__consumer_offsets` as Arrow columns, many at a time.
 
 Problem: nearly all of the topic is offset commits, by the million, and a Python object for each
-costs twenty times what there is time for. Choice: the bytes of a batch stay in two Arrow
-buffers; numpy finds where each field of each commit begins (`layout`) and reads all rows at once.
-Strings are not copied one by one: the buffer is cut into pieces by an offsets array of our own,
-and Arrow takes every fifth of them. Whatever is not a plain commit or its tombstone (group
-events, unknown types, odd lengths and tags) goes to the scalar decoder row by row, which so is
-also the one that says what is wrong with a record. Cost: 0.2 µs a commit, 15 µs anything else.
+costs twenty times what there is time for. Choice: the bytes of a batch stay in two Arrow buffers.
+`StructRows` walks through the fields of a record's table (`fleet.log.records`) with a vector of
+positions, one for each row: a field is one gather from a view of the buffer with a stride of one
+byte, a string a cut of the buffer by an offsets array of our own, and a mask says which rows have
+kept to the layout so far. A row that strays is never read outside its own bytes. Whatever is not a
+plain commit or its tombstone (group events, unknown types, odd lengths and tags, metadata from
+16 KiB on) goes to the scalar decoder row by row, which so is also the one that says what is wrong
+with a record. Cost: 0.2 µs a commit, 15 µs anything else.
 
 Pure: bytes in, columns out; no input raises.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
@@ -19,29 +22,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fleet.log.records import GROUP_MEMBER, KEYS, OffsetCommit, Record, Tombstone, Undecoded, decode
-
-# Where the fields of many offset commits stand in their bytes.
-#
-# Problem: a commit's strings have any length, so no field but the first has one place, and reading
-# with Python costs microseconds a row. Choice: positions are vectors: each is the one before plus
-# a vector of lengths, a field is one gather from a view of the buffer with a stride of one byte,
-# and a mask says which rows have kept to the layout so far. A row that strays is in `fits` no more
-# and is never read outside its own bytes. Cost: only the plain layout is known here (no unknown
-# tags, metadata up to 16 KiB); the rest is the scalar decoder's.
-#
-# Layouts: OffsetCommitKey; OffsetCommitValue 0-4 (docs/design/protocol.md 3.2, 3.3).
-
+from fleet.log.records import (
+    GROUP_MEMBER,
+    LAST,
+    NUMBERS,
+    TYPES,
+    Kind,
+    OffsetCommit,
+    Record,
+    Struct,
+    Tombstone,
+    Undecoded,
+    decode,
+)
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-_NEWEST: Final = 4
 _LEAST: Final = 32
 """Bytes that a buffer has at least, so that every field can be read at 0 where a row strays."""
-_ID_TAIL: Final = 19
-"""One tag, number 0, of 16 bytes."""
-_ID_TAGS: Final = 0x010010
+_ID: Final = 16
+"""Bytes of an id."""
 
 
 class Bytes:
@@ -69,129 +70,118 @@ class Bytes:
 
     def read(self, kind: str, at: Ints, where: Bools) -> Ints:
         """A number of each row in `where`, at a position of the data; 0 or so elsewhere."""
-        return self._view(kind)[np.where(where, at, 0)].astype(np.int64)
+        at = at if where.all() else np.where(where, at, 0)
+        return self._view(kind)[at].astype(np.int64)
 
-    def read_bytes(self, size: int, at: Ints, where: Bools) -> pa.Array:
-        """`size` bytes of each row in `where`, as a fixed-size binary array."""
-        rows = self._view(f"V{size}")[np.where(where, at, 0)]
-        return pa.Array.from_buffers(pa.binary(size), len(rows), [None, pa.py_buffer(rows)])
+    def ids(self, at: Ints, where: Bools) -> pa.Array:
+        """An id of each row in `where`, as a fixed-size binary array."""
+        rows = self._view(f"V{_ID}")[np.where(where, at, 0)]
+        return pa.Array.from_buffers(pa.binary(_ID), len(rows), [None, pa.py_buffer(rows)])
 
     def _view(self, kind: str) -> npt.NDArray[np.void]:
         """The data as if a value began at every byte."""
         width = np.dtype(kind).itemsize
         return np.ndarray((len(self.data) - width + 1,), kind, self.data, 0, (1,))
 
-    def pieces(self, where: Bools, *cuts: Ints) -> pa.Array:
-        """Each row cut at ascending positions; a row that is not in `where` is its first piece."""
-        edges = np.empty((len(self.start), len(cuts) + 1), np.int32)
-        edges[:, 0] = self.start
-        for number, cut in enumerate(cuts, start=1):
-            edges[:, number] = np.where(where, cut, self.end)
+    def cut(self, begin: Ints, end: Ints, where: Bools) -> pa.Array:
+        """From `begin` to `end` of each row in `where`; elsewhere nothing."""
+        edges = np.empty((len(begin), 2), np.int32)
+        everywhere = where.all()
+        edges[:, 0] = begin if everywhere else np.where(where, begin, self.start)
+        edges[:, 1] = end if everywhere else np.where(where, end, self.start)
         offsets = np.append(edges.ravel(), self.offsets[-1])
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
-        return pa.Array.from_buffers(pa.binary(), edges.size, buffers)
+        pieces = pa.Array.from_buffers(pa.binary(), edges.size, buffers)
+        return pieces.take(pa.array(np.arange(len(begin)) * 2))
 
 
-class CommitKeys:
-    """Keys of types 0 and 1: int16 type, text group, text topic, int32 partition."""
+class StructRows:
+    """Where the fields of a struct stand in the bytes of each row, behind an int16.
 
-    def __init__(self, data: Bytes) -> None:
-        self.bytes = data
-        fits = data.valid & (data.end - data.start >= 4)
-        self.type = data.read(">i2", data.start, fits)
-        self._group = data.start + 4
-        size = data.read(">i2", data.start + 2, fits)
-        after_group = self._group + size
-        fits &= (size >= 0) & (after_group + 2 <= data.end)
-        size = data.read(">i2", after_group, fits)
-        self._topic = after_group + 2
-        self._after_topic = self._topic + size
-        self._after_group = after_group
-        self.fits: Bools = fits & (size >= 0) & (self._after_topic + 4 == data.end)
+    That int16 is the version of a value, or the type of a key. A row is in `fits` if its struct
+    ends with the row, and has no tag, or the one that is an id.
+    """
 
-    def partition(self, where: Bools) -> npt.NDArray[np.int32]:
-        """Of the topic."""
-        return self.bytes.read(">i4", self._after_topic, where).astype(np.int32)
-
-    def texts(self, where: Bools) -> tuple[pa.Array, pa.Array]:
-        """Group and topic; ArrowInvalid where one is not UTF-8."""
-        group, topic = self._taken(where)
-        return group.cast(pa.string()), topic.cast(pa.string())
-
-    def is_text(self) -> Bools:
-        """Which rows have texts that are UTF-8."""
-        group, topic = self._taken(self.fits)
-        return utf8(group) & utf8(topic)
-
-    def _taken(self, where: Bools) -> tuple[pa.Array, pa.Array]:
-        cuts = (self._group, self._after_group, self._topic, self._after_topic)
-        pieces = self.bytes.pieces(where, *cuts)
-        first = np.arange(len(where)) * (len(cuts) + 1)
-        return pieces.take(pa.array(first + 1)), pieces.take(pa.array(first + 3))
-
-
-class CommitValues:
-    """Values of versions 0-4; which fields a version has, docs/design/protocol.md 3.3 says."""
-
-    def __init__(self, data: Bytes) -> None:
-        self.bytes = data
-        size = data.end - data.start
-        fits = data.valid & (size >= 20)  # the shortest: version 0 with empty metadata
+    def __init__(self, data: Bytes, kind: Struct, *, newest: int, flexible: int) -> None:
+        self.bytes, self._kind = data, kind
+        fits = data.valid & (data.end - data.start >= 2)
         self.version = data.read(">i2", data.start, fits)
-        fits &= (self.version >= 0) & (self.version <= _NEWEST)
-        flexible = self.version == _NEWEST
-        head = data.start + np.where(self.version >= 3, 14, 10)
-        length, width = _lengths(data.read(">u2", head, fits), flexible)
-        self._metadata = head + width
-        self._after = self._metadata + length
-        left = data.end - self._after - 8  # behind the commit's time
-        fits &= length >= 0
-        self.has_topic_id: Bools = fits & flexible & (left == _ID_TAIL)
-        tags = data.read(">u4", self._after + 7, self.has_topic_id) & 0xFFFFFF
-        self.has_topic_id &= tags == _ID_TAGS
-        untagged = fits & flexible & (left == 1)
-        untagged &= data.read("u1", self._after + 8, untagged) == 0
-        self.fits: Bools = (fits & ~flexible & (left == np.where(self.version == 1, 8, 0))) | (
-            self.has_topic_id | untagged
-        )
+        fits &= (self.version >= 0) & (self.version <= newest)
+        is_flexible = self.version >= flexible
+        self._all = np.ones(len(fits), bool)
+        self._at: dict[str, Ints] = {}
+        self._size: dict[str, Ints] = {}
+        at = data.start + 2
+        for name, each in kind.fields.items():
+            if each.tag is not None:
+                continue
+            if each.kind == "text":  # two bytes: behind a varint there is more in any case
+                fits &= at + 2 <= data.end
+                size, width = _lengths(data.read(">u2", at, fits), is_flexible)
+                fits &= size >= 0
+                self._at[name], self._size[name] = at + width, size
+                at = at + width + size
+            else:
+                self._at[name] = at
+                at = at + np.where(self._has(name), _width(each.kind), 0)
+            fits &= at <= data.end
+        left = data.end - at
+        tagged = fits & is_flexible & (left == 3 + _ID)  # one tag, number 0, of 16 bytes
+        tagged &= data.read(">u4", at - 1, tagged) & 0xFFFFFF == 0x010000 | _ID
+        self.has_id: Bools = tagged
+        self._id_at = at + 3
+        untagged = fits & is_flexible & (left == 1)
+        untagged &= data.read("u1", at, untagged) == 0
+        self.fits: Bools = (fits & ~is_flexible & (left == 0)) | tagged | untagged
 
-    def committed(self, where: Bools) -> Ints:
-        """The next offset to read."""
-        return self.bytes.read(">i8", self.bytes.start + 2, where)
+    def _has(self, name: str) -> Bools:
+        each = self._kind.fields[name]
+        if (each.first, each.last) == (0, LAST):
+            return self._all
+        return (self.version >= each.first) & (self.version <= each.last)
 
-    def leader_epoch(self, where: Bools) -> npt.NDArray[np.int32]:
-        """-1 where the version has none."""
-        has = where & (self.version >= 3)
-        epochs = self.bytes.read(">i4", self.bytes.start + 10, has)
-        return np.where(has, epochs, -1).astype(np.int32)
+    def numbers(self, name: str, where: Bools) -> pa.Array:
+        """A field of each row in `where`; null elsewhere."""
+        each = self._kind.fields[name]
+        has = where & self._has(name)
+        if each.default is None and not has.any():
+            return pa.nulls(len(has), pa.from_numpy_dtype(f"i{_width(each.kind)}"))
+        kind = f"i{_width(each.kind)}"
+        found = self.bytes.read(f">{kind}", self._at[name], has)
+        if each.default is not None:
+            found, has = np.where(has, found, each.default), where
+        return pa.array(found.astype(kind), mask=None if has.all() else ~has)
 
-    def commit_timestamp(self, where: Bools) -> Ints:
-        """Milliseconds."""
-        return self.bytes.read(">i8", self._after, where)
+    def texts(self, name: str, where: Bools) -> pa.Array:
+        """A field of each row in `where`, "" elsewhere; ArrowInvalid where one is not UTF-8."""
+        if not self._size[name][where].any():
+            return pa.repeat("", len(where))
+        return self._cut(name, where).cast(pa.string())
 
-    def expire_timestamp(self, where: Bools) -> Ints:
-        """Milliseconds; only version 1 has it."""
-        return self.bytes.read(">i8", self._after + 8, where)
+    def are_texts(self) -> Bools:
+        """Which rows have texts that are UTF-8."""
+        found = np.ones(len(self.fits), bool)
+        for name in self._size:
+            found &= utf8(self._cut(name, self.fits))
+        return found
 
-    def topic_id(self, where: Bools) -> pa.Array:
-        """16 bytes each."""
-        return self.bytes.read_bytes(16, self._after + 11, where)
+    def ids(self, where: Bools) -> pa.Array:
+        """The tagged id of each row in `where`, as 32 hex digits; null elsewhere."""
+        has = where & self.has_id
+        if not has.any():
+            return pa.nulls(len(has), pa.string())
+        coded = self.bytes.ids(self._id_at, has).dictionary_encode()  # there are few topics
+        names = pa.array([each.hex() for each in coded.dictionary.to_pylist()], pa.string())
+        return _where(names.take(coded.indices), has)
 
-    def has_metadata(self, where: Bools) -> bool:
-        """Whether any of them has some."""
-        return bool((where & (self._after > self._metadata)).any())
+    def _cut(self, name: str, where: Bools) -> pa.Array:
+        begin = self._at[name]
+        return self.bytes.cut(begin, begin + self._size[name], where)
 
-    def metadata(self, where: Bools) -> pa.Array:
-        """What the committer wrote beside; ArrowInvalid where it is not UTF-8."""
-        return self._taken(where).cast(pa.string())
 
-    def is_text(self) -> Bools:
-        """Which rows have metadata that is UTF-8."""
-        return utf8(self._taken(self.fits))
-
-    def _taken(self, where: Bools) -> pa.Array:
-        pieces = self.bytes.pieces(where, self._metadata, self._after)
-        return pieces.take(pa.array(np.arange(len(where)) * 3 + 1))
+def _width(kind: Kind) -> int:
+    """Bytes of a number."""
+    return struct.calcsize(NUMBERS[str(kind)])
 
 
 def _lengths(two: Ints, flexible: Bools) -> tuple[Ints, Ints]:
@@ -200,11 +190,13 @@ def _lengths(two: Ints, flexible: Bools) -> tuple[Ints, Ints]:
     int16, or for flexible versions an unsigned varint of one byte or two, one more than the
     length. -1 for null and for longer varints.
     """
+    plain = np.where(two < 0x8000, two, -1)
+    if not flexible.any():
+        return plain, np.full(len(two), 2)
     first, second = two >> 8, two & 0xFF
     short = first < 0x80
     compact = np.where(short, first, (first & 0x7F) | (second << 7)) - 1
     compact[~short & (second >= 0x80)] = -1
-    plain = np.where(two < 0x8000, two, -1)
     return np.where(flexible, compact, plain), np.where(flexible & short, 1, 2)
 
 
@@ -276,14 +268,14 @@ def columns(
         np.asarray(offset, np.int64),
         np.asarray(timestamp, np.int64),
     )
-    key, value = CommitKeys(Bytes(keys)), CommitValues(Bytes(values))
-    plain = key.fits & np.isin(key.type, _COMMITS) & (value.fits | ~value.bytes.valid)
+    key, value = _fields(keys, values)
+    plain = key.fits & (value.fits | ~value.bytes.valid)
     found: Sequence[pa.Array] = ()
     if plain.any():
         try:
             found = _commits(key, value, plain)
         except pa.ArrowInvalid:  # a string that is not UTF-8
-            plain &= key.is_text() & value.is_text()
+            plain &= key.are_texts() & value.are_texts()
             found = _commits(key, value, plain)
     others = np.flatnonzero(~plain)
     if len(others) or not len(plain):
@@ -304,39 +296,46 @@ def only_commits(keys: pa.Array, values: pa.Array) -> bool:
     All keys of one version, so that the same bytes name the same partition. Each key is looked at
     once however many records have it: the arrays need not be of one length.
     """
-    key, value = CommitKeys(Bytes(keys)), CommitValues(Bytes(values))
-    if not (key.fits & np.isin(key.type, _COMMITS)).all() or (key.type != key.type[:1]).any():
+    key, value = _fields(keys, values)
+    if not key.fits.all() or (key.version != key.version[:1]).any():
         return False
     live = value.bytes.valid
     if not (value.fits | ~live).all():
         return False
     try:
-        if value.has_metadata(live):
-            value.metadata(live)
+        value.texts("metadata", live)
     except pa.ArrowInvalid:  # not UTF-8
         return False
     return True
 
 
-def _commits(key: CommitKeys, value: CommitValues, plain: Bools) -> list[pa.Array]:
+def _fields(keys: pa.Array, values: pa.Array) -> tuple[StructRows, StructRows]:
+    """Of offset commits."""
+    known = TYPES[max(_COMMITS)]
+    return (
+        StructRows(Bytes(keys), known.key, newest=max(_COMMITS), flexible=max(_COMMITS) + 1),
+        StructRows(Bytes(values), known.value, newest=known.newest, flexible=known.flexible),
+    )
+
+
+def _commits(key: StructRows, value: StructRows, plain: Bools) -> list[pa.Array]:
     """COLUMNS after the place; only rows in `plain` mean something."""
     rows = len(plain)
     live = plain & value.bytes.valid
-    gone = None if live.all() else ~live
-    group, topic = key.texts(plain)
+    expiry = value.numbers("expire_timestamp_ms", live)
     return [
-        pa.array(key.type.astype(np.int16)),
+        pa.array(key.version.astype(np.int16)),
         pa.array(np.where(live, value.version, _TOMBSTONE).astype(np.int16)),
-        group,
+        key.texts("group", plain),
         pa.nulls(rows, pa.string()),
-        topic,
-        pa.array(key.partition(plain)),
-        pa.array(value.committed(live), mask=gone),
-        pa.array(value.leader_epoch(live), mask=gone),
-        _where(value.metadata(live), live),
-        pa.array(value.commit_timestamp(live), mask=gone),
-        _expiry(value, live),
-        _topic_ids(value, live),
+        key.texts("topic", plain),
+        key.numbers("partition", plain),
+        value.numbers("committed", live),
+        value.numbers("leader_epoch", live),
+        _where(value.texts("metadata", live), live),
+        value.numbers("commit_timestamp_ms", live),
+        expiry if expiry.null_count == rows else _where(expiry, np.asarray(expiry) != -1),
+        value.ids(live),
         pa.nulls(rows, pa.string()),
         pa.nulls(rows, pa.binary()),
         pa.nulls(rows, pa.binary()),
@@ -345,24 +344,6 @@ def _commits(key: CommitKeys, value: CommitValues, plain: Bools) -> list[pa.Arra
 
 def _where(found: pa.Array, mask: Bools) -> pa.Array:
     return found if mask.all() else pc.if_else(pa.array(mask), found, pa.scalar(None, found.type))
-
-
-def _expiry(value: CommitValues, live: Bools) -> pa.Array:
-    has = live & (value.version == 1)
-    if not has.any():
-        return pa.nulls(len(live), pa.int64())
-    expiry = value.expire_timestamp(has)
-    return pa.array(expiry, mask=~has | (expiry == -1))
-
-
-def _topic_ids(value: CommitValues, live: Bools) -> pa.Array:
-    """As 32 hex digits; there are far fewer topics than rows."""
-    has = live & value.has_topic_id
-    if not has.any():
-        return pa.nulls(len(live), pa.string())
-    coded = value.topic_id(has).dictionary_encode()
-    names = pa.array([each.hex() for each in coded.dictionary.to_pylist()], pa.string())
-    return _where(names.take(coded.indices), has)
 
 
 def _one_by_one(
@@ -398,8 +379,7 @@ def _row(record: Record, key: bytes | None, value: bytes | None) -> tuple[Any, .
     commit: tuple[Any, ...] = (None, None)
     member = None
     if isinstance(record, Tombstone):
-        shape = KEYS[record.type][1]
-        member = record.key[0] if shape == GROUP_MEMBER else None
+        member = record.key[0] if TYPES[record.type].key is GROUP_MEMBER else None
         if record.type in _COMMITS:
             commit, key, value = record.key, None, None
     problem = record.reason if isinstance(record, Undecoded) else None

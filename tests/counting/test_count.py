@@ -299,7 +299,7 @@ def epoch(number: int) -> ConsumerGroupEpoch:
 
 
 def assigned(number: int) -> AssignmentEpoch:
-    return AssignmentEpoch(**head(6), epoch=number, assignment_timestamp_ms=None)
+    return AssignmentEpoch(**head(6), epoch=number)
 
 
 def target(member: str, *partitions: int) -> TargetAssignment:

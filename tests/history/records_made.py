@@ -2,33 +2,13 @@
 
 import pyarrow as pa
 
-CONTRACT = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.int64()),
-        ("type", pa.int16()),
-        ("version", pa.int16()),
-        ("group", pa.string()),
-        ("member", pa.string()),
-        ("topic", pa.string()),
-        ("topic_partition", pa.int32()),
-        ("committed", pa.int64()),
-        ("leader_epoch", pa.int32()),
-        ("metadata", pa.string()),
-        ("commit_timestamp", pa.int64()),
-        ("expire_timestamp", pa.int64()),
-        ("topic_id", pa.string()),
-        ("problem", pa.string()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-    ]
-)
+from fleet.log.record_columns import COLUMNS
+from fleet.log.records import ASSIGNMENT, SUBSCRIPTION, record_key, record_value, write
 
 
 def contract(rows):
     """Rows as a table of these columns."""
-    return pa.Table.from_pylist(rows, schema=CONTRACT)
+    return pa.Table.from_pylist(rows, schema=COLUMNS)
 
 
 def commit(offset, timestamp, *, group, partition=0, log_partition=0, committed=None):
@@ -66,36 +46,41 @@ def event(offset, timestamp, *, group, key=b"k", value=b"v", log_partition=0):
     }
 
 
-def _text(value):
-    data = value.encode()
-    return len(data).to_bytes(2, "big") + data
-
-
-def _bytes(data):
-    return len(data).to_bytes(4, "big") + data
-
-
 def group_metadata(group, generation, members, at):
     """Key and value of a classic group at a completed generation; members own one partition each.
 
-    GroupMetadata version 3 (docs/design/protocol.md 3.3).
+    GroupMetadata version 3.
     """
-    key = b"\x00\x02" + _text(group)
-    head = b"\x00\x03" + _text("consumer") + generation.to_bytes(4, "big")
-    head += _text("range") + _text(members[0]) if members else b"\xff\xff\xff\xff"
-    value = head + at.to_bytes(8, "big") + len(members).to_bytes(4, "big")
-    for number, member in enumerate(members):
-        topics = b"\x00\x00" + (1).to_bytes(4, "big") + _text("t") + _bytes(b"")
-        owned = b"\x00\x00" + (1).to_bytes(4, "big") + _text("t")
-        owned += (1).to_bytes(4, "big") + number.to_bytes(4, "big") + _bytes(b"")
-        value += _text(member) + b"\xff\xff" + _text("client") + _text("/127.0.0.1")
-        value += (300_000).to_bytes(4, "big") + (45_000).to_bytes(4, "big")
-        value += _bytes(topics) + _bytes(owned)
-    return key, value
+    made = [
+        {
+            "member_id": member,
+            "client_id": "client",
+            "client_host": "/127.0.0.1",
+            "rebalance_timeout_ms": 300_000,
+            "session_timeout_ms": 45_000,
+            "subscription": _blob(SUBSCRIPTION, topics=["t"], user_data=b""),
+            "assignment": _blob(ASSIGNMENT, assigned={"t": [number]}) + bytes(4),
+        }
+        for number, member in enumerate(members)
+    ]
+    value = record_value(
+        2,
+        3,
+        protocol_type="consumer",
+        generation=generation,
+        protocol="range" if members else None,
+        leader=members[0] if members else None,
+        state_timestamp_ms=at,
+        members=made,
+    )
+    return record_key(2, group), value
+
+
+def _blob(kind, **fields):
+    return bytes(2) + write(kind, fields, 0, flexible=False)
 
 
 def offset_commit(group, partition, committed, at):
     """Key and value of an offset commit, version 3."""
-    key = b"\x00\x01" + _text(group) + _text("t") + partition.to_bytes(4, "big")
-    value = b"\x00\x03" + committed.to_bytes(8, "big") + (0).to_bytes(4, "big") + _text("")
-    return key, value + at.to_bytes(8, "big")
+    fields = {"committed": committed, "leader_epoch": 0, "metadata": "", "commit_timestamp_ms": at}
+    return record_key(1, group, "t", partition), record_value(1, 3, **fields)

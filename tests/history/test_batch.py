@@ -12,7 +12,7 @@ from fleet.history.memory import JobMemory
 from fleet.history.pipeline import Batch
 from fleet.history.tables import State
 from fleet.log.record_columns import columns
-from tests.history.making import key
+from fleet.log.records import record_key
 from tests.history.records_made import group_metadata, offset_commit
 
 INTERVAL = 1000
@@ -67,7 +67,7 @@ def test_offsets_that_expire_between_two_events_leave_the_replay(tmp_path):
     for number in range(4):
         at += 1000
         records.append((at, *group_metadata(GROUP, number + 1, ["m"], at)))
-        where = key(1, GROUP, f"day-{number}", 0)
+        where = record_key(1, GROUP, f"day-{number}", 0)
         records.append((at + 1, where, offset_commit(GROUP, 0, 10, at)[1]))
         records.append((at + 2, *group_metadata(GROUP, number + 2, ["m"], at)))
         cuts.append(len(records))

@@ -89,7 +89,7 @@ class Story:
         """A group epoch, and the assignment for it."""
         self._feed(ConsumerGroupEpoch, type=3, epoch=number, metadata_hash=1)
         if assigned:
-            self._feed(AssignmentEpoch, type=6, epoch=number, assignment_timestamp_ms=None)
+            self._feed(AssignmentEpoch, type=6, epoch=number)
 
     def owns(self, member_id: str, epoch: int, *partitions: int, state: int = 0) -> None:
         """A KIP-848 member's assignment."""

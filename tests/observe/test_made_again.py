@@ -13,6 +13,7 @@ from fleet.lag.lag_columns import NONE
 from fleet.log import encoding
 from fleet.log.readers.log_view import KeptRebalances
 from fleet.log.readers.tail import Tail
+from fleet.log.records import record_key
 from fleet.model.rebalances import Cause
 from tests.support.rebalances import rebalance
 from tests.support.written_log import NOW, Record, WrittenLog, WrittenPart, batch
@@ -21,7 +22,7 @@ PLACE = ("__consumer_offsets", 0)
 
 
 def commit(offset: int, group: str = "g") -> Record:
-    key = encoding.offset_commit_key(group, "t", 0)
+    key = record_key(encoding.OFFSET_COMMIT, group, "t", 0)
     return key, encoding.offset_commit(offset, commit_timestamp=NOW), ()
 
 
@@ -32,10 +33,10 @@ def generation(number: int, members: Sequence[str], group: str = "g", at: int = 
         generation=number,
         protocol="range",
         leader=members[0],
-        current_state_timestamp=at,
+        state_timestamp_ms=at,
         members=written,
     )
-    return encoding.key(2, group), value, ()
+    return record_key(2, group), value, ()
 
 
 class Log(WrittenLog):

@@ -101,7 +101,6 @@ _TYPED = [
         **_PLACE,
         type=_kind(6, 6, 12, 20),
         epoch=st.integers(1, 8),
-        assignment_timestamp_ms=st.none(),
     ),
     st.builds(
         TargetAssignment, **_PLACE, type=_kind(7), member_id=IDS, partitions=_partitions(TOPIC_IDS)

@@ -179,7 +179,7 @@ class PlayedGroup:
             self._write(ConsumerGroupEpoch, 3, epoch=self.number, metadata_hash=1)
             for each in self.members.values():
                 self._target(each)
-            self._write(AssignmentEpoch, 6, epoch=self.number, assignment_timestamp_ms=None)
+            self._write(AssignmentEpoch, 6, epoch=self.number)
             for each in self.members.values():
                 each.epoch = self.number
                 self._current(each)
@@ -257,7 +257,7 @@ class PlayedGroup:
             self._target(each)
             each.owns = kept
         self._happened(0)
-        self._write(AssignmentEpoch, 6, epoch=self.number, assignment_timestamp_ms=None)
+        self._write(AssignmentEpoch, 6, epoch=self.number)
         for each in self.members.values():  # who has to give up says so first
             rest = each.owns - wanted[each.name]
             each.owns &= wanted[each.name]

@@ -14,8 +14,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.log.encoding import offset_commit_key
-from fleet.log.records import partition_for
+from fleet.log.records import partition_for, record_key
 from fleet.model import TopicPartition
 from fleet.worker.offsets.assigning import Assigner, Start
 from tests.conftest import RunningBroker
@@ -172,7 +171,7 @@ def test_a_position_that_is_not_known_any_more_is_the_start(scene: Scene) -> Non
     producer = Producer({**scene.config, "client.id": "__admin_client"})
     producer.produce(
         "__consumer_offsets",
-        key=offset_commit_key(scene.name, scene.name, 1),
+        key=record_key(1, scene.name, scene.name, 1),
         partition=partition_for(scene.name, scene.commit_partitions()),
     )
     producer.flush(60)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from fleet.errors import SchemaTooNew
 from fleet.log.records import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
 from fleet.log.replay.classic import ClassicReplay
-from fleet.log.replay.epochs import Epochs, typed
+from fleet.log.replay.epochs import Epochs
 from fleet.log.replay.group_state import (
     AskedCommits,
     ReplayedCommit,
@@ -70,8 +70,7 @@ class Replay:
             return []
         if isinstance(record, Tombstone) and record.type <= 2:
             return self._deleted(record)
-        known = typed(record)
-        return [] if known is None else self._epochs.feed(self._state, known)
+        return self._epochs.feed(self._state, record)
 
     def note_commit(
         self,

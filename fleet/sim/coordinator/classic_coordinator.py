@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from fleet.log import encoding
-from fleet.log.records import GroupMetadata, OffsetCommit, Tombstone, decode
+from fleet.log.records import GroupMetadata, OffsetCommit, Tombstone, decode, record_key
 from fleet.sim.coordinator.classic_group import (
     ClassicGroup,
     ClassicGroupMember,
@@ -97,7 +97,7 @@ class ClassicOffsets:
 
     def _record(self, group: str, topic: str, each: OffsetCommitPartition) -> GroupRecord:
         return GroupRecord(
-            encoding.offset_commit_key(group, topic, each.partition_index),
+            record_key(encoding.OFFSET_COMMIT, group, topic, each.partition_index),
             encoding.offset_commit(
                 each.committed_offset,
                 leader_epoch=each.committed_leader_epoch,
@@ -148,7 +148,7 @@ class ClassicOffsets:
             gone = [each for each, since in left.items() if self._is_expired(group, each[0], since)]
             yield from (self._tombstone(group.group_id, each) for each in gone)
             if len(gone) == len(left) and group.state is ClassicState.EMPTY:
-                yield GroupRecord(encoding.key(encoding.GROUP_METADATA, group.group_id), None)
+                yield GroupRecord(record_key(encoding.GROUP_METADATA, group.group_id), None)
 
     def _is_expired(self, group: ClassicGroup, topic: str, committed: int) -> bool:
         consumer = group.protocol_type == "consumer"
@@ -170,12 +170,12 @@ class ClassicOffsets:
         if group.state is not ClassicState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP, ()
         offsets = [self._tombstone(name, each) for each in self.committed.get(name, {})]
-        group_record = GroupRecord(encoding.key(encoding.GROUP_METADATA, name), None)
+        group_record = GroupRecord(record_key(encoding.GROUP_METADATA, name), None)
         return ErrorCode.NONE, (*offsets, group_record)
 
     @staticmethod
     def _tombstone(group: str, at: tuple[str, int]) -> GroupRecord:
-        return GroupRecord(encoding.offset_commit_key(group, *at), None)
+        return GroupRecord(record_key(encoding.OFFSET_COMMIT, group, *at), None)
 
 
 CLEANUP_KEY = "expire-group-metadata"

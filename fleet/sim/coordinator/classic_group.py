@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from fleet.log import encoding
+from fleet.log.records import record_key
 from fleet.sim.coordinator.requests import (
     ErrorCode,
     GroupRecord,
@@ -432,13 +433,13 @@ class ClassicGroup:
     def empty_record(self) -> GroupRecord:
         """The group as it is written when it is made."""
         return GroupRecord(
-            encoding.key(encoding.GROUP_METADATA, self.group_id),
+            record_key(encoding.GROUP_METADATA, self.group_id),
             encoding.group_metadata(
                 protocol_type="",
                 generation=0,
                 protocol=None,
                 leader=None,
-                current_state_timestamp=self.since,
+                state_timestamp_ms=self.since,
                 members=(),
             ),
         )
@@ -447,13 +448,13 @@ class ClassicGroup:
         self, protocol_type: str, generation: int, members: list[encoding.WrittenMember]
     ) -> GroupRecord:
         return GroupRecord(
-            encoding.key(encoding.GROUP_METADATA, self.group_id),
+            record_key(encoding.GROUP_METADATA, self.group_id),
             encoding.group_metadata(
                 protocol_type=protocol_type,
                 generation=generation,
                 protocol=self.protocol,
                 leader=self.leader,
-                current_state_timestamp=self.since,
+                state_timestamp_ms=self.since,
                 members=members,
             ),
         )

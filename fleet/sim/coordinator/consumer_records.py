@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from fleet.log import encoding
+from fleet.log.records import record_key, uvarint
 from fleet.sim.assignors import Target
 from fleet.sim.coordinator.consumer_group import ConsumerMember, Owned
 
@@ -100,7 +101,7 @@ class TargetValue:
 
     def written(self) -> bytes:
         """The value's bytes."""
-        parts = [b"\0\0", encoding.uvarint(len(self.partitions) + 1)]
+        parts = [b"\0\0", uvarint(len(self.partitions) + 1)]
         for topic, partitions in self.partitions:
             parts += (topic, _ints(partitions), b"\0")
         return b"".join((*parts, b"\0"))
@@ -126,7 +127,7 @@ class CurrentValue:
         """The value's bytes."""
         parts = [struct.pack(">hiib", 0, self.epoch, self.previous_epoch, self.state)]
         for owned in (self.assigned, self.revoking):
-            parts.append(encoding.uvarint(len(owned) + 1))
+            parts.append(uvarint(len(owned) + 1))
             for topic, partitions, epochs in owned:
                 parts += (topic, _ints(partitions), _tagged(_ints(epochs)) if epochs else b"\0")
         return b"".join((*parts, b"\0"))
@@ -198,15 +199,15 @@ def _text(text: str | None) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _key(kind: int, group: str, about: str | None) -> bytes:
-    return encoding.key(kind, group) if about is None else encoding.key(kind, group, about)
+    return record_key(kind, group) if about is None else record_key(kind, group, about)
 
 
 def _texts(texts: Sequence[str]) -> bytes:
-    return encoding.uvarint(len(texts) + 1) + b"".join(map(_text, texts))
+    return uvarint(len(texts) + 1) + b"".join(map(_text, texts))
 
 
 def _ints(values: Sequence[int]) -> bytes:
-    return encoding.uvarint(len(values) + 1) + struct.pack(f">{len(values)}i", *values)
+    return uvarint(len(values) + 1) + struct.pack(f">{len(values)}i", *values)
 
 
 def _tagged(field: bytes) -> bytes:
