@@ -25,6 +25,7 @@ from fleet.log.records import (
     Record,
     Tombstone,
     decode,
+    record_key,
 )
 from tests.conftest import RunningBroker
 from tests.history import making
@@ -233,7 +234,7 @@ def test_offsets_that_are_gone_are_named(broker: RunningBroker, unique: str):
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(20):
-        key, value = making.key(1, "g", "t", 0), making.commit(4, committed=number)
+        key, value = record_key(1, "g", "t", 0), making.commit(4, committed=number)
         producer.produce(topic, value, key=key, partition=0)
     producer.flush(120)
     [future] = admin.delete_records([KafkaPartition(topic, 0, 8)]).values()
@@ -261,7 +262,7 @@ def test_several_partitions_begin_later(broker: RunningBroker, unique: str):
     admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(120)
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(9000):
-        key, value = making.key(1, "g", "t", number % 3), making.commit(4, committed=number)
+        key, value = record_key(1, "g", "t", number % 3), making.commit(4, committed=number)
         producer.produce(topic, value, key=key, partition=number % 3)
     producer.flush(120)
     cuts = [KafkaPartition(topic, 0, 2000), KafkaPartition(topic, 2, 1000)]
