@@ -17,7 +17,6 @@ the end of every struct; unknown tags are skipped by their size (KIP-915). Times
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Final, TypeAlias
 
 from fleet.errors import FleetError
@@ -102,6 +101,10 @@ class Cursor:
         self.at = end
         return self.data[at:end]
 
+    def i16(self) -> int:
+        """int16."""
+        return int.from_bytes(self.raw(2), "big", signed=True)
+
     def uvarint(self) -> int:
         """Unsigned LEB128 of at most five bytes."""
         value = 0
@@ -140,7 +143,7 @@ Read: TypeAlias = Callable[[Cursor], Any]
 def reader(kind: Kind, version: int, *, flexible: bool) -> Read:
     """What reads a field of that kind: a tuple of an array's items, a struct's dictionary."""
     if isinstance(kind, Struct):
-        return _struct_reader(kind, version, flexible=flexible)
+        return _READERS[kind, version, flexible]
     if isinstance(kind, dict):
         ((key, value),) = kind.items()
         pairs = reader([_struct(key=key, value=value)], version, flexible=flexible)
@@ -184,8 +187,21 @@ def _array_reader(of: Kind, version: int, *, flexible: bool) -> Read:
     return lambda data: tuple([item(data) for _ in range(data.count(flexible=flexible))])
 
 
-@cache
-def _struct_reader(kind: Struct, version: int, *, flexible: bool) -> Read:
+class _Readers(dict[tuple[Struct, int, bool], Read]):
+    """What reads a struct of a version, flexible or not; made once. To a task it travels empty."""
+
+    def __missing__(self, key: tuple[Struct, int, bool]) -> Read:
+        made = self[key] = _struct_reader(*key)
+        return made
+
+    def __reduce__(self) -> tuple[type["_Readers"], tuple[()]]:
+        return _Readers, ()
+
+
+_READERS: Final = _Readers()
+
+
+def _struct_reader(kind: Struct, version: int, flexible: bool) -> Read:
     def read_by(each: Field) -> Read:
         return reader(each.kind, version, flexible=flexible)
 
@@ -495,7 +511,7 @@ class Type:
         """What reads a value of a version; Malformed where it is not known."""
         if not 0 <= version <= self.newest:
             raise Malformed(f"{self.name} value version {version}, known up to {self.newest}")
-        return _struct_reader(self.value, version, flexible=version >= self.flexible)
+        return _READERS[self.value, version, version >= self.flexible]
 
 
 _COMMIT: Final = _struct(
@@ -610,15 +626,12 @@ def _assignment(blob: bytes) -> dict[str, Any]:
     return _of_blob(ASSIGNMENT, blob)
 
 
-_i16: Final = reader("i16", 0, flexible=False)
-
-
 def _of_blob(kind: Struct, blob: bytes) -> dict[str, Any]:
     """Of any version: later ones only add fields. {}: the client told nothing."""
     if not blob:
         return {}
     data = Cursor(blob)
-    found: dict[str, Any] = _struct_reader(kind, min(_i16(data), 1), flexible=False)(data)
+    found: dict[str, Any] = _READERS[kind, min(data.i16(), 1), False](data)
     return found
 
 
@@ -633,17 +646,17 @@ def decode(key: bytes | None, value: bytes | None, *, offset: int, timestamp: in
         if key is None:
             raise Malformed("no key")
         data = Cursor(key)
-        kind = _i16(data)
+        kind = data.i16()
         known = TYPES.get(kind)
         if known is None:
             raise Malformed(f"record type {kind} is not known")
-        about = _struct_reader(known.key, 0, flexible=False)(data)
+        about = _READERS[known.key, 0, False](data)
         place = {"offset": offset, "timestamp_ms": timestamp, "type": kind}
         if value is None:
             group, *rest = about.values()
             return Tombstone(**place, group=group, key=tuple(rest))
         data = Cursor(value)
-        fields = known.reads(_i16(data))(data)
+        fields = known.reads(data.i16())(data)
         return known.make(**place, **about, **fields)
     except Malformed as error:
         return Undecoded(
