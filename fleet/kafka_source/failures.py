@@ -38,6 +38,10 @@ class RangeUnread(RuntimeError):
         super().__init__(f"[{condition}] {sentence}")
 
 
+class RangeRefused(RangeUnread):
+    """This login may not read the topic."""
+
+
 class RangeDamaged(RangeUnread):
     """A record batch of the range cannot be read, whoever asks; `after`: where the next begins."""
 

@@ -28,6 +28,7 @@ from fleet.kafka_source.columns import batch_of_pieces, to_stderr
 from fleet.kafka_source.failures import (
     DENIED,
     RangeDamaged,
+    RangeRefused,
     RangeTruncated,
     RangeUnread,
     code_named,
@@ -240,7 +241,7 @@ def _bounds(fetching: BatchFetcher, where: Where) -> tuple[int, int]:
 def _judged(each: Fetched) -> str:
     """Raise what cannot get better; else its words, for a stall's sentence."""
     if each.error in DENIED:
-        raise RangeUnread(f"the brokers refuse: {code_named(each.error)}")
+        raise RangeRefused(f"the brokers refuse: {code_named(each.error)}")
     time.sleep(_AGAIN)
     return code_named(each.error)
 

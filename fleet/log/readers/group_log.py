@@ -2,26 +2,35 @@
 
 Problem: receipts need what the coordinator recorded about one group, from a position on, again
 and again within seconds; the group's records share one partition of an internal topic with
-those of many others. Choice: one Consumer, assigned by hand to that partition, kept and
-reused; other groups' records are dropped by a comparison of key bytes before anything is
-decoded; a repeated read goes on where the last one ended. It never subscribes and never
-commits, so that it leaves no trace in the log it reads. Reads are uncommitted: membership
-records are not transactional, and an open transaction of somebody else must not hide them.
-Cost: a group that has not changed for long is searched for backwards, at worst through its
-whole partition (some 300,000 records a second).
+those of many others. Choice: the range of that partition is read as every other one is
+(`kafka_source.tasks`); other groups' records are dropped by a comparison of key bytes before
+anything is decoded; a repeated read goes on where the last one ended. Nothing is joined or
+committed, so that no trace is left in the log. Reads are uncommitted: membership records are not
+transactional, and an open transaction of somebody else must not hide them. Cost: a group that has
+not changed for long is searched for backwards, at worst through its whole partition (some million
+records a second).
 """
 
 import math
 import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
-
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from typing import Any, Final, NamedTuple
 
 from fleet.clock import Clock
-from fleet.errors import FleetError, Unreachable
-from fleet.kafka_source.failures import DENIED
+from fleet.errors import Unreachable
+from fleet.kafka_source.batch_fetcher import BatchFetcher
+from fleet.kafka_source.bounds import EARLIEST, LATEST
+from fleet.kafka_source.failures import (
+    ABSENT,
+    DENIED,
+    RangeRefused,
+    RangeTruncated,
+    RangeUnread,
+    code_named,
+)
+from fleet.kafka_source.pieces import OffsetRange
+from fleet.kafka_source.tasks import read_ranges
 from fleet.log.records import (
     TOPIC,
     AssignmentEpoch,
@@ -36,31 +45,12 @@ from fleet.log.records import (
 )
 from fleet.system.closing import Closing
 
-READS_ONLY: Final[Mapping[str, Any]] = {
-    "group.id": "fleet-reads-only",  # never joined, never committed with
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "earliest",  # a position that compaction or retention took away
-    "isolation.level": "read_uncommitted",
-    "allow.auto.create.topics": False,
-    "fetch.wait.max.ms": 10,  # the end is reached within 10 ms
-    "log_level": 0,  # what matters is raised
-}
 _BACKWARDS: Final = (2_000, 20_000)
 _COMMITS_KEPT: Final = 21
 """Commits per partition before a position: 20 gaps, for the median gap [27]."""
 _COMMIT_TYPES: Final = (0, 1)
 _GENERATION_TYPE: Final = 2
-_ABSENT: Final = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - librdkafka's own codes are spelled so
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-    }
-)
-_RETRY_PAUSE = 0.2
-T = TypeVar("T")
+_RETRY_PAUSE: Final = 0.2
 
 
 class OutOfTime(Unreachable):
@@ -84,19 +74,17 @@ class GroupLog(Closing):
         isolation: str = "read_uncommitted",
     ) -> None:
         self._address = str(config.get("bootstrap.servers", "?"))
-        self._config = {**config, **READS_ONLY, "isolation.level": isolation}
+        committed = isolation == "read_committed"
+        self._fetcher = BatchFetcher(config, client_id="fleet-group-log", committed=committed)
         self._clock = clock
         self._timeout = timeout
-        self._consumer: Consumer | None = None
         self._partitions = 0
         self._ends = math.inf
         self._seen: tuple[str, int, int, tuple[Record, ...]] | None = None
 
     def close(self) -> None:
-        """Let go of the connection; the next call makes a new one."""
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
+        """Let go of the connections; the next call makes new ones."""
+        self._fetcher.close()
 
     def end_within(self, seconds: float) -> None:
         """From now on all readings together take no longer: OutOfTime is raised then."""
@@ -104,29 +92,25 @@ class GroupLog(Closing):
 
     def partition_of(self, group: str) -> int | None:
         """The group's partition; None while the topic does not exist (no group ever was)."""
-        if not self._partitions:
-            found = self._ask(lambda c, t: c.list_topics(TOPIC, timeout=t)).topics.get(TOPIC)
-            if found is None or found.error is not None:
-                if found is not None and found.error.code() in DENIED:
-                    raise self._denied(found.error)
+        deadline = self._clock.monotonic() + self._timeout
+        while not self._partitions:
+            found = self._fetcher.partitions(TOPIC, self._timeout)
+            if isinstance(found, list):
+                self._partitions = len(found)
+            elif found == ABSENT:
                 return None
-            self._partitions = len(found.partitions)
-        return partition_for(group, self._partitions) if self._partitions else None
+            else:
+                self._wait(found, deadline)
+        return partition_for(group, self._partitions)
 
     def position(self, group: str) -> int:
         """Where the group's partition ends now: the offset of the next record."""
-        return self._bounds(group)[1]
+        return self._offset(group, LATEST)
 
     def position_at(self, group: str, at: float) -> int:
         """The position of the first record written at or after wall time `at`."""
-        partition = self.partition_of(group)
-        if partition is None:
-            return 0
-        wanted = [TopicPartition(TOPIC, partition, int(at * 1000))]
-        found = self._ask(lambda c, t: c.offsets_for_times(wanted, timeout=t))[0]
-        if found.error is not None:
-            raise self._failed(found.error)
-        return int(found.offset) if found.offset >= 0 else self.position(group)
+        found = self._offset(group, int(at * 1000))
+        return found if found >= 0 else self.position(group)
 
     def read(self, group: str, since: int, *, until: int | None = None) -> tuple[Record, ...]:
         """The group's records from position `since` up to `until`, or to the end at this call."""
@@ -148,8 +132,8 @@ class GroupLog(Closing):
         written for its members. With them come the last commits of each partition, against
         which pauses are measured [27]. Empty where the group did not exist.
         """
-        start, end = self._bounds(group)
-        before = min(before, end)
+        start = self._offset(group, EARLIEST)
+        before = min(before, self.position(group))
         for back in _BACKWARDS:
             since = max(start, before - back)
             found = self._last(group, since, before)
@@ -159,20 +143,34 @@ class GroupLog(Closing):
 
     def last_commits(self, group: str) -> tuple[Record, ...]:
         """The last commits of each partition in all of the log, and what deleted them, in order."""
-        return self._last(group, *self._bounds(group))
+        return self._last(group, self._offset(group, EARLIEST), self.position(group))
 
-    # --- the consumer -----------------------------------------------------------------------
+    # --- the reader -------------------------------------------------------------------------
 
-    def _bounds(self, group: str) -> tuple[int, int]:
+    def _offset(self, group: str, at: int) -> int:
+        """Of the group's partition at a time (ms), EARLIEST or LATEST; 0 while there is none."""
         partition = self.partition_of(group)
         if partition is None:
-            return 0, 0
-        where = TopicPartition(TOPIC, partition)
-        try:
-            low, high = self._ask(lambda c, t: c.get_watermark_offsets(where, timeout=t))
-        except _Absent:
-            return 0, 0
-        return int(low), int(high)
+            return 0
+        deadline = self._clock.monotonic() + self._timeout
+        where = (TOPIC, partition)
+        while True:
+            found = self._fetcher.listed({where: at}, self._timeout).get(where)
+            if found is not None and not found.error:
+                return found.offset
+            self._wait(self._fetcher.problem if found is None else found.error, deadline)
+
+    def _wait(self, problem: int | str | None, deadline: float) -> None:
+        """Before asking again: a topic just born has no leader yet, a broker comes back.
+
+        Raises Unreadable where waiting helps nothing, Unreachable at the deadline.
+        """
+        why = code_named(problem) if isinstance(problem, int) else problem
+        if problem in DENIED:
+            raise self._denied(why)
+        if self._clock.monotonic() >= deadline:
+            raise self._unreachable(why or "its leader does not answer")
+        self._clock.sleep(_RETRY_PAUSE)
 
     def _stretch(self, group: str, since: int, until: int) -> tuple[Record, ...]:
         found: list[Record] = []
@@ -190,91 +188,50 @@ class GroupLog(Closing):
             return
         name = group.encode()
         prefix = struct.pack(">h", len(name)) + name
-        consumer = self._open()
-        consumer.assign([TopicPartition(TOPIC, partition, since)])
-        at, deadline = since, self._clock.monotonic() + self._timeout
+        left = self._ends - self._clock.monotonic()
+        pieces = read_ranges(
+            self._fetcher,
+            [OffsetRange(TOPIC, partition, since, until)],
+            read_timeout=max(0.0, min(self._timeout, left)),
+            make=list,
+            gone=lambda *_: [],
+        )
+        at = since
         try:
-            while at < until:
-                if self._clock.monotonic() > self._ends:
-                    raise OutOfTime(
-                        f"partition {partition} of {TOPIC} was read up to offset {at} of {until} "
-                        "in the time there was; `fleet history tail` keeps tables that answer at "
-                        "once"
-                    )
-                reached = self._take(consumer, prefix, until, keep)
-                if reached > at:
-                    at, deadline = reached, self._clock.monotonic() + self._timeout
-                elif self._clock.monotonic() > deadline:
-                    raise Unreachable(
-                        f"partition {partition} of {TOPIC} at {self._address} was read up to "
-                        f"offset {at} of {until}, and no further for {self._timeout:.0f} s; see "
-                        "whether its leader is up, then try again"
-                    )
-        finally:
-            consumer.unassign()  # or it would go on asking the broker 100 times a second
+            for piece in (each for some in pieces for each in some):
+                read = piece.records
+                for row, key in enumerate(read.key_list()):
+                    if key is not None and key[2 : 2 + len(prefix)] == prefix:
+                        place = int(read.offset[row]), int(read.timestamp[row])
+                        keep(_Raw(key, read.value(row), *place))
+                at = int(read.offset[-1]) + 1
+                if self._clock.monotonic() > self._ends and at < until:
+                    raise self._late(partition, at, until)
+        except RangeRefused as error:
+            raise self._denied(error) from error
+        except (RangeUnread, RangeTruncated) as error:
+            if self._clock.monotonic() > self._ends:
+                raise self._late(partition, at, until) from error
+            raise self._unreachable(error) from error
 
-    def _take(
-        self, consumer: Consumer, prefix: bytes, until: int, keep: Callable[["_Raw"], None]
-    ) -> int:
-        """Consume once; the offset up to which everything was read, -1 where nothing came."""
-        reached = -1
-        for message in consumer.consume(num_messages=5_000, timeout=0.01):
-            error, offset = message.error(), message.offset() or 0
-            if error is not None:
-                if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                    continue  # librdkafka looks for a coordinator, which is not needed here
-                failed = self._failed(error)
-                if not isinstance(failed, Unreachable):  # what passes is bounded by the caller
-                    raise failed
-            elif offset < until:
-                key = message.key()
-                if key is not None and key[2 : 2 + len(prefix)] == prefix:
-                    keep(_Raw(key, message.value(), offset, message.timestamp()[1]))
-                offset += 1
-            # Past the end by position, not by the last record: compaction leaves gaps.
-            reached = max(reached, offset)
-            if reached >= until:
-                break
-        return reached
-
-    def _open(self) -> Consumer:
-        if self._consumer is None:
-            self._consumer = Consumer(self._config)
-        return self._consumer
-
-    def _ask(self, question: Callable[[Consumer, float], T]) -> T:
-        """Ask until the timeout: a topic just born has no leader yet, a broker comes back."""
-        deadline = self._clock.monotonic() + self._timeout
-        while True:
-            try:
-                return question(self._open(), self._timeout)
-            except KafkaException as error:
-                failed = self._failed(error.args[0])
-                if not isinstance(failed, Unreachable) or self._clock.monotonic() >= deadline:
-                    raise failed from error
-                self._clock.sleep(_RETRY_PAUSE)
-
-    def _failed(self, error: KafkaError) -> FleetError:
-        if error.code() in DENIED:
-            return self._denied(error)
-        # Of a topic that was there it is librdkafka's word for a broker that is away: no position
-        # 0, and no rebalance that was not counted.
-        if error.code() in _ABSENT and not self._partitions:
-            return _Absent(f"{TOPIC} does not exist at {self._address}")
-        return Unreachable(
-            f"{TOPIC} at {self._address} cannot be read: {error.str()}; see whether the broker "
-            "is up and the address is right"
+    @staticmethod
+    def _late(partition: int, at: int, until: int) -> "OutOfTime":
+        return OutOfTime(
+            f"partition {partition} of {TOPIC} was read up to offset {at} of {until} in the time "
+            "there was; `fleet history tail` keeps tables that answer at once"
         )
 
-    def _denied(self, error: KafkaError) -> Unreadable:
+    def _unreachable(self, why: object) -> Unreachable:
+        return Unreachable(
+            f"{TOPIC} at {self._address} cannot be read: {why}; see whether the broker is up and "
+            "the address is right"
+        )
+
+    def _denied(self, why: object) -> Unreadable:
         return Unreadable(
-            f"{TOPIC} at {self._address} may not be read ({error.str()}); grant Read on that "
+            f"{TOPIC} at {self._address} may not be read ({why}); grant Read on that "
             "topic, or receipts stay unverified"
         )
-
-
-class _Absent(FleetError):
-    """The topic is not there (yet)."""
 
 
 def _is_classic(records: tuple[Record, ...]) -> bool:
