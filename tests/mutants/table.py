@@ -42,7 +42,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.batch.executor:BatchRunner._attempts", "worker/test_failures.py",
         "timeouts > 1", "timeouts > 2"),
     "06-drain-does-not-wait-for-the-batch": (
-        "worker.member.member_state:Drain.is_over", "worker/test_owning.py",
+        "worker.member.membership:is_drained", "worker/test_owning.py",
         "not busy and (not (unsettled and in_time))", "not (unsettled and in_time)"),
     "06-revoke-does-not-wait-for-the-batch": (
         "worker.member.membership:finish", "worker/test_owning.py",
@@ -79,8 +79,8 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "not self._is_gone(row.name)", "False"),
     "14-session-of-any-length": ("config.spec:ClassicWorker", "spec/test_load.py",
         "Field(ge=6.0, le=1800.0)", "Field(ge=6.0)"),
-    "15-fenced-for-ever": ("worker.slot.slot_life:SlotLife.fenced", "worker/test_taking_over.py",
-        "now - self._fenced_at > self._window", "now - self._fenced_at >= 0"),
+    "15-fenced-for-ever": ("worker.slot.slot_life:SlotLife._refused", "worker/test_taking_over.py",
+        "now - before > self._window", "now - before >= 0"),
     "16-leave-by-instance-id-alone": (
         "act.steps.leave_slots:_send_leave", "acting/test_performing.py",
         "(_instance_of(work, s), s.member_id)", "(_instance_of(work, s), '')"),
@@ -227,7 +227,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "self._done", "self._done and (not partitions)"),
     "52-drains-with-records-in-its-hands": (
         "worker.member.membership:Membership._begin_drain", "worker/test_giving_up.py",
-        "then is not Drain.REJOIN", "False"),
+        "then is not Life.REJOINING", "False"),
     "53-store-not-asked-what-was-committed": (
         "worker.offsets.assigning:Assigner.starts", "worker/test_positions.py",
         "self._ask_begun()", "frozenset()"),

@@ -17,11 +17,12 @@ from fleet.sim.coordinator.requests import (
     OffsetCommitTopic,
 )
 from fleet.slots import Phase
-from fleet.worker.member.member_state import Drain, End, Ended
-from fleet.worker.member.membership import Draining
+from fleet.worker.member.member_state import End, Ended
+from fleet.worker.member.membership import Draining, is_drained
 from fleet.worker.member.protocols import FENCED, RETRIED
 from fleet.worker.offsets.assigning import Start, StartPositions
 from fleet.worker.offsets.commit_metadata import Finished, Ownership, commitable
+from fleet.worker.slot.slot_life import Life
 from tests.schedules.simulated_broker import GROUP, Fetch, SimulatedBroker
 from tests.schedules.simulated_group_side import GroupSide, Times
 from tests.schedules.simulated_time import Process
@@ -80,40 +81,39 @@ class SimulatedMember(GroupSide):
 
     def _confirm(self) -> None:
         while self.ended is None and (ours := self._may_join()) is not True:
-            if ours is False or self._draining.then is Drain.CLOSE:
+            if ours is False or self._draining.then is Life.CLOSING:
                 self._close(End.CLOSED, "closed")
             else:
                 self.process.sleep(1.0)
         self._subscribe()
 
-    def drain(self, then: Drain) -> None:
-        """As Membership.drain."""
-        self.state.asked_to_drain |= then is not Drain.REJOIN
+    def become(self, life: Life) -> None:
+        """As Membership.become."""
         if self.ended is not None:
             return
-        if Drain.may_follow(self._draining.then):
-            if self._draining.then is Drain.STILL and then is Drain.CLOSE:
+        if life is Life.LOST:
+            self._lose("aborted")
+            self._close(End.CLOSED, "closed")
+        elif life is Life.SERVING:
+            self.state.asked_to_drain = False
+            self._draining.take_back()
+            self._work()
+        else:
+            self.state.asked_to_drain |= life is not Life.REJOINING
+            self._begin_drain(life)
+
+    def _begin_drain(self, then: Life) -> None:
+        if self._draining.then is not Life.CLOSING:
+            if self._draining.then is Life.STILL and then is Life.CLOSING:
                 self._close(End.CLOSED, "closed")
                 return
             self._draining.begin(then, self.process.monotonic())
-            if then is Drain.STILL and self.hand is None:
+            if then is Life.STILL and self.hand is None:
                 self.state.phase = Phase.CLOSED
-        if self.state.joined_at is None and then is Drain.CLOSE:
+        if self.state.joined_at is None and then is Life.CLOSING:
             self._close(End.CLOSED, "closed")
             return
         self._work()
-
-    def go_on(self) -> None:
-        """As Membership.go_on."""
-        self.state.asked_to_drain = False
-        self._draining.take_back()
-        self._work()
-
-    def abort(self) -> None:
-        """Stop at once; what runs is void."""
-        if self.ended is None:
-            self._lose("aborted")
-            self._close(End.CLOSED, "closed")
 
     # --- partitions ---------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class SimulatedMember(GroupSide):
     def _work(self) -> None:
         """Whatever is due now."""
         if self.ended is not None or not self._joined:
-            unread = {Drain.CLOSE, Drain.HOLD, Drain.GO_ON}
+            unread = {Life.CLOSING, Life.HOLDING, Life.SERVING}
             if self.ended is None and self._draining.then in unread and not self.hand:
                 self._drained()
             return
@@ -181,7 +181,7 @@ class SimulatedMember(GroupSide):
             return
         if self._revoke_by is not None:
             unsettled = bool(self._chosen.waiting(()))
-            if Drain.is_over(busy=False, unsettled=unsettled, in_time=now < self._revoke_by):
+            if is_drained(busy=False, unsettled=unsettled, in_time=now < self._revoke_by):
                 self._lose("revoked")
                 self._join()
             else:
@@ -197,22 +197,22 @@ class SimulatedMember(GroupSide):
 
     def _drained(self) -> None:
         then = self._draining.then
-        if then is Drain.CLOSE:
+        if then is Life.CLOSING:
             self._close(End.CLOSED, "closed")
-        elif then is Drain.HOLD and self.state.phase is not Phase.DRAINED:
+        elif then is Life.HOLDING and self.state.phase is not Phase.DRAINED:
             self.state.phase = Phase.DRAINED
             self._changed()
-        elif then is Drain.STILL and self.state.phase is not Phase.CLOSED:
+        elif then is Life.STILL and self.state.phase is not Phase.CLOSED:
             self.state.phase = Phase.CLOSED
             self._changed()
-        elif then is Drain.REJOIN:
+        elif then is Life.REJOINING:
             self._leave()
             self._lose("revoked")
             self._draining.end()
             self.member_id = ""
             self.state.phase = Phase.JOINING
             self._later(0.02, self._enter)
-        elif then is Drain.GO_ON:
+        elif then is Life.SERVING:
             self._draining.end()
             self._rewind()
             self._work()

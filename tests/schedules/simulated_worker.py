@@ -15,7 +15,7 @@ from fleet.worker.member.member_state import End
 from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
 from fleet.worker.slot.slot_holder import GateOfHolder
 from fleet.worker.slot.slot_lease import HeldSlot, SlotWatcher
-from fleet.worker.slot.slot_life import Do, HolderLook, Last, LastAct, SlotLife
+from fleet.worker.slot.slot_life import HolderLook, LastAct, SlotLife
 from tests.schedules.simulated_broker import GROUP, SimulatedBroker
 from tests.schedules.simulated_group_side import Times
 from tests.schedules.simulated_member import SimulatedMember
@@ -278,16 +278,13 @@ class Tenure:
                 worker.events.log(str(error))
         while True:
             ended = self._one_membership()
-            cured, now = True, worker.process.monotonic()
-            if ended.how is End.FENCED:
-                ours = self._is_ours()
-                last = self.life.fenced(ended, ours=ours, now=now, cured=cured)
-                if last.do is Last.JOIN_AGAIN:
-                    worker.events.log(str(last.said))
-                    continue
-            else:
-                last = self.life.ended(ended, lost=self.held.lost, cured=cured)
-            return self._end(last)
+            ours = self._is_ours() if ended.how is End.FENCED else None
+            now = worker.process.monotonic()
+            last = self.life.ended(ended, lost=self.held.lost, ours=ours, now=now, cured=True)
+            assert last is not None
+            if last.again is None:
+                return self._end(last)
+            worker.events.log(last.again)
 
     def _is_ours(self) -> bool | None:
         """As SlotHolder has it."""
@@ -336,42 +333,39 @@ class Tenure:
                 self._wake.ring()
             worker.see()
         watcher = worker.watcher
-        look = HolderLook(
-            gate=watcher.gate,
-            phase=state.phase,
-            stored=self.held.slot.phase,
-            joined_at=state.joined_at,
-            all_drained=all_drained(watcher.gate, watcher.slots, watcher.dead()),
-            ending=worker.ending,
-            lost=self.held.lost is not None,
+        told = self.life.look(
+            HolderLook(
+                gate=watcher.gate,
+                phase=state.phase,
+                stored=self.held.slot.phase,
+                joined_at=state.joined_at,
+                all_drained=all_drained(watcher.gate, watcher.slots, watcher.dead()),
+                ending=worker.ending,
+                lost=self.held.lost is not None,
+            )
         )
-        for each in self.life.look(look):
-            if each.why is not None:
-                worker.events.log(f"slot {self.held.slot.number}: draining: {each.why}")
-            match each.do:
-                case Do.ABORT:
-                    member.abort()
-                case Do.DRAIN:
-                    assert each.then is not None
-                    member.drain(each.then)
-                case Do.GO_ON:
-                    member.go_on()
-                case Do.REJOINED:
-                    try:
-                        self._gate.take_back_rejoin()
-                    except Unreachable as error:
-                        worker.events.log_rarely(str(error))
-                    watcher.forget()
+        if told is None:
+            return
+        if told.why is not None:
+            worker.events.log(f"slot {self.held.slot.number}: draining: {told.why}")
+        if not told.rejoined:
+            member.become(told.life)
+            return
+        try:
+            self._gate.take_back_rejoin()
+        except Unreachable as error:
+            worker.events.log_rarely(str(error))
+        watcher.forget()
 
     def _end(self, last: LastAct) -> tuple[int, str] | None:
         self._stopped = True
         self._wake.ring()
         worker = self.worker
-        if last.do is Last.ABANDON:
+        if not last.ours:
             assert last.exit is not None
             return 1, last.exit
         try:
-            if last.do is Last.SHUT:
+            if last.shut:
                 self._gate.shut()
             with self._mutex:
                 ours = self.held.give_up(clean=last.clean, closed=last.closed, gone=last.gone)

@@ -13,6 +13,7 @@ import pytest
 
 from fleet.log.records import decode
 from fleet.log.replay.causes import Replay
+from fleet.worker.slot.slot_life import Life
 from tests.schedules.schedule import (
     KINDS,
     MANAGER,
@@ -111,11 +112,12 @@ def test_what_is_called_off_is_processed_once(monkeypatch: pytest.MonkeyPatch) -
     """I6: also where a batch is in hand, which is then committed before anything is read."""
     held = []
 
-    def go_on(member: SimulatedMember, real=SimulatedMember.go_on) -> None:
-        held.append(member.hand)
-        real(member)
+    def become(member: SimulatedMember, life: Life, real=SimulatedMember.become) -> None:
+        if life is Life.SERVING:
+            held.append(member.hand)
+        real(member, life)
 
-    monkeypatch.setattr(SimulatedMember, "go_on", go_on)
+    monkeypatch.setattr(SimulatedMember, "become", become)
     for seed in range(40):
         quiet = replace(drawn(seed, most=SMALL), static=True, change="none", faults=())
         assert CalledOff(quiet).broken is None

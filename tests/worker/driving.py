@@ -22,10 +22,10 @@ from fleet.slots.sqlite import SqliteStore
 from fleet.worker.batch.poison_search import DeadLetters
 from fleet.worker.member import membership
 from fleet.worker.member.losses import QuarantinedPartitions
-from fleet.worker.member.member_state import Drain
 from fleet.worker.member.membership import Nudging
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.slot import membership_setup
+from fleet.worker.slot.slot_life import Life
 from tests.support import spark_stand_in
 from tests.support.batch_parts import connected, events_of, runner_of
 from tests.support.declared import group_spec, settings_of
@@ -166,11 +166,11 @@ class Driven:
 
     def drain(self) -> None:
         """As a handover does, without waiting."""
-        self.member.drain(Drain.CLOSE)
+        self.member.become(Life.CLOSING)
 
     def end(self) -> None:
         self.may_end.set()
-        self.member.abort()
+        self.member.become(Life.LOST)
         if self.member._thread.ident is not None:
             assert self.member.join(20)
         self.runner.stop()

@@ -18,7 +18,7 @@ from fleet.slots import Gate, Phase
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.canary_note import CanaryNote
 from fleet.worker.member import membership as members
-from fleet.worker.member.member_state import BackingOff, Drain, MembershipOptions
+from fleet.worker.member.member_state import BackingOff, MembershipOptions
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.offsets.assigning import Assigner
@@ -26,6 +26,7 @@ from fleet.worker.slot.holder_tools import HolderTools
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
+from fleet.worker.slot.slot_life import Life
 from tests.support.batch_parts import events_of
 from tests.support.declared import settings_of
 
@@ -168,12 +169,12 @@ def test_a_drain_is_told_when_it_is_asked_for(place: Place, monkeypatch: pytest.
     assert place.reporter.status()["phase"] == "draining"
     assert holder._lease.renew()
     assert place.store.slots("orders")[0].phase is Phase.DRAINING
-    membership.go_on()
+    membership.become(Life.SERVING)
     assert place.reporter.status()["phase"] == "joining"
-    membership.drain(Drain.REJOIN)
+    membership.become(Life.REJOINING)
     assert place.reporter.status()["phase"] == "joining", "it stays"
     holder._lease.abandon()
-    membership.abort()
+    membership.become(Life.LOST)
     go.set()
     assert membership.join(10)
 

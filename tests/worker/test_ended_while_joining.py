@@ -9,7 +9,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.model import TopicPartition
-from fleet.worker.member.member_state import Drain, End
+from fleet.worker.member.member_state import End
+from fleet.worker.slot.slot_life import Life
 from tests.support.memory_kafka import MemoryKafka
 from tests.support.waiting import until
 from tests.worker.driving import Drive, Driven
@@ -28,7 +29,7 @@ def test_what_it_is_given_while_it_closes_is_given_back(
     joining = drive(assignor=assignor)
     joining.until(lambda: bool(kafka.done), "the join, with nothing yet")
     asked = kafka.asked
-    joining.member.drain(Drain.CLOSE)
+    joining.member.become(Life.CLOSING)
     assert joining.member.join(20), "it asks until its patience is over"
     ended = joining.member.ended
     assert ended is not None
@@ -44,7 +45,7 @@ def test_who_is_to_end_before_it_subscribed_does_not_join(
 ) -> None:
     """A dynamic member would cost two rebalances, the gate being open or not."""
     asked = Driven(kafka, tmp_path, monkeypatch)
-    asked.member.drain(Drain.CLOSE)
+    asked.member.become(Life.CLOSING)
     asked.member.start()
     assert asked.member.join(20)
     ended = asked.member.ended
@@ -64,7 +65,7 @@ def test_a_slot_of_another_worker_is_not_joined(
     joining.member.start()
     if answer is None:
         assert not joining.member.join(1.5), "it waits"
-        joining.member.drain(Drain.CLOSE)
+        joining.member.become(Life.CLOSING)
     assert joining.member.join(20)
     joining.end()
     assert joining.member.ended is not None
@@ -80,9 +81,9 @@ def test_who_is_to_end_while_it_leaves_to_join_again_ends(
     joined = drive(*PARTS)
     joined.until(lambda: bool(joined.member.state.partitions), "its partitions")
     joined.confirmed = confirmed
-    joined.member.drain(Drain.REJOIN)
+    joined.member.become(Life.REJOINING)
     joined.until(lambda: not joined.member.state.partitions, "its leave")
-    joined.member.drain(Drain.CLOSE)
+    joined.member.become(Life.CLOSING)
     assert joined.member.join(20)
     assert joined.member.ended is not None
     assert joined.member.ended.how is End.CLOSED

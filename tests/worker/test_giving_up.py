@@ -8,7 +8,7 @@ import time
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.member.member_state import Drain
+from fleet.worker.slot.slot_life import Life
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import Drive, Driven
 
@@ -32,13 +32,13 @@ def trickles(driven: Driven, tp: TopicPartition) -> None:
     assert len(driven.contexts) == 1
 
 
-@pytest.mark.parametrize("then", [Drain.CLOSE, Drain.HOLD])
-def test_a_drain_processes_what_trickled_in(kafka, drive: Drive, then: Drain):
+@pytest.mark.parametrize("then", [Life.CLOSING, Life.HOLDING])
+def test_a_drain_processes_what_trickled_in(kafka, drive: Drive, then: Life):
     """Fault: it waits until the rebalance is over and another one's batch is done."""
     driven = resting(drive, kafka, batch=LONG)
     trickles(driven, P[0])
-    driven.member.drain(then)
-    if then is Drain.HOLD:
+    driven.member.become(then)
+    if then is Life.HOLDING:
         driven.until(lambda: driven.member.state.phase == "drained", "the drain")
     else:
         driven.until(lambda: driven.member.ended is not None, "the end")
@@ -51,7 +51,7 @@ def test_one_more_batch_is_all(kafka, drive: Drive):
     driven = resting(drive, kafka, batch=LONG)
     trickles(driven, P[0])
     driven.may_end.clear()
-    driven.member.drain(Drain.HOLD)
+    driven.member.become(Life.HOLDING)
     driven.until(lambda: len(driven.contexts) == 2, "the last batch")
     kafka.produce(P[0], b"later")
     driven.turns(8)

@@ -18,10 +18,10 @@ from fleet.clock import SystemClock
 from fleet.slots import Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.member.losses import QuarantinedPartitions
-from fleet.worker.member.member_state import Drain
 from fleet.worker.member.membership import VARIABLE, Membership, Nudging
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.slot.membership_setup import membership_of
+from fleet.worker.slot.slot_life import Life
 from tests.conftest import RunningBroker
 from tests.support.batch_parts import connected, events_of, runner_of
 from tests.support.declared import group_spec, settings_of
@@ -63,7 +63,7 @@ class Crew:
         """In one request."""
         gone = {number: self.members.pop(number) for number in numbers}
         for member in gone.values():
-            member.drain(Drain.CLOSE)
+            member.become(Life.CLOSING)
         assert all(member.join(20) for member in gone.values())
         named = [
             LeavingMember(instance_id=f"{self.group}-{n}", member_id=str(m.state.member_id))
@@ -86,7 +86,7 @@ class Crew:
 
     def end(self) -> None:
         for member in self.members.values():
-            member.abort()
+            member.become(Life.LOST)
         for member in self.members.values():
             member.join(20)
         for runner in self._runners:

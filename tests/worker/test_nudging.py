@@ -9,9 +9,9 @@ from fleet.clock import ManualClock
 from fleet.errors import ConfigError
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot
-from fleet.worker.member.member_state import Drain
 from fleet.worker.member.membership import LONGEST, MOST, PAUSE, STILL, Nudging, wanted
 from fleet.worker.slot.slot_holder import TAKER_JOINS, SeenChanges
+from fleet.worker.slot.slot_life import Life
 from tests.support.batch_parts import events_of
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import CLOCK, Drive, Driven
@@ -122,7 +122,7 @@ def test_not_while_it_drains(kafka: MemoryKafka, member: Driven):
     member.joining = True
     member.member.hear("a change", CLOCK.monotonic())
     member.until(lambda: len(kafka.subscribed) == 2, "two of them")
-    member.member.drain(Drain.HOLD)
+    member.member.become(Life.HOLDING)
     member.turns()
     kafka.subscribed.clear()
     member.turns(100)

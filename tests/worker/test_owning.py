@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.member.member_state import Drain, MemberState
+from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.membership import Draining
+from fleet.worker.slot.slot_life import Life
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import QUICK, Drive, Driven
 
@@ -73,21 +74,21 @@ def test_a_batch_is_in_hand_until_it_is_committed(kafka, drive: Drive, reading: 
 
 
 @BOTH
-@pytest.mark.parametrize("then", [Drain.CLOSE, Drain.HOLD, Drain.REJOIN])
-def test_a_drain_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: str, then: Drain):
+@pytest.mark.parametrize("then", [Life.CLOSING, Life.HOLDING, Life.REJOINING])
+def test_a_drain_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: str, then: Life):
     """Fault: it closes, or says that it is drained, while Spark still writes."""
     driven = working(drive, P[0], reading=reading)
-    driven.member.drain(then)
+    driven.member.become(then)
     driven.turns(8)
     assert driven.member.state.phase == "draining"
     assert all(kind not in {"close", "unassign"} for kind, _ in kafka.done)
     driven.may_end.set()
-    if then is Drain.CLOSE:
+    if then is Life.CLOSING:
         driven.until(lambda: driven.member.ended is not None, "the end")
         assert driven.member.ended is not None
         assert driven.member.ended.clean
         assert before(kafka, "close") == {P[0]: 3}
-    elif then is Drain.HOLD:
+    elif then is Life.HOLDING:
         driven.until(lambda: driven.member.state.phase == "drained", "the drain")
         assert kafka.committed(P[0])[-1] == 3
     else:
@@ -99,9 +100,9 @@ def test_a_drain_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: str, 
 def test_a_leave_that_is_taken_back_keeps_the_batch_in_hand(kafka, drive: Drive, reading: str):
     """Fault: its records are read again at once, and what it writes is written twice."""
     driven = working(drive, P[0], reading=reading)
-    driven.member.drain(Drain.HOLD)
+    driven.member.become(Life.HOLDING)
     driven.turns(8)
-    driven.member.go_on()
+    driven.member.become(Life.SERVING)
     kafka.produce(P[0], b"late")
     driven.turns(8)
     meanwhile = driven.member.state.phase
@@ -115,8 +116,8 @@ def test_a_leave_that_is_taken_back_keeps_the_batch_in_hand(kafka, drive: Drive,
 def test_what_is_asked_after_a_leave_was_taken_back_holds(kafka, drive: Drive):
     """Fault: it goes on where it is to close, since its batch was in hand at both times."""
     driven = working(drive, P[0])
-    driven.member.drain(Drain.HOLD)
-    driven.member.go_on()
+    driven.member.become(Life.HOLDING)
+    driven.member.become(Life.SERVING)
     driven.drain()
     driven.turns(8)
     assert driven.member.state.phase == "draining"
@@ -129,11 +130,11 @@ def test_what_is_asked_after_a_leave_was_taken_back_holds(kafka, drive: Drive):
 def test_a_batch_has_its_time_again_once_a_leave_was_taken_back():
     """Fault: it is cut short for a leave that nobody asks for, or for the one before."""
     draining = Draining(MemberState(), timeout=30.0)
-    draining.begin(Drain.HOLD, 0.0)
+    draining.begin(Life.HOLDING, 0.0)
     assert draining.late(30.0)
     draining.take_back()
     assert not draining.late(100.0)
-    assert draining.begin(Drain.CLOSE, 100.0)
+    assert draining.begin(Life.CLOSING, 100.0)
     assert not draining.late(129.0)
     assert draining.late(130.0)
 

@@ -16,11 +16,12 @@ from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Slot
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.canary_note import CanaryNote
-from fleet.worker.member.member_state import Drain, End, Ended
+from fleet.worker.member.member_state import End, Ended
 from fleet.worker.member.membership import Membership, Nudging
 from fleet.worker.slot.membership_setup import membership_of
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
+from fleet.worker.slot.slot_life import Life
 from tests.support.seen_groups import member_seen
 from tests.worker.holder import CLASSIC, CONSUMER, Parts
 
@@ -170,21 +171,26 @@ def test_what_is_asked_of_the_holder(new):
     holder = scene.take()
     token = holder._lease.slot.token
     scene.watcher.look()
-    assert holder._ask() is None
+    assert asked(scene, holder) is None
     scene.ask(rejoin={0: token - 1}, handover={0: Handover(token=token - 1, revision="r2")})
-    assert holder._ask() is None, "asked of the holder before us"
+    assert asked(scene, holder) is None, "asked of the holder before us"
     scene.ask(rejoin={0: token})
-    assert holder._ask() == ("rejoin", token)
+    assert asked(scene, holder) == ("rejoin", token)
     scene.ask(handover={0: Handover(token=token, revision="r2")})
-    assert holder._ask() == ("handover", token)
+    assert asked(scene, holder) == ("handover", token)
     scene.ask(quarantined=frozenset({0}))
-    assert holder._ask() == ("slot closed", None)
+    assert asked(scene, holder) == ("slot closed", None)
     scene.ask(quarantined=frozenset(), open=frozenset())
-    assert holder._ask() == ("slot closed", None)
+    assert asked(scene, holder) == ("slot closed", None)
     scene.ask(open=frozenset({0}), leaving=frozenset({0}))
-    assert holder._ask() == ("leave", None)
+    assert asked(scene, holder) == ("leave", None)
     scene.stop.set()
-    assert holder._ask() == ("end", None)
+    assert asked(scene, holder) == ("end", None)
+
+
+def asked(scene: Scene, holder: SlotHolder) -> tuple[str, int | None] | None:
+    """As its next tick would see it."""
+    return holder._life.asked(scene.watcher.gate, ending=scene.stop.is_set())
 
 
 def unstarted(scene: Scene, holder: SlotHolder) -> Membership:
@@ -234,17 +240,17 @@ def test_who_lost_its_slot_stops_at_once(new):
     membership._commands.serve(0.0)
     assert membership._done
     told = holder._after(Ended(how=End.CLOSED, sentence="closed", clean=True))
-    assert told == (1, "slot 0 has another holder or token: stopped, batch void")
+    assert told.exit == ("slot 0 has another holder or token: stopped, batch void")
     assert scene.slot().holder == "x"
 
 
-@pytest.mark.parametrize("then", [Drain.CLOSE, Drain.HOLD])
+@pytest.mark.parametrize("then", [Life.CLOSING, Life.HOLDING])
 def test_what_is_asked_during_a_rejoin_is_not_forgotten(new, then):
     """A member that drains in order to rejoin is told to end, or to leave: nobody asks it twice."""
     scene = new()
     membership = unstarted(scene, scene.take())
-    membership.drain(Drain.REJOIN)
-    membership.drain(then)
+    membership.become(Life.REJOINING)
+    membership.become(then)
     membership._commands.serve(0.0)
     assert membership._draining.then is then
 
@@ -296,7 +302,7 @@ def test_what_ended_a_worker_is_told_though_the_store_is_silent(new, monkeypatch
     lock = silenced(scene)
     told = holder._after(Ended(how=End.FATAL, sentence="no assignor in common (23)", clean=True))
     lock.execute("ROLLBACK")
-    assert told == (1, "no assignor in common (23)")
+    assert told.exit == ("no assignor in common (23)")
     assert scene.slot().holder == "w"
 
 
@@ -318,13 +324,12 @@ def test_fenced_once_it_joins_again(new):
     """It may be librdkafka fencing itself; twice within the session timeout it is another [15]."""
     scene = new()
     holder = scene.take()
-    assert holder._after_fencing(FENCED) is None
+    assert holder._after(FENCED).again
     scene.clock.sleep(181.0)
-    assert holder._after_fencing(FENCED) is None, "a session timeout later it is the first again"
+    assert holder._after(FENCED).again, "a session timeout later it is the first again"
     scene.clock.sleep(179.0)
-    ended = holder._after_fencing(FENCED)
-    assert ended is not None
-    assert "another process uses the instance id g-0" in ended[1]
+    ended = holder._after(FENCED)
+    assert "another process uses the instance id g-0" in str(ended.exit)
     assert scene.store.gate("g").quarantined == {0}
     assert scene.slot().holder is None
 
@@ -334,17 +339,14 @@ def test_fenced_by_its_successor_it_stops(new):
     scene = new()
     holder = scene.take()
     scene.lose()
-    assert holder._after_fencing(FENCED) == (
-        1,
-        "slot 0 has another holder (82): stopped, batch void",
-    )
+    assert holder._after(FENCED).exit == "slot 0 has another holder (82): stopped, batch void"
     assert (scene.slot().holder, scene.store.gate("g").quarantined) == ("x", frozenset())
 
 
-@pytest.mark.parametrize("after", [SlotHolder._after_fencing, SlotHolder._after_refusal])
+@pytest.mark.parametrize("after", [FENCED, REFUSED], ids=["82", "111"])
 def test_refused_while_the_store_is_silent_it_waits_for_it(new, monkeypatch, after):
     """Its slot may be another's by now: whoever joins on a guess throws its successor out [15]."""
-    scene = new(CONSUMER if after is SlotHolder._after_refusal else CLASSIC)
+    scene = new(CONSUMER if after is REFUSED else CLASSIC)
     holder = scene.take()
     asked = []
 
@@ -360,9 +362,8 @@ def test_refused_while_the_store_is_silent_it_waits_for_it(new, monkeypatch, aft
 
     monkeypatch.setattr(scene.store, "renew", silent)
     monkeypatch.setattr(scene.stop, "wait", wait)
-    ended = after(holder, FENCED if after is SlotHolder._after_fencing else REFUSED)
-    assert ended is not None
-    assert "slot 0 has another holder" in ended[1]
+    ended = holder._after(after)
+    assert "slot 0 has another holder" in str(ended.exit)
     assert len(asked) == 3
     assert (scene.slot().holder, scene.left) == ("x", [])
 
@@ -377,8 +378,8 @@ def test_asked_to_end_while_the_store_is_silent_it_claims_nothing(new, monkeypat
         raise Unreachable("nobody answers")
 
     monkeypatch.setattr(scene.store, "renew", silent)
-    ended = holder._after_fencing(FENCED)
-    assert ended == (1, "asked to end while nobody tells whose slot 0 is (82)")
+    ended = holder._after(FENCED)
+    assert ended.exit == "asked to end while nobody tells whose slot 0 is (82)"
 
 
 def test_refused_once_it_frees_the_id_and_joins_again(new):
@@ -387,12 +388,11 @@ def test_refused_once_it_frees_the_id_and_joins_again(new):
     scene.held(member_id="m")
     holder = scene.take()
     scene.left.clear()
-    assert holder._after_refusal(REFUSED) is None
+    assert holder._after(REFUSED).again
     assert scene.left == [("g-0", "m")]
     scene.clock.sleep(30.0)
-    ended = holder._after_refusal(REFUSED)
-    assert ended is not None
-    assert "refuses g-0 (111)" in ended[1]
+    ended = holder._after(REFUSED)
+    assert "refuses g-0 (111)" in str(ended.exit)
     assert (scene.slot().holder, scene.slot().clean) == (None, False)
 
 
@@ -403,9 +403,8 @@ def test_a_foreign_holder_closes_the_slot(new):
     holder = scene.take()
     scene.refusal = "82"
     scene.member = member_seen("m9", instance_id="g-0", client_id="somebody", host="/10.0.0.9")
-    ended = holder._after_refusal(REFUSED)
-    assert ended is not None
-    assert "the process somebody at /10.0.0.9" in ended[1]
+    ended = holder._after(REFUSED)
+    assert "the process somebody at /10.0.0.9" in str(ended.exit)
     assert scene.store.gate("g").quarantined == {0}
 
 

@@ -143,38 +143,6 @@ class MemberState:
         return now - self.moved_at < stalled
 
 
-class Drain(StrEnum):
-    """What follows once the batch in hand is committed."""
-
-    CLOSE = "close"
-    """Handover or end: close the consumer; static members send no LeaveGroup."""
-    HOLD = "hold"
-    """Leave together: stay a member, paused, until told to close or to go on."""
-    STILL = "still"
-    """Poll no more, heartbeat on: whom the batched leave removes must not join again."""
-    REJOIN = "rejoin"
-    """Leave and join again once: one forced rebalance."""
-    GO_ON = "go on"
-    """The leave was taken back: read again."""
-
-    @staticmethod
-    def may_follow(before: "Drain | None") -> bool:
-        """Whether a drain that goes on so may be told otherwise: a close is the end, whereas a
-        rejoin that is due yet gives way to whatever is asked since.
-        """
-        return before is not Drain.CLOSE
-
-    @staticmethod
-    def is_over(*, busy: bool, unsettled: bool, in_time: bool) -> bool:
-        """Whether a member that drains has nothing left to commit, whatever follows.
-
-        busy: a batch runs, or its commit is due. unsettled: a chosen position is not committed
-        yet, which a successor would choose anew, skipping what came meanwhile [42]; it is waited
-        for as long as a drain may take (in_time).
-        """
-        return not busy and not (unsettled and in_time)
-
-
 class End(StrEnum):
     """How a membership ended."""
 

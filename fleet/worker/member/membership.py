@@ -28,7 +28,6 @@ from fleet.worker.events import Events, names
 from fleet.worker.member.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses, Marked
 from fleet.worker.member.member_state import (
     BackingOff,
-    Drain,
     End,
     Ended,
     MembershipOptions,
@@ -37,6 +36,7 @@ from fleet.worker.member.member_state import (
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol, end_of, verdict
 from fleet.worker.offsets.assigning import Assigner, TopicWatch, look_around
+from fleet.worker.slot.slot_life import Life
 
 # Errors that the client tells of beside its answers: one ends the worker, weather is told.
 #
@@ -104,11 +104,8 @@ class ClientErrors:
         )
 
 
-# What other threads ask of the one that owns the consumer: posted here, run there [1].
-
-
 class Commands:
-    """A queue of calls."""
+    """A queue of what other threads ask of the one that owns the consumer, and runs it [1]."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -128,27 +125,36 @@ class Commands:
 
 # What a member is asked to drain for, for how long, and what becomes of an ask that is taken back.
 #
-# Problem: a leave may be called off while the batch in hand runs. Whoever reads on from what is
-# committed then reads that batch's records again, cuts them with what came meanwhile, and gives a
-# sink a range that it does not know: a clean change processes twice. Choice: an ask that is taken
-# back is a drain like the others, which ends in reading again: the batch in hand is committed
-# first, and takes the time that it takes. Cost: nothing is read ahead of that commit.
+# A leave may be called off while the batch in hand runs. Whoever reads on from what is committed
+# then reads that batch's records again, cuts them with what came meanwhile, and gives a sink a
+# range that it does not know. So an ask that is taken back is a drain like the others, which ends
+# in reading again (SERVING). Cost: nothing is read ahead of that commit.
+
+
+def is_drained(*, busy: bool, unsettled: bool, in_time: bool) -> bool:
+    """Whether a member that drains has nothing left to commit, whatever follows.
+
+    busy: a batch runs, or its commit is due. unsettled: a chosen position is not committed yet,
+    which a successor would choose anew, skipping what came meanwhile [42]; it is waited for as
+    long as a drain may take (in_time).
+    """
+    return not busy and not (unsettled and in_time)
 
 
 class Draining:
     """Of one membership; used on its thread. timeout: seconds that a batch in hand may take."""
 
     def __init__(self, state: MemberState, *, timeout: float) -> None:
-        self.then: Drain | None = None
+        self.then: Life | None = None
         """What follows; None: it reads."""
         self._state = state
         self._timeout = timeout
         self._by = 0.0
         self._before = state.phase
 
-    def begin(self, then: Drain, now: float) -> bool:
+    def begin(self, then: Life, now: float) -> bool:
         """It is asked for, at this monotonic time; whether nothing was until now."""
-        begins = self.then in {None, Drain.GO_ON}
+        begins = self.then in {None, Life.SERVING}
         if begins:
             self._by = now + self._timeout
             self._before, self._state.phase = self._state.phase, Phase.DRAINING
@@ -157,20 +163,20 @@ class Draining:
 
     def take_back(self) -> None:
         """A leave is asked for no more. It proves nothing: who was joining is so again [22]."""
-        if self.then in {Drain.HOLD, Drain.STILL}:
-            self.then, self._state.phase = Drain.GO_ON, self._before
+        if self.then in {Life.HOLDING, Life.STILL}:
+            self.then, self._state.phase = Life.SERVING, self._before
 
     def late(self, now: float) -> bool:
         """Whether the batch in hand has had its time."""
-        return self.then is not Drain.GO_ON and now >= self._by
+        return self.then is not Life.SERVING and now >= self._by
 
     def over(self, now: float, *, busy: bool, unsettled: bool) -> bool:
-        """See `Drain.is_over`."""
-        return Drain.is_over(busy=busy, unsettled=unsettled, in_time=now < self._by)
+        """Whether nothing is left to commit."""
+        return is_drained(busy=busy, unsettled=unsettled, in_time=now < self._by)
 
     def end(self) -> None:
         """Read again, unless more was asked while the member left to join again."""
-        if self.then in {Drain.REJOIN, Drain.GO_ON}:
+        if self.then in {Life.REJOINING, Life.SERVING}:
             self.then = None
 
 
@@ -454,18 +460,20 @@ class Membership:
         """Build the consumer and join when `open_at` has come."""
         self._thread.start()
 
-    def drain(self, then: Drain) -> None:
-        """Read no more, finish the batch in hand, commit, then `then`. Repeating it is harmless.
+    def become(self, life: Life) -> None:
+        """Read no more, finish the batch in hand, commit, then be this. Repeating it is harmless.
 
-        Told at once: the thread may hear of it only when a broker answers again.
+        SERVING takes HOLDING back. LOST: at once, committing nothing. A drain is told others at
+        once: the thread may hear of it only when a broker answers again.
         """
-        self.state.asked_to_drain |= then is not Drain.REJOIN
-        self._commands.put(lambda: self._begin_drain(then))
-
-    def go_on(self) -> None:
-        """Take a HOLD back: read again, once the batch in hand is committed."""
-        self.state.asked_to_drain = False
-        self._commands.put(self._draining.take_back)
+        if life is Life.LOST:
+            self._commands.put(self._abort)
+        elif life is Life.SERVING:
+            self.state.asked_to_drain = False
+            self._commands.put(self._draining.take_back)
+        else:
+            self.state.asked_to_drain |= life is not Life.REJOINING
+            self._commands.put(lambda: self._begin_drain(life))
 
     def lift(self, tps: frozenset[TopicPartition]) -> None:
         """Read quarantined partitions again."""
@@ -475,10 +483,6 @@ class Membership:
         """The group changes from this monotonic time on: hear of it at once, where that goes."""
         if (nudging := self._nudging) is not None:
             self._commands.put(lambda: nudging.begin(why, at))
-
-    def abort(self) -> None:
-        """Stop at once: commit nothing, the batch in hand is void."""
-        self._commands.put(self._abort)
 
     def spare(self) -> None:
         """Say that the batch in hand is not what ends this worker."""
@@ -577,7 +581,7 @@ class Membership:
 
     def _subscribe(self) -> None:
         while not self._done and (ours := self._terms.may_join()) is not True:
-            self._done = ours is False or self._draining.then is Drain.CLOSE
+            self._done = ours is False or self._draining.then is Life.CLOSING
             self._serve(1.0)
         if self._done:
             return
@@ -598,7 +602,7 @@ class Membership:
         self.state.in_hand = self._pipeline.busy
         self._commands.serve(0.0)
         self._errors.check()
-        if self._draining.then is Drain.STILL and not self._pipeline.busy:
+        if self._draining.then is Life.STILL and not self._pipeline.busy:
             self.state.phase = Phase.CLOSED
             self._commands.serve(_STILL)
             return
@@ -611,7 +615,7 @@ class Membership:
                 self._losses.find_leaders()
                 self._stalled = self._losses.fetches.stalled(self._reading.silent)
                 if self._stalled is not None:
-                    self._begin_drain(Drain.CLOSE)
+                    self._begin_drain(Life.CLOSING)
             self._losses.restart()
         still, busy = self._pause_and_resume(), self._pipeline.busy
         if busy and not still:
@@ -620,7 +624,7 @@ class Membership:
         for error, tp, _ in self._reading.take(self._consumer, timeout=waits):
             self._on_message_error(error, tp)
         self._commands.serve(0.0)  # what was asked for meanwhile
-        if still and (self._pipeline.busy or self._draining.then in {None, Drain.HOLD}):
+        if still and (self._pipeline.busy or self._draining.then in {None, Life.HOLDING}):
             self._commands.serve(_STILL)
         self._errors.check()
         if self._done:
@@ -659,15 +663,15 @@ class Membership:
 
     # --- draining --------------------------------------------------------------------------
 
-    def _begin_drain(self, then: Drain) -> None:
+    def _begin_drain(self, then: Life) -> None:
         before = self._draining.then
-        if Drain.may_follow(before) and not self._done:
-            self._done = before is Drain.STILL and then is Drain.CLOSE  # not one poll more
+        if before is not Life.CLOSING and not self._done:  # a rejoin that is due yet gives way
+            self._done = before is Life.STILL and then is Life.CLOSING  # not one poll more
             if self._draining.begin(then, self._clock.monotonic()):
-                if then is not Drain.REJOIN:
+                if then is not Life.REJOINING:
                     self._begin_last()
                 self._spare()
-        if self.state.joined_at is None and then is Drain.CLOSE:
+        if self.state.joined_at is None and then is Life.CLOSING:
             self._done = True  # not even subscribed
 
     def _spare(self) -> None:
@@ -696,13 +700,13 @@ class Membership:
         if not self._draining.over(now, busy=busy, unsettled=unsettled):
             return
         match self._draining.then:
-            case Drain.CLOSE:
+            case Life.CLOSING:
                 self._done = True
-            case Drain.HOLD:
+            case Life.HOLDING:
                 self.state.phase = Phase.DRAINED
-            case Drain.REJOIN:
+            case Life.REJOINING:
                 self._rejoin()
-            case Drain.GO_ON:
+            case Life.SERVING:
                 self._draining.end()
                 self._pipeline.rewind(sorted(self.state.partitions))
 

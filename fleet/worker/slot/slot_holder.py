@@ -22,13 +22,13 @@ from fleet.slots.transitions import alone
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events
 from fleet.worker.member.losses import QuarantinedPartitions
-from fleet.worker.member.member_state import End, Ended, MemberState
+from fleet.worker.member.member_state import End, Ended
 from fleet.worker.member.membership import Membership, Nudging
 from fleet.worker.slot.holder_tools import HolderTools
 from fleet.worker.slot.leave_completion import ForeignHolder, Former, all_drained
 from fleet.worker.slot.membership_setup import membership_of, orphans_of, session_timeout
 from fleet.worker.slot.slot_lease import SlotLease
-from fleet.worker.slot.slot_life import Asked, Do, HolderLook, Instruction, Last, LastAct, SlotLife
+from fleet.worker.slot.slot_life import HolderLook, LastAct, SlotLife
 
 # What a holder sees in gate and slots of a change of its group's membership.
 #
@@ -343,18 +343,9 @@ class SlotHolder:
         tools = self._tools
         tools.runner.identity = replace(tools.runner.identity, slot=self._number)
         try:
-            while True:
-                ended = self._one_membership()
-                if ended.how is End.FENCED:
-                    verdict = self._after_fencing(ended)
-                elif ended.how is End.UNRELEASED:
-                    verdict = self._after_refusal(ended)
-                elif (again := self._life.stalled(ended, lost=self._lease.lost)) is not None:
-                    verdict = self._end(again)
-                else:
-                    return self._after(ended)
-                if verdict is not None:
-                    return verdict
+            while (last := self._after(self._one_membership())).again is not None:
+                tools.events.log(last.again)
+            return None if last.exit is None else (1, last.exit)
         finally:
             self._orphans.end()
             tools.runner.identity = replace(tools.runner.identity, slot=None)
@@ -442,39 +433,27 @@ class SlotHolder:
 
     def _answer(self, membership: Membership) -> None:
         """Begin what the gate (or a signal) asks for now; take back what it asks no more."""
-        for told in self._life.look(self._look(membership.state)):
-            self._carry_out(told, membership)
-
-    def _look(self, state: MemberState) -> HolderLook:
-        watcher = self._tools.watcher
-        return HolderLook(
-            gate=watcher.gate,
-            phase=state.phase,
-            stored=self._lease.slot.phase,
-            joined_at=state.joined_at,
-            all_drained=all_drained(watcher.gate, watcher.slots, watcher.dead()),
-            ending=self._tools.stop.is_set(),
-            lost=self._lease.lost is not None,
+        tools, watcher, state = self._tools, self._tools.watcher, membership.state
+        told = self._life.look(
+            HolderLook(
+                gate=watcher.gate,
+                phase=state.phase,
+                stored=self._lease.slot.phase,
+                joined_at=state.joined_at,
+                all_drained=all_drained(watcher.gate, watcher.slots, watcher.dead()),
+                ending=tools.stop.is_set(),
+                lost=self._lease.lost is not None,
+            )
         )
-
-    def _carry_out(self, told: Instruction, membership: Membership) -> None:
+        if told is None:
+            return
         if told.why is not None:
-            self._tools.events.log(f"draining: {told.why}")
-            self._tools.events.emit("drain", why=told.why)
-        match told.do:
-            case Do.ABORT:
-                membership.abort()
-            case Do.DRAIN:
-                assert told.then is not None
-                membership.drain(told.then)
-            case Do.GO_ON:
-                membership.go_on()
-            case Do.REJOINED:
-                self._take_back_rejoin()
-
-    def _ask(self) -> Asked | None:
-        """What is asked of this slot's holder, most urgent first."""
-        return self._life.asked(self._tools.watcher.gate, ending=self._tools.stop.is_set())
+            tools.events.log(f"draining: {told.why}")
+            tools.events.emit("drain", why=told.why)
+        if told.rejoined:
+            self._take_back_rejoin()
+        else:
+            membership.become(told.life)
 
     def _ask_for_rebalance(self) -> None:
         with contextlib.suppress(Unreachable):
@@ -488,22 +467,47 @@ class SlotHolder:
 
     # --- its end ---------------------------------------------------------------------------
 
-    def _after(self, ended: Ended) -> tuple[int, str] | None:
-        tools = self._tools
-        lost = self._lease.lost
-        if ended.how is not End.FATAL or lost is not None:
-            tools.canary.end()
-        last = self._life.ended(ended, lost=lost, cured=self._cured)
+    def _after(self, ended: Ended) -> LastAct:
+        """Do with the slot what follows this end; told as it came to be."""
+        lost, refused = self._lease.lost, ended.how in {End.FENCED, End.UNRELEASED}
+        ours, now = self._is_ours() if refused else None, self._tools.clock.monotonic()
+        last = self._life.ended(ended, lost=lost, ours=ours, now=now, cured=self._cured)
+        if last is None:
+            try:
+                last = self._life.freed(self._free(), ended.sentence)
+            except ForeignHolder as error:
+                last = self._life.foreign(str(error), clean=ended.clean and self._cured)
+        if last.again is not None:
+            return last
+        if not refused and (last.exit is None or not last.ours):
+            self._tools.canary.end()
+        if last.exit is not None and last.ours:
+            self._error(last.exit)
+        return self._end(last, ended)
+
+    def _end(self, last: LastAct, ended: Ended) -> LastAct:
+        tools, kept = self._tools, False
+        try:
+            if not last.ours:
+                self._lease.abandon()
+                self._leave_nobody_behind()
+                return last
+            if last.shut:
+                self._gate.shut()
+            kept = self._lease.release(clean=last.clean, closed=last.closed, gone=last.gone)
+        except FleetError as error:
+            if last.exit is None:
+                raise
+            self._lease.abandon()  # the store's error is not what it ends with
+            tools.events.log(f"slot {self._number} is left to its lease: {error}")
         if last.exit is not None:
-            if last.do is Last.RELEASE:
-                self._error(last.exit)
-            return self._end(last)
-        if not self._lease.release(clean=last.clean, closed=last.closed, gone=last.gone):
-            return 1, f"slot {self._number} was taken while it was drained: stopped"
+            return last
+        if not kept:
+            return LastAct(exit=f"slot {self._number} was taken while it was drained: stopped")
         tools.watcher.released(self._lease.slot, handed=last.handed)
         tools.events.log(f"released slot {self._number}{'' if ended.clean else ', not clean'}")
         tools.events.emit("released", slot=self._number, clean=ended.clean, closed=last.closed)
-        return None
+        return last
 
     def _is_ours(self) -> bool | None:
         """Whether the slot names us, which alone lets us join again; a silent store is waited for
@@ -517,45 +521,6 @@ class SlotHolder:
             if self._tools.stop.wait(_SILENCE):
                 return None
         return ours
-
-    def _after_fencing(self, ended: Ended) -> tuple[int, str] | None:
-        ours, now = self._is_ours(), self._tools.clock.monotonic()
-        return self._end(self._life.fenced(ended, ours=ours, now=now, cured=self._cured))
-
-    def _after_refusal(self, ended: Ended) -> tuple[int, str] | None:
-        ours, now = self._is_ours(), self._tools.clock.monotonic()
-        last = self._life.refused(ours=ours, now=now)
-        if last.do is Last.FREE:
-            try:
-                last = self._life.freed(self._free(), ended.sentence)
-            except ForeignHolder as error:
-                last = self._life.foreign(str(error), clean=ended.clean and self._cured)
-            if last.do is Last.RELEASE and last.exit is not None:
-                self._error(last.exit)
-        return self._end(last)
-
-    def _end(self, last: LastAct) -> tuple[int, str] | None:
-        """Do with the slot what is told; what the worker ends with, None: join once more."""
-        if last.exit is None:
-            assert last.said is not None
-            self._tools.events.log(last.said)
-            return None
-        if last.do is Last.SHUT:
-            self._error(last.exit)
-        try:
-            match last.do:
-                case Last.ABANDON:
-                    self._lease.abandon()
-                    self._leave_nobody_behind()
-                case Last.SHUT:
-                    self._gate.shut()
-                    self._lease.release(clean=last.clean)
-                case _:
-                    self._lease.release(clean=last.clean, gone=last.gone)
-        except FleetError as error:  # not what it ends with
-            self._lease.abandon()
-            self._tools.events.log(f"slot {self._number} is left to its lease: {error}")
-        return 1, last.exit
 
     def _error(self, sentence: str) -> None:
         if self._membership is not None:

@@ -1,13 +1,12 @@
-"""What a slot's holder does next: one state machine, events in and instructions out.
+"""A slot's life on one page: what is seen, and the state → the next state, and what is done.
 
 Problem: a holder is asked for several things (hand over, leave with others, rejoin, end), may
 lose its slot, its membership or both, and which of them wins decides whether two processes ever
 use one instance id; decided between threads, that is tried only as far as threads happen to meet.
 Choice: everything is decided here, of what was seen at one look, without a thread, a clock or a
-request; `SlotHolder` carries out what it is told and tells what came of it, and the simulation
-(tests/schedules) does the same on simulated time. What may follow what stands in one table; a move
-that is not in it is a defect of ours, and raises with the story. Cost: what the store or the
-coordinator answers comes back as an event of its own.
+request; `SlotHolder` carries it out and tells what came of it. What may follow what is one table;
+a move that is not in it is a defect of ours, and raises with the story. Cost: what the store or
+the coordinator answers comes back as an argument of its own.
 """
 
 from collections.abc import Mapping
@@ -16,154 +15,78 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from fleet.slots import Gate, Phase
-from fleet.worker.member.member_state import Drain, End, Ended
+from fleet.worker.member.member_state import End, Ended
 
 
-class Ask(StrEnum):
-    """What gate or process ask of a holder, most urgent first."""
+class Life(StrEnum):
+    """What a tenure is at, and what its member is told to be."""
 
+    SERVING = "serving"
+    """A member, or about to be one: reads and commits. As told: read again."""
+    HOLDING = "holding"
+    """Leaves with others: drained, it stays a member until all are, and closes then."""
+    STILL = "still"
+    """Told only, to a dynamic member in place of its close, which would be a leave of its own:
+    poll no more, heartbeat on. Whom the batched leave removes must not join again."""
+    REJOINING = "rejoining"
+    """Drains, leaves and joins again: one forced rebalance. Then it takes the ask back."""
+    CLOSING = "closing"
+    """Drains, closes (a static member sends no LeaveGroup) and gives the slot up. An ask that is
+    taken back comes too late."""
+    LOST = "lost"
+    """The slot is somebody else's: stop at once, commit nothing."""
+    OVER = "over"
+    """Nothing is held."""
+
+
+class Seen(StrEnum):
+    """What a look may show, most urgent first; what is asked goes by what it is told as."""
+
+    LOST = "lost"
     END = "end"
     LEAVE = "leave"
     SLOT_CLOSED = "slot closed"
     HANDOVER = "handover"
     REJOIN = "rejoin"
+    NOTHING = "asked no more"
+    ENDED = "its membership has ended"
+    BEGINS = "a membership begins"
 
 
-class Asked(NamedTuple):
-    """An ask, and the token of whom it is asked where it names one."""
-
-    what: Ask
-    token: int | None
-
-
-def asked_of(gate: Gate, number: int, token: int, *, ending: bool) -> Asked | None:
-    """What is asked of the slot's holder with this token. ending: its process was told to end."""
-    if ending:
-        return Asked(Ask.END, None)
-    if number in gate.leaving:
-        return Asked(Ask.LEAVE, None)
-    if number not in gate.open or number in gate.quarantined:
-        return Asked(Ask.SLOT_CLOSED, None)
-    pin = gate.handover.get(number)
-    if pin is not None and pin.token == token:
-        return Asked(Ask.HANDOVER, token)
-    if gate.rejoin.get(number) == token:
-        return Asked(Ask.REJOIN, token)
-    return None
-
-
-class Life(StrEnum):
-    """What a tenure is at.
-
-    SERVING: a member, or about to be one.
-      action: renew, read, commit
-      transitions: asked to leave with others => HOLDING; asked to rejoin => REJOINING; asked to
-        go (end, slot closed, handover) => CLOSING; the store shows another holder => LOST
-    HOLDING: drains, stays a member, and closes with the others that leave.
-      action: once all are drained, close (a dynamic member: poll no more)
-      transitions: asked no more => SERVING; asked otherwise => REJOINING or CLOSING; another
-        holder => LOST
-    REJOINING: drains, leaves and joins again.
-      action: once it has joined again, take the ask back
-      transitions: asked no more => SERVING; asked otherwise => HOLDING or CLOSING; another
-        holder => LOST
-    CLOSING: drains, closes, and gives the slot up.
-      action: none; an ask that was taken back comes too late
-      transitions: asked otherwise => HOLDING or REJOINING, which changes nothing any more for
-        the member; another holder => LOST
-    LOST: the slot is somebody else's.
-      action: stop at once, commit nothing
-      transitions: its membership has ended => OVER
-    OVER: nothing is held; whatever the state was, an ended membership leads here, unless it joins
-      once more => SERVING.
-      action: none
-      transitions: none
-    """
-
-    SERVING = "serving"
-    HOLDING = "holding"
-    REJOINING = "rejoining"
-    CLOSING = "closing"
-    LOST = "lost"
-    OVER = "over"
-
-
-_BEGINS: Final[Mapping[Ask, Life]] = {
-    Ask.END: Life.CLOSING,
-    Ask.LEAVE: Life.HOLDING,
-    Ask.SLOT_CLOSED: Life.CLOSING,
-    Ask.HANDOVER: Life.CLOSING,
-    Ask.REJOIN: Life.REJOINING,
+_HELD: Final = (Life.SERVING, Life.HOLDING, Life.REJOINING, Life.CLOSING)
+TABLE: Final[Mapping[Seen, Mapping[Life, Life]]] = {
+    Seen.LOST: dict.fromkeys((*_HELD, Life.LOST), Life.LOST),
+    Seen.END: dict.fromkeys(_HELD, Life.CLOSING),
+    Seen.LEAVE: dict.fromkeys(_HELD, Life.HOLDING),
+    Seen.SLOT_CLOSED: dict.fromkeys(_HELD, Life.CLOSING),
+    Seen.HANDOVER: dict.fromkeys(_HELD, Life.CLOSING),
+    Seen.REJOIN: dict.fromkeys(_HELD, Life.REJOINING),
+    Seen.NOTHING: {**dict.fromkeys(_HELD, Life.SERVING), Life.CLOSING: Life.CLOSING},
+    Seen.ENDED: dict.fromkeys((*_HELD, Life.LOST), Life.OVER),
+    Seen.BEGINS: dict.fromkeys(_HELD, Life.SERVING),  # the first, or once more
 }
-_ASKABLE: Final = (Life.SERVING, Life.HOLDING, Life.REJOINING, Life.CLOSING)
-_STAYS: Final = (Life.SERVING, Life.REJOINING)
-"""Nothing is asked that ends a tenure."""
-MOVES: Final[frozenset[tuple[Life, Life]]] = frozenset(
-    {
-        *((before, after) for before in _ASKABLE for after in _BEGINS.values()),
-        *((before, Life.LOST) for before in (*_ASKABLE, Life.LOST)),
-        *((before, Life.OVER) for before in (*_ASKABLE, Life.LOST)),
-        (Life.SERVING, Life.SERVING),
-        (Life.HOLDING, Life.SERVING),
-        (Life.REJOINING, Life.SERVING),
-        (Life.CLOSING, Life.SERVING),  # fenced or refused meanwhile: it joins once more
-    }
-)
-"""Which state may follow which."""
+"""What is seen → the state before → the state after."""
 
 
 class IllegalLife(Exception):
     """A defect: a holder was to make a move that there is not."""
 
 
-class Do(StrEnum):
-    """What is to be carried out now."""
+class Asked(NamedTuple):
+    """An ask, and the token of whom it is asked where it names one."""
 
-    ABORT = "abort"
-    """Stop the membership, commit nothing."""
-    DRAIN = "drain"
-    GO_ON = "go on"
-    """What was drained for is asked no more: read again."""
-    REJOINED = "rejoined"
-    """Take the ask to rejoin back: it is done."""
+    what: Seen
+    token: int | None = None
 
 
 class Instruction(NamedTuple):
-    """One thing to do; DRAIN: what follows it, and why where that is news."""
+    """What is to be done now: the member is to be this (LOST: stop at once)."""
 
-    do: Do
-    then: Drain | None = None
-    why: Ask | None = None
-
-
-class Last(StrEnum):
-    """What is to be done with the slot, now that its membership has ended."""
-
-    RELEASE = "release"
-    ABANDON = "abandon"
-    """Leave it alone: it is somebody else's."""
-    JOIN_AGAIN = "join again"
-    FREE = "free"
-    """Make the coordinator forget the instance id's former member; then `freed`, `foreign`."""
-    SHUT = "shut"
-    """Close the slot for everybody, then release it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastAct:
-    """The end of a membership; exit: why the worker ends with it, None where it goes on."""
-
-    do: Last
-    exit: str | None = None
-    clean: bool = False
-    closed: bool = False
-    """Released for a batched leave: its member is to be removed yet."""
-    gone: bool = False
-    """Its member left with its close."""
-    handed: bool = False
-    """It was handed over: this worker does not take it back."""
-    said: str | None = None
-    """For people, where nothing ends."""
+    life: Life
+    why: Seen | None = None
+    """Where it is news."""
+    rejoined: bool = False
+    """Nothing of that: the ask to rejoin is taken back, since it is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +107,27 @@ class HolderLook:
     """Whether the store shows another holder."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastAct:
+    """What the end of a membership leads to: the slot is released, if nothing else is said."""
+
+    again: str | None = None
+    """The slot is kept, and the member joins once more: why, for people."""
+    exit: str | None = None
+    """Why the worker ends with it; None: it goes on as a standby."""
+    ours: bool = True
+    """False: the slot is somebody else's, and left alone."""
+    shut: bool = False
+    """It is closed for everybody first: a foreign process uses its instance id [15]."""
+    clean: bool = False
+    closed: bool = False
+    """Released for a batched leave: its member is to be removed yet."""
+    gone: bool = False
+    """Its member left with its close."""
+    handed: bool = False
+    """It was handed over: this worker does not take it back."""
+
+
 class SlotLife:
     """One tenure of one slot, from its taking to its end; pure."""
 
@@ -201,142 +145,124 @@ class SlotLife:
         self._joined_before: float | None = None
         self._fenced_at: float | None = None
         self._freed_at: float | None = None
-        self._again = False
+        self._freed_twice = False
         self._story: list[str] = []
 
     def begins(self) -> None:
         """A membership begins: nothing is asked of it yet."""
-        self._move(Life.SERVING, "a membership begins")
+        self._move(Seen.BEGINS)
         self._began = None
 
     def asked(self, gate: Gate, *, ending: bool) -> Asked | None:
-        """What is asked of this holder now."""
-        return asked_of(gate, self._number, self._token, ending=ending)
+        """What is asked of this holder now. ending: its process was told to end."""
+        number, token = self._number, self._token
+        if ending:
+            return Asked(Seen.END)
+        if number in gate.leaving:
+            return Asked(Seen.LEAVE)
+        if number not in gate.open or number in gate.quarantined:
+            return Asked(Seen.SLOT_CLOSED)
+        pin = gate.handover.get(number)
+        if pin is not None and pin.token == token:
+            return Asked(Seen.HANDOVER, token)
+        return Asked(Seen.REJOIN, token) if gate.rejoin.get(number) == token else None
 
-    # --- while its membership lasts ---------------------------------------------------------
-
-    def look(self, seen: HolderLook) -> tuple[Instruction, ...]:
+    def look(self, seen: HolderLook) -> Instruction | None:
         """Begin what is asked now, take back what is asked no more."""
         if seen.lost:
-            self._move(Life.LOST, "the store shows another holder")
-            return (Instruction(Do.ABORT),)
-        asked = self.asked(seen.gate, ending=seen.ending)
+            return Instruction(self._move(Seen.LOST))
+        before, asked = self.state, self.asked(seen.gate, ending=seen.ending)
         if asked is None:
-            return self._asked_nothing()
-        told: list[Instruction] = []
+            if self._move(Seen.NOTHING) is Life.SERVING:
+                self._began = None
+            return Instruction(Life.SERVING) if before is Life.HOLDING else None
         if asked != self._began:
-            self._move(_BEGINS[asked.what], f"asked: {asked.what}")
             self._began, self._joined_before = asked, seen.joined_at
-            then = {Ask.LEAVE: Drain.HOLD, Ask.REJOIN: Drain.REJOIN}.get(asked.what, Drain.CLOSE)
-            told.append(Instruction(Do.DRAIN, then, asked.what))
-        if asked.what is Ask.LEAVE and seen.phase is Phase.DRAINED and seen.stored is seen.phase:
-            if seen.all_drained:
-                # A dynamic member's close is a leave of its own: it waits for the one for all.
-                then = Drain.CLOSE if self._static else Drain.STILL
-                told.append(Instruction(Do.DRAIN, then))
-        elif asked.what is Ask.REJOIN and seen.joined_at != self._joined_before:
-            told.append(Instruction(Do.REJOINED))
-        return tuple(told)
+            return Instruction(self._move(asked.what), asked.what)
+        drained = seen.all_drained and seen.phase is seen.stored is Phase.DRAINED
+        if before is Life.HOLDING and drained:
+            return Instruction(Life.CLOSING if self._static else Life.STILL)
+        if before is Life.REJOINING and seen.joined_at != self._joined_before:
+            return Instruction(before, rejoined=True)
+        return None
 
-    def _asked_nothing(self) -> tuple[Instruction, ...]:
-        before = self.state
-        if before not in {Life.HOLDING, Life.REJOINING}:
-            return ()
-        self._move(Life.SERVING, "asked no more")
-        self._began = None
-        return (Instruction(Do.GO_ON),) if before is Life.HOLDING else ()
+    def ended(
+        self, end: Ended, *, lost: str | None, ours: bool | None, now: float, cured: bool
+    ) -> LastAct | None:
+        """What follows a membership; None: free the instance id, then `freed` or `foreign`.
 
-    # --- once it has ended -----------------------------------------------------------------
-
-    def ended(self, end: Ended, *, lost: str | None, cured: bool) -> LastAct:
-        """What an end that is no refusal leads to. lost: why the slot is not ours any more.
-
-        cured: nothing of a former holder runs any more, as far as we can see to it.
+        lost: why the slot is not ours any more. ours: of a refused member whether the store, asked
+        since, names us still; None: asked to end before it told. now: monotonic. cured: nothing of
+        a former holder runs any more, as far as we can see to it.
         """
-        self._move(Life.OVER, f"its membership has ended: {end.how}")
-        if lost is not None:
-            return LastAct(do=Last.ABANDON, exit=f"{lost}: stopped, batch void")
         # A dynamic member id is nobody's after its close: no leave shall be sent for it.
         gone, clean = not self._static, end.clean and cured
+        if end.how is End.FENCED or end.how is End.UNRELEASED:
+            return self._refused(end, ours=ours, now=now, clean=clean)
+        stays = lost is None and self.state in {Life.SERVING, Life.REJOINING}
+        if end.how is End.STALLED and stays:  # else it goes anyway
+            return LastAct(again=end.sentence)
+        self._move(Seen.ENDED)
+        if lost is not None:
+            return LastAct(ours=False, exit=f"{lost}: stopped, batch void")
         if end.how is End.FATAL:
-            return LastAct(do=Last.RELEASE, exit=end.sentence, clean=clean, gone=gone)
+            return LastAct(exit=end.sentence, clean=clean, gone=gone)
         why = self._began.what if self._began is not None else None
-        return LastAct(
-            do=Last.RELEASE,
-            clean=clean,
-            closed=why is Ask.LEAVE,
-            gone=gone,
-            handed=why is Ask.HANDOVER,
-        )
+        closed, handed = why is Seen.LEAVE, why is Seen.HANDOVER
+        return LastAct(clean=clean, closed=closed, gone=gone, handed=handed)
 
-    def stalled(self, end: Ended, *, lost: str | None) -> LastAct | None:
-        """A member that has to begin with a new consumer; None: it ended for another reason, or
-        goes anyway.
-        """
-        if end.how is not End.STALLED or lost is not None or self.state not in _STAYS:
-            return None
-        return LastAct(do=Last.JOIN_AGAIN, said=end.sentence)
-
-    def fenced(self, end: Ended, *, ours: bool | None, now: float, cured: bool) -> LastAct:
+    def _refused(self, end: Ended, *, ours: bool | None, now: float, clean: bool) -> LastAct | None:
         """82: once it may be librdkafka fencing itself; twice it is another process [15].
 
-        ours: whether the store, asked since, names us still; None: asked to end before it told.
-        now: monotonic.
+        111: the instance id is freed, once; refused again, the worker ends [10].
         """
+        number, code = self._number, 82 if end.how is End.FENCED else 111
         if not ours:
-            return self._others(82, ours, ": stopped, batch void")
-        if self._fenced_at is None or now - self._fenced_at > self._window:
-            self._fenced_at = now
-            said = f"fenced (82) while slot {self._number} is ours: joining once more"
-            return LastAct(do=Last.JOIN_AGAIN, said=said)
+            self._move(Seen.ENDED)
+            if ours is None:
+                why = f"asked to end while nobody tells whose slot {number} is ({code})"
+            else:
+                void = ", batch void" if end.how is End.FENCED else ""
+                why = f"slot {number} has another holder ({code}): stopped{void}"
+            return LastAct(ours=False, exit=why)
+        if end.how is End.UNRELEASED:
+            before, self._freed_at = self._freed_at, now
+            self._freed_twice = before is not None and now - before <= self._window
+            return None
+        before, self._fenced_at = self._fenced_at, now
+        if before is None or now - before > self._window:
+            return LastAct(again=f"fenced (82) while slot {number} is ours: joining once more")
         sentence = (
             f"another process uses the instance id {self._instance_id} (82 twice within "
-            f"{self._window:g} s): slot {self._number} is closed; find that process, then open it"
+            f"{self._window:g} s): slot {number} is closed; find that process, then open it"
         )
-        return self.foreign(sentence, clean=end.clean and cured)
-
-    def refused(self, *, ours: bool | None, now: float) -> LastAct:
-        """111: free the instance id and join once more; refused again, the worker ends [10]."""
-        if not ours:
-            return self._others(111, ours, ": stopped")
-        self._again = self._freed_at is not None and now - self._freed_at <= self._window
-        self._freed_at = now
-        return LastAct(do=Last.FREE)
+        return self.foreign(sentence, clean=clean)
 
     def freed(self, why: str | None, sentence: str) -> LastAct:
-        """What follows FREE. why: why the id is not free; sentence: the refusal's."""
-        if why is None and not self._again:
+        """Somebody tried to free the id. why: it is not; sentence: the refusal's."""
+        if why is None and not self._freed_twice:
             said = f"refused (111) while slot {self._number} is ours: joining once more"
-            return LastAct(do=Last.JOIN_AGAIN, said=said)
-        self._move(Life.OVER, "refused again")
+            return LastAct(again=said)
+        self._move(Seen.ENDED)
         return LastAct(  # not clean: the next taker has to free it as well
-            do=Last.RELEASE,
-            exit=(
-                f"the coordinator refuses {self._instance_id} (111), since it believes that its "
-                f"former member lives, for {self._window:g} s at most: {why or sentence}"
-            ),
+            exit=f"the coordinator refuses {self._instance_id} (111), since it believes that its "
+            f"former member lives, for {self._window:g} s at most: {why or sentence}"
         )
 
     def foreign(self, sentence: str, *, clean: bool) -> LastAct:
         """A foreign process has our instance id [15]."""
-        self._move(Life.OVER, "a foreign process has its instance id")
-        return LastAct(do=Last.SHUT, exit=sentence, clean=clean)
+        self._move(Seen.ENDED)
+        return LastAct(shut=True, exit=sentence, clean=clean)
 
-    def _others(self, code: int, ours: bool | None, rest: str) -> LastAct:
-        self._move(Life.OVER, f"refused ({code}), and the store does not name it")
-        if ours is None:
-            sentence = f"asked to end while nobody tells whose slot {self._number} is ({code})"
-        else:
-            sentence = f"slot {self._number} has another holder ({code}){rest}"
-        return LastAct(do=Last.ABANDON, exit=sentence)
-
-    def _move(self, after: Life, why: str) -> None:
-        if (self.state, after) not in MOVES:
+    def _move(self, seen: Seen) -> Life:
+        after = TABLE[seen].get(self.state)
+        if after is None:
             told = "\n  ".join(self._story)
             raise IllegalLife(
-                f"the holder of slot {self._number} is {self.state} and cannot be {after} "
-                f"({why}); what led there:\n  {told}"
+                f"the holder of slot {self._number} is {self.state}, where there is no "
+                f"'{seen}'; what led there:\n  {told}"
             )
         if after is not self.state:
-            self._story.append(f"{why}: {self.state} => {after}")
+            self._story.append(f"{seen}: {self.state} => {after}")
             self.state = after
+        return after
