@@ -14,10 +14,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClassicWorker, Worker
+from fleet.kafka_source.login import References, references
+from fleet.security import client_config
 
 # What a job logs, in its worker's log.
 #
@@ -110,6 +115,11 @@ class Events:
         with contextlib.suppress(*_UNTOLD):
             self._write(line, self._path)
 
+    def tell_odd(self, odd: Any) -> None:
+        """A field of a record that Spark is given otherwise (`fleet.kafka_source.columns.Odd`)."""
+        self.log_rarely(str(odd), key=f"odd {odd.field}")
+        self.emit("odd", **odd._asdict())
+
     def _write(self, line: str, path: str) -> None:
         if path == _STDOUT:
             with self._lock:
@@ -131,3 +141,58 @@ class _Rarely(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Pass one line on."""
         self._events.log_rarely(f"librdkafka: {record.getMessage()[:300]}", key="librdkafka")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """What every part of one worker's process works with."""
+
+    settings: WorkerSettings
+    """They declare a worker."""
+    name: str
+    clock: Clock
+    events: Events
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set once the process is told to end."""
+    secrets: frozenset[str] = frozenset()
+    """To be blotted out of what a job or a library says."""
+
+    @property
+    def group(self) -> str:
+        """Its group's name."""
+        return self.settings.group.group
+
+    @property
+    def worker(self) -> Worker:
+        """The `worker` section."""
+        worker = self.settings.group.worker
+        assert worker is not None
+        return worker
+
+    @property
+    def lease(self) -> float:
+        """Seconds."""
+        return self.settings.group.runtime.lease
+
+    @property
+    def is_static(self) -> bool:
+        """Whether its members have instance ids (KIP-345)."""
+        return self.worker.membership == "static"
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds that a member may be silent."""
+        return self.worker.session_timeout if isinstance(self.worker, ClassicWorker) else 60.0
+
+    @property
+    def login(self) -> References:
+        """Where a client's options are found; it holds no secret."""
+        return references(self.settings.cluster, self.settings.bootstrap_servers)
+
+    @property
+    def client(self) -> dict[str, Any]:
+        """Client options of that login, with the secrets that it refers to.
+
+        Raises ConfigError where one is missing.
+        """
+        return client_config(self.settings.cluster, self.settings.bootstrap_servers, os.environ)

@@ -7,9 +7,18 @@ digest; it is looked at where brokers refuse the login, and only then. Cost: a c
 certificate is still good goes on with that until its brokers refuse it.
 """
 
+import contextlib
 import hashlib
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
 
+from pydantic import BaseModel
+
+from fleet.config.references import refers
+from fleet.config.settings import WorkerSettings
 from fleet.kafka_source.login import References
 
 
@@ -43,3 +52,43 @@ def _digest(file: Path) -> str | None:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:
         return None
+
+
+_SECRET: Final = re.compile(r"(password|secret|token)\w*_(env|file)$")
+_IN_URL: Final = (
+    re.compile(r"://[^:/@\s]*:([^@\s]+)@"),  # of several addresses each one's
+    re.compile(r"://[^:/@\s]*:(\S+)@"),  # a password that holds @ itself
+)
+
+
+def known_secrets(settings: WorkerSettings, environ: Mapping[str, str]) -> frozenset[str]:
+    """Of the login, of `worker.env` what is looked up in the environment, and Spark's token.
+
+    environ: the worker's, with `worker.env` in it.
+    """
+    return frozenset(_found(settings, environ))
+
+
+def _found(settings: WorkerSettings, environ: Mapping[str, str]) -> Iterator[str]:
+    yield from _of_login(settings.cluster.security, environ)
+    worker = settings.group.worker
+    for key, text in worker.env.items() if worker is not None else ():
+        if refers(text) and key in environ:
+            yield environ[key]
+            found = [each for pattern in _IN_URL for each in pattern.findall(environ[key])]
+            yield from (*found, *map(unquote, found))
+    yield environ.get("SPARK_CONNECT_AUTHENTICATE_TOKEN", "")
+
+
+def _of_login(section: BaseModel, environ: Mapping[str, str]) -> Iterator[str]:
+    """What keys such as password_env and client_secret_file refer to."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _of_login(value, environ)
+        elif isinstance(value, str) and (match := _SECRET.search(name)) is not None:
+            if match[2] == "env":
+                yield environ.get(value, "")
+            else:
+                with contextlib.suppress(OSError, UnicodeDecodeError):  # whoever connects says so
+                    yield Path(value).expanduser().read_text(encoding="utf-8").strip()

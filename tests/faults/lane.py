@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from fleet.act.kafka import GroupAdmin
 from fleet.broker import Broker
 from fleet.slots import Phase
-from fleet.worker.slot.membership_setup import LOOK, PATIENCE
+from fleet.worker.asking import LOOK, PATIENCE
 from tests.faults.collecting import Collector
 from tests.faults.invariants import Trouble, broken, rebalances, times
 from tests.faults.schedules import LEASE, SESSION, Act, Kind

@@ -107,10 +107,10 @@ def test_refused_writes_make_nobody_a_taker(place, refused):
         held,
         lease=LEASE_SECONDS,
         fields=dict,
-        after=lambda: None,
         clock=clock,
         events=events_of("w", clock),
     )
+    holding.start()
     standby = Standby(place)
     standby.live(LEASE_SECONDS / 3)
     with refused(place):

@@ -27,8 +27,8 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.offsets.commit_metadata:commitable", "worker/test_owning.py",
         "owned.holds(each.tp, each.token)", "each.token"),
     "03-dead-workers-session-goes-on": (
-        "worker.slot.slot_holder:SparkCleanup.__init__", "worker/test_taking_over.py",
-        "not self.over", "self.over"),
+        "worker.slot.slot_holder:SlotHolder.take", "worker/test_taking_over.py",
+        "not self._cured", "self._cured"),
     "03-unclean-session-forgotten-by-a-take": (
         "slots.transitions:taken", "slots/test_compare_and_set.py",
         "spark_session if stored.clean else stored.spark_session", "spark_session"),
@@ -69,7 +69,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "kafka_source.login:_where", "ranges/test_cutting.py",
         "{kind: str(name)}", "{'value': open(name).read() if kind == 'file' else name}"),
     "12-silent-store-is-a-loss": (
-        "worker.slot.slot_lease:HeldSlot.confirm", "worker/test_slot_lease.py",
+        "worker.slot.slot_lease:SlotLease._confirm", "worker/test_slot_lease.py",
         "return None", "return False"),
     "13-dead-at-half-a-lease": ("slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
         "seen.expired = monotonic - seen.since >= duration",
@@ -93,8 +93,8 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "return why", "return None"),
     "17-taker-frees-nobody": (
         "worker.slot.slot_holder:SlotHolder.take", "worker/test_taking_over.py",
-        "tools.protocol.exclusive and seen.holder is not None",
-        "tools.protocol.exclusive and seen.holder is None"),
+        "context.worker.protocol == 'consumer' and seen.holder is not None",
+        "context.worker.protocol == 'consumer' and seen.holder is None"),
     "18-foreign-process-evicted": (
         "worker.slot.leave_completion:Takeover.free", "worker/test_consumer_protocol.py",
         "found.client_id not in former.workers", "not found.client_id"),
@@ -232,7 +232,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.offsets.assigning:Assigner.starts", "worker/test_positions.py",
         "self._ask_begun()", "frozenset()"),
     "54-joins-though-the-store-is-silent": (
-        "worker.slot.slot_lease:HeldSlot.may_join", "worker/test_slot_lease.py",
+        "worker.slot.slot_lease:SlotLease.may_join", "worker/test_slot_lease.py",
         "self.fresh or None", "True"),
     "store-take-over-a-renewal": ("slots.transitions:is_as_seen", "slots/test_compare_and_set.py",
         "(stored.holder, stored.token, stored.counter) == (seen.holder, seen.token, seen.counter)",

@@ -1,8 +1,8 @@
 """A worker's process: standby, holder, standby again; its threads only carry out.
 
 What a standby may take, what a holder does next, what a renewal means and who completes a leave is
-the product's own (`SlotWatcher`, `SlotLife`, `HeldSlot`, `LeaveCompleter`, the store); here are the
-loops around them, as `fleet.worker.slot.process` and `SlotHolder` have them.
+the product's own (`SlotWatcher`, `SlotLife`, `SlotLease`, `LeaveCompleter`, the store); here are
+the loops around them, as `fleet.worker.slot.process` and `SlotHolder` have them.
 """
 
 from typing import Any, Protocol
@@ -13,8 +13,8 @@ from fleet.slots.store import Store
 from fleet.worker.events import Events
 from fleet.worker.member.member_state import End
 from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
-from fleet.worker.slot.slot_holder import GateOfHolder
-from fleet.worker.slot.slot_lease import HeldSlot, SlotWatcher
+from fleet.worker.slot.slot_holder import shut, without_rejoin
+from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from fleet.worker.slot.slot_life import HolderLook, LastAct, SlotLife
 from tests.schedules.simulated_broker import GROUP, SimulatedBroker
 from tests.schedules.simulated_group_side import Times
@@ -127,20 +127,6 @@ class SimulatedWorker:
             self.reported = False
             self.events.log_rarely(str(error))
 
-    def see(self) -> bool:
-        """As HolderTools.see."""
-        watcher = self.watcher
-        try:
-            read = watcher.look()
-            if watcher.gate.leaving and self.completer.step(
-                watcher.gate, watcher.slots, watcher.dead()
-            ):
-                watcher.forget()
-        except Unreachable as error:
-            self.events.log_rarely(str(error))
-            return False
-        return read
-
     def rest(self, longest: float = LONGEST_WAIT) -> None:
         """Until something is rung, or the next look is due."""
         self.bell.wait(min(longest, 1.4 + 1.2 * self.process.world.random.random()))
@@ -160,7 +146,7 @@ class SimulatedWorker:
         self.process.end()
 
     def _look_for_a_slot(self) -> tuple[int, str] | None:
-        self.see()
+        self.completer.see(self.watcher)
         if not self.reported:
             self.report()
         for seen in self.watcher.takeable(
@@ -212,13 +198,14 @@ class Tenure:
         self.member: SimulatedMember | None = None
         self.lost_at: float | None = None
         around, process = worker.around, worker.process
-        self.held = HeldSlot(
+        self.held = SlotLease(
             worker.store,
             slot,
             lease=around.lease,
             fields=self._fields,
             clock=process,
-            say=worker.events.log_rarely,
+            events=worker.events,
+            lock=Mutex(process),
         )
         self.life = SlotLife(
             number=slot.number,
@@ -227,8 +214,6 @@ class Tenure:
             static=around.static,
             window=around.times.session,
         )
-        self._gate = GateOfHolder(worker.store, GROUP, slot.number)
-        self._mutex = Mutex(process)
         self._wake = Bell(process)
         self._stopped = False
         self._told: tuple[Any, ...] = ()
@@ -242,9 +227,7 @@ class Tenure:
             self._wake.wait(self.held.pause)
             if self._stopped:
                 return
-            with self._mutex:
-                ours = self.held.renew()
-            if not ours:
+            if not self.held.renew():
                 self.lost_at = self.worker.process.monotonic()
                 self.worker.events.log(f"{self.held.lost}: stopping at once")
                 self.worker.bell.ring()
@@ -289,18 +272,12 @@ class Tenure:
     def _is_ours(self) -> bool | None:
         """As SlotHolder has it."""
         while True:
-            with self._mutex:
-                ours = self.held.confirm()
+            ours = self.held.confirm()
             if ours is not None:
                 return ours
             if self.worker.ending:
                 return None
             self.worker.process.sleep(1.0)
-
-    def _may_join(self) -> bool | None:
-        """As SlotLease has it."""
-        with self._mutex:
-            return self.held.may_join()
 
     def _one_membership(self) -> Any:
         worker = self.worker
@@ -313,7 +290,7 @@ class Tenure:
             around.topic,
             instance=slot.instance_id() if around.static else None,
             times=around.times,
-            may_join=self._may_join,
+            may_join=self.held.may_join,
             changed=worker.bell.ring,
             begins=lambda who, work: around.batch_begins(worker, who, work),
         )
@@ -331,7 +308,7 @@ class Tenure:
             if told != self._told:
                 self._told = told
                 self._wake.ring()
-            worker.see()
+            worker.completer.see(worker.watcher)
         watcher = worker.watcher
         told = self.life.look(
             HolderLook(
@@ -351,8 +328,9 @@ class Tenure:
         if not told.rejoined:
             member.become(told.life)
             return
+        slot = self.held.slot.number
         try:
-            self._gate.take_back_rejoin()
+            worker.store.change_gate(GROUP, lambda gate: without_rejoin(gate, slot))
         except Unreachable as error:
             worker.events.log_rarely(str(error))
         watcher.forget()
@@ -366,9 +344,8 @@ class Tenure:
             return 1, last.exit
         try:
             if last.shut:
-                self._gate.shut()
-            with self._mutex:
-                ours = self.held.give_up(clean=last.clean, closed=last.closed, gone=last.gone)
+                worker.store.change_gate(GROUP, lambda gate: shut(gate, self.held.slot.number))
+            ours = self.held.release(clean=last.clean, closed=last.closed, gone=last.gone)
         except FleetError as error:  # as the product: whoever cannot give up ends
             return 1, f"slot {self.held.slot.number} could not be given up: {error}"
         if last.exit is not None:

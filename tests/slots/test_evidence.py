@@ -17,7 +17,7 @@ from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.sqlite import DATABASE, SqliteStore
 from fleet.slots.store import Store
 from fleet.worker.slot.leave_completion import LeaveCompleter
-from fleet.worker.slot.slot_lease import HeldSlot, SlotWatcher
+from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.acting.standbys import Turning
 from tests.support.batch_parts import events_of
 from tests.support.plans import plan_of
@@ -283,7 +283,9 @@ def test_of_two_leases_the_longer_one_counts(tmp_path, renews):
     seen = holder.slots(GROUP)[0]
     slot = holder.take(seen, worker="w", revision="r", spark_session=None, lease=60.0)
     assert slot is not None
-    held = HeldSlot(holder, slot, lease=60.0, fields=dict, clock=clock, say=print)
+    held = SlotLease(
+        holder, slot, lease=60.0, fields=dict, clock=clock, events=events_of(clock=clock)
+    )
     looker = SlotWatcher(other, group=GROUP, lease=9.0, clock=clock)
     for second in range(1, 120):
         clock.sleep(1.0)

@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fleet.clock import Clock, SystemClock
+from fleet.config.settings import WorkerSettings
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.worker.batch.entrypoint import Entrypoint
 from fleet.worker.batch.executor import BatchRunner, Identity
 from fleet.worker.batch.spark_link import SparkLink
-from fleet.worker.events import Events
+from fleet.worker.events import Events, WorkerContext
+from tests.support.declared import settings_of
 from tests.support.spark_stand_in import Link
 
 SYSTEM = SystemClock()
@@ -17,6 +19,19 @@ SYSTEM = SystemClock()
 def events_of(worker: str = "w", clock: Clock = SYSTEM, **environ: str) -> Events:
     """Told to nobody, unless the environment says where."""
     return Events(worker=worker, clock=clock, environ=environ)
+
+
+def worker_context(
+    settings: WorkerSettings | None = None,
+    *,
+    name: str = "w",
+    clock: Clock = SYSTEM,
+    events: Events | None = None,
+) -> WorkerContext:
+    """Of a worker's process, with the usual settings if none are said."""
+    events = events or events_of(name, clock)
+    settings = settings or settings_of()
+    return WorkerContext(settings=settings, name=name, clock=clock, events=events)
 
 
 def connected(link: Link | None = None) -> Link:

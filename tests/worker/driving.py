@@ -22,12 +22,9 @@ from fleet.slots.sqlite import SqliteStore
 from fleet.worker.batch.poison_search import DeadLetters
 from fleet.worker.member import membership
 from fleet.worker.member.losses import QuarantinedPartitions
-from fleet.worker.member.membership import Nudging
-from fleet.worker.member.protocols import protocol_of
-from fleet.worker.slot import membership_setup
 from fleet.worker.slot.slot_life import Life
 from tests.support import spark_stand_in
-from tests.support.batch_parts import connected, events_of, runner_of
+from tests.support.batch_parts import connected, events_of, runner_of, worker_context
 from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import MemoryKafka
 from tests.support.spark_stand_in import Link
@@ -92,7 +89,7 @@ class Driven:
         self.may_end = threading.Event()
         self.may_end.set()
         patch.setattr(membership, "Consumer", kafka.consumer)
-        patch.setattr(membership_setup, "AdminClient", kafka.admin)
+        patch.setattr(membership, "AdminClient", kafka.admin)
         patch.setattr(source, "reading", kafka.reading)
         terms = {"batch": QUICK, **worker}
         group = group_spec("g", worker=terms, topics=["t"], rollout={"drain_timeout": "9s"})
@@ -102,24 +99,18 @@ class Driven:
         link = connected(Link(Session))
         self.runner = runner_of(link, self._process, events=events, pauses=(), letters=letters)
         self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=CLOCK)
-        self.member = membership_setup.membership_of(
-            settings,
+        context = worker_context(settings, name="w1", clock=CLOCK, events=events)
+        marks = QuarantinedPartitions(self.store, context)
+        marks.begun = self.begun  # type: ignore[method-assign,assignment]
+        self.member = membership.Membership(
+            context,
             Slot(group="g", number=0),
-            name="w1",
             open_at=0.0,
-            protocol=protocol_of(settings),
             runner=self.runner,
-            marks=QuarantinedPartitions(
-                self.store, group="g", revision="r1", clock=CLOCK, events=events
-            ),
+            marks=marks,
             may_join=lambda: self.confirmed,
-            begun=self.begun,
-            may_wait=lambda: True,
-            nudging=Nudging(
-                ours=lambda: self.ours, joining=lambda: self.joining, clock=CLOCK, events=events
-            ),
-            clock=CLOCK,
-            events=events,
+            ours=lambda: self.ours,
+            joining=lambda: self.joining,
         )
 
     def _process(self, df: Any, context: BatchContext) -> None:

@@ -1,6 +1,5 @@
 """What a worker has in its hands when it takes slot 0: all of it real but Spark and Kafka."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,11 @@ from fleet.slots import Gate, Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.batch.executor import RETRY_PAUSES
 from fleet.worker.batch.spark_link import SparkLink
-from fleet.worker.canary_note import CanaryNote
-from fleet.worker.member.protocols import protocol_of
-from fleet.worker.slot.holder_tools import HolderTools
 from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
-from tests.support.batch_parts import events_of, runner_of
+from tests.support.batch_parts import runner_of, worker_context
 from tests.support.declared import group_spec, settings_of
 
 GROUP = "g"
@@ -48,13 +44,13 @@ class Parts:
         self.refusal: str | None = None
         self.member: Member | None = None
         """Who has the instance id, as the coordinator tells."""
-        self.stop = threading.Event()
         self.holder: SlotHolder | None = None
         """Whose slot the batch thread renews."""
-        self.events = events_of(clock=clock)
         runtime = {"kind": "local", "lease": lease}
         group = group_spec(GROUP, worker=worker, topics=["t"], runtime=runtime)
-        self.settings = settings_of(group, revision="r", bootstrap=bootstrap)
+        settings = settings_of(group, revision="r", bootstrap=bootstrap)
+        self.context = worker_context(settings, clock=clock)
+        self.stop, self.events = self.context.stop, self.context.events
         self.runner = runner_of(
             link,
             revision="r",
@@ -65,28 +61,28 @@ class Parts:
             renew=lambda: self.holder is None or self.holder.renew(),
         )
         self.watcher = SlotWatcher(self.store, group=GROUP, lease=lease, clock=clock)
-        self.reporter = Reporter(self.settings, name="w", clock=clock, events=self.events)
-        self.tools = HolderTools(
-            settings=self.settings,
-            name="w",
-            store=self.store,
+        self.reporter = Reporter(self.context)
+
+    def tenure(self, seen: Slot) -> SlotHolder:
+        """Of a slot that is not taken yet."""
+        return SlotHolder(
+            self.context,
+            seen,
             watcher=self.watcher,
             completer=LeaveCompleter(
-                self.store, group=GROUP, static=True, lease=lease, leave=self.leave,
-                clock=clock, events=self.events,
+                self.store, group=GROUP, static=True, lease=self.context.lease, leave=self.leave,
+                clock=self.clock, events=self.events,
             ),
-            leave=self.leave,
-            takeover=Takeover(
-                group=GROUP, leave=self.leave, holder_of=lambda _: self.member, events=self.events
-            ),
-            protocol=protocol_of(self.settings),
+            takeover=Takeover(self.context, leave=self.leave, holder_of=lambda _: self.member),
             runner=self.runner,
             reporter=self.reporter,
-            canary=CanaryNote(None),
-            stop=self.stop,
-            clock=clock,
-            events=self.events,
         )  # fmt: skip
+
+    def taken(self, seen: Slot) -> SlotHolder:
+        """What took it."""
+        holder = self.tenure(seen)
+        assert holder.take()
+        return holder
 
     def leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
         """What a taker sends."""

@@ -14,23 +14,17 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.slots import Gate, Phase
+from fleet.slots import Gate, Phase, Slot
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.canary_note import CanaryNote
 from fleet.worker.member import membership as members
-from fleet.worker.member.member_state import BackingOff, MembershipOptions
+from fleet.worker.member.losses import QuarantinedPartitions
 from fleet.worker.member.membership import Membership
-from fleet.worker.member.protocols import protocol_of
-from fleet.worker.offsets.assigning import Assigner
-from fleet.worker.slot.holder_tools import HolderTools
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
 from fleet.worker.slot.slot_life import Life
-from tests.support.batch_parts import events_of
+from tests.support.batch_parts import worker_context
 from tests.support.declared import settings_of
-
-PATIENCE = 180.0
 
 
 class Away:
@@ -61,10 +55,10 @@ class Place:
 
     def __init__(self, home: Path) -> None:
         self.clock = ManualClock()
-        self.events = events_of("w1", self.clock)
-        self.settings = settings_of()
-        self.protocol = protocol_of(self.settings)
-        self.reporter = Reporter(self.settings, name="w1", clock=self.clock, events=self.events)
+        self.context = worker_context(
+            settings_of(bootstrap="kafka:9092"), name="w1", clock=self.clock
+        )
+        self.reporter = Reporter(self.context)
         self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
         self.answers: list[bool] = []
         """Whether the worker was live, at each call that no broker answered."""
@@ -76,38 +70,32 @@ class Place:
     def membership(self, consumer: Any, monkeypatch: pytest.MonkeyPatch) -> Membership:
         """Of slot 0, on this consumer."""
         monkeypatch.setattr(members, "Consumer", lambda _: consumer)
+        monkeypatch.setattr(members, "AdminClient", lambda _: consumer)
         made = Membership(
-            terms=MembershipOptions(
-                options={"bootstrap.servers": "kafka:9092"},
-                topics=("orders",),
-                open_at=0.0,
-                may_join=lambda: True,
-                drain_timeout=60.0,
-                patience=PATIENCE,
-                skip_truncated=False,
-                metadata_refresh=300.0,
-                commit_delay=0.0,
-                revision="r1",
-            ),
-            protocol=self.protocol,
-            reading=SimpleNamespace(),  # type: ignore[arg-type] # nothing is read
-            runner=SimpleNamespace(),  # type: ignore[arg-type]
-            assigner=Assigner(
-                admin=consumer,
-                start_from="earliest",
-                isolation="read_committed",
-                patience=PATIENCE,
-                clock=self.clock,
-            ),
-            marks=lambda _: frozenset(),
-            poisoned=lambda *_: None,
-            backing_off=BackingOff(patience=600.0, may_wait=lambda: True, clock=self.clock),
-            nudging=None,
-            clock=self.clock,
-            events=self.events,
+            self.context,
+            Slot(group="orders", number=0),
+            open_at=0.0,
+            runner=SimpleNamespace(),  # type: ignore[arg-type] # nothing is read
+            marks=QuarantinedPartitions(self.store, self.context),
+            may_join=lambda: True,
         )
         self.reporter.member(0, made.state)
         return made
+
+    def holder(self, seen: Slot) -> SlotHolder:
+        """Of a slot that is not taken yet."""
+        watcher = SlotWatcher(self.store, group="orders", lease=10.0, clock=self.clock)
+        watcher.look()
+        unused: Any = SimpleNamespace()
+        return SlotHolder(
+            self.context,
+            seen,
+            watcher=watcher,
+            completer=SimpleNamespace(see=lambda _: False),  # type: ignore[arg-type]
+            takeover=unused,
+            runner=SimpleNamespace(session_id=None, watch=lambda: None),  # type: ignore[arg-type]
+            reporter=self.reporter,
+        )
 
 
 @pytest.fixture
@@ -154,17 +142,15 @@ def test_a_drain_is_told_when_it_is_asked_for(place: Place, monkeypatch: pytest.
         assert go.wait(120)
 
     membership = place.membership(Away(place.clock, look), monkeypatch)
-    tools = _tools(place, membership)
-    (slot,) = (s for s in place.store.slots("orders") if s.number == 0)
-    taken = place.store.take(slot, worker="w1", revision="r1", spark_session=None)
-    assert taken is not None
-    holder = SlotHolder(tools, taken)
+    place.store.write_gate(Gate(group="orders", open=frozenset({0})))
+    holder = place.holder(place.store.slots("orders")[0])
+    assert holder.take()
     holder._membership = membership
     membership.start()
     assert asked.wait(120)
     holder._tick(membership)
     assert place.reporter.status()["phase"] == "joining"
-    tools.stop.set()  # SIGTERM
+    place.context.stop.set()  # SIGTERM
     holder._tick(membership)
     assert place.reporter.status()["phase"] == "draining"
     assert holder._lease.renew()
@@ -177,26 +163,3 @@ def test_a_drain_is_told_when_it_is_asked_for(place: Place, monkeypatch: pytest.
     membership.become(Life.LOST)
     go.set()
     assert membership.join(10)
-
-
-def _tools(place: Place, membership: Membership) -> HolderTools:
-    place.store.write_gate(Gate(group="orders", open=frozenset({0})))
-    watcher = SlotWatcher(place.store, group="orders", lease=10.0, clock=place.clock)
-    watcher.look()
-    unused: Any = SimpleNamespace()
-    return HolderTools(
-        settings=place.settings,
-        name="w1",
-        store=place.store,
-        watcher=watcher,
-        completer=unused,
-        leave=lambda *_: None,
-        takeover=unused,
-        protocol=place.protocol,
-        runner=SimpleNamespace(session_id=None, watch=lambda: None),  # type: ignore[arg-type]
-        reporter=place.reporter,
-        canary=CanaryNote(None),
-        stop=threading.Event(),
-        clock=place.clock,
-        events=place.events,
-    )

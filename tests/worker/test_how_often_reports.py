@@ -14,7 +14,7 @@ from fleet.slots import Phase, WorkerReport
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.slot.reporting import Reporter
-from tests.support.batch_parts import events_of
+from tests.support.batch_parts import worker_context
 from tests.support.declared import settings_of
 
 
@@ -25,8 +25,7 @@ class Holder:
         self.clock = ManualClock()
         settings = settings_of()
         self.third = settings.group.runtime.lease / 3
-        events = events_of("w", self.clock)
-        self.reporter = Reporter(settings, name="w", clock=self.clock, events=events)
+        self.reporter = Reporter(worker_context(settings, clock=self.clock))
         self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=self.clock)
         self.state = MemberState(phase=Phase.ACTIVE, batches=500, joined_at=1.0, reading="inline")
         self.reporter.start(self.store)

@@ -18,12 +18,10 @@ from fleet.clock import SystemClock
 from fleet.slots import Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.member.losses import QuarantinedPartitions
-from fleet.worker.member.membership import VARIABLE, Membership, Nudging
-from fleet.worker.member.protocols import protocol_of
-from fleet.worker.slot.membership_setup import membership_of
+from fleet.worker.member.membership import VARIABLE, Membership
 from fleet.worker.slot.slot_life import Life
 from tests.conftest import RunningBroker
-from tests.support.batch_parts import connected, events_of, runner_of
+from tests.support.batch_parts import connected, events_of, runner_of, worker_context
 from tests.support.declared import group_spec, settings_of
 from tests.support.kafka_tools import dump_records
 from tests.support.waiting import until
@@ -101,27 +99,15 @@ class Crew:
         events = events_of(f"w{number}", FLEET_EVENTS=os.devnull)
         runner = runner_of(connected(), events=events)
         self._runners.append(runner)
-        return membership_of(
-            self._settings,
+        context = worker_context(self._settings, name=f"w{number}", events=events)
+        return Membership(
+            context,
             Slot(group=self.group, number=number),
-            name=f"w{number}",
             open_at=opens,
-            protocol=protocol_of(self._settings),
             runner=runner,
-            marks=QuarantinedPartitions(
-                self._store, group=self.group, revision="r1", clock=CLOCK, events=events
-            ),
+            marks=QuarantinedPartitions(self._store, context),
             may_join=lambda: True,
-            begun=frozenset,
-            may_wait=lambda: True,
-            nudging=Nudging(
-                ours=lambda: True,
-                joining=lambda: not all(m.state.assigned for m in self.members.values()),
-                clock=CLOCK,
-                events=events,
-            ),
-            clock=CLOCK,
-            events=events,
+            joining=lambda: not all(m.state.assigned for m in self.members.values()),
         )
 
 

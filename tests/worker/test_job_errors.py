@@ -12,7 +12,7 @@ from fleet.config.settings import WorkerSettings
 from fleet.errors import ConfigError
 from fleet.worker.batch.entrypoint import MOST_CHARACTERS, JobErrors, bounded, load
 from fleet.worker.events import catch_job_logs
-from fleet.worker.slot.holder_tools import known_secrets
+from fleet.worker.login_files import known_secrets
 from tests.support.declared import group_spec, settings_of
 
 JOB = """

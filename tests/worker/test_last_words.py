@@ -1,7 +1,6 @@
 """Whatever ends a worker is told in a sentence, to people and beside the slots."""
 
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from fleet.clock import SystemClock
 from fleet.config.spec import ClusterSpec
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.slot.process import _Worker
-from tests.support.batch_parts import events_of
+from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
 
 CLOCK = SystemClock()
@@ -32,15 +31,7 @@ def test_what_nobody_foresaw_is_a_sentence_too(tmp_path: Path):
     security = {"protocol": "SSL", "tls": {"ca_file": str(tmp_path / "ca.pem")}}
     cluster = ClusterSpec.model_validate({"bootstrap_servers": "b:1", "security": security})
     settings = settings_of(group_spec("g", topics=["t"]), bootstrap="b:1", cluster=cluster)
-    worker = _Worker(
-        settings=settings,
-        name="w1",
-        home=tmp_path,
-        code=None,
-        stop=threading.Event(),
-        clock=CLOCK,
-        events=events_of(),
-    )
+    worker = _Worker(worker_context(settings, name="w1"), home=tmp_path, code=None)
     code, sentence = worker.live()
     assert code == 1
     assert "KafkaException" in sentence

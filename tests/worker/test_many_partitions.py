@@ -17,7 +17,7 @@ from fleet.worker.member.losses import Losses
 from fleet.worker.member.pipeline import SuspectRanges
 from fleet.worker.offsets.assigning import DescribedTopic
 from fleet.worker.offsets.commit_metadata import Begun
-from tests.support.batch_parts import events_of
+from tests.support.batch_parts import worker_context
 from tests.support.calls import calls_of
 from tests.worker.flow import Broker, Process
 
@@ -26,14 +26,12 @@ def losses_of(worker: Process) -> Losses:
     """Over a member's pipeline; nothing else is asked."""
     worker.state.partitions = frozenset(TopicPartition("t", each) for each in worker.broker.ends)
     return Losses(
+        worker_context(clock=ManualClock()),
         consumer=None,
         pipeline=worker.flow,
         assigner=SimpleNamespace(ask_first=None, ask_ends=None),
         protocol=SimpleNamespace(restart=lambda *_: True),
         state=worker.state,
-        skip=False,
-        clock=ManualClock(),
-        events=events_of(),
     )
 
 

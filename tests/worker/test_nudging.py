@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,9 +12,9 @@ from fleet.errors import ConfigError
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot
 from fleet.worker.member.membership import LONGEST, MOST, PAUSE, STILL, Nudging, wanted
-from fleet.worker.slot.slot_holder import TAKER_JOINS, SeenChanges
+from fleet.worker.slot.slot_holder import TAKER_JOINS, SlotHolder
 from fleet.worker.slot.slot_life import Life
-from tests.support.batch_parts import events_of
+from tests.support.batch_parts import worker_context
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import CLOCK, Drive, Driven
 
@@ -26,12 +28,8 @@ class Turns:
         self.clock = ManualClock()
         self.ours, self.joins = True, False
         self.mark: object = 0
-        self.nudging = Nudging(
-            ours=lambda: self.ours,
-            joining=lambda: self.joins,
-            clock=self.clock,
-            events=events_of(),
-        )
+        context = worker_context(clock=self.clock)
+        self.nudging = Nudging(context, ours=lambda: self.ours, joining=lambda: self.joins)
 
     def over(self, seconds: float) -> int:
         """How often it was due, looked at every 20 ms."""
@@ -147,14 +145,18 @@ class Looks:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.changes = SeenChanges(self.clock)
+        unused: Any = SimpleNamespace(store=None, canary=None)
+        parts = dict.fromkeys(("watcher", "completer", "takeover", "runner", "reporter"), unused)
+        self.holder = SlotHolder(
+            worker_context(clock=self.clock), Slot(group="g", number=0), **parts
+        )
         self.gate = Gate(group="g", version=1, open=frozenset({0, 1}))
         self.slots = {n: held(n) for n in (0, 1)}
         assert self.look() is None
 
     def look(self) -> tuple[str, float] | None:
         """One; the time as seconds from now."""
-        seen = self.changes.look(self.gate, tuple(self.slots.values()), frozenset())
+        seen = self.holder._what_changed(self.gate, tuple(self.slots.values()), frozenset())
         return None if seen is None else (seen[0], seen[1] - self.clock.monotonic())
 
     def take(self, number: int, worker: str) -> None:
@@ -194,7 +196,7 @@ def test_a_handover_is_no_change():
     assert looks.look() is None
     looks.take(1, "n1")
     assert looks.look() is None
-    assert looks.changes.joining
+    assert looks.holder._joining
     looks.clock.sleep(10 * TAKER_JOINS)
     assert looks.look() is None
 
@@ -234,7 +236,7 @@ def test_a_takeover_is_one_once_the_taker_has_joined(quick):
     else:
         looks.clock.sleep(TAKER_JOINS / 2)
     assert looks.look() == ("slot 1 was taken over", 0.0)
-    assert looks.changes.joining is not quick
+    assert looks.holder._joining is not quick
     looks.clock.sleep(2 * TAKER_JOINS)
     assert looks.look() is None
 

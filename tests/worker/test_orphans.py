@@ -1,17 +1,16 @@
 """When a holder asks for a rebalance because nobody owns a partition, and when it does not."""
 
-import os
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from fleet.clock import ManualClock, SystemClock
+from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member, TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot
-from fleet.worker.asking import Answer
-from fleet.worker.events import Events
-from fleet.worker.slot.membership_setup import LOOK, PATIENCE, Orphans
+from fleet.worker.asking import LOOK, PATIENCE, Answer, Orphans
+from tests.support.batch_parts import worker_context
+from tests.support.declared import group_spec, settings_of
 
 
 class Kafka:
@@ -65,13 +64,8 @@ def asked_at(
 ) -> list[float]:
     """When; the machine is frozen for so long after half a minute."""
     clock, asked = ManualClock(at=0.0), []
-    watch = Orphans(
-        ask or kafka.ask,
-        topics=["t"],
-        rejoin=lambda: asked.append(clock.at),
-        clock=clock,
-        events=Events(worker="w", clock=SystemClock(), environ=os.environ),
-    )
+    context = worker_context(settings_of(group_spec("g", topics=["t"])), clock=clock)
+    watch = Orphans(context, rejoin=lambda: asked.append(clock.at), ask=ask or kafka.ask)
     slots = [Slot(group="g", number=n, holder=f"w{n}", token=1, phase=Phase.ACTIVE) for n in (0, 1)]
     while clock.at < seconds:
         watch.step(number, gate, slots)

@@ -4,8 +4,6 @@ The real membership, from its settings on: its client's options, its reading bot
 thread. Each test names the fault that it is there for.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from fleet.model import TopicPartition
@@ -143,7 +141,6 @@ def test_each_batch_has_its_time_and_is_cut_short(kafka, drive: Drive):
     """Fault: after one that was, drain_timeout bounds no drain of this membership any more."""
     driven = working(drive, *P, assignor="cooperative-sticky")
     member, interrupted = driven.member, driven.runner._link.session.interrupted
-    member._terms = replace(member._terms, drain_timeout=0.1)
     member._draining = Draining(member.state, timeout=0.1)
     kafka.revoke(P[0])
     driven.until(lambda: member.state.unclean, "the first cut")

@@ -21,8 +21,7 @@ from fleet.slots.sqlite import SqliteStore
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.reach import Reach
 from fleet.worker.slot.reporting import Reporter
-from tests.support.batch_parts import events_of
-from tests.support.declared import settings_of
+from tests.support.batch_parts import worker_context
 
 
 class Probed:
@@ -30,8 +29,7 @@ class Probed:
 
     def __init__(self, home: Path) -> None:
         self.clock = ManualClock()
-        events = events_of("w1", self.clock)
-        self.reporter = Reporter(settings_of(), name="w1", clock=self.clock, events=events)
+        self.reporter = Reporter(worker_context(name="w1", clock=self.clock))
         self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
 
     def get(self, path: str) -> tuple[int, str]:

@@ -15,7 +15,6 @@ import pytest
 
 from fleet.slots import Slot
 from fleet.worker.batch.executor import BatchDone
-from fleet.worker.slot.slot_holder import SlotHolder
 from tests.support.batch_parts import SYSTEM, connected
 from tests.support.spark_stand_in import Link
 from tests.worker.holder import GROUP, Parts
@@ -105,8 +104,7 @@ def dead_holder(shop: Shop) -> Slot:
 
 def test_the_cure_holds_up_batches_but_not_the_join(shop: Shop):
     """Interrupted and released before a batch of ours runs [3]; the gate waits for nobody [19]."""
-    holder = SlotHolder.take(shop.tools, dead_holder(shop))  # returns while the cure goes on
-    assert holder is not None
+    holder = shop.taken(dead_holder(shop))  # returns while the cure goes on
     done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
     shop.runner.submit(batch(0), done.put)
     ended: list[Any] = []
@@ -132,7 +130,7 @@ def test_the_session_of_a_batch_is_named_once_the_cure_has_ended(slow_shop: Shop
     reads while ours writes [3].
     """
     shop = slow_shop
-    shop.holder = SlotHolder.take(shop.tools, dead_holder(shop))
+    shop.holder = shop.taken(dead_holder(shop))
     done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
     shop.runner.submit(batch(0), done.put)
     shop.link.may_end.set()
@@ -144,7 +142,7 @@ def test_a_session_made_anew_is_named_before_its_batch_runs(slow_shop: Shop):
     """Fault: the server was restarted, and the batch runs in a session that no slot names [3]."""
     shop = slow_shop
     shop.fails = 1
-    shop.holder = SlotHolder.take(shop.tools, Slot(group=GROUP, number=0))
+    shop.holder = shop.taken(Slot(group=GROUP, number=0))
     done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
     shop.runner.submit(batch(0), done.put)
     assert done.get(timeout=10).fatal is None
@@ -153,8 +151,7 @@ def test_a_session_made_anew_is_named_before_its_batch_runs(slow_shop: Shop):
 
 def test_a_slot_given_up_before_the_cure_ended_is_not_clean(shop: Shop):
     """Its next taker does it again."""
-    holder = SlotHolder.take(shop.tools, dead_holder(shop))
-    assert holder is not None
+    holder = shop.taken(dead_holder(shop))
     shop.stop.set()
     assert holder.serve() is None
     assert (shop.slot().holder, shop.slot().clean) == (None, False)
@@ -163,8 +160,7 @@ def test_a_slot_given_up_before_the_cure_ended_is_not_clean(shop: Shop):
 
 def test_what_a_member_has_committed_is_told_to_the_store(slow_shop: Shop):
     """Once: the group is not new any more, however long Kafka keeps its offsets [53]."""
-    holder = SlotHolder.take(slow_shop.tools, Slot(group=GROUP, number=0))
-    assert holder is not None
+    holder = slow_shop.taken(Slot(group=GROUP, number=0))
     serving = threading.Thread(target=holder.serve)
     serving.start()
     while (member := holder._membership) is None:
@@ -189,8 +185,7 @@ def test_a_slot_that_is_somebody_elses_is_left_at_once(
     behind. A static one is its successor's by then.
     """
     shop = Shop(tmp_path, mock_broker, membership=membership)
-    holder = SlotHolder.take(shop.tools, Slot(group=GROUP, number=0))
-    assert holder is not None
+    holder = shop.taken(Slot(group=GROUP, number=0))
     ended: list[Any] = []
     member = threading.Thread(target=lambda: ended.append(holder.serve()), daemon=True)
     member.start()
@@ -219,8 +214,7 @@ def test_a_tenure_leaves_nothing_open(shop: Shop):
     try:
         for number in range(6):
             seen = shop.slot() if number else Slot(group=GROUP, number=0)
-            holder = SlotHolder.take(shop.tools, seen)
-            assert holder is not None
+            holder = shop.taken(seen)
             end = threading.Timer(0.15, shop.stop.set)
             end.start()
             assert holder.serve() is None

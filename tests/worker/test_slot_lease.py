@@ -56,8 +56,9 @@ class Scene:
             lease=lease,
             clock=clock,
             events=Events(worker="w", clock=clock, environ={VARIABLE: FULL}),
-            **{"fields": lambda: fields, "after": lambda: None, **how},
+            **{"fields": lambda: fields, **how},
         )
+        self.holding.start()
 
     def slot(self) -> Slot:
         return self.store.slots("g")[0]
@@ -118,12 +119,10 @@ def test_a_silent_store_is_no_loss(scene: Scene):
     scene.store.refuses = Unreachable("nobody answers")
     assert scene.holding.renew()
     assert not scene.holding.lost
-    assert scene.holding._held.pause < LEASE / 10, (
-        "before the lease of a store that is back is over"
-    )
+    assert scene.holding.pause < LEASE / 10, "before the lease of a store that is back is over"
     scene.store.refuses = None
     assert scene.holding.renew()
-    assert scene.holding._held.pause == LEASE / 3
+    assert scene.holding.pause == LEASE / 3
 
 
 def test_an_old_renewal_is_not_believed(scene: Scene):

@@ -17,8 +17,7 @@ from fleet.slots import Handover, Slot
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.canary_note import CanaryNote
 from fleet.worker.member.member_state import End, Ended
-from fleet.worker.member.membership import Membership, Nudging
-from fleet.worker.slot.membership_setup import membership_of
+from fleet.worker.member.membership import Membership
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_life import Life
@@ -64,8 +63,7 @@ class Scene(Parts):
 
     def take(self) -> SlotHolder:
         """Take the slot as it is."""
-        holder = SlotHolder.take(self.tools, self.slot())
-        assert holder is not None
+        holder = self.taken(self.slot())
         self.tenures.append(holder)
         self.runner._call_later(lambda: None).result(120)  # behind what is to be cured
         return holder
@@ -139,7 +137,7 @@ def test_a_slot_that_somebody_took_is_left(new):
     scene = new(CONSUMER)
     seen = scene.held(member_id="m")
     scene.lose()
-    assert SlotHolder.take(scene.tools, seen) is None
+    assert not scene.tenure(seen).take()
     assert (scene.link.cured, scene.left) == ([], [])
 
 
@@ -195,25 +193,14 @@ def asked(scene: Scene, holder: SlotHolder) -> tuple[str, int | None] | None:
 
 def unstarted(scene: Scene, holder: SlotHolder) -> Membership:
     """A membership that has not begun: what is asked of it stands in its queue."""
-    made = membership_of(
-        scene.tools.settings,
+    made = Membership(
+        scene.context,
         holder._lease.slot,
-        name="w",
         open_at=0.0,
-        protocol=scene.tools.protocol,
         runner=scene.runner,
-        marks=holder._quarantine,
+        marks=holder._marks,
         may_join=lambda: True,
-        begun=frozenset,
-        may_wait=lambda: True,
-        nudging=Nudging(
-            ours=lambda: holder._lease.lost is None,
-            joining=lambda: False,
-            clock=scene.clock,
-            events=scene.events,
-        ),
-        clock=scene.clock,
-        events=scene.events,
+        ours=lambda: holder._lease.lost is None,
     )
     holder._membership = made
     return made
@@ -283,7 +270,7 @@ def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
         asked.append(open_at)
         raise FleetError("seen")
 
-    monkeypatch.setattr("fleet.worker.slot.slot_holder.membership_of", over)
+    monkeypatch.setattr("fleet.worker.slot.slot_holder.Membership", over)
     for ahead in (2.0, 3600.0):
         scene.ask(open_at=scene.clock.now() + ahead)
         with pytest.raises(FleetError, match="seen"):
@@ -309,7 +296,7 @@ def test_what_ended_a_worker_is_told_though_the_store_is_silent(new, monkeypatch
 def test_whoever_hangs_ends_also_on_a_full_disk(new, monkeypatch):
     """Fault: the note of its revision's trial raises, and it stays, alive and idle [10]."""
     scene = new()
-    scene.tools = replace(scene.tools, canary=CanaryNote(scene.folder / "home"))
+    scene.reporter.canary = CanaryNote(scene.folder / "home")
     holder = scene.take()
     shutil.rmtree(scene.folder / "home")
     (scene.folder / "home").write_text("no folder")

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.worker.slot.membership_setup import reading_options
+from fleet.worker.member.protocols import reading_options
 from tests.conftest import RunningBroker
 from tests.support.declared import group_spec, settings_of
 
@@ -33,7 +33,7 @@ def test_a_backlog_is_read_from_all_partitions_in_turn(broker: RunningBroker, un
     assert producer.flush(120) == 0
     settings = settings_of(group_spec(topic, topics=[topic]), bootstrap=bootstrap)
     read: list[tuple[int, int]] = []
-    reader = Consumer({**config, **reading_options(settings), "group.id": topic})
+    reader = Consumer({**config, **reading_options(settings.group.worker), "group.id": topic})
     try:
         reader.assign([TopicPartition(topic, each, 0) for each in range(PARTITIONS)])
         still = 0
@@ -62,7 +62,7 @@ def test_a_batch_that_unpacks_to_much_is_read(broker: RunningBroker, unique: str
         producer.produce(topic, b"z" * 100_000)
     assert producer.flush(120) == 0
     settings = settings_of(group_spec(topic, topics=[topic]), bootstrap=broker.bootstrap_servers)
-    reader = Consumer({**config, **reading_options(settings), "group.id": topic})
+    reader = Consumer({**config, **reading_options(settings.group.worker), "group.id": topic})
     try:
         reader.assign([TopicPartition(topic, 0, 0)])
         found = []

@@ -390,7 +390,7 @@ def _try(settings: "WorkerSettings", batch: "MadeBatch", *, output: str) -> None
     from fleet.config.spec import KubernetesRuntimeSpec
     from fleet.worker.batch.entrypoint import JobErrors, load
     from fleet.worker.events import catch_job_logs
-    from fleet.worker.slot.holder_tools import known_secrets
+    from fleet.worker.login_files import known_secrets
 
     worker = settings.group.worker
     assert worker is not None

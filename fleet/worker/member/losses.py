@@ -22,7 +22,7 @@ from fleet.slots import DAMAGED, Quarantine
 from fleet.slots.store import Store
 from fleet.worker.batch.executor import Damage
 from fleet.worker.batch.ranges import listed_or_none
-from fleet.worker.events import Events, names
+from fleet.worker.events import WorkerContext, names
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol
@@ -105,21 +105,21 @@ class Marked(NamedTuple):
 class QuarantinedPartitions:
     """One worker's view of its group's marks; a silent store leaves what is known."""
 
-    def __init__(
-        self, store: Store, *, group: str, revision: str, clock: Clock, events: Events
-    ) -> None:
+    def __init__(self, store: Store, context: WorkerContext) -> None:
         self._store = store
-        self._group = group
-        self._revision = revision
-        self._clock = clock
-        self._events = events
+        self._group = context.group
+        self._revision = context.settings.revision
+        self._skip = context.worker.on_truncated == "skip"
+        self._clock = context.clock
+        self._events = context.events
         self._known: frozenset[TopicPartition] = frozenset()
 
-    def on_assign(self, starts: Sequence[Start], *, skip: bool) -> Marked:
-        """What of these is stopped under this revision; marks that are over end here.
+    def begun(self) -> frozenset[str]:
+        """Topics that the group has committed offsets of [53]. Raises Unreachable."""
+        return self._store.committed(self._group)
 
-        skip: what the log does not hold is skipped (`worker.on_truncated`).
-        """
+    def on_assign(self, starts: Sequence[Start]) -> Marked:
+        """What of these is stopped under this revision; marks that are over end here."""
         at, skipped = {start.tp: start for start in starts}, set[TopicPartition]()
         try:
             marks = self._store.quarantines(self._group)
@@ -128,7 +128,7 @@ class QuarantinedPartitions:
                 start = at.get(mark.tp)
                 if start is None:
                     continue
-                why = self._over(mark, start, skip=skip)
+                why = self._over(mark, start)
                 if why is not None:
                     self._events.log(f"{mark.tp} is read again: {why}")
                     self._store.lift(self._group, mark.tp)
@@ -142,7 +142,7 @@ class QuarantinedPartitions:
             self._events.log_rarely(str(error))
         return Marked(self._known & at.keys(), frozenset(skipped))
 
-    def _over(self, mark: Quarantine, start: Start, *, skip: bool) -> str | None:
+    def _over(self, mark: Quarantine, start: Start) -> str | None:
         """Why a mark ends; None: it stands.
 
         New code may process a record that the code before could not. It changes nothing about
@@ -152,7 +152,7 @@ class QuarantinedPartitions:
             return None if mark.revision == self._revision else "this revision tries it"
         if start.committed != mark.offset:
             return f"offset {start.committed} was committed since it was stopped at {mark.offset}"
-        return "worker.on_truncated is skip" if skip else None
+        return "worker.on_truncated is skip" if self._skip else None
 
     def poisoned(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
         """Store a mark: the record at `offset` or one soon after it cannot be processed."""
@@ -192,9 +192,6 @@ class QuarantinedPartitions:
 # start up to a second late.
 
 
-"""Starts to ask for log starts; futures by partition."""
-
-
 class LeaderWatch:
     """Of one membership, on the consumer thread."""
 
@@ -229,15 +226,13 @@ class Losses:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         consumer: Any,
         pipeline: Pipeline,
         assigner: Assigner,
         protocol: MemberProtocol,
         state: MemberState,
-        skip: bool,
-        clock: Clock,
-        events: Events,
     ) -> None:
         self._consumer = consumer
         self._pipeline = pipeline
@@ -245,13 +240,13 @@ class Losses:
         self._assigner = assigner
         self._protocol = protocol
         self._state = state
-        self._skip = skip
-        self._events = events
+        self._skip = context.worker.on_truncated == "skip"
+        self._events = context.events
         self._later: set[TopicPartition] = set()
         self._told: dict[TopicPartition, tuple[int, int]] = {}
         self._gaps: set[TopicPartition] = set()
-        self._leaders = LeaderWatch(assigner.ask_first, clock=clock)
-        self.fetches = FetchWatch(assigner.ask_ends, clock=clock)
+        self._leaders = LeaderWatch(assigner.ask_first, clock=context.clock)
+        self.fetches = FetchWatch(assigner.ask_ends, clock=context.clock)
         self.missing: set[TopicPartition] = set()
         """Partitions that the last description of their topic did not have."""
         self._waits_for: str | None = None

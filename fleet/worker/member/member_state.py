@@ -1,14 +1,14 @@
-"""What a membership is bound to, how it stands, and how it ended.
+"""How a membership stands, and how it ended.
 
 `MemberState` is written by the consumer thread and read by the others: plain attributes; a reader
 may see one a moment before another, which no reader minds.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
@@ -162,26 +162,3 @@ class Ended:
     how: End
     sentence: str
     clean: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipOptions:
-    """What a membership is bound to."""
-
-    options: dict[str, Any]
-    topics: tuple[str, ...]
-    open_at: float
-    """Wall time before which it must not subscribe [19]."""
-    drain_timeout: float
-    patience: float
-    """Seconds it waits for brokers before a batch is void: the session timeout [32]."""
-    may_join: Callable[[], bool | None]
-    """Whether its slot has no other owner; None: not known yet. Asked directly before a join."""
-    skip_truncated: bool
-    metadata_refresh: float
-    """Seconds between two looks at topics: new partitions, topics made again."""
-    commit_delay: float
-    """Seconds between a batch's end and its first commit: for fault tests."""
-    revision: str
-    replaced: Callable[[], Sequence[str]] = tuple
-    """Files of the login that hold something else than when the client was made."""

@@ -7,6 +7,7 @@ and commits in it [6]. Others post commands, read `state`. Cost: a command waits
 """
 
 import contextlib
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,26 +16,31 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
-from fleet.slots import Phase
+from fleet.slots import Phase, Slot
 from fleet.text import plural
-from fleet.worker.batch.adaptive_reader import UNREADABLE
-from fleet.worker.batch.batch_reader import BatchReader
+from fleet.worker.batch.adaptive_reader import UNREADABLE, AdaptiveReader
+from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
-from fleet.worker.events import Events, names
-from fleet.worker.member.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses, Marked
-from fleet.worker.member.member_state import (
-    BackingOff,
-    End,
-    Ended,
-    MembershipOptions,
-    MemberState,
+from fleet.worker.batch.ranges import PartitionEnds
+from fleet.worker.events import Events, WorkerContext, names
+from fleet.worker.login_files import LoginFiles
+from fleet.worker.member.losses import (
+    OUT_OF_RANGE,
+    PERHAPS_GONE,
+    QUIET,
+    Losses,
+    QuarantinedPartitions,
 )
+from fleet.worker.member.member_state import BackingOff, End, Ended, MemberState
 from fleet.worker.member.pipeline import Pipeline
-from fleet.worker.member.protocols import MemberProtocol, end_of, verdict
+from fleet.worker.member.protocols import end_of, protocol_of, reading_options, verdict
 from fleet.worker.offsets.assigning import Assigner, TopicWatch, look_around
 from fleet.worker.slot.slot_life import Life
 
@@ -147,8 +153,8 @@ class Draining:
     def __init__(self, state: MemberState, *, timeout: float) -> None:
         self.then: Life | None = None
         """What follows; None: it reads."""
+        self.timeout = timeout
         self._state = state
-        self._timeout = timeout
         self._by = 0.0
         self._before = state.phase
 
@@ -156,7 +162,7 @@ class Draining:
         """It is asked for, at this monotonic time; whether nothing was until now."""
         begins = self.then in {None, Life.SERVING}
         if begins:
-            self._by = now + self._timeout
+            self._by = now + self.timeout
             self._before, self._state.phase = self._state.phase, Phase.DRAINING
         self.then = then
         return begins
@@ -301,23 +307,15 @@ class _Hurry:
 
 
 class Nudging:
-    """Of one membership; used on the consumer's thread.
-
-    ours: whether the slot is still held. joining: whether anybody of the group still joins.
-    """
+    """Of one membership; used on the consumer's thread. ours, joining: see Membership."""
 
     def __init__(
-        self,
-        *,
-        ours: Callable[[], bool],
-        joining: Callable[[], bool],
-        clock: Clock,
-        events: Events,
+        self, context: WorkerContext, *, ours: Callable[[], bool], joining: Callable[[], bool]
     ) -> None:
         self._ours = ours
         self._joining = joining
-        self._clock = clock
-        self._events = events
+        self._clock = context.clock
+        self._events = context.events
         self._hurry: _Hurry | None = None
 
     def begin(self, why: str, at: float) -> None:
@@ -406,47 +404,134 @@ class Subscription:
         )
 
 
+DELAY: Final = "FLEET_COMMIT_DELAY"
+
+
+def commit_delay(environ: Mapping[str, str]) -> float:
+    """The seam of fault tests: FLEET_COMMIT_DELAY seconds between a batch's end and its commit.
+
+    The member polls on meanwhile. Raises ConfigError where it is no number from 0 to 60.
+    """
+    text = environ.get(DELAY, "0")
+    try:
+        delay = float(text)
+    except ValueError:
+        delay = -1.0
+    if not 0.0 <= delay <= 60.0:
+        raise ConfigError(f"{DELAY}={text}: write seconds from 0 to 60, or unset it")
+    return delay
+
+
+def reading_of(context: WorkerContext, admin: Any, columnar: Columnar | None) -> AdaptiveReader:
+    """How a membership reads. admin: asks where partitions end."""
+    worker, login, events = context.worker, context.login, context.events
+
+    def read(spark: Any, ranges: Sequence[OffsetRange]) -> Any:
+        from fleet.kafka_source.source import frame_of_ranges  # noqa: PLC0415 - loads PySpark
+
+        return frame_of_ranges(spark, ranges, login=login, isolation=worker.isolation)
+
+    def tell(way: str, waiting: int) -> None:
+        events.log(f"reading {'by ranges' if way == 'ranges' else way}: {waiting} records wait")
+        events.emit("reading", way=way, waiting=waiting)
+
+    return AdaptiveReader(
+        mode=worker.reading,
+        batch=worker.batch,
+        inline=InlineReading(
+            limit=worker.batch.inline,
+            max_wait=worker.batch.max_wait,
+            max_seconds=worker.batch.max_seconds,
+            clock=context.clock,
+            tell=events.tell_odd,
+        ),
+        ends=PartitionEnds(
+            admin=admin,
+            isolation=worker.isolation,
+            say=lambda sentence: events.log_rarely(sentence, key="leaders"),
+        ),
+        read=read,
+        clock=context.clock,
+        tell=tell,
+        columnar=columnar,
+    )
+
+
 _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01
 _STILL: Final = 0.05  # seconds to wait for commands where nothing is read
 
 
 class Membership:
-    """One member of one group; start() once, ended is set when it is over."""
+    """One member of one group; start() once, ended is set when it is over.
+
+    open_at: wall time before which it must not subscribe [19]. may_join: whether its slot has no
+    other owner (None: not known yet), asked directly before a join [54]. may_wait: see BackingOff.
+    ours: whether the slot is still held. joining: whether anybody of the group still joins.
+    Raises ConfigError where a login is missing.
+    """
 
     def __init__(
         self,
+        context: WorkerContext,
+        slot: Slot,
         *,
-        terms: MembershipOptions,
-        protocol: MemberProtocol,
-        reading: BatchReader,
+        open_at: float,
         runner: BatchRunner,
-        assigner: Assigner,
-        marks: Callable[..., Marked],
-        poisoned: Callable[[TopicPartition, int, str, int], None],
-        backing_off: BackingOff,
-        nudging: Nudging | None,
-        clock: Clock,
-        events: Events,
+        marks: QuarantinedPartitions,
+        may_join: Callable[[], bool | None],
+        may_wait: Callable[[], bool] = lambda: True,
+        ours: Callable[[], bool] = lambda: True,
+        joining: Callable[[], bool] = lambda: False,
+        columnar: Columnar | None = None,
     ) -> None:
+        clock, events, worker = context.clock, context.events, context.worker
         self.state = MemberState(moved_at=clock.monotonic())
         self.ended: Ended | None = None
-        self._terms = terms
-        self._protocol = protocol
-        self._reading = reading
+        self._context = context
+        self._open_at = open_at
+        self._may_join = may_join
         self._runner = runner
-        self._assigner = assigner
-        self._quarantine = marks
-        self._poisoned = poisoned
-        self._backing_off = backing_off
-        self._nudging = nudging
+        self._marks = marks
         self._clock = clock
         self._events = events
+        self._protocol = protocol_of(worker)
+        files = LoginFiles(context.login)
+        base = context.client
+        # What librdkafka logs about connections comes through the error callback as well.
+        base |= {"logger": events.librdkafka_logger(), "log_level": 2}
+        quiet = {**base, "error_cb": lambda _: None}
+        admin = AdminClient(quiet)
+        self._options = {
+            **base,
+            **reading_options(worker),
+            **self._protocol.options(slot.instance_id() if context.is_static else None),
+            "group.id": context.group,
+            "client.id": context.name,
+        }
+        self._reading = reading_of(context, admin, columnar)
+        self._assigner = Assigner(
+            admin=admin,
+            start_from=worker.start_from,
+            isolation=worker.isolation,
+            patience=context.session_timeout,
+            clock=clock,
+            config=quiet,
+            begun=marks.begun,
+            say=events.log,
+        )
+        self._backing_off = BackingOff(
+            patience=worker.entrypoint_patience, may_wait=may_wait, clock=clock
+        )
+        hurries = wanted(os.environ) and self._protocol.heartbeats_on_subscribe
+        self._nudging = Nudging(context, ours=ours, joining=joining) if hurries else None
+        self._commit_delay = commit_delay(os.environ)
         self._commands = Commands()
-        self._draining = Draining(self.state, timeout=terms.drain_timeout)
+        timeout = context.settings.group.rollout.drain_timeout
+        self._draining = Draining(self.state, timeout=timeout)
         self._lifts: set[TopicPartition] = set()
         self._fetching = Fetching()
-        self._errors = ClientErrors(events, clock=clock, replaced=terms.replaced)
+        self._errors = ClientErrors(events, clock=clock, replaced=files.replaced)
         self._done = False
         self._joined: float | None = None
         self._stalled: str | None = None
@@ -524,45 +609,44 @@ class Membership:
 
     def _connect(self) -> None:
         """Everything that can be done before a join: connections, coordinator, metadata [19]."""
-        self._consumer = Consumer({**self._terms.options, "error_cb": self._errors.tell})
+        context, worker = self._context, self._context.worker
+        topics, patience = context.settings.group.topics, context.session_timeout
+        self._consumer = Consumer({**self._options, "error_cb": self._errors.tell})
         hear = (self._on_assign, self._on_revoke, self._on_lost)
-        self._subscription = Subscription(self._consumer, self._terms.topics, self._nudging, hear)
+        self._subscription = Subscription(self._consumer, topics, self._nudging, hear)
         self._flow = Pipeline(
             consumer=self._consumer,
             reading=self._reading,
             runner=self._runner,
             state=self.state,
-            revision=self._terms.revision,
-            patience=self._terms.patience,
+            revision=context.settings.revision,
+            patience=patience,
             post=self._commands.put,
-            poisoned=self._poisoned,
+            poisoned=self._marks.poisoned,
             backing_off=self._backing_off,
             clock=self._clock,
             events=self._events,
-            commit_delay=self._terms.commit_delay,
+            commit_delay=self._commit_delay,
         )
         self._losses = Losses(
+            context,
             consumer=self._consumer,
             pipeline=self._flow,
             assigner=self._assigner,
             protocol=self._protocol,
             state=self.state,
-            skip=self._terms.skip_truncated,
-            clock=self._clock,
-            events=self._events,
         )
-        terms, deadline = self._terms, self._clock.monotonic() + self._terms.patience
-        every = terms.metadata_refresh
+        every, deadline = worker.metadata_refresh, self._clock.monotonic() + patience
         self._topics = TopicWatch(self._assigner.ask_ids, every=every, clock=self._clock)
         while not self._done:
             try:
-                self._assigner.cluster = look_around(self._consumer, terms.topics, self._events)
+                self._assigner.cluster = look_around(self._consumer, topics, self._events)
                 return
             except KafkaException as error:
                 self._errors.tell(error.args[0])  # what waiting does not mend ends it below
                 if self._clock.monotonic() >= deadline:
                     raise Unreachable(
-                        f"no broker answers at {terms.options['bootstrap.servers']} "
+                        f"no broker answers at {self._options['bootstrap.servers']} "
                         f"({error.args[0].str()})"
                     ) from error
             self._commands.serve(0.2)
@@ -570,7 +654,7 @@ class Membership:
 
     def _await_gate(self) -> None:
         # Wall time only once: it may be set while we wait.
-        opens = self._clock.monotonic() + (self._terms.open_at - self._clock.now())
+        opens = self._clock.monotonic() + (self._open_at - self._clock.now())
         while not self._done and (left := opens - self._clock.monotonic()) > 0:
             if left > 0.05:
                 self._serve(min(left - 0.03, 0.1))
@@ -580,7 +664,7 @@ class Membership:
         self._commands.serve(0.0)  # whoever was asked to end meanwhile does not join
 
     def _subscribe(self) -> None:
-        while not self._done and (ours := self._terms.may_join()) is not True:
+        while not self._done and (ours := self._may_join()) is not True:
             self._done = ours is False or self._draining.then is Life.CLOSING
             self._serve(1.0)
         if self._done:
@@ -751,7 +835,7 @@ class Membership:
             starts = self._assigner.starts(consumer, tps)
         if tps:
             self._pipeline.reopen()
-        marked, skipped = self._quarantine(starts, skip=self._terms.skip_truncated)
+        marked, skipped = self._marks.on_assign(starts)
         starts = self._losses.skip_past_end(starts, skipped)
         self._pipeline.quarantined |= marked
         self.state.partitions |= frozenset(tps)
@@ -777,7 +861,7 @@ class Membership:
             if self._protocol.rejoins_after and self._draining.then is None:
                 self._begin_last()
             self._pipeline.drop(tps)
-            timeout, clock = self._terms.drain_timeout, self._clock
+            timeout, clock = self._draining.timeout, self._clock
             finish(tps, self._pipeline, timeout=timeout, serve=self._serve, clock=clock)
         self._pipeline.lose(tps)
         self.state.partitions -= tps

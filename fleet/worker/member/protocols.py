@@ -7,7 +7,6 @@ codes mean is one table for both: each code has one meaning, and only one protoc
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from fleet.config.settings import WorkerSettings
 from fleet.config.spec import ClassicWorker, ConsumerWorker
 from fleet.errors import FleetError
 from fleet.worker.member.member_state import End
@@ -25,7 +24,6 @@ from fleet.worker.member.member_state import End
 class ConsumerGroup:
     """A member by ConsumerGroupHeartbeat, static or dynamic."""
 
-    exclusive = True
     heartbeats_on_subscribe = True
     rejoins_after = 0.0
     idle_after = 15.0
@@ -104,11 +102,6 @@ class MemberProtocol(Protocol):
     """What a protocol decides."""
 
     @property
-    def exclusive(self) -> bool:
-        """Whether a newcomer is refused while a member with its instance id is known [17]."""
-        ...
-
-    @property
     def idle_after(self) -> float | None:
         """Seconds after which a member without partitions has none; None: it is told so."""
         ...
@@ -148,7 +141,6 @@ class MemberProtocol(Protocol):
 class ClassicProtocol:
     """JoinGroup and SyncGroup, range or cooperative-sticky, static or dynamic."""
 
-    exclusive = False
     idle_after = None
     heartbeats_on_subscribe = False
 
@@ -194,13 +186,38 @@ class ClassicProtocol:
         return True
 
 
-def protocol_of(settings: WorkerSettings) -> MemberProtocol:
-    """The protocol of these settings, which declare a worker."""
-    worker = settings.group.worker
-    if isinstance(worker, ConsumerWorker):
-        return ConsumerGroup(worker)
-    assert isinstance(worker, ClassicWorker)
-    return ClassicProtocol(worker)
+def protocol_of(worker: ClassicWorker | ConsumerWorker) -> MemberProtocol:
+    """The protocol of a `worker` section."""
+    return ConsumerGroup(worker) if isinstance(worker, ConsumerWorker) else ClassicProtocol(worker)
+
+
+def reading_options(worker: ClassicWorker | ConsumerWorker) -> dict[str, Any]:
+    """How a member's client reads: librdkafka's options."""
+    return {
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": worker.isolation,
+        "allow.auto.create.topics": False,
+        # Records wait in Spark, not in the client: prefetch about one batch, in at most 32 MiB,
+        # and ask again soon after a pause.
+        "queued.min.messages": max(1000, min(100_000, worker.batch.inline)),
+        "queued.max.messages.kbytes": 32768,
+        # Small shares, so that partitions take turns: the client hands out what it fetched of one
+        # partition before it comes to the next, 1 MiB by default, and a batch may be a few records.
+        # A larger batch of the log comes whole.
+        "max.partition.fetch.bytes": 65536,
+        # The most that there is: it bounds an answer, and what a zstd batch may unpack to.
+        "receive.message.max.bytes": 2_147_483_647,
+        "fetch.wait.max.ms": 100,
+        "fetch.queue.backoff.ms": 20,
+        "fetch.error.backoff.ms": 100,
+        # New partitions and topics are seen within it; librdkafka's own 5 min is too long.
+        "topic.metadata.refresh.interval.ms": int(worker.metadata_refresh * 1000),
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+    }
 
 
 def is_fenced(error: Any) -> bool:

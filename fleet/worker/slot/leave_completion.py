@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.clock import Clock
-from fleet.errors import FleetError
-from fleet.kafka_source.login import References
+from fleet.errors import FleetError, Unreachable
 from fleet.model import Member
 from fleet.slots import ChangeState, Gate, Phase, Slot
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.text import slots_of
 from fleet.worker.asking import Question
-from fleet.worker.events import Events
+from fleet.worker.events import Events, WorkerContext
+from fleet.worker.slot.slot_lease import SlotWatcher
 
 Leave = Callable[[str, Sequence[tuple[str | None, str]]], str | None]
 """Sends one LeaveGroup for all (instance id, member id); why not all are gone, or None.
@@ -68,6 +68,20 @@ class LeaveCompleter:
         self._clock = clock
         self._events = events
         self._watch = LeaseWatch.over(store, group=group, lease=lease, clock=clock)
+
+    def see(self, watcher: SlotWatcher) -> bool:
+        """Look at the store, and end a leave that nobody else ends; True where it was read.
+
+        A silent store is waited for.
+        """
+        try:
+            read = watcher.look()
+            if self.step(watcher.gate, watcher.slots, watcher.dead()):
+                watcher.forget()
+        except Unreachable as error:
+            self._events.log_rarely(str(error))
+            return False
+        return read
 
     def step(self, gate: Gate, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
         """Complete the leave if it is due and nobody else does; True where it was done."""
@@ -139,11 +153,19 @@ HolderOf = Callable[[str], Member | None]
 class Takeover:
     """Sends the leave that lets a newcomer in."""
 
-    def __init__(self, *, group: str, leave: Leave, holder_of: HolderOf, events: Events) -> None:
-        self._group = group
+    def __init__(
+        self, context: WorkerContext, *, leave: Leave, holder_of: HolderOf | None = None
+    ) -> None:
+        self._context = context
         self._leave = leave
-        self._holder_of = holder_of
-        self._events = events
+        self._holder_of = holder_of or self._asked
+
+    def evict(self, *members: tuple[str | None, str]) -> str | None:
+        """One request for (instance id, member id) each; why it was refused."""
+        try:
+            return self._leave(self._context.group, members)
+        except FleetError as error:
+            return str(error)
 
     def free(self, former: Former) -> str | None:
         """Why the instance id is not free now; None where it is.
@@ -154,7 +176,7 @@ class Takeover:
         tried = former.member_ids[-1:]  # the last one written: nearly always the one
         try:
             if tried:
-                why = self._leave(self._group, [(former.instance_id, tried[0])])
+                why = self._leave(self._context.group, [(former.instance_id, tried[0])])
                 if why is None:
                     self._told(former.instance_id, tried[0])
                     return None
@@ -168,7 +190,7 @@ class Takeover:
                     "then open the slot"
                 )
             if found.member_id not in tried:
-                why = self._leave(self._group, [(former.instance_id, found.member_id)])
+                why = self._leave(self._context.group, [(former.instance_id, found.member_id)])
                 if why is None:
                     self._told(former.instance_id, found.member_id)
         except ForeignHolder:
@@ -178,15 +200,10 @@ class Takeover:
         return why
 
     def _told(self, instance_id: str, member_id: str) -> None:
-        self._events.log(f"the former member of {instance_id} left: the id is free")
-        self._events.emit("freed", instance=instance_id, member=member_id)
+        self._context.events.log(f"the former member of {instance_id} left: the id is free")
+        self._context.events.emit("freed", instance=instance_id, member=member_id)
 
-
-def holder_of(login: References, group: str) -> HolderOf:
-    """Asks the coordinator who has an instance id; FleetError where it does not answer."""
-
-    def ask(instance_id: str) -> Member | None:
-        members = Question(login, group=group).answer().members
+    def _asked(self, instance_id: str) -> Member | None:
+        """Who has it, as the coordinator says; FleetError where it does not answer."""
+        members = Question(self._context.login, group=self._context.group).answer().members
         return next((each for each in members if each.instance_id == instance_id), None)
-
-    return ask

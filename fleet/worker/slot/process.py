@@ -8,13 +8,12 @@ worker that cannot go on ends [10]: restarting it is its supervisor's or the kub
 import contextlib
 import os
 import signal
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fleet.clock import Clock, SystemClock
 from fleet.collector import settled as settled_imports
@@ -22,29 +21,27 @@ from fleet.config.references import worker_environment
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError, Unreachable
-from fleet.kafka_source.login import references
-from fleet.security import client_config
+from fleet.kafka_source.login import resolved
 from fleet.slots import FirstOpening, Gate, WorkerReport
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.slots.transitions import has_good_canary, missing_canary
 from fleet.system.runtimes import runtime_kind
 from fleet.text import plural
+from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.entrypoint import JobErrors
 from fleet.worker.batch.executor import BatchRunner, Identity
 from fleet.worker.batch.poison_search import DeadLetters
+from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
-from fleet.worker.canary_note import CanaryNote, RevisionDoubts
-from fleet.worker.events import Events, catch_job_logs
-from fleet.worker.login_files import LoginFiles
-from fleet.worker.member.protocols import protocol_of
+from fleet.worker.canary_note import RevisionDoubts
+from fleet.worker.events import Events, WorkerContext, catch_job_logs
+from fleet.worker.login_files import LoginFiles, known_secrets
 from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
 from fleet.worker.reach import Reach, reach_of
-from fleet.worker.slot.holder_tools import HolderTools, known_secrets
-from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover, holder_of
-from fleet.worker.slot.membership_setup import columnar_of
+from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover
 from fleet.worker.slot.reporting import Reporter
-from fleet.worker.slot.slot_holder import SlotHolder
+from fleet.worker.slot.slot_holder import TICK, SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
 
 # A pod's container that starts again tells that the one before it has ended [13].
@@ -154,10 +151,37 @@ def _waiting(asked: FirstOpening | None, warm: int) -> str:
     return f"the first opening: {warm} of {asked.slots} standbys are warm"
 
 
-TICK: Final = 0.05
-"""Seconds between two looks at the store."""
 _STORE_PAUSE: Final = 1.0
 """Seconds between two attempts to open the store."""
+
+
+def columnar_of(context: WorkerContext, runner: BatchRunner) -> Columnar:
+    """How a worker's backlogs go by column; one for all of its memberships."""
+    worker, events, login = context.worker, context.events, context.login
+
+    def tell_columnar(why: str | None) -> None:
+        sentence = "by column" if why is None else f"by ranges, not by column: {why}"
+        events.log_rarely(f"a backlog is read {sentence}", key=f"columnar {why is None}")
+        events.emit("columnar", on=why is None, why=why)
+
+    def gather(named: NamedBatch, check: Callable[[], None]) -> Any:
+        from fleet.worker.batch.reading_ahead import tables_of  # noqa: PLC0415 - loads kafka-python
+
+        return tables_of(
+            resolved(login, os.environ),
+            named.wanted,
+            isolation=worker.isolation,
+            tell=events.tell_odd,
+            check=check,
+        )
+
+    return Columnar(
+        most=worker.batch.memory << 20,
+        read=gather,
+        sessions=runner,
+        told=tell_columnar,
+        cores=len(os.sched_getaffinity(0)),
+    )
 
 
 def run(
@@ -178,68 +202,47 @@ def run(
         if settings.group.worker is not None:  # a runtime may have done so already
             os.environ.update(worker_environment(settings.group.worker.env, os.environ))
         settings = settled(settings, os.environ)
+        if settings.group.worker is None:
+            raise ConfigError(f"group {settings.group.group} declares no worker")
     except ConfigError as error:
         unset = error
-    events = Events(worker=name, clock=clock, environ=os.environ)
-    stop = threading.Event()
+    context = WorkerContext(
+        settings=settings,
+        name=name,
+        clock=clock,
+        events=Events(worker=name, clock=clock, environ=os.environ),
+        secrets=known_secrets(settings, os.environ),
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: context.stop.set())
     try:
         if unset is not None:
             raise unset
-        worker = _Worker(
-            settings=settings,
-            name=name,
-            home=home,
-            code=code,
-            stop=stop,
-            clock=clock,
-            events=events,
-        )
-        status, sentence = worker.live()
+        status, sentence = _Worker(context, home=home, code=code).live()
     except FleetError as error:
         status, sentence = error.exit_code, str(error)
-    events.emit("exit", code=status, reason=sentence)
-    events.log(f"ended: {sentence}")
+    context.events.emit("exit", code=status, reason=sentence)
+    context.events.log(f"ended: {sentence}")
     return status
 
 
 class _Worker:
-    def __init__(
-        self,
-        *,
-        settings: WorkerSettings,
-        name: str,
-        home: Path,
-        code: Path | None,
-        stop: threading.Event,
-        clock: Clock,
-        events: Events,
-    ) -> None:
-        group = settings.group
-        if group.worker is None:
-            raise ConfigError(f"group {group.group} declares no worker")
-        self._protocol = protocol_of(settings)
-        self._settings = settings
-        self._name = name
+    def __init__(self, context: WorkerContext, *, home: Path, code: Path | None) -> None:
+        self._context = context
+        self._events = context.events
+        self._stop = context.stop
         self._home = home
         self._code = code
-        self._stop = stop
-        self._clock = clock
-        self._events = events
-        self._lease = group.runtime.lease
-        secrets = known_secrets(settings, os.environ)
-        self._errors = JobErrors(say=events.log, secrets=secrets)
+        worker, runtime = context.worker, context.settings.group.runtime
+        self._errors = JobErrors(say=self._events.log, secrets=context.secrets)
         catch_job_logs(
-            group.worker.log_level, say=lambda line: events.log(self._errors.clean(line))
+            worker.log_level, say=lambda line: self._events.log(self._errors.clean(line))
         )
         # Out of the environment: PySpark would send it to any server that the user's code names.
-        ours = group.worker.spark == "shared" or in_clear(group.worker.spark)
+        ours = worker.spark == "shared" or in_clear(worker.spark)
         self._spark_token = os.environ.pop(SPARK_TOKEN, None) if ours else None
-        self._reporter = Reporter(settings, name=name, clock=clock, events=events)
-        pod = isinstance(group.runtime, KubernetesRuntimeSpec)
-        self._canary = CanaryNote(home if pod else None, say=events.log_rarely)
-        self._reporter.canary_error = lambda: self._canary.error
+        self._pod = runtime if isinstance(runtime, KubernetesRuntimeSpec) else None
+        self._reporter = Reporter(context, home=None if self._pod is None else home)
         self._reporter.traceback = self._errors.traceback_in
         self._runner: BatchRunner | None = None
         self._holder: SlotHolder | None = None
@@ -248,24 +251,21 @@ class _Worker:
 
     def live(self) -> tuple[int, str]:
         """The whole life; (exit code, why it ended)."""
-        group = self._settings.group.group
+        context, group = self._context, self._context.group
+        lease, clock, events = context.lease, context.clock, context.events
         try:
             store = self._open_store()
-            if isinstance(self._settings.group.runtime, KubernetesRuntimeSpec):
-                end_former_life(store, group=group, name=self._name, events=self._events)
-            watcher = SlotWatcher(store, group=group, lease=self._lease, clock=self._clock)
+            if self._pod is not None:
+                end_former_life(store, group=group, name=context.name, events=events)
+            watcher = SlotWatcher(store, group=group, lease=lease, clock=clock)
             if store.unmanaged:
-                self._doubts = RevisionDoubts(
-                    store, group=group, lease=self._lease, clock=self._clock
-                )
+                self._doubts = RevisionDoubts(store, group=group, lease=lease, clock=clock)
             self._warm(watcher)
-            opener = GateOpener(
-                store, group=group, lease=self._lease, clock=self._clock, events=self._events
-            )
-            tools = self._tools(store, watcher)
+            opener = GateOpener(store, group=group, lease=lease, clock=clock, events=events)
+            look = self._looks(store, watcher, opener)
             while not self._stop.is_set():
                 self._doubt(watcher)
-                ended = self._look_for_a_slot(watcher, opener, tools)
+                ended = look()
                 if ended is not None:
                     return ended
             return 0, "asked to end"
@@ -287,13 +287,14 @@ class _Worker:
 
     def _open_store(self) -> Store:
         """Where slots are; one that does not answer is waited for [12]."""
-        kind = runtime_kind(self._settings.group.runtime.kind)
+        context = self._context
+        kind = runtime_kind(context.settings.group.runtime.kind)
         self._reporter.waits_for = "the store of its slots"
         store: Store | None = None
         while True:
             try:
                 store = store or kind.store(
-                    self._settings, home=self._home, environ=os.environ, clock=self._clock
+                    context.settings, home=self._home, environ=os.environ, clock=context.clock
                 )
                 self._reporter.start(store)
                 return store
@@ -307,11 +308,10 @@ class _Worker:
         """Load the user's code, connect Spark, run `setup`, warm."""
         from fleet.worker.batch.entrypoint import imported_from, load, pickle_by_value  # noqa: PLC0415
 
-        worker = self._settings.group.worker
-        assert worker is not None
+        context, worker = self._context, self._context.worker
         self._reporter.waits_for = f"Spark ({safe(worker.spark)}) and the entrypoint to be warm"
-        began = self._clock.monotonic()
-        self._watch_brokers(True)
+        began = context.clock.monotonic()
+        self._watch_brokers()
         folder = None if self._code is None else unpack(self._code, self._home)
         if folder is not None:
             put_first(folder, os.environ)
@@ -321,69 +321,64 @@ class _Worker:
             pickle_by_value(worker.entrypoint)
         link = SparkLink(
             where=self._where_spark_is,
-            clock=self._clock,
-            app=self._name,
+            clock=context.clock,
+            app=context.name,
             linger=LINGER_SHARED if worker.spark == "shared" else LINGER,
             token=self._token_of_spark,
             elsewhere=worker.spark.startswith("sc://"),
             ui=worker.spark_ui,
         )
         self._reporter.spark_ui = lambda: link.ui_url or self._shared_ui()
-        self._runner = BatchRunner(
+        runner = self._runner = BatchRunner(
             link=link,
             entrypoint=entrypoint,
             identity=Identity(
-                cluster=self._settings.cluster.name,
-                group=self._settings.group.group,
-                worker=self._name,
-                revision=self._settings.revision,
+                cluster=context.settings.cluster.name,
+                group=context.group,
+                worker=context.name,
+                revision=context.settings.revision,
             ),
-            batch_timeout=self._settings.group.batch_limit,
+            batch_timeout=context.settings.group.batch_limit,
             still_ours=lambda: self._holder is None or self._holder.still_ours(),
             renew=lambda: self._holder is None or self._holder.renew(),
             ending=self._stop.is_set,
-            clock=self._clock,
+            clock=context.clock,
             events=self._events,
             letters=self._letters(),
             errors=self._errors,
         )
-        self._reporter.overdue = lambda: None if self._runner is None else self._runner.overdue
-        self._reporter.spark_away = lambda: self._runner.spark_away if self._runner else None
-        self._wait(self._runner.prepare(), watcher)
+        self._reporter.overdue = lambda: runner.overdue
+        self._reporter.spark_away = lambda: runner.spark_away
+        self._wait(runner.prepare(), watcher)
         live = imported_from([Path(folder) for folder in worker.python_path])
         if worker.entrypoint.partition(":")[0].partition(".")[0] not in live:  # but in the copy
             for module in live:
                 self._events.log(
-                    f"module {module} is no part of revision {self._settings.revision}: its name "
-                    "was computed, and workers of a revision may run different code; import it "
-                    "by its name"
+                    f"module {module} is no part of revision {context.settings.revision}: its "
+                    "name was computed, and workers of a revision may run different code; import "
+                    "it by its name"
                 )
-        took = self._clock.monotonic() - began
+        took = context.clock.monotonic() - began
         with contextlib.suppress(Unreachable):
             watcher.look()  # whoever probes a standby is to hear at once whether it is in doubt
         self._doubt(watcher)
         settled_imports()
         self._reporter.standby()
-        self._events.log(f"ready after {took:.1f} s as a standby of {self._settings.group.group}")
+        self._events.log(f"ready after {took:.1f} s as a standby of {context.group}")
         self._events.emit("phase", phase="standby", seconds=took)
 
-    def _watch_brokers(self, wanted: bool, /) -> None:
+    def _watch_brokers(self) -> None:
         """A standby is ready only where brokers answer it; asked while Spark starts."""
-        if self._reach is None:
-            settings = self._settings
-            where = (settings.cluster, settings.bootstrap_servers)
-            reach = self._reach = reach_of(
-                lambda: client_config(*where, os.environ),
-                files=LoginFiles(references(*where)),
-                group=settings.group.group,
-                topics=settings.group.topics,
-                bootstrap=settings.bootstrap_servers,
-            )
-            self._reporter.cut_off = lambda: reach.trouble
-        if wanted:
-            self._reach.watch()
-        else:
-            self._reach.pause()
+        context = self._context
+        reach = self._reach = reach_of(
+            lambda: context.client,
+            files=LoginFiles(context.login),
+            group=context.group,
+            topics=context.settings.group.topics,
+            bootstrap=context.settings.bootstrap_servers,
+        )
+        self._reporter.cut_off = lambda: reach.trouble
+        reach.watch()
 
     def _wait(self, future: "Future[None]", watcher: SlotWatcher) -> None:
         """Holders are watched meanwhile: one that is dead by now need not be watched again."""
@@ -399,130 +394,115 @@ class _Worker:
                     watcher.dead()
 
     def _letters(self) -> DeadLetters | None:
-        worker = self._settings.group.worker
-        if worker is None or worker.dead_letter_topic is None:
+        context, topic = self._context, self._context.worker.dead_letter_topic
+        if topic is None:
             return None
         return DeadLetters(
-            topic=worker.dead_letter_topic,
-            group=self._settings.group.group,
-            revision=self._settings.revision,
-            options=client_config(
-                self._settings.cluster, self._settings.bootstrap_servers, os.environ
-            ),
+            topic=topic,
+            group=context.group,
+            revision=context.settings.revision,
+            options=context.client,
             events=self._events,
         )
 
-    def _where_spark_is(self) -> str | None:
-        worker = self._settings.group.worker
-        assert worker is not None
-        if worker.spark != "shared":
-            return worker.spark
-        runtime = self._settings.group.runtime
-        if isinstance(runtime, KubernetesRuntimeSpec):
-            return spark_url(runtime, os.environ)
-        from fleet.act.spark_server import connect_url  # noqa: PLC0415 - only for the shared server
+    # --- the shared Spark server: the home has it, or the pod's environment ------------------
 
-        return connect_url(self._home)
+    @property
+    def _at_home(self) -> bool:
+        return self._context.worker.spark == "shared" and self._pod is None
+
+    def _where_spark_is(self) -> str | None:
+        if self._at_home:
+            from fleet.act.spark_server import connect_url  # noqa: PLC0415 - only for that server
+
+            return connect_url(self._home)
+        spark = self._context.worker.spark
+        return spark_url(self._pod, os.environ) if self._pod and spark == "shared" else spark
 
     def _shared_ui(self) -> str | None:
-        worker = self._settings.group.worker
-        runtime = self._settings.group.runtime
-        assert worker is not None
-        if worker.spark != "shared" or isinstance(runtime, KubernetesRuntimeSpec):
+        if not self._at_home:
             return None
-        from fleet.act.spark_server import ui_url  # noqa: PLC0415 - only for the shared server
+        from fleet.act.spark_server import ui_url  # noqa: PLC0415 - only for that server
 
         return ui_url(self._home)
 
     def _token_of_spark(self) -> str | None:
-        """Of the shared server: the pod's environment has it, or the home.
-
-        Of a server elsewhere: the environment, where Fleet sends it; else PySpark finds it there.
-        """
-        worker = self._settings.group.worker
-        assert worker is not None
-        runtime = self._settings.group.runtime
-        if worker.spark != "shared" or isinstance(runtime, KubernetesRuntimeSpec):
+        """Of a server elsewhere: the environment's, where Fleet sends it; else PySpark finds it."""
+        if not self._at_home:
             return self._spark_token
-        from fleet.act.spark_server import token  # noqa: PLC0415 - only for the shared server
+        from fleet.act.spark_server import token  # noqa: PLC0415 - only for that server
 
         return token(self._home)
 
-    def _tools(self, store: Store, watcher: SlotWatcher) -> HolderTools:
-        worker = self._settings.group.worker
-        assert worker is not None
-        assert self._runner is not None
-        completer = LeaveCompleter(
-            store,
-            group=self._settings.group.group,
-            static=worker.membership == "static",
-            lease=self._lease,
-            leave=self._send_leave,
-            clock=self._clock,
-            events=self._events,
-        )
-        return HolderTools(
-            settings=self._settings,
-            name=self._name,
-            store=store,
-            watcher=watcher,
-            completer=completer,
-            leave=self._send_leave,
-            takeover=self._takeover(),
-            protocol=self._protocol,
-            runner=self._runner,
-            reporter=self._reporter,
-            canary=self._canary,
-            columnar=columnar_of(self._settings, runner=self._runner, events=self._events),
-            stop=self._stop,
-            clock=self._clock,
-            events=self._events,
-        )
-
-    def _takeover(self) -> Takeover:
-        settings = self._settings
-        login = references(settings.cluster, settings.bootstrap_servers)
-        return Takeover(
-            group=settings.group.group,
-            leave=self._send_leave,
-            holder_of=holder_of(login, settings.group.group),
-            events=self._events,
-        )
+    # --- slots -------------------------------------------------------------------------------
 
     def _send_leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
         from fleet.act.kafka import GroupAdmin, LeavingMember  # noqa: PLC0415 - 0.2 s, hardly ever needed
         from fleet.security import kafka_python_config  # noqa: PLC0415
 
-        bootstrap = self._settings.bootstrap_servers
-        config = kafka_python_config(self._settings.cluster, bootstrap, os.environ)
+        settings = self._context.settings
+        bootstrap = settings.bootstrap_servers
+        config = kafka_python_config(settings.cluster, bootstrap, os.environ)
         with GroupAdmin(bootstrap=bootstrap, kafka_python_config=config) as admin:
             leaving = [LeavingMember(instance_id=i, member_id=m) for i, m in members]
             return admin.leave(group, leaving, reason="fleet: sent by a worker").refusal
 
-    def _look_for_a_slot(
-        self, watcher: SlotWatcher, opener: GateOpener, tools: HolderTools
-    ) -> tuple[int, str] | None:
-        """One look of a standby; what a holder ended the worker with, or None."""
-        if tools.see():
-            self._open_first(watcher, opener)
-        for seen in watcher.takeable(
-            worker=self._name, revision=self._settings.revision, since=self._reporter.since
-        ):
-            self._holder = SlotHolder.take(tools, seen, watcher.void.get(seen.number))
-            if self._holder is not None:
-                self._watch_brokers(False)
-                ended = self._holder.serve()
+    def _looks(
+        self, store: Store, watcher: SlotWatcher, opener: GateOpener
+    ) -> Callable[[], tuple[int, str] | None]:
+        """One look of a standby; it tells what a holder ended the worker with, or None."""
+        context, runner, reach = self._context, self._runner, self._reach
+        assert runner is not None
+        assert reach is not None
+        columnar = columnar_of(context, runner)
+        takeover = Takeover(context, leave=self._send_leave)
+        completer = LeaveCompleter(
+            store,
+            group=context.group,
+            static=context.is_static,
+            lease=context.lease,
+            leave=self._send_leave,
+            clock=context.clock,
+            events=self._events,
+        )
+
+        def look() -> tuple[int, str] | None:
+            if completer.see(watcher):
+                self._open_first(watcher, opener)
+            found = watcher.takeable(
+                worker=context.name,
+                revision=context.settings.revision,
+                since=self._reporter.since,
+            )
+            for seen in found[:1]:
+                holder = SlotHolder(
+                    context,
+                    seen,
+                    watcher.void.get(seen.number),
+                    watcher=watcher,
+                    completer=completer,
+                    takeover=takeover,
+                    runner=runner,
+                    reporter=self._reporter,
+                    columnar=columnar,
+                )
+                if not holder.take():
+                    watcher.forget()
+                    self._stop.wait(TICK)  # somebody was quicker, or the store is away: look again
+                    return None
+                reach.pause()
+                self._holder = holder
+                ended = holder.serve()
                 self._holder = None
                 if ended is None:
-                    self._watch_brokers(True)
+                    reach.watch()
                     self._reporter.standby()
                 return ended
-            watcher.forget()
-            self._stop.wait(TICK)  # somebody was quicker, or the store is away: look again
+            self._reporter.beat()
+            self._stop.wait(TICK)
             return None
-        self._reporter.beat()
-        self._stop.wait(TICK)
-        return None
+
+        return look
 
     def _doubt(self, watcher: SlotWatcher) -> None:
         """Whether this standby may be taken for ready: its revision works, or nothing is there on
@@ -530,13 +510,13 @@ class _Worker:
         """
         if self._doubts is None:
             return
-        revision = self._settings.revision
-        if self._canary.error is not None and has_good_canary(watcher.slots, revision):
-            self._canary.prove()
-        self._reporter.doubt = self._doubts.look(
-            watcher.slots, worker=self._name, revision=revision
+        revision, reporter = self._context.settings.revision, self._reporter
+        if reporter.canary.error is not None and has_good_canary(watcher.slots, revision):
+            reporter.canary.prove()
+        reporter.doubt = self._doubts.look(
+            watcher.slots, worker=self._context.name, revision=revision
         )
-        self._reporter.missing_canary = missing_canary(watcher.gate, watcher.slots, revision)
+        reporter.missing_canary = missing_canary(watcher.gate, watcher.slots, revision)
 
     def _open_first(self, watcher: SlotWatcher, opener: GateOpener) -> None:
         try:

@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fleet.clock import Clock
-from fleet.config.settings import WorkerSettings
 from fleet.errors import FleetError
 from fleet.slots import WorkerReport
 from fleet.slots.store import Store
 from fleet.system.listening import Listening
-from fleet.worker.events import Events
+from fleet.worker.canary_note import CanaryNote
+from fleet.worker.events import WorkerContext
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.pod_environment import template_of
-from fleet.worker.slot.membership_setup import session_timeout
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -185,21 +184,15 @@ class Condition(StrEnum):
 class Reporter:
     """Counts over all memberships of this process, and writes them down."""
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        *,
-        name: str,
-        clock: Clock,
-        events: Events,
-    ) -> None:
-        assert settings.group.worker is not None
+    def __init__(self, context: WorkerContext, *, home: Path | None = None) -> None:
+        """home: where a pod notes what its holder has shown."""
+        clock, settings, worker = context.clock, context.settings, context.worker
+        self._context = context
         self._settings = settings
+        self.canary = CanaryNote(home, say=context.events.log_rarely)
         self._since = settings.published_at or clock.now()
-        self._name = name
         self._store: Store | None = None
         self._clock = clock
-        self._events = events
         self._lock = threading.Lock()
         self._counter = 0
         self._written_at = clock.monotonic()
@@ -210,12 +203,10 @@ class Reporter:
         self._slot: int | None = None
         self._error: str | None = None
         # No wait for brokers is longer: not a join's, an assignment's nor a commit's.
-        self._patience = max(settings.group.worker.max_poll_interval, session_timeout(settings))
+        self._patience = max(worker.max_poll_interval, context.session_timeout)
         self._phase = "starting"
         self.waits_for: str | None = None
         """In words, while there is no slot."""
-        self.canary_error: Callable[[], str | None] = lambda: None
-        """Why the process before this one, or the holder before, makes a standby not ready."""
         self.doubt: str | None = None
         """Why others of its revision do."""
         self.missing_canary: str | None = None
@@ -229,7 +220,7 @@ class Reporter:
         self.traceback: Callable[[str | None], str | None] = lambda _: None
         """Of the job, where an error is the job's."""
         self.spark_ui: Callable[[], str | None] = lambda: None
-        self._http = StatusServer(settings.group.worker.http, self.status)
+        self._http = StatusServer(worker.http, self.status)
 
     @property
     def since(self) -> float:
@@ -250,7 +241,7 @@ class Reporter:
         """
         template = template_of(self._settings.revision)
         if template is not None and store.unmanaged:
-            self._since = store.since(self._settings.group.group, template, self._clock.now())
+            self._since = store.since(self._context.group, template, self._clock.now())
         self._store = store
         self.write()
 
@@ -280,7 +271,7 @@ class Reporter:
 
     def beat(self) -> None:
         """Write where the last report is a third of the lease old."""
-        if self._clock.monotonic() - self._written_at >= self._settings.group.runtime.lease / 3:
+        if self._clock.monotonic() - self._written_at >= self._context.lease / 3:
             self.write()
 
     def renewed(self) -> None:
@@ -294,7 +285,7 @@ class Reporter:
         with self._lock, contextlib.suppress(FleetError):
             report = self._report()
             # A renewal that comes a little early is the third one all the same.
-            due = min(self._settings.group.runtime.lease, _COUNTS_AGE) * 5 / 6
+            due = min(self._context.lease, _COUNTS_AGE) * 5 / 6
             old = self._clock.monotonic() - self._written_at >= due
             watched = report.slot is None or report.error is not None
             if old or watched or _news(report) != self._told:
@@ -316,8 +307,8 @@ class Reporter:
     def _report(self, *, failed: bool = False) -> WorkerReport:
         facts, state = self.status(), self._state or self._before
         return WorkerReport(
-            worker=self._name,
-            group=self._settings.group.group,
+            worker=self._context.name,
+            group=self._context.group,
             revision=self._settings.revision,
             phase="failed" if failed else str(facts["phase"]),
             slot=self._slot,
@@ -342,14 +333,14 @@ class Reporter:
         """All facts, for HTTP and the report."""
         now, before = self._state or MemberState(), self._before
         overdue = self.overdue()
-        tried = self.canary_error() if self._state is None else self.spark_away()
+        tried = self.canary.error if self._state is None else self.spark_away()
         error = self._error or overdue or now.error or tried
         phase, live = self.phase, overdue is None and self._live()
         condition = self._condition(phase, live=live)
         return {
             "cluster": self._settings.cluster.name,
-            "group": self._settings.group.group,
-            "worker": self._name,
+            "group": self._context.group,
+            "worker": self._context.name,
             "revision": self._settings.revision,
             "phase": phase,
             "slot": self._slot,
@@ -392,7 +383,7 @@ class Reporter:
         if phase == "starting":
             return Condition.STARTING
         if phase == "standby":
-            doubtful = self.canary_error() is not None or self.doubt is not None
+            doubtful = self.canary.error is not None or self.doubt is not None
             if doubtful:
                 return Condition.ILL
             if self.cut_off() is not None:

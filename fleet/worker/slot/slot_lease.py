@@ -13,6 +13,7 @@ import math
 import threading
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -120,105 +121,11 @@ def outranked(
     )
 
 
-# A slot in its holder's hands: what a renewal finds, what a release writes; no thread, no lock.
-#
-# Problem: when a holder has to stop, and what a silent store means, is decided between the lease's
-# thread and the holder's, and threads meet only by chance. Choice: the rules are here, over a
-# store and a clock; `SlotLease` calls them from its thread and under its lock, and the simulation
-# (tests/schedules) from processes on simulated time. Cost: whoever calls from several threads
-# locks.
-
-
-class HeldSlot:
-    """One slot that this worker has taken."""
-
-    def __init__(
-        self,
-        store: Store,
-        slot: Slot,
-        *,
-        lease: float,
-        fields: Callable[[], dict[str, Any]],
-        clock: Clock,
-        say: Callable[[str], None],
-    ) -> None:
-        self.slot = slot
-        """As last written."""
-        self.lost: str | None = None
-        """Why this worker must stop at once; None while the slot is ours."""
-        self.pause = lease / 3
-        """Seconds to the next renewal; shorter while the store is silent."""
-        self._store = store
-        self._lease = lease
-        self._fields = fields
-        self._clock = clock
-        self._say = say
-        self._renewed_at = -math.inf
-
-    def renew(self) -> bool:
-        """Write the fields; False where the slot is somebody else's.
-
-        A store that is silent or refuses is no loss: nobody else can take the slot then [12].
-        """
-        return self.confirm() is not False
-
-    def confirm(self) -> bool | None:
-        """The same; None where the store does not say whose the slot is."""
-        if self.lost is not None:
-            return False
-        began = self._clock.monotonic()  # its answer may be read long after it was stored
-        try:
-            told = replace(self.slot, lease=self._lease, **self._fields())
-            stored = self._store.renew(told)
-        except FleetError as error:
-            self.pause = self._lease / 12
-            self._say(f"{error}; going on as long as Kafka has us as a member")
-            return None
-        self.pause = self._lease / 3
-        if stored is None:
-            self.lost = f"slot {self.slot.number} has another holder or token"
-            return False
-        self.slot = stored
-        self._renewed_at = began
-        return True
-
-    @property
-    def fresh(self) -> bool:
-        """Whether the last renewal began less than a third of the lease ago."""
-        return self._clock.monotonic() - self._renewed_at < self._lease / 3
-
-    def may_join(self) -> bool | None:
-        """Tell whether no other worker can own the slot now; None: the store does not say [54].
-
-        Ask the store if the last renewal is too old, directly before each join.
-        """
-        if self.lost is None and not self.fresh:
-            self.confirm()
-        if self.lost is not None:
-            return False
-        if not self.fresh:
-            self._say(f"slot {self.slot.number} is not confirmed by the store: waiting to join")
-        return self.fresh or None
-
-    def give_up(self, *, clean: bool, closed: bool = False, gone: bool = False) -> bool:
-        """See `SlotLease.release`; nobody renews any more."""
-        if not self.renew():
-            return False
-        if closed or gone:
-            phase = Phase.CLOSED if closed else self.slot.phase
-            member = None if gone else self.slot.member_id
-            stored = self._store.renew(replace(self.slot, phase=phase, member_id=member))
-            if stored is None:
-                return False
-            self.slot = stored
-        return self._store.release(self.slot, clean=clean)
-
-
 class SlotWatcher:
     """Reads gate and slots only when something changed; watches holders expire."""
 
     def __init__(self, store: Store, *, group: str, lease: float, clock: Clock) -> None:
-        self._store = store
+        self.store = store
         self._group = group
         self._clock = clock
         self._lease = lease
@@ -241,7 +148,7 @@ class SlotWatcher:
         A store without a `data_version` is read at most twice a second.
         """
         now = self._clock.monotonic()
-        version = getattr(self._store, "data_version", None)
+        version = getattr(self.store, "data_version", None)
         if version is not None:
             seen = version()
             if seen == self._version and now - self._read_at < 1.0:
@@ -250,8 +157,8 @@ class SlotWatcher:
             self._version = seen
         elif now - self._read_at < 0.5:
             return False
-        self.gate = self._store.gate(self._group)
-        self.slots = self._store.slots(self._group)
+        self.gate = self.store.gate(self._group)
+        self.slots = self.store.slots(self._group)
         self._read_at = now
         self._watch_holders(now)
         return True
@@ -276,7 +183,7 @@ class SlotWatcher:
         """
         now = self._clock.monotonic()
         old = now - self._looked_at > self._lease / 3
-        return frozenset() if old or known_for(self._store, now) < 0 else self._dead
+        return frozenset() if old or known_for(self.store, now) < 0 else self._dead
 
     def forget(self) -> None:
         """Read the store at the next look whatever its version says."""
@@ -298,7 +205,7 @@ class SlotWatcher:
         Nothing where the store is not known to be as it was last read.
         """
         dead, now = self.dead(), self._clock.monotonic()
-        if known_for(self._store, now) < 0:
+        if known_for(self.store, now) < 0:
             self._free_since = {}
             return ()
         free = {s.number for s in self.slots if takeable(s, dead)} & self.gate.open
@@ -331,7 +238,7 @@ class SlotWatcher:
 
     def _read_reports(self) -> tuple[WorkerReport, ...] | None:
         try:
-            return self._store.reports(self._group)
+            return self.store.reports(self._group)
         except Unreachable:
             return None
 
@@ -350,7 +257,11 @@ def _plain(revision: str) -> str:
 
 
 class SlotLease:
-    """One slot that this worker has taken, kept until `release` by a thread of its own."""
+    """One slot that this worker has taken, kept from `start` to `release` by a thread of its own.
+
+    Without `start` whoever calls renews (tests/schedules, on simulated time; lock: theirs). What
+    a renewal finds and a release writes is the same. after: called behind each renewal of it.
+    """
 
     def __init__(
         self,
@@ -359,32 +270,33 @@ class SlotLease:
         *,
         lease: float,
         fields: Callable[[], dict[str, Any]],
-        after: Callable[[], None],
         clock: Clock,
         events: Events,
+        after: Callable[[], None] = lambda: None,
+        lock: AbstractContextManager[Any] | None = None,
     ) -> None:
-        self._held = HeldSlot(
-            store, slot, lease=lease, fields=fields, clock=clock, say=events.log_rarely
-        )
-        self._after = after
+        self.slot = slot
+        """As last written."""
+        self.lost: str | None = None
+        """Why this worker must stop at once: the store shows another holder or token [12], or
+        nobody renews any more [40]. None while the slot is ours."""
+        self.pause = lease / 3
+        """Seconds to the next renewal; shorter while the store is silent."""
+        self._store = store
+        self._lease = lease
+        self._fields = fields
+        self._clock = clock
         self._events = events
-        self._lock = threading.Lock()
+        self._after = after
+        self._renewed_at = -math.inf
+        self._lock = lock or threading.Lock()
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def start(self) -> None:
+        """Renew from now on."""
         self._thread.start()
-
-    @property
-    def slot(self) -> Slot:
-        """As last written."""
-        return self._held.slot
-
-    @property
-    def lost(self) -> str | None:
-        """Why this worker must stop at once: the store shows another holder or token [12], or
-        nobody renews any more [40]. None while the slot is ours.
-        """
-        return self._held.lost
 
     def changed(self) -> None:
         """Write the fields now instead of at the next renewal; returns at once."""
@@ -393,37 +305,76 @@ class SlotLease:
     def renew(self) -> bool:
         """Write the fields; False where the slot is somebody else's.
 
-        A store that is silent or refuses is no loss.
+        A store that is silent or refuses is no loss: nobody else can take the slot then [12].
         """
-        with self._lock:
-            return self._held.renew()
+        return self.confirm() is not False
 
     def confirm(self) -> bool | None:
         """The same; None where the store does not say whose the slot is."""
         with self._lock:
-            return self._held.confirm()
+            return self._confirm()
+
+    def _confirm(self) -> bool | None:
+        if self.lost is not None:
+            return False
+        began = self._clock.monotonic()  # its answer may be read long after it was stored
+        try:
+            told = replace(self.slot, lease=self._lease, **self._fields())
+            stored = self._store.renew(told)
+        except FleetError as error:
+            self.pause = self._lease / 12
+            self._events.log_rarely(f"{error}; going on as long as Kafka has us as a member")
+            return None
+        self.pause = self._lease / 3
+        if stored is None:
+            self.lost = f"slot {self.slot.number} has another holder or token"
+            return False
+        self.slot = stored
+        self._renewed_at = began
+        return True
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the last renewal began less than a third of the lease ago."""
+        return self._clock.monotonic() - self._renewed_at < self._lease / 3
 
     def may_join(self) -> bool | None:
-        """Tell whether no other worker can own the slot now; see `HeldSlot.may_join`."""
-        if self.lost is None and self._held.fresh:
-            return True
-        with self._lock:
-            return self._held.may_join()
+        """Tell whether no other worker can own the slot now; None: the store does not say [54].
+
+        Ask the store if the last renewal is too old, directly before each join.
+        """
+        if self.lost is None and not self.fresh:
+            self.confirm()
+        if self.lost is not None:
+            return False
+        if not self.fresh:
+            said = f"slot {self.slot.number} is not confirmed by the store: waiting to join"
+            self._events.log_rarely(said)
+        return self.fresh or None
 
     def still_ours(self) -> bool:
         """Ask the store where the last renewal is older than a third of the lease."""
-        return self.lost is None if self._held.fresh else self.renew()
+        return self.lost is None if self.fresh else self.renew()
 
     def release(self, *, clean: bool, closed: bool = False, gone: bool = False) -> bool:
         """Give the slot up, with phase CLOSED for a leave; whether it was still ours.
 
         gone: the member left the group with its close, so its id is forgotten.
         """
-        self._stopped.set()
-        self._wake.set()
-        self._thread.join(timeout=10.0)
+        self.abandon()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10.0)
         with self._lock:
-            return self._held.give_up(clean=clean, closed=closed, gone=gone)
+            if self._confirm() is False:
+                return False
+            if closed or gone:
+                phase = Phase.CLOSED if closed else self.slot.phase
+                member = None if gone else self.slot.member_id
+                stored = self._store.renew(replace(self.slot, phase=phase, member_id=member))
+                if stored is None:
+                    return False
+                self.slot = stored
+            return self._store.release(self.slot, clean=clean)
 
     def abandon(self) -> None:
         """Stop renewing, change nothing."""
@@ -437,20 +388,19 @@ class SlotLease:
             self._renew_on()
         except BaseException as error:  # noqa: BLE001 - nobody catches it in a thread: it is told
             why = f" ({type(error).__name__}: {error})"
-        if not self._stopped.is_set() and self._held.lost is None:
-            self._held.lost = f"the lease of slot {self.slot.number} is kept no more{why}"
-            self._events.log(self._held.lost)
+        if not self._stopped.is_set() and self.lost is None:
+            self.lost = f"the lease of slot {self.slot.number} is kept no more{why}"
+            self._events.log(self.lost)
 
     def _renew_on(self) -> None:
         while True:
-            self._wake.wait(self._held.pause)
+            self._wake.wait(self.pause)
             self._wake.clear()
             if self._stopped.is_set():
                 return
             if not self.renew():
-                self._events.log(
-                    f"slot {self.slot.number} is somebody else's now: stopping at once"
-                )
+                said = f"slot {self.slot.number} is somebody else's now: stopping at once"
+                self._events.log(said)
                 return
             try:
                 self._after()
