@@ -133,7 +133,7 @@ def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None)
         said = f"{fleet.group}: {storm.sentence}."
         return Judgement(passed=False, sentence=said, metadata=numbers, verdict="storm")
     if recorded is None:
-        said = f"{fleet.group}: rebalances are not counted here: __consumer_offsets is not readable"
+        said = f"{fleet.group}: rebalances were not counted: __consumer_offsets was not read"
         return Judgement(
             passed=True, severity=WARN, sentence=f"{said}.", metadata=numbers, verdict="within"
         )

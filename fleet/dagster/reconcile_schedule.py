@@ -322,7 +322,8 @@ def tick(
             acting = [f for f in cycle.spec.fleets if cycle.spec.mode_of(f) == "act"]
             snapshot = cycle.snapshot([f.group for f in acting])
             this = Tick(cycle, context.instance, snapshot, partitions=partitions)
-            said = this.all(rotated(acting, context))
+            minutes = context.scheduled_execution_time.timestamp() // 60
+            said = this.all(rotated(acting, minutes))
     except FleetError as error:
         return SkipReason(str(error))
     requests = [s.request for s in said if s.request is not None]
@@ -330,15 +331,14 @@ def tick(
     return requests or SkipReason(summary(said))
 
 
-def rotated(acting: Sequence[GroupSpec], context: ScheduleEvaluationContext) -> Iterable[GroupSpec]:
-    """Begin elsewhere each minute: where one tick reaches few, all have their turn soon.
+def rotated(fleets: Sequence[GroupSpec], turn: float) -> list[GroupSpec]:
+    """Begin elsewhere at each turn: where one tick reaches few, all have theirs soon.
 
-    The beginnings of n ticks in a row are at most 2/n of all groups apart: groups for ten ticks are
+    The beginnings of n turns in a row are at most 2/n of all groups apart: groups for ten ticks are
     all reached in twenty. Nothing is remembered, so no restart forgets whose turn it is.
     """
-    minutes = context.scheduled_execution_time.timestamp() // 60
-    start = int(minutes * GOLDEN % 1.0 * len(acting))
-    return [*acting[start:], *acting[:start]]
+    start = int(turn * GOLDEN % 1.0 * len(fleets))
+    return [*fleets[start:], *fleets[:start]]
 
 
 def reconcile_schedule(spec: FleetSpec, job: "UnresolvedAssetJobDefinition") -> ScheduleDefinition:

@@ -337,13 +337,10 @@ def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, no
     )
 
 
-def recently(fleet: "Fleet", *, patience: float = PATIENCE, unread: str = "") -> Recent:
-    """The last day of all groups; raises nothing: what cannot be read is not known.
-
-    unread: why the tables cannot be read, where the caller has just found it; not asked again.
-    """
+def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
+    """The last day of all groups; raises nothing: what cannot be read is not known."""
     now = fleet.clock.now()
-    told = _unread(unread) if unread else _by_tables(fleet, now)
+    told = _by_tables(fleet, now)
     if told.known and not told.old:
         return told
     return _rather(_by_log(fleet, now, patience=patience), told)
@@ -364,17 +361,13 @@ def _by_tables(fleet: "Fleet", now: float) -> Recent:
             return Recent(kind="none", sentence="")
         found = tables.rows.rebalances(since=now - DAY)
     except FleetError as error:
-        return _unread(f"the history's tables cannot be read: {error}")
+        return Recent(kind="none", sentence=f"; the history's tables cannot be read: {error}")
     age = now - tables.source.as_of
     told = tables.source.sentence(now)
     made = recent_from(found, kind="tables", sentence=told, now=now)
     behind = tables.source.behind > 0
     old = behind or age > max(STALE, INTERVALS * fleet.spec.history.every)
     return replace(made, tables=tables, current=age <= STALE and not behind, old=old)
-
-
-def _unread(why: str) -> Recent:
-    return Recent(kind="none", sentence=f"; {why}")
 
 
 def _by_log(fleet: "Fleet", now: float, *, patience: float) -> Recent:
@@ -399,14 +392,12 @@ def _by_log(fleet: "Fleet", now: float, *, patience: float) -> Recent:
     return Recent(kind="none", sentence=f"rebalances are not known: {why}")
 
 
-def minutes_of(
-    fleet: "Fleet", groups: Collection[str], *, patience: float = PATIENCE, unread: str = ""
-) -> Recent:
-    """What the verdicts on these groups need, and no more; raises nothing. `unread` as above."""
+def minutes_of(fleet: "Fleet", groups: Collection[str], *, patience: float = PATIENCE) -> Recent:
+    """What the verdicts on these groups need, and no more; raises nothing."""
     now = fleet.clock.now()
     if len(groups) > FEW:
-        return recently(fleet, patience=patience, unread=unread)
-    told = _unread(unread) if unread else _by_tables(fleet, now)
+        return recently(fleet, patience=patience)
+    told = _by_tables(fleet, now)
     if told.known and not told.old:
         return told
     return _rather(_by_groups(fleet, groups, now, patience=patience), told)

@@ -22,7 +22,7 @@ from fleet.clock import SystemClock
 from fleet.commands.groups.group_status import GroupStatus, gather
 from fleet.commands.ui import Watch
 from fleet.dagster.judgements import Judgement
-from fleet.dagster.watch.cluster_tick import SensorMemory, look
+from fleet.dagster.watch.watch_sensor import look
 from fleet.exporter.exporting import Exporter
 from fleet.exporter.metrics import Picture
 from fleet.kafka_source.connections import Connections
@@ -315,7 +315,7 @@ def told(ground: Ground, clock: SystemClock) -> Told:
             picture = exporter.look()
         finally:
             exporter.close()
-        seen = {each.group: each.lag for each in look(fleet, SensorMemory()).groups}
+        seen = {each.group: each.lag for each in look(fleet).groups}
         watch = Watch(fleet, every=1.0)
         watch.start()
         try:

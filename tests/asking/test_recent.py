@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from fleet.clock import ManualClock
-from fleet.dagster.watch.cluster_tick import from_tables
+from fleet.dagster.watch.storm_sensor import from_tables
 from fleet.errors import Unreachable
 from fleet.history.tables import TablePlace, Writer
 from fleet.log.readers.group_log import partition_for

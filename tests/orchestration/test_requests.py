@@ -29,8 +29,17 @@ from fleet.dagster.reconcile_schedule import (
     summary,
     wait_after,
 )
-from fleet.dagster.watch.cluster_tick import GroupTick, Looked, SensorMemory, StartedRun
-from fleet.dagster.watch.watch_sensor import IDLE, end_dead_runs, mark_of, seen_again, why_dead
+from fleet.dagster.watch.watch_sensor import (
+    IDLE,
+    GroupTick,
+    Looked,
+    SensorMemory,
+    StartedRun,
+    end_dead_runs,
+    mark_of,
+    seen_again,
+    why_dead,
+)
 from fleet.model import StepKind
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, spec, step
@@ -186,7 +195,7 @@ def test_a_run_is_ended_only_where_it_is_seen_whole(other):
     )
     memory = SensorMemory()
     over = GroupTick(
-        group=group().group, state=group_seen(group().group), fleet=group(),
+        state=group_seen(group().group), fleet=group(),
         change=change(ChangeState.DONE),
     )  # fmt: skip
     for tick in range(40):
@@ -241,7 +250,7 @@ def test_a_dead_run_is_found_behind_any_number_of_others(monkeypatch):
     """Those of other people in the same Dagster, too, begun before it and after it."""
     monkeypatch.setattr(reconcile_schedule, "PAGE", 3)
     over = GroupTick(
-        group=group().group, state=group_seen(group().group), fleet=group(),
+        state=group_seen(group().group), fleet=group(),
         change=change(ChangeState.DONE),
     )  # fmt: skip
     looked = Looked(at=0.0, spec=spec(), groups=(over,), problems=())

@@ -1,17 +1,14 @@
 """Which groups the sensor tells of, and what it remembers."""
 
-from dataclasses import replace
-
 import pytest
 
-from fleet.dagster.watch.cluster_tick import (
+from fleet.dagster.watch.watch_sensor import (
     BAND_EVERY,
     EVENTS_A_TICK,
     HEARTBEAT,
-    GroupSummary,
+    GroupTick,
     SensorMemory,
     due,
-    in_turn,
     lag_band,
 )
 from fleet.model import GroupState, TopicPartition
@@ -20,14 +17,21 @@ from tests.support.seen_groups import group_seen, member_seen, partition_seen
 NOW = 1_000_000.0
 
 
-def seen(lag: int | None = 10, *, state: GroupState = GroupState.STABLE, owner: str = "m1"):
+def seen(
+    lag: int | None = 10,
+    *,
+    name: str = "orders",
+    state: GroupState = GroupState.STABLE,
+    owner: str = "m1",
+):
     """A group of one member."""
     tp = TopicPartition("orders", 0)
     parts = [partition_seen(0, lag)]
-    return group_seen(members=[member_seen(owner, [tp])], partitions=parts, state=state)
+    members = [member_seen(owner, [tp])]
+    return GroupTick(state=group_seen(name, members=members, partitions=parts, state=state))
 
 
-def after(look: GroupSummary, *, at: float = NOW) -> SensorMemory:
+def after(look: GroupTick, *, at: float = NOW) -> SensorMemory:
     """A memory in which this look was told."""
     return SensorMemory().told([look], now=at, alive=[look.group])
 
@@ -46,8 +50,8 @@ def after(look: GroupSummary, *, at: float = NOW) -> SensorMemory:
 )
 def test_told_only_on_change(changed, later, told):
     """State, members and verdict at once; the size of the lag every hour; else once a day."""
-    memory = after(GroupSummary.of(seen()))
-    assert bool(due([GroupSummary.of(changed)], memory, now=NOW + later)) is told
+    memory = after(seen())
+    assert bool(due([changed], memory, now=NOW + later)) is told
 
 
 @pytest.mark.parametrize(
@@ -59,9 +63,7 @@ def test_told_only_on_change(changed, later, told):
 )
 def test_what_a_day_stores(lags, a_day):
     """Dagster never deletes an event, and one with its checks takes about 10 kB of its storage."""
-    looks = {
-        lag: [replace(GroupSummary.of(seen(lag)), group=f"g{n}") for n in range(20)] for lag in lags
-    }
+    looks = {lag: [seen(lag, name=f"g{n}") for n in range(20)] for lag in lags}
     alive = [look.group for look in looks[lags[0]]]
     memory = SensorMemory().told(looks[lags[0]], now=NOW, alive=alive)
     events = 0
@@ -73,18 +75,9 @@ def test_what_a_day_stores(lags, a_day):
     assert events <= a_day * len(alive)
 
 
-def test_storm_is_told_once_when_it_begins_and_once_when_it_ends():
-    """Over the budget is a change of its own."""
-    calm = GroupSummary.of(seen())
-    storm = replace(calm, over=True)
-    assert due([storm], after(calm), now=NOW + 15) == (storm,)
-    assert due([storm], after(storm), now=NOW + 15) == ()
-    assert due([calm], after(storm), now=NOW + 15) == (calm,)
-
-
 def test_at_most_fifty_and_the_rest_next():
     """A first tick over 120 groups takes three ticks, and nobody is told twice."""
-    looks = [replace(GroupSummary.of(seen()), group=f"g{n}") for n in range(120)]
+    looks = [seen(name=f"g{n}") for n in range(120)]
     memory, told = SensorMemory(), []
     alive = [look.group for look in looks]
     for tick in range(4):
@@ -98,19 +91,14 @@ def test_at_most_fifty_and_the_rest_next():
 
 def test_changes_go_before_heartbeats():
     """With more due than fit, what really changed comes first."""
-    old, new = GroupSummary.of(seen()), replace(GroupSummary.of(seen(owner="m2")), group="other")
-    memory = SensorMemory().told(
-        [old, replace(old, group="other")], now=NOW, alive=[old.group, "other"]
-    )
+    old, new = seen(), seen(owner="m2", name="other")
+    memory = SensorMemory().told([old, seen(name="other")], now=NOW, alive=[old.group, "other"])
     assert due([old, new], memory, now=NOW + HEARTBEAT, limit=1) == (new,)
 
 
 def test_cursor_round_trip_and_size():
     """What was told comes back from the cursor; 1,000 groups stay below 20 kB."""
-    mixed = [seen(), seen(None), replace(seen(10**18), exists=False)]
-    looks = [
-        replace(GroupSummary.of(mixed[n % 3]), group=f"g{n}", over=n % 2 == 0) for n in range(1000)
-    ]
+    looks = [seen((10, None, 10**18)[n % 3], name=f"g{n}") for n in range(1000)]
     memory = SensorMemory().told(looks, now=NOW, alive=[look.group for look in looks])
     cursor = memory.as_cursor()
     assert SensorMemory.from_cursor(cursor) == memory
@@ -128,7 +116,7 @@ def test_foreign_cursor_is_an_empty_memory(cursor):
 
 def test_gone_groups_are_forgotten():
     """The cursor does not grow with groups that came and went."""
-    memory = after(GroupSummary.of(seen())).told([], now=NOW, alive=[])
+    memory = after(seen()).told([], now=NOW, alive=[])
     assert memory.groups == {}
 
 
@@ -138,11 +126,3 @@ def test_gone_groups_are_forgotten():
 def test_bands(lag, band):
     """Powers of ten above a thousand records."""
     assert lag_band(lag) == band
-
-
-def test_everybody_has_a_turn():
-    """Groups that do not change are counted too, all of them within a few minutes."""
-    groups = [f"g{n}" for n in range(300)]
-    turns = [in_turn(groups, now=NOW + 15 * tick) for tick in range(15)]
-    assert set().union(*turns) == set(groups)
-    assert in_turn([], now=NOW) == set()

@@ -1,5 +1,7 @@
 """What the sensor on storms tells, of declared groups, strangers and the whole cluster."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from dagster import AssetCheckEvaluation, AssetObservation
@@ -7,8 +9,8 @@ from dagster import AssetCheckEvaluation, AssetObservation
 from fleet.clock import ManualClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.watch.cluster_tick import RecentRebalances
 from fleet.dagster.watch.storm_sensor import (
+    RecentRebalances,
     Weather,
     changed,
     events_of,
@@ -16,6 +18,7 @@ from fleet.dagster.watch.storm_sensor import (
     recent,
     sentence_of,
     untold,
+    watch_storms,
 )
 from fleet.decide.storms.assessment import ClusterStorm, Storm
 from fleet.decide.storms.storm_watch import StormWatch
@@ -122,3 +125,30 @@ def test_a_tick_without_the_tables_says_whom_it_did_not_see():
     assert sentence_of([], "") == "No group is in a storm."
     away = sentence_of(["orders: 9 rebalances"], "the history's tables cannot be read: s3 is away")
     assert away.startswith("orders: 9 rebalances. Only declared groups were looked at: the history")
+
+
+def test_each_declared_group_gets_its_check_once():
+    """Fifty a tick; by the log where the tables are away, which each tick says."""
+    spec = FleetSpec.model_validate(
+        {"fleets": [{"group": f"g{n}", "topics": ["t"]} for n in range(120)]}
+    )
+
+    class Calm(Log):
+        history_path = "nowhere://bucket/history"
+
+        def recorded(self, group: str, *, since: float) -> list[Rebalance]:
+            return [rebalance(1, since, group=group)]
+
+        def readable_changes(self, group: str) -> tuple[()]:
+            return ()
+
+    made, told, cursor = Calm(), [], None
+    made.spec = spec
+    resource = SimpleNamespace(open=lambda: nullcontext(made))
+    for _ in range(4):
+        context = SimpleNamespace(cursor=cursor, log=None)
+        found = watch_storms(context, resource)
+        cursor = found.cursor
+        assert "the history's tables cannot be read" in found.skip_reason.skip_message
+        told += [each.asset_key for each in found.asset_events]
+    assert len(told) == len(set(told)) == 120

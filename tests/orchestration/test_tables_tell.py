@@ -9,7 +9,6 @@ from dagster import AssetCheckEvaluation, build_sensor_context, instance_for_tes
 from fleet.clock import ManualClock
 from fleet.dagster import asset_keys
 from fleet.dagster.watch.storm_sensor import watch_storms
-from fleet.dagster.watch.watch_sensor import watch
 from fleet.history.tables import TablePlace, Writer, row_of
 from tests.asking.worlds import rebalance
 
@@ -50,8 +49,8 @@ def storms(scene, instance):
 
 
 def check(scene, instance):
-    """The check on storms of the declared group, as the watching sensor stores it."""
-    made = watch(build_sensor_context(instance=instance), scene.resource)
+    """The check on storms of the declared group, as the sensor's first tick stores it."""
+    made = watch_storms(build_sensor_context(instance=instance), scene.resource)
     key = asset_keys.group_key("main", scene.plain)
     (found,) = [
         event

@@ -23,10 +23,15 @@ from dagster import (
 from fleet.dagster import asset_keys, build_definitions
 from fleet.dagster.group_assets import group_assets
 from fleet.dagster.reconcile_schedule import tick
-from fleet.dagster.watch.cluster_tick import SensorMemory, look
 from fleet.dagster.watch.group_checks import group_checks
 from fleet.dagster.watch.storm_sensor import watch_storms
-from fleet.dagster.watch.watch_sensor import StartedRun, end_dead_runs, watch
+from fleet.dagster.watch.watch_sensor import (
+    SensorMemory,
+    StartedRun,
+    end_dead_runs,
+    look,
+    watch,
+)
 from fleet.errors import Unreachable
 from fleet.slots.sqlite import DATABASE
 from fleet.slots.store import Store
@@ -83,8 +88,7 @@ def test_first_tick_tells_all_the_next_one_nothing(scene, instance):
             for event in first.asset_events
             if isinstance(event, AssetCheckEvaluation) and event.asset_key == key
         }
-        assert set(checks) == {asset_keys.LAG, asset_keys.STORM}
-        assert checks[asset_keys.STORM].metadata["rebalances"].value == 1
+        assert set(checks) == {asset_keys.LAG}
 
         second = watched(scene, instance, first.cursor)
         told = {event.asset_key for event in second.asset_events}
@@ -104,16 +108,16 @@ def test_a_tick_tries_whether_those_who_change_could_renew(scene, monkeypatch):
 
     monkeypatch.setattr(Store, "beat", refused)
     with scene.resource.open() as fleet:
-        assert look(fleet, SensorMemory()).writable
+        assert look(fleet).writable
         assert tried == []
         plan = plan_of(group=scene.managed, id="p")
         assert fleet.store.begin_change(plan, actor="a", started_at=0.0)
-        assert not look(fleet, SensorMemory()).writable
+        assert not look(fleet).writable
     assert tried == [scene.managed]
 
 
-def test_a_member_that_joins_is_told_and_a_storm_fails_its_check(scene, instance):
-    """The next tick observes the group again; beyond one rebalance its budget of one is over."""
+def test_a_member_that_joins_is_told(scene, instance):
+    """The next tick observes the group again."""
     with scene.member(scene.plain):
         first = watched(scene, instance)
         with scene.member(scene.plain):
@@ -122,9 +126,6 @@ def test_a_member_that_joins_is_told_and_a_storm_fails_its_check(scene, instance
     mine = [event for event in second.asset_events if event.asset_key == key]
     assert [type(event) for event in mine][:1] == [AssetObservation]
     assert mine[0].metadata["members"].value == 2
-    (budget,) = [e for e in mine if getattr(e, "check_name", "") == asset_keys.STORM]
-    assert not budget.passed
-    assert budget.metadata["rebalances"].value >= 2
 
 
 def test_a_storm_is_told_once_and_holds_the_schedule(scene, instance):
@@ -134,7 +135,11 @@ def test_a_storm_is_told_once_and_holds_the_schedule(scene, instance):
         text.replace("mode: act", "mode: act\n    storm: {rebalances: 1, window: 10m}")
     )
     calm = stormy(scene, instance)
-    assert (calm.asset_events, calm.skip_reason.skip_message) == ([], "No group is in a storm.")
+    assert calm.skip_reason.skip_message == "No group is in a storm."
+    assert {(each.check_name, each.passed) for each in calm.asset_events} == {
+        (asset_keys.STORM, True)
+    }, "each declared group has its check"
+    assert len(calm.asset_events) == len(scene.spec.fleets)
     with scene.member(scene.managed), scene.member(scene.managed):
         begun = stormy(scene, instance, calm.cursor)
         held = planned(scene, instance)
@@ -215,7 +220,7 @@ def test_what_is_stored_of_one_group_and_cannot_be_read_stops_no_tick(scene, ins
         assert fleet.store.begin_change(plan, actor="a", started_at=0.0)
         with closing(sqlite3.connect(fleet.home / DATABASE)) as db, db:
             db.execute("UPDATE changes SET body = json_set(body, '$.state', 'of-tomorrow')")
-        looked = look(fleet, SensorMemory())
+        looked = look(fleet)
     (unread,) = [seen for seen in looked.groups if seen.unread]
     assert unread.group == scene.managed
     assert "cannot be read by this release" in unread.unread
@@ -230,7 +235,7 @@ def test_dead_run_is_ended_and_a_young_one_left(scene, instance):
     """A STARTED run without a change for two minutes is failed, and says why [36]."""
     run = started(scene, instance, {asset_keys.PARTITION_TAG: scene.managed})
     with scene.resource.open() as fleet:
-        looked = look(fleet, SensorMemory())
+        looked = look(fleet)
     kept, said = end_dead_runs(instance, looked, SensorMemory())
     assert (set(kept), said) == ({run.run_id}, [])
 

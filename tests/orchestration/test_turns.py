@@ -1,19 +1,16 @@
-"""More groups than a tick of the schedule or the sensor reaches: all have their turn soon."""
+"""More groups than a tick of the schedule reaches: all have their turn soon."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dagster import DagsterInstance, build_schedule_context
+from dagster import DagsterInstance
 
 from fleet.clock import ManualClock
 from fleet.config.spec import GroupSpec
 from fleet.dagster.reconcile_schedule import TICK_DEADLINE, Said, Tick, rotated
-from fleet.dagster.watch.cluster_tick import GroupTick, SensorMemory, with_budgets
 from tests.orchestration.made import group
-from tests.support.seen_groups import group_seen
 
 GROUPS = 1_000
 BEGINNING = 1_795_617_180
@@ -30,9 +27,9 @@ def reached(instance: DagsterInstance, minute: int, fleets: list[GroupSpec]) -> 
     """Whom a tick has a look at."""
     cycle: Any = SimpleNamespace(clock=ManualClock())
     snapshot: Any = SimpleNamespace()
-    at = datetime.fromtimestamp(BEGINNING + 60 * minute, UTC)
-    context = build_schedule_context(instance=instance, scheduled_execution_time=at)
-    said = Tick(cycle, instance, snapshot, partitions=[]).all(rotated(fleets, context))
+    said = Tick(cycle, instance, snapshot, partitions=[]).all(
+        rotated(fleets, minute + BEGINNING // 60)
+    )
     assert {each.group for each in said} == {fleet.group for fleet in fleets}
     return {each.group for each in said if each.sentence == "as wanted"}
 
@@ -53,26 +50,3 @@ def test_everybody_is_reached_within_twice_the_ticks_it_takes(instance, monkeypa
     for first in range(len(looks) - ticks):
         missed = GROUPS - len(set().union(*looks[first : first + ticks]))
         assert missed == 0, f"{missed} groups not reached in {ticks} ticks from tick {first} on"
-
-
-def test_a_storm_of_all_groups_leaves_none_uncounted():
-    """Each is over its budget and takes 0.1 s to count, so a tick's time is up at the 80th."""
-    clock = ManualClock()
-    cycle: Any = SimpleNamespace(
-        clock=clock, rebalances=lambda *_, **__: clock.sleep(0.1), storm=lambda *_: None
-    )
-    one = group()
-    declared = [
-        GroupTick(
-            group=f"g{n}", state=group_seen(f"g{n}"), was_over=True,
-            fleet=one.model_copy(update={"group": f"g{n}"}),
-        ) for n in range(300)
-    ]  # fmt: skip
-    counted: set[str] = set()
-    for tick in range(15):
-        looks = list(
-            with_budgets(cycle, declared, SensorMemory(), None, now=BEGINNING + 15.0 * tick)
-        )
-        assert {look.group for look in looks} == {each.group for each in declared}
-        counted |= {look.group for look in looks if look.budget is not None}
-    assert len(counted) == len(declared)

@@ -1,6 +1,6 @@
 """Checks of declared groups that a person may run from the web page: lag, storms, last receipt.
 
-The sensor stores the same judgements on change, so these need not be run to be current. One op
+The sensors store the same judgements on change, so these need not be run to be current. One op
 serves the checks of all groups, and a run of some of them looks at their groups only. Dagster
 names an op's outputs in [A-Za-z0-9_], and drops one of two that it calls the same without a word:
 of `orders.v1` and `orders-v1` the second is in another op.
@@ -20,9 +20,10 @@ from dagster import (
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.judgements import lag_judgement, receipt_judgement
+from fleet.dagster.judgements import lag_judgement, receipt_judgement, storm_judgement
 from fleet.dagster.resources import FleetResource, told
-from fleet.dagster.watch.cluster_tick import budget_of, from_tables, missing
+from fleet.dagster.watch.storm_sensor import from_tables
+from fleet.dagster.watch.watch_sensor import missing
 from fleet.decide.storms.storm_watch import watch_reach
 from fleet.manager.keeping_up import judged
 from fleet.manager.past import minutes_of
@@ -95,7 +96,14 @@ def results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[AssetCheck
         now = cycle.clock.now()
         history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)
         known = None if history is None else history.of(group)
-        yield budget_of(cycle, fleet, known, now=now).result(asset_keys.STORM, key)
+        window = fleet.storm.window
+        recorded = (
+            cycle.rebalances(group, window=window)
+            if known is None
+            else sum(each.ended_at >= now - window for each in known)
+        )
+        storm = storm_judgement(fleet, recorded, cycle.storm(group, known))
+        yield storm.result(asset_keys.STORM, key)
     if asset_keys.RECEIPT in wanted:
         last = receipt_judgement(cycle.store.change(group))
         yield last.result(asset_keys.RECEIPT, key)
