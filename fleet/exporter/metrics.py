@@ -19,12 +19,17 @@ from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from fleet import __version__
+from fleet.lag.lag_columns import NONE, Floats, Longs
+from fleet.lag.snapshot import CASES, Snapshot
+from fleet.log.readers.log_view import OpenTransaction
+from fleet.manager.keeping_up import worst_verdicts
 from fleet.model.rebalances import BUCKETS, Cause, Totals
 from fleet.text import plural
 
@@ -113,104 +118,60 @@ def _number(value: float) -> str:
     return str(floatToGoString(value))  # type: ignore[no-untyped-call]
 
 
-# What one look found, as the values that metrics are made of.
+_LONG: Final = 10.0
+"""Seconds for which a transaction may be open without being told: Kafka Streams' own limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicLag:
-    """One topic as one group sees it; None = cannot be said."""
-
-    topic: str
-    lag: int | None
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionLag:
-    """One partition as one group sees it."""
-
-    topic: str
-    partition: int
-    committed: int
-    lag: int | None
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPicture:
-    """One group."""
-
-    group: str
-    owner: str
-    """Of the fleet that declares it; empty where none does."""
-    state: str
-    type: str
-    members: int | None
-    generation: int | None
-    topics: tuple[TopicLag, ...]
-    cases: Mapping[str, int]
-    """Partitions by what their lag figure means (fleet.model.LagCase)."""
-    verdict: str
-    level: str
-    totals: Totals | None
-    """Rebalances since the exporter began; None where the log is not read."""
-    partitions: tuple[PartitionLag, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotPicture:
-    """One slot of a declared group."""
-
-    group: str
-    owner: str
-    slot: int
-    state: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongTransaction:
+def sentence_of(held: OpenTransaction) -> str:
     """A transaction with offsets that has not ended for long: its commits do not count yet."""
-
-    partition: int
-    """Of the offsets topic."""
-    producer: int
-    since: float
-    """Wall time of its first commit."""
-    seconds: float
-    commits: int
-    """Partitions whose commits it holds back."""
-
-    def __str__(self) -> str:
-        began = datetime.fromtimestamp(self.since, UTC)
-        return (
-            f"a transaction of producer {self.producer} has been open in "
-            f"__consumer_offsets-{self.partition} since {began:%H:%M:%S} UTC: "
-            f"{plural(self.commits, 'committed offset')} in it "
-            f"{'does' if self.commits == 1 else 'do'} not count until it ends"
-        )
+    began = datetime.fromtimestamp(held.since, UTC)
+    return (
+        f"a transaction of producer {held.producer} has been open in "
+        f"__consumer_offsets-{held.partition} since {began:%H:%M:%S} UTC: "
+        f"{plural(held.commits, 'committed offset')} in it "
+        f"{'does' if held.commits == 1 else 'do'} not count until it ends"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One complete look."""
+    """One complete look: the groups' columns, and what is known beside them."""
 
-    cluster: str
-    took: float
-    from_log: bool
-    """The offsets topic was read; else only the coordinators were asked."""
-    groups: tuple[GroupPicture, ...] = ()
-    slots: tuple[SlotPicture, ...] = ()
+    seen: Snapshot
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """Of the fleets that declare groups; a group that none declares has the owner ""."""
+    totals: Mapping[str, Totals] = field(default_factory=dict)
+    """Rebalances of groups since the exporter began."""
+    slots: tuple[tuple[str, int, str], ...] = ()
+    """Of declared groups: group, number, state."""
     decode_errors: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """By record type and value version."""
     records: int = 0
     """Records of the offsets topic read."""
-    transactions: tuple[LongTransaction, ...] = ()
-    problems: tuple[str, ...] = ()
+    open_transactions: tuple[OpenTransaction, ...] = ()
+    unread: tuple[str, ...] = ()
+    """What else could not be read."""
+    partitions: bool = False
+    """Whether single partitions are told."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Parts of the look that could not be read."""
+        return (*self.seen.problems, *self.unread)
+
+    @property
+    def transactions(self) -> tuple[OpenTransaction, ...]:
+        """Those that have been open for long."""
+        return tuple(t for t in self.open_transactions if self.seen.at - t.since >= _LONG)
+
+    def labels(self, group: str) -> tuple[str, str, str]:
+        """Of a group's own series: `_GROUP`."""
+        return self.seen.cluster, group, self.owners.get(group, "")
 
 
 _GROUP: Final = ("cluster", "group", "owner")
-_TOPIC: Final = ("cluster", "group", "topic", "owner")
-_PARTITION: Final = ("cluster", "group", "topic", "partition", "owner")
+_TOPIC: Final = (*_GROUP, "topic")
+_PARTITION: Final = (*_TOPIC, "partition")
 _CAUSES: Final = tuple((cause, cause.value) for cause in Cause)
 _BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
 
@@ -232,10 +193,13 @@ def _text(family: Family) -> bytes:
 def families(picture: Picture) -> Iterator[Family]:
     """Every family of one look, in the order of docs/metrics.md."""
     yield from _lag(picture)
+    yield _cases(picture)
+    if picture.partitions:
+        yield from _partitions(picture)
     yield from _membership(picture)
     yield from _rebalances(picture)
-    yield from _verdicts(picture)
-    yield from _slots(picture)
+    yield _verdicts(picture)
+    yield _slots(picture)
     yield from _reading(picture)
 
 
@@ -244,22 +208,71 @@ def _lag(picture: Picture) -> Iterator[Family]:
     seconds = Family(
         "gauge", "fleet_group_lag_seconds", "Age of the oldest position where records wait.", _TOPIC
     )
+    for group, topic, lag, age in _by_topic(picture.seen):
+        labels = (*picture.labels(group), topic)
+        records.add(labels, lag)
+        seconds.add(labels, age)
+    yield from (records, seconds)
+
+
+def _by_topic(seen: Snapshot) -> Iterator[tuple[str, str, int | None, float | None]]:
+    """Group, topic, records that wait, age of the oldest; None: it cannot be said."""
+    commits = seen.commits
+    if not len(commits):
+        return
+    different = np.unique(np.concatenate([np.unique(_pairs(part)) for part in seen.portions()]))
+    counts, lags, waiting = np.zeros((3, len(different)))
+    oldest = np.full(len(different), np.nan)
+    for part in seen.portions():
+        place, records = np.searchsorted(different, _pairs(part)), part.lag.records
+        known, waits = records != NONE, records > 0
+        counts += np.bincount(place[known], minlength=len(different))
+        lags += np.bincount(place[known], records[known], minlength=len(different))
+        # What does not wait tells nothing of how old the oldest is that does.
+        waiting += np.bincount(place[waits], minlength=len(different))
+        np.fmax.at(oldest, place[waits], _ages(part)[waits])
+    oldest[(counts > 0) & (waiting == 0)] = 0.0
+    rows = zip(different.tolist(), counts.tolist(), lags.tolist(), oldest.tolist(), strict=True)
+    for pair, count, lag, age in rows:
+        group = commits.groups[pair >> 32]
+        if group in seen.facts:
+            topic = commits.topics[pair & 0xFFFFFFFF]
+            yield group, topic, int(lag) if count else None, _known(age)
+
+
+def _pairs(seen: Snapshot) -> Longs:
+    """The group and topic of each row as one number."""
+    pairs: Longs = seen.commits.group.astype(np.int64) << 32 | seen.commits.topic
+    return pairs
+
+
+def _ages(seen: Snapshot) -> Floats:
+    """Of a position that was never seen to move: since the first look of all, at least."""
+    return np.where(np.isnan(seen.lag.seconds), seen.lag.waited, seen.lag.seconds)
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else value  # noqa: PLR0124 - NaN
+
+
+def _cases(picture: Picture) -> Family:
     cases = Family(
         "gauge",
         "fleet_group_partitions",
         "Partitions with a commit, by what their lag means.",
         (*_GROUP, "case"),
     )
-    for group in picture.groups:
-        for topic in group.topics:
-            labels = (picture.cluster, group.group, topic.topic, group.owner)
-            records.add(labels, topic.lag)
-            seconds.add(labels, topic.seconds)
-        for case, count in group.cases.items():
-            cases.add((*_labels(picture, group), case), count)
-    yield from (records, seconds, cases)
-    if any(group.partitions for group in picture.groups):
-        yield from _partitions(picture)
+    seen = picture.seen
+    groups = seen.commits.groups
+    counts = np.zeros(len(groups) * len(CASES), dtype=np.int64)
+    for part in seen.portions():
+        places = part.commits.group * len(CASES) + part.lag.case
+        counts += np.bincount(places, minlength=len(counts))
+    for place in np.flatnonzero(counts).tolist():
+        group, case = divmod(place, len(CASES))
+        if groups[group] in seen.facts:
+            cases.add((*picture.labels(groups[group]), CASES[case].value), int(counts[place]))
+    return cases
 
 
 def _partitions(picture: Picture) -> Iterator[Family]:
@@ -273,13 +286,20 @@ def _partitions(picture: Picture) -> Iterator[Family]:
         _PARTITION,
     )
     committed = Family("gauge", "fleet_partition_committed_offset", "Committed offset.", _PARTITION)
-    for group in picture.groups:
-        for part in group.partitions:
-            number = str(part.partition)
-            labels = (picture.cluster, group.group, part.topic, number, group.owner)
-            records.add(labels, part.lag)
-            seconds.add(labels, part.seconds)
-            committed.add(labels, part.committed)
+    seen, commits = picture.seen, picture.seen.commits
+    columns = (
+        *(commits.group, commits.topic, commits.partition),
+        *(commits.committed, seen.lag.records, _ages(seen)),
+    )
+    for group, topic, number, offset, lag, age in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        if commits.groups[group] in seen.facts:
+            place = (commits.topics[topic], str(number))
+            labels = (*picture.labels(commits.groups[group]), *place)
+            records.add(labels, None if lag == NONE else lag)
+            seconds.add(labels, _known(age))
+            committed.add(labels, offset)
     yield from (records, seconds, committed)
 
 
@@ -294,11 +314,11 @@ def _membership(picture: Picture) -> Iterator[Family]:
     generation = Family(
         "gauge", "fleet_group_generation", "Generation, or assignment epoch (KIP-848).", _GROUP
     )
-    for group in picture.groups:
-        labels = _labels(picture, group)
-        members.add(labels, group.members)
-        state.add((*labels, group.state, group.type), 1)
-        generation.add(labels, group.generation)
+    for group, facts in picture.seen.facts.items():
+        labels = picture.labels(group)
+        members.add(labels, facts.members)
+        state.add((*labels, facts.state.value, facts.type), 1)
+        generation.add(labels, facts.generation)
     yield from (members, state, generation)
 
 
@@ -324,8 +344,10 @@ def _rebalances(picture: Picture) -> Iterator[Family]:
         "What the other rebalances took at least.",
         _GROUP,
     )
-    for group in picture.groups:
-        totals, labels = group.totals, _labels(picture, group)
+    none = Totals()
+    for group, facts in picture.seen.facts.items() if picture.seen.from_log else ():
+        totals = picture.totals.get(group) or (none if facts.generation is not None else None)
+        labels = picture.labels(group)
         if totals is None:
             continue
         for cause, word in _CAUSES:
@@ -339,32 +361,32 @@ def _rebalances(picture: Picture) -> Iterator[Family]:
     yield from (counted, aborted, moved, durations, least)
 
 
-def _verdicts(picture: Picture) -> Iterator[Family]:
+def _verdicts(picture: Picture) -> Family:
     verdict = Family(
         "gauge",
         "fleet_group_verdict",
         "1 for the group's verdict, that of its worst partition.",
         (*_GROUP, "verdict", "level"),
     )
-    for group in picture.groups:
-        verdict.add((*_labels(picture, group), group.verdict, group.level), 1)
-    yield verdict
+    for group, judged in worst_verdicts(picture.seen).items():
+        verdict.add((*picture.labels(group), judged.value, judged.level.value), 1)
+    return verdict
 
 
-def _slots(picture: Picture) -> Iterator[Family]:
+def _slots(picture: Picture) -> Family:
     slots = Family(
         "gauge",
         "fleet_slot_state",
         "1 for the state of a declared group's slot.",
         (*_GROUP, "slot", "state"),
     )
-    for slot in picture.slots:
-        labels = (picture.cluster, slot.group, slot.owner, str(slot.slot), slot.state)
-        slots.add(labels, 1)
-    yield slots
+    for group, number, state in picture.slots:
+        slots.add((*picture.labels(group), str(number), state), 1)
+    return slots
 
 
 def _reading(picture: Picture) -> Iterator[Family]:
+    seen = picture.seen
     errors = Family(
         "counter",
         "fleet_decode_errors",
@@ -372,7 +394,7 @@ def _reading(picture: Picture) -> Iterator[Family]:
         ("cluster", "type", "version"),
     )
     for (kind, version), count in picture.decode_errors.items():
-        errors.add((picture.cluster, str(kind), str(version)), count)
+        errors.add((seen.cluster, str(kind), str(version)), count)
     yield errors
     held = Family(
         "gauge",
@@ -381,30 +403,26 @@ def _reading(picture: Picture) -> Iterator[Family]:
         ("cluster", "partition", "producer"),
     )
     for each in picture.transactions:
-        held.add((picture.cluster, str(each.partition), str(each.producer)), each.seconds)
+        held.add((seen.cluster, str(each.partition), str(each.producer)), seen.at - each.since)
     yield held
     for name, text, value in (
-        ("groups", "Groups in the last look.", len(picture.groups)),
-        ("look_duration_seconds", "Seconds that the last look took.", picture.took),
+        ("groups", "Groups in the last look.", len(seen.facts)),
+        ("look_duration_seconds", "Seconds that the last look took.", seen.took),
         ("problems", "Parts of the last look that could not be read.", len(picture.problems)),
         (
             "reads_offsets_topic",
             "1 where the offsets topic is read; 0: coordinators only, no rebalances.",
-            int(picture.from_log),
+            int(seen.from_log),
         ),
     ):
         gauge = Family("gauge", f"fleet_exporter_{name}", text, ("cluster",))
-        gauge.add((picture.cluster,), value)
+        gauge.add((seen.cluster,), value)
         yield gauge
     read = Family(
         "counter", "fleet_exporter_records_read", "Records of the offsets topic.", ("cluster",)
     )
-    read.add((picture.cluster,), picture.records)
+    read.add((seen.cluster,), picture.records)
     yield read
-
-
-def _labels(picture: Picture, group: GroupPicture) -> tuple[str, str, str]:
-    return picture.cluster, group.group, group.owner
 
 
 class Ages(Collector):

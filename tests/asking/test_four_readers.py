@@ -17,6 +17,8 @@ from confluent_kafka import Consumer, Producer, ShareConsumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.protocol.consumer import OffsetCommitRequest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from fleet.clock import SystemClock
 from fleet.commands.groups.group_status import GroupStatus, gather
@@ -24,7 +26,6 @@ from fleet.commands.ui import Watch
 from fleet.dagster.judgements import Judgement
 from fleet.dagster.watch.watch_sensor import look
 from fleet.exporter.exporting import Exporter
-from fleet.exporter.metrics import Picture
 from fleet.kafka_source.connections import Connections
 from fleet.manager.cycle import Fleet
 from fleet.model import LagCase, PartitionState
@@ -300,7 +301,8 @@ class Told:
     """What the four say."""
 
     status: dict[str, GroupStatus]
-    picture: Picture
+    exported: dict[str, list[Sample]]
+    """Samples of each group."""
     checks: dict[str, Judgement | None]
     page: dict[str, GroupStatus]
 
@@ -312,9 +314,14 @@ def told(ground: Ground, clock: SystemClock) -> Told:
         exporter = Exporter.of(fleet, listen="127.0.0.1:0", say=lambda _: None)
         try:
             exporter.wait_for_log()
-            picture = exporter.look()
+            exporter.look()
+            text = exporter.text()
         finally:
             exporter.close()
+        exported: dict[str, list[Sample]] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                exported.setdefault(sample.labels.get("group", ""), []).append(sample)
         seen = {each.group: each.lag for each in look(fleet).groups}
         watch = Watch(fleet, every=1.0)
         watch.start()
@@ -329,7 +336,7 @@ def told(ground: Ground, clock: SystemClock) -> Told:
     assert shown is not None
     return Told(
         status={each.group: each for each in found if each.group in names},
-        picture=picture,
+        exported=exported,
         checks={group: seen[group] for group in names},
         page={group: each for group, each in shown.statuses.items() if group in names},
     )
@@ -346,17 +353,19 @@ def test_four_readers_say_the_same(ground, looks, name, when):
     """The verdict of the table; the check passes where its level is OK."""
     group, seen = ground.named(name), looks[when]
     status = seen.status[group].verdict
-    (exported,) = [each for each in seen.picture.groups if each.group == group]
+    samples = seen.exported[group]
+    (exported,) = [s.labels for s in samples if s.name == "fleet_group_verdict"]
+    told = {LagCase(s.labels["case"]) for s in samples if s.name == "fleet_group_partitions"}
     said = status.verdict, status.sentence
     assert status.verdict == getattr(TABLE[name], when), said
-    assert (exported.verdict, exported.level) == (status.verdict, status.level), said
+    assert (exported["verdict"], exported["level"]) == (status.verdict, status.level), said
     assert seen.page[group].verdict.verdict == status.verdict, said
     check = seen.checks[group]
     assert check.passed == (status.level == "OK"), (check.sentence, said)
     cases = {part.case for part in seen.status[group].seen.partitions}
     # What was never committed stands in no record of the offsets topic.
-    assert exported.cases.keys() - cases == set()
-    assert cases - exported.cases.keys() <= {LagCase.NEVER_COMMITTED}
+    assert told - cases == set()
+    assert cases - told <= {LagCase.NEVER_COMMITTED}
     if when == "later":
         assert cases >= TABLE[name].cases
         held = f"(transactional.id open-{ground.unique}) since "

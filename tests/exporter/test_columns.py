@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decide.verdicts import LagVerdict
-from fleet.exporter.exporting import picture_of
+from fleet.exporter.metrics import Picture, families
 from fleet.lag import lag_columns
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.snapshot import CASES, GroupFacts, Lag, Snapshot
@@ -133,46 +133,51 @@ def test_a_group_that_was_gone_and_is_back():
         kept.put(key_to(group, tp), group, tp, 11, 5_000)
 
 
-def test_a_picture_sums_by_topic_and_leaves_out_what_is_unknown():
+def told(seen: Snapshot, name: str) -> dict[tuple[str, ...], float]:
+    """Samples of a family: values of its labels but cluster and owner → value."""
+    picture = Picture(seen=seen, owners={"g": "team"}, partitions=True)
+    (found,) = [family for family in families(picture) if family.name == name]
+    return {(labels[1], *labels[3:]): value for _, labels, value in found.samples}
+
+
+def test_a_look_sums_by_topic_and_leaves_out_what_is_unknown():
     """One topic with a known and an unknown lag; the oldest known age."""
     ok, beyond = LagCase.OK, LagCase.BEYOND_END
     seen = snapshot(
         [(3, ok, 2.0, 1, 1, 0, 0.0), (4, ok, None, 1, 1, 0, 0.0), (0, beyond, None, 1, 1, 0, 0.0)]
     )
-    made = picture_of(
-        seen, totals={}, owners={"g": "team"}, decode_errors={}, records=7, partitions=True
-    )
-    (group,) = made.groups
-    (topic,) = group.topics
-    assert (topic.topic, topic.lag, topic.seconds) == ("t", 7, 2.0)
-    assert group.cases == {"ok": 2, "committed beyond log end": 1}
-    assert (group.owner, group.verdict, group.generation) == ("team", "OK", 4)
-    assert [part.lag for part in group.partitions] == [3, 4, None]
+    assert told(seen, "fleet_group_lag_records") == {("g", "t"): 7}
+    assert told(seen, "fleet_group_lag_seconds") == {("g", "t"): 2.0}
+    assert told(seen, "fleet_group_partitions") == {
+        ("g", "ok"): 2,
+        ("g", "committed beyond log end"): 1,
+    }
+    assert told(seen, "fleet_group_verdict") == {("g", "OK", "OK"): 1}
+    assert told(seen, "fleet_group_generation") == {("g",): 4}
+    assert list(told(seen, "fleet_partition_lag_records").values()) == [3, 4]
 
 
 def test_an_idle_partition_does_not_make_a_group_fresh():
     """91 records that wait for nobody knows how long are not 0.0 s old."""
-    ok = LagCase.OK
 
     def seconds(*rows):
-        seen = snapshot([(lag, ok, waited, 1, 1, 0, 0.0) for lag, waited in rows])
-        made = picture_of(seen, totals={}, owners={}, decode_errors={}, records=7)
-        return made.groups[0].topics[0].seconds, seen.groups["g"].lag_seconds
+        seen = snapshot([(lag, LagCase.OK, waited, 1, 1, 0, 0.0) for lag, waited in rows])
+        age = told(seen, "fleet_group_lag_seconds").get(("g", "t"))
+        assert age == seen.groups["g"].lag_seconds
+        return age
 
-    assert seconds((0, 0.0), (91, None)) == (None, None)
-    assert seconds((0, 0.0), (91, 12.0)) == (12.0, 12.0)
-    assert seconds((0, 0.0), (0, 0.0)) == (0.0, 0.0)
+    assert seconds((0, 0.0), (91, None)) is None
+    assert seconds((0, 0.0), (91, 12.0)) == 12.0
+    assert seconds((0, 0.0), (0, 0.0)) == 0.0
 
 
 def test_the_age_of_what_never_moved_is_the_time_since_we_look():
     """Else nobody is called for a group that stood still before the exporter began."""
     seen = snapshot([(91, LagCase.OK, None, 700, 700, 0, 0.0), (0, LagCase.OK, 0.0, 1, 1, 0, 0.0)])
     seen = replace(seen, lag=replace(seen.lag, waited=np.array([650.0, 0.0])))
-    made = picture_of(
-        seen, totals={}, owners={}, decode_errors={}, records=7, partitions=True
-    ).groups[0]
-    assert (made.topics[0].seconds, made.verdict) == (650.0, "STOP")
-    assert [part.seconds for part in made.partitions] == [650.0, 0.0]
+    assert told(seen, "fleet_group_lag_seconds") == {("g", "t"): 650.0}
+    assert told(seen, "fleet_group_verdict") == {("g", "STOP", "ERR"): 1}
+    assert list(told(seen, "fleet_partition_lag_seconds").values()) == [650.0, 0.0]
 
 
 def test_sums_of_many_rows_are_those_of_one_by_one(monkeypatch):
@@ -197,19 +202,22 @@ def test_sums_of_many_rows_are_those_of_one_by_one(monkeypatch):
             case=np.where(records == NONE, CASES.index(LagCase.UNKNOWN), 0).astype(np.int8),
         ),
     )
-    together = picture_of(seen, totals={}, owners={}, decode_errors={}, records=0).groups
-    assert len(together) == len({each.group for each in together}) == 4
-    for name, made in zip("abcd", together, strict=True):
-        alone = seen.only(lambda each, name=name: each == name)
-        monkeypatch.setattr(lag_columns, "_PORTION", 1000)
-        (expected,) = picture_of(alone, totals={}, owners={}, decode_errors={}, records=0).groups
-        assert made == expected
-        mine = commits.groups.index(name) == group
-        assert sum(made.cases.values()) == mine.sum()
-        for part in made.topics:
-            of = records[mine & (commits.topics.index(part.topic) == topic)]
-            assert part.lag == (of[of >= 0].sum() if (of >= 0).any() else None)
-    assert {each.verdict for each in together} >= {"STOP"}
+    names = ("fleet_group_lag_records", "fleet_group_partitions", "fleet_group_verdict")
+    together = {name: told(seen, name) for name in names}
+    monkeypatch.setattr(lag_columns, "_PORTION", 1000)
+    for group in "abcd":
+        alone = seen.only(lambda each, group=group: each == group)
+        for name in names:
+            mine = {key: value for key, value in together[name].items() if key[0] == group}
+            assert mine == told(alone, name)
+        rows = commits.groups.index(group) == seen.commits.group
+        cases = [n for key, n in together["fleet_group_partitions"].items() if key[0] == group]
+        assert sum(cases) == rows.sum()
+        for place, topic in enumerate(commits.topics):
+            of = records[rows & (place == seen.commits.topic)]
+            lag = together["fleet_group_lag_records"].get((group, topic))
+            assert lag == (of[of >= 0].sum() if (of >= 0).any() else None)
+    assert {verdict for _, verdict, _ in together["fleet_group_verdict"]} >= {"STOP"}
 
 
 def test_rows_of_positions_follow_their_commits():

@@ -21,23 +21,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from fleet.config.spec import FleetSpec
 from fleet.decide.storms.storm_watch import StormWatch
 from fleet.errors import ConfigError
-from fleet.exporter.exporting import Body, Server, _long, receipt_families, storm_families
-from fleet.exporter.metrics import (
-    Ages,
-    Family,
-    GroupPicture,
-    PartitionLag,
-    Picture,
-    SlotPicture,
-    TopicLag,
-    families,
-    rendered,
-)
+from fleet.exporter.exporting import Body, Server, receipt_families, storm_families
+from fleet.exporter.metrics import Ages, Family, Picture, families, rendered, sentence_of
 from fleet.log.readers.log_view import OpenTransaction
+from fleet.model import LagCase
 from fleet.model.rebalances import Cause, CoordinatorMove, Known, Rebalance, Totals
 from fleet.worker.slot.reporting import _exposition
 from tests.support.needs import repository
 from tests.support.rebalances import rebalance as plain
+from tests.support.seen_groups import group_seen, member_seen, partition_seen
+from tests.support.snapshots import snapshot_of
 
 DOC = repository() / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(fleet_\w+)` \| (\w+) \| ([\w, ]+) \|", re.MULTILINE)
@@ -56,7 +49,7 @@ TOLD = (
 )
 
 
-def picture(**changes) -> Picture:
+def picture(name: str = 'g "quoted"\\', *, cluster: str = "main", from_log: bool = True) -> Picture:
     """Every family has a sample."""
     totals = Totals()
     for seconds in (0.05, 0.7, 4000.0, None):
@@ -64,38 +57,28 @@ def picture(**changes) -> Picture:
     for known in (Known.COMMITS, Known.SEEN):
         totals.add(rebalance(Cause.JOIN, 7.0, known))
     totals.add(replace(rebalance(Cause.JOIN, 50.0, Known.RECORD), end_known=Known.NOT))
-    group = GroupPicture(
-        group='g "quoted"\\',
-        owner="team",
-        state="Stable",
-        type="classic",
-        members=2,
-        generation=3,
-        topics=(
-            TopicLag(topic="t", lag=7, seconds=1.5),
-            TopicLag(topic="unknown", lag=None, seconds=None),
-        ),
-        cases={"ok": 3, "unknown": 1},
-        verdict="OK",
-        level="OK",
-        totals=totals,
-        partitions=(
-            PartitionLag(topic="t", partition=0, committed=5, lag=7, seconds=1.5),
-            PartitionLag(topic="t", partition=1, committed=5, lag=None, seconds=None),
-        ),
+    late = {"committed": 5, "lag_seconds": 1.5}
+    parts = [
+        partition_seen(0, 7, topic="t", **late),
+        partition_seen(1, None, topic="t", committed=5, case=LagCase.UNKNOWN),
+        partition_seen(0, None, topic="unknown", committed=5, case=LagCase.UNKNOWN),
+    ]
+    members = [member_seen(name) for name in ("m1", "m2")]
+    seen = snapshot_of(
+        group_seen(name, members=members, partitions=parts),
+        at=100.0, took=0.2, from_log=from_log, problems=("one",), cluster=cluster,
+    )  # fmt: skip
+    facts = {name: replace(seen.facts[name], generation=3)}
+    return Picture(
+        seen=replace(seen, facts=facts if from_log else {}),
+        owners={name: "team", "g": "team"},
+        totals={name: totals},
+        slots=(("g", 3, "active"),),
+        decode_errors={(1, 9): 4} if from_log else {},
+        records=100,
+        open_transactions=(OPEN, OPEN._replace(since=91.0)),
+        partitions=True,
     )
-    known = {
-        "cluster": "main",
-        "took": 0.2,
-        "from_log": True,
-        "groups": (group,),
-        "slots": (SlotPicture(group="g", owner="team", slot=3, state="active"),),
-        "decode_errors": {(1, 9): 4},
-        "records": 100,
-        "transactions": tuple(_long(100.0, [OPEN, OPEN._replace(since=91.0)])),
-        "problems": ("one",),
-    }
-    return Picture(**{**known, **changes})
 
 
 def ages() -> Ages:
@@ -151,7 +134,7 @@ def test_storms_are_told_in_words():
 def test_a_transaction_that_is_open_for_long_is_told():
     """Whose, where and since when; one that began 9 s ago is nobody's business."""
     (each,) = picture().transactions
-    assert str(each) == TOLD
+    assert sentence_of(each) == TOLD
     series = 'fleet_offsets_transaction_open_seconds{cluster="main",partition="12",producer="4711"}'
     assert f"{series} 100.0" in rendered(picture()).decode()
 
@@ -199,8 +182,7 @@ def of_a_worker() -> list[Metric]:
 @pytest.mark.parametrize("odd", ["plain", 'a "quote"', "back\\slash", "two\nlines", "ümläut {x=1}"])
 def test_text_is_what_the_library_writes(odd):
     """It is written here, for its CPU; byte for byte as prometheus-client does."""
-    (group,) = picture().groups
-    named = picture(groups=(replace(group, group=odd, owner=odd), group), cluster=odd)
+    named = picture(odd, cluster=odd)
 
     class All:
         def collect(self):
@@ -226,9 +208,11 @@ def test_what_is_not_known_is_no_sample():
     text = rendered(picture()).decode()
     assert "NaN" not in text
     samples = [line for line in text.splitlines() if not line.startswith("#")]
-    assert not [line for line in samples if 'topic="unknown"' in line]
-    assert not [line for line in samples if 'partition="1"' in line and "committed" not in line]
-    blind = picture(from_log=False, groups=(), decode_errors={})
+    for unknown in ('topic="unknown"', 'partition="1"'):
+        assert {line.partition("{")[0] for line in samples if unknown in line} == {
+            "fleet_partition_committed_offset"
+        }
+    blind = picture(from_log=False)
     names = {
         s.name for f in text_string_to_metric_families(rendered(blind).decode()) for s in f.samples
     }
