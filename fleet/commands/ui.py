@@ -6,7 +6,7 @@ import re
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +15,15 @@ from urllib.parse import urlsplit
 import click
 
 from fleet.commands.answers import as_answer, change_answer
-from fleet.commands.groups.group_status import GroupStatus, status_answer, statuses
+from fleet.commands.groups.group_status import (
+    GROUPS,
+    PARTITIONS,
+    SLOTS,
+    Column,
+    GroupStatus,
+    status_answer,
+    statuses,
+)
 from fleet.commands.groups.looks import Latest, Look, Looks, Repeated
 from fleet.commands.groups.rebalances import answer as rebalances_answer
 from fleet.commands.groups.rebalances import storm_spans
@@ -469,7 +477,15 @@ def served(
 
     names = [urlsplit(spec.ui.url).hostname or ""] if spec.ui.url else []
     answers = {"/api/groups": groups, "/api/group": group, "/api/timeline": timeline}
-    return PageServer(listen, answers, names=names)
+    tables: dict[str, Sequence[Column[Any]]] = {
+        "groups": GROUPS,
+        "slots": SLOTS,
+        "partitions": PARTITIONS,
+    }
+    columns = {
+        name: [column.on_page() for column in each if column.form] for name, each in tables.items()
+    }
+    return PageServer(listen, answers, columns=columns, names=names)
 
 
 def _within(query: Mapping[str, str], name: str, usual: float, most: float) -> float:

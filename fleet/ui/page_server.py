@@ -11,6 +11,7 @@ page runs no script but its own. Cost: behind a proxy the name that people use h
 
 import gzip
 import ipaddress
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from http.server import BaseHTTPRequestHandler
@@ -48,16 +49,23 @@ _WORTH_PACKING: Final = 2_000
 class PageServer(Listening):
     """Listens until closed. Raises ConfigError where it cannot bind.
 
-    `answers` by path; `names` are host names, beside addresses, `localhost` and that of `address`.
+    `answers` by path; `columns` are those of the page's tables; `names` are host names, beside
+    addresses, `localhost` and that of `address`.
     """
 
     def __init__(
-        self, address: str, answers: Mapping[str, Answer], *, names: Collection[str] = ()
+        self,
+        address: str,
+        answers: Mapping[str, Answer],
+        *,
+        columns: Mapping[str, object],
+        names: Collection[str] = (),
     ) -> None:
         served = {name.lower() for name in (*names, host_of(address), "localhost")}
 
         class Page(_Page):
             known, made = frozenset(served), answers
+            script = f"const COLUMNS = {json.dumps(columns)};\n".encode()
 
         super().__init__(address, Page, key="ui.listen", remedy=ELSEWHERE)
 
@@ -97,6 +105,7 @@ def runbook(name: str) -> str | None:
 class _Page(BaseHTTPRequestHandler):
     known: ClassVar[Collection[str]]
     made: ClassVar[Mapping[str, Answer]]
+    script: ClassVar[bytes]
     server: HttpServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "fleet", ""
@@ -127,6 +136,8 @@ class _Page(BaseHTTPRequestHandler):
         if where.path in _PAGES:
             name, kind = _PAGES[where.path]
             self._send(200, files("fleet.ui").joinpath("page", name).read_bytes(), kind)
+        elif where.path == "/columns.js":
+            self._send(200, self.script, "text/javascript")
         elif where.path == "/paints.css":
             self._send(200, stylesheet().encode(), "text/css")
         elif where.path.startswith("/groups/"):

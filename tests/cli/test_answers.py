@@ -24,10 +24,11 @@ from fleet.commands.groups.group_status import (
     GroupStatus,
     Managed,
     error_of,
+    last_change,
     status_answer,
     with_failing,
 )
-from fleet.commands.groups.reading import last_change, print_status
+from fleet.commands.groups.reading import print_status
 from fleet.commands.parts import trial
 from fleet.commands.parts.trial import TrialOutcome
 from fleet.decide.scaling import Hold

@@ -225,7 +225,7 @@ def test_a_body_is_no_next_request(header):
     inner = b"GET /icon.svg HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     outer = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n\r\n".encode()
     with (
-        PageServer("127.0.0.1:0", {}) as server,
+        PageServer("127.0.0.1:0", {}, columns={}) as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=10) as one,
     ):
         one.sendall(outer + inner)
@@ -242,7 +242,9 @@ def test_what_goes_wrong_is_answered_and_told_in_a_line(capsys):
             one.sendall(line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
             return b"".join(iter(lambda: one.recv(65_536), b""))
 
-    with PageServer("127.0.0.1:0", {"/api/x": lambda _: str(1 // 0).encode()}) as server:
+    with PageServer(
+        "127.0.0.1:0", {"/api/x": lambda _: str(1 // 0).encode()}, columns={}
+    ) as server:
         assert asked(b"GET http://[x").startswith(b"HTTP/1.1 400 ")
         broken = asked(b"GET /api/x")
         assert broken.startswith(b"HTTP/1.1 500 ")

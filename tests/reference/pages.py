@@ -1,7 +1,8 @@
 """Write what the code says of itself: `python -m tests.reference.pages`.
 
 docs/fleet-yaml.md and fleet/config/fleet.schema.json come from fleet/config/spec*.py, docs/cli.md
-from the commands, the tables of docs/rebalance-table.md and docs/fault-matrix.md from their data;
+from the commands, the columns of docs/json.md from fleet/commands/groups/group_status.py, the
+tables of docs/rebalance-table.md and docs/fault-matrix.md from their data;
 tests/reference/test_pages.py compares them with the code.
 """
 
@@ -21,6 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from benchmarks.rebalance_table import markdown, read_cells
 from fleet.cli import COMMANDS, SECTIONS, cli
+from fleet.commands.groups.group_status import GROUPS, PARTITIONS, SLOTS
 from fleet.config.load import _bare, _bounds, _literals, _models, _tag_of
 from fleet.config.spec import FleetSpec, seconds
 from tests.faults import matrix_table
@@ -272,7 +274,22 @@ def _with_tables(name: str, tables: Callable[[Path], str]) -> str:
     return prose + mark + tables(docs / "data" / f"{name}.csv")
 
 
+def json_page() -> str:
+    """docs/json.md: which column of `fleet status` shows which key."""
+    written = (repository() / "docs" / "json.md").read_text(encoding="utf-8")
+    head, begin, rest = written.partition(f"<!-- by {AGAIN} -->\n")
+    _, end, tail = rest.partition("<!-- end -->\n")
+    rows = [
+        f"| {column.header or column.label} | `{key}{column.key}` | {column.about} |\n"
+        for key, columns in (("", GROUPS), ("slots[].", SLOTS), ("partitions[].", PARTITIONS))
+        for column in columns
+        if column.cell is not None
+    ]
+    return head + begin + "| column | key | says |\n|---|---|---|\n" + "".join(rows) + end + tail
+
+
 PAGES = {
+    "docs/json.md": json_page,
     "docs/rebalance-table.md": rebalance_page,
     "docs/fault-matrix.md": matrix_page,
     "docs/fleet-yaml.md": yaml_page,

@@ -1,4 +1,4 @@
-"""What `fleet status` knows of a group, gathered once, and its JSON contract.
+"""What `fleet status` knows of a group, gathered once, and its columns, JSON and tables alike.
 
 Kafka's side comes from one snapshot of the whole cluster; slots, workers, changes and pauses
 come from the store, for declared groups only. A group named on the command line carries its
@@ -6,11 +6,14 @@ members, partitions and slots too; the log of the coordinator is read for those 
 that costs a read per group.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from fleet.commands.answers import as_answer, change_answer, receipt_answer
+from rich.markup import escape
+from rich.table import Table
+
+from fleet.commands.answers import as_answer, change_answer, receipt_answer, table
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.decide.scaling import Hold
 from fleet.decide.storms.assessment import Storm, reach
@@ -19,10 +22,20 @@ from fleet.decide.verdicts import WORST, GroupVerdict, LagVerdict, Level
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import judged
 from fleet.manager.past import Recent, recently
-from fleet.model import GroupSnapshot, Member, Receipt
+from fleet.model import GroupSnapshot, LagCase, Member, PartitionState
 from fleet.model.rebalances import Rebalance
-from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
-from fleet.text import plural
+from fleet.report.wording import in_table
+from fleet.slots import (
+    Change,
+    ChangeState,
+    Gate,
+    Pause,
+    Phase,
+    Slot,
+    WorkerProcess,
+    WorkerReport,
+)
+from fleet.text import duration, plural
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
@@ -283,6 +296,291 @@ def status_answer(
     }
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column(Generic[T]):
+    """A column of `fleet status`, of the page and of docs/json.md."""
+
+    header: str = ""
+    key: str
+    """Where JSON has it."""
+    about: str
+    """What it says, for people."""
+    cell: Callable[[T, float], str] | None = None
+    """As markup, at a wall time; None: the page alone has it."""
+    number: bool = False
+    ours: bool = False
+    """Left out where no group is declared."""
+    form: str = ""
+    """How page.js shows it; empty: not on the page."""
+    label: str = ""
+    """On the page, where that is another word."""
+
+    def on_page(self) -> dict[str, Any]:
+        """For page.js."""
+        label = self.label or self.header.capitalize()
+        return {"label": label, "key": self.key, "form": self.form, "number": self.number}
+
+
+def as_table(
+    columns: Iterable[Column[T]], items: Iterable[T], now: float, *, ours: bool = True
+) -> Table:
+    """A row for each item."""
+    shown = [(c, c.cell) for c in columns if c.cell is not None and (ours or not c.ours)]
+    rows = table(*(c.header for c, _ in shown), right=[c.header for c, _ in shown if c.number])
+    for item in items:
+        rows.add_row(*(cell(item, now) for _, cell in shown))
+    return rows
+
+
+GROUPS: Final[tuple[Column[GroupStatus], ...]] = (
+    Column(
+        header="GROUP", key="group", about="its id", form="group",
+        cell=lambda s, _: escape(in_table(s.group)),
+    ),
+    Column(
+        header="STATE", key="state", about="Kafka's word for it", form="state",
+        cell=lambda s, _: _state(s),
+    ),
+    Column(
+        header="MEM", key="members", about="members", number=True, form="count", label="Members",
+        cell=lambda s, _: str(len(s.seen.members)) if s.seen and s.exists else "-",
+    ),
+    Column(
+        header="LAG", key="lag", about="records that wait", number=True, form="count",
+        cell=lambda s, _: _count(s.seen.lag if s.seen else None),
+    ),
+    Column(
+        header="BEHIND", key="lag_seconds", about="age of the oldest position where records wait",
+        number=True, form="seconds",
+        cell=lambda s, _: duration(s.seen.lag_seconds if s.seen else None),
+    ),
+    Column(
+        key="in_per_second", about="records produced a second", number=True, form="count",
+        label="In/s",
+    ),
+    Column(
+        key="out_per_second", about="records consumed a second", number=True, form="count",
+        label="Out/s",
+    ),
+    Column(
+        header="REB/H", key="rebalances_per_hour", about="rebalances of the last hour",
+        number=True, form="count", cell=lambda s, _: _count(s.per_hour),
+    ),
+    Column(
+        header="LAST CAUSE", key="last_rebalance", form="cause",
+        about="cause of the last one, and how long ago it was",
+        cell=lambda s, now: last_cause(s.last_rebalance, now),
+    ),
+    Column(
+        header="MODE", key="managed.mode", about="observe, plan or act", ours=True,
+        cell=lambda s, _: _mode(s),
+    ),
+    Column(
+        header="SLOTS", key="managed.slots", about="active/open", ours=True, form="slots",
+        cell=lambda s, _: _slots_of(s.managed),
+    ),
+    Column(
+        header="WORKERS", key="managed.workers", about="running+standby", ours=True,
+        cell=lambda s, _: _workers(s.managed),
+    ),
+    Column(
+        header="LAST CHANGE", key="managed.last_change", about="its state, and how long ago it was",
+        ours=True, cell=lambda s, now: last_change(s.managed.change if s.managed else None, now),
+    ),
+    Column(
+        key="busy", about="share of the last minute inside batches", number=True, form="percent",
+        label="Busy",
+    ),
+    Column(key="notes", about="what somebody should know", form="notes", label="Notes"),
+)  # fmt: skip
+"""Of all groups."""
+PARTITIONS: Final[tuple[Column[PartitionState], ...]] = (
+    Column(
+        header="PARTITION", key="topic", about="with its `partition`", form="partition",
+        cell=lambda p, _: escape(in_table(str(p.tp))),
+    ),
+    Column(
+        header="COMMITTED", key="committed", about="committed offset", number=True, form="count",
+        cell=lambda p, _: _count(p.committed),
+    ),
+    Column(
+        header="END", key="log_end", about="end of the log", number=True, form="count",
+        cell=lambda p, _: _count(p.log_end),
+    ),
+    Column(
+        header="LAG", key="lag", about="records that wait", number=True, form="count",
+        cell=lambda p, _: _count(p.lag),
+    ),
+    Column(
+        header="BEHIND", key="lag_seconds", about="age of the committed position", number=True,
+        form="seconds", cell=lambda p, _: duration(p.lag_seconds),
+    ),
+    Column(
+        header="OWNER", key="owner", about="member that has it", form="owner",
+        cell=lambda p, _: escape(_short(p.owner)),
+    ),
+    Column(
+        header="", key="case", about="why the lag reads as it does", form="case",
+        cell=lambda p, _: "" if p.case is LagCase.OK else p.case.value,
+    ),
+)  # fmt: skip
+"""Of one group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRow:
+    """A slot with its worker; a worker without a slot has no number."""
+
+    number: int | None = None
+    instance_id: str = ""
+    open: bool = True
+    phase: str
+    holder: str | None
+    revision: str | None
+    batches: int | None = None
+    records: int | None = None
+    reading: str | None = None
+    error: str | None = None
+
+
+SLOTS: Final[tuple[Column[SlotRow], ...]] = (
+    Column(
+        header="SLOT", key="number", about="its number", number=True, form="plain",
+        cell=lambda s, _: "-" if s.number is None else str(s.number),
+    ),
+    Column(
+        header="PHASE", key="phase", about="of its life, and whether it is shut (`open`)",
+        form="phase", cell=lambda s, _: s.phase + ("" if s.open else " (shut)"),
+    ),
+    Column(
+        header="WORKER", key="holder", about="who holds it", form="plain",
+        cell=lambda s, _: escape(s.holder or "-"),
+    ),
+    Column(
+        header="REVISION", key="revision", about="of its worker", form="plain",
+        cell=lambda s, _: s.revision or "-",
+    ),
+    Column(
+        header="BATCHES", key="batches", about="batches done", number=True, form="count",
+        cell=lambda s, _: _count(s.batches),
+    ),
+    Column(
+        header="RECORDS", key="records", about="records of these", number=True, form="count",
+        cell=lambda s, _: _count(s.records),
+    ),
+    Column(
+        header="READS", key="reading", about="how records reach its Spark",
+        cell=lambda s, _: s.reading or "-",
+    ),
+    Column(
+        key="number", about="share of the last minute inside batches", number=True, form="busy",
+        label="Busy",
+    ),
+    Column(
+        header="ERROR", key="error", about="why it fails", form="bad",
+        cell=lambda s, _: escape(s.error or ""),
+    ),
+)  # fmt: skip
+"""Of one group that is declared."""
+_STATE_COLOURS: Final = {"Stable": "green", "Empty": "dim", "Dead": "red"}
+
+
+def slot_rows(managed: Managed) -> list[SlotRow]:
+    """Its slots; then workers without one, and those that fail and stand nowhere yet."""
+    by_slot: Mapping[int | None, WorkerReport] = {r.slot: r for r in managed.reports}
+    rows = []
+    for slot in managed.slots:
+        report = by_slot.get(slot.number)
+        rows.append(
+            SlotRow(
+                number=slot.number,
+                instance_id=slot.instance_id(),
+                open=slot.number in managed.gate.open,
+                phase=slot.phase.value,
+                holder=slot.holder,
+                revision=slot.revision,
+                batches=slot.batches,
+                records=report.records if report else None,
+                reading=report.reading if report else None,
+                error=error_of(slot, managed),
+            )
+        )
+    rows += [
+        SlotRow(phase=r.phase, holder=r.worker, revision=r.revision, error=r.error)
+        for r in managed.without_slot
+    ]
+    shown = {row.holder for row in rows}
+    rows += [
+        SlotRow(phase="failed", holder=w.name, revision=w.revision, error=how_it_fails(w))
+        for w in managed.failing
+        if w.name not in shown
+    ]
+    return rows
+
+
+def _state(status: GroupStatus) -> str:
+    if not status.exists or status.seen is None:
+        return "[dim]none yet[/dim]"
+    name = status.seen.state.value
+    return f"[{_STATE_COLOURS.get(name, 'yellow')}]{name}[/]"
+
+
+def _mode(status: GroupStatus) -> str:
+    if status.managed is None:
+        return "[dim]-[/dim]"
+    paused = "[yellow] paused[/yellow]" if status.pauses else ""
+    return status.managed.mode + paused
+
+
+def _slots_of(managed: Managed | None) -> str:
+    if managed is None or not managed.has_worker:
+        return "-"
+    return f"{managed.active}/{len(managed.gate.open)}"
+
+
+def _workers(managed: Managed | None) -> str:
+    if managed is None or not managed.has_worker:
+        return "-"
+    running = sum(worker.running for worker in managed.workers)
+    return f"{running - managed.standby}+{managed.standby}"
+
+
+def last_cause(rebalance: Rebalance | None, now: float) -> str:
+    """Cause and age of a group's last rebalance: `join 3 m`; - where there was none."""
+    if rebalance is None:
+        return "-"
+    return f"{rebalance.cause.value} {duration(max(0.0, now - rebalance.ended_at))}"
+
+
+def last_change(change: Change | None, now: float) -> str:
+    """State and age of a change: `done 3 m ago`, `running, step 2 of 3`."""
+    if change is None:
+        return "-"
+    if change.state is ChangeState.RUNNING:
+        steps = len(change.plan.steps)
+        return f"running, step {min(change.step + 1, steps)} of {steps}"
+    colour = "green" if change.state is ChangeState.DONE else "red"
+    ago = duration(max(0.0, now - (change.ended_at or change.started_at)))
+    return f"[{colour}]{change.state.value}[/] {ago} ago"
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+def _short(member: str | None) -> str:
+    """A member id without its random end, which nobody reads: `<name>-<uuid>`."""
+    if member is None:
+        return "-"
+    return member[:-37] if len(member) > 40 and member[-37] == "-" else member
+
+
+# The answer in JSON (docs/json.md).
+
+
 def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
     seen = status.seen
     answer: dict[str, Any] = {
@@ -308,20 +606,24 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
             else {"count": status.rebalances, "window_seconds": status.window},
             "member_list": [_member(m) for m in seen.members] if seen else [],
             "partitions": [as_answer(p) for p in seen.partitions] if seen else [],
-            "slots": _slots(status.managed) if status.managed else [],
-            "receipts": [receipt_answer(each) for each in _receipts(status.managed)],
-            "failures": [asdict(each) for each in status.managed.failures]
-            if status.managed
-            else [],
-            "spark_uis": list(status.managed.spark_uis) if status.managed else [],
-            "gaps": list(status.managed.gaps) if status.managed else [],
+            **_detail(status.managed),
         }
     return answer
 
 
-def _receipts(managed: Managed | None) -> tuple[Receipt, ...]:
-    """Of the last change."""
-    return managed.change.receipts if managed and managed.change else ()
+def _detail(managed: Managed | None) -> dict[str, list[Any]]:
+    if managed is None:
+        return {key: [] for key in ("slots", "receipts", "failures", "spark_uis", "gaps")}
+    rows = slot_rows(managed)[: len(managed.slots)]
+    return {
+        "slots": [as_answer(row) for row in rows],
+        "receipts": [receipt_answer(each) for each in managed.change.receipts]
+        if managed.change
+        else [],
+        "failures": [asdict(each) for each in managed.failures],
+        "spark_uis": list(managed.spark_uis),
+        "gaps": list(managed.gaps),
+    }
 
 
 def _last(rebalance: Rebalance | None) -> dict[str, Any] | None:
@@ -379,25 +681,6 @@ def _verdict(verdict: GroupVerdict) -> dict[str, Any]:
         "sentence": verdict.sentence,
         "partitions": [as_answer(each) for each in verdict.worse],
     }
-
-
-def _slots(managed: Managed) -> list[dict[str, Any]]:
-    by_slot: Mapping[int | None, WorkerReport] = {r.slot: r for r in managed.reports}
-    return [
-        {
-            "number": slot.number,
-            "instance_id": slot.instance_id(),
-            "open": slot.number in managed.gate.open,
-            "phase": slot.phase.value,
-            "holder": slot.holder,
-            "revision": slot.revision,
-            "batches": slot.batches,
-            "records": by_slot[slot.number].records if slot.number in by_slot else None,
-            "reading": by_slot[slot.number].reading if slot.number in by_slot else None,
-            "error": error_of(slot, managed),
-        }
-        for slot in managed.slots
-    ]
 
 
 def error_of(slot: Slot, managed: Managed) -> str | None:

@@ -8,8 +8,18 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from fleet.commands.answers import print_receipts, print_traceback, table
-from fleet.commands.groups.group_status import GroupStatus, Managed, error_of, how_it_fails
+from fleet.commands.answers import print_receipts, print_traceback
+from fleet.commands.groups.group_status import (
+    GROUPS,
+    PARTITIONS,
+    SLOTS,
+    GroupStatus,
+    Managed,
+    as_table,
+    last_cause,
+    last_change,
+    slot_rows,
+)
 from fleet.commands.invocation import (
     SCHEMA_VERSION,
     Invocation,
@@ -25,10 +35,6 @@ from fleet.decide.verdicts import Level
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.past import Recent
-from fleet.model import LagCase, PartitionState
-from fleet.model.rebalances import Rebalance
-from fleet.report.wording import in_table
-from fleet.slots import Change, ChangeState, WorkerReport
 from fleet.text import duration, few, plural
 
 if TYPE_CHECKING:
@@ -41,7 +47,6 @@ if TYPE_CHECKING:
 
 _MOST_FAILURES: Final = 3
 _FAILURE_LINES: Final = 25
-_STATE_COLOURS: Final = {"Stable": "green", "Empty": "dim", "Dead": "red"}
 
 
 def print_status(
@@ -57,7 +62,8 @@ def print_status(
     if not groups:
         console.print(f"cluster {snapshot.cluster} has no consumer groups")
     else:
-        console.print(_overview(groups, now))
+        declared = any(status.managed for status in groups)  # else the columns would be empty
+        console.print(as_table(GROUPS, groups, now, ours=declared))
     for status in groups:
         for pause in (status.pauses or ()) if detail else ():
             console.print(f"[yellow]paused[/yellow] by {escape(pause.by)}: {escape(pause.reason)}")
@@ -98,51 +104,15 @@ def _alarms(console: Console, groups: Sequence[GroupStatus]) -> None:
             console.print(f"[{colour}]{status.verdict.verdict}[/] {escape(said)}")
 
 
-def _overview(groups: Sequence[GroupStatus], now: float) -> object:
-    numbers = ("MEM", "LAG", "BEHIND", "REB/H")
-    declared = any(status.managed for status in groups)  # else the columns would be empty
-    ours = ("MODE", "SLOTS", "WORKERS", "LAST CHANGE") if declared else ()
-    rows = table("GROUP", "STATE", *numbers, "LAST CAUSE", *ours, right=numbers)
-    for status in groups:
-        seen = status.seen
-        rows.add_row(
-            escape(in_table(status.group)),
-            _state(status),
-            str(len(seen.members)) if seen and status.exists else "-",
-            _count(seen.lag if seen else None),
-            duration(seen.lag_seconds if seen else None),
-            _count(status.per_hour),
-            last_cause(status.last_rebalance, now),
-            *(_ours(status, now) if declared else ()),
-        )
-    return rows
-
-
-def _ours(status: GroupStatus, now: float) -> tuple[str, ...]:
-    managed = status.managed
-    return (
-        _mode(status),
-        f"{managed.active}/{len(managed.gate.open)}" if managed and managed.has_worker else "-",
-        _workers(managed),
-        last_change(managed.change if managed else None, now),
-    )
-
-
-def last_cause(rebalance: Rebalance | None, now: float) -> str:
-    """Cause and age of a group's last rebalance: `join 3 m`; - where there was none."""
-    if rebalance is None:
-        return "-"
-    return f"{rebalance.cause.value} {duration(max(0.0, now - rebalance.ended_at))}"
-
-
 def _detail(console: Console, status: GroupStatus, now: float) -> None:
     seen, managed = status.seen, status.managed
     console.print(f"\n[bold]{escape(status.group)}[/bold]: {_story(status, now)}")
     if seen and seen.partitions:
-        console.print(_partitions(seen.partitions))
+        parts = sorted(seen.partitions, key=lambda part: part.tp)
+        console.print(as_table(PARTITIONS, parts, now))
     if managed and managed.slots:
         console.print()
-        console.print(_slots(managed))
+        console.print(as_table(SLOTS, slot_rows(managed), now))
     for number in sorted(managed.gate.quarantined) if managed else ():
         console.print(f"[red]foreign holder[/red]: {escape(foreign_holder(status, number))}")
     if managed and managed.change:
@@ -208,102 +178,12 @@ def _story(status: GroupStatus, now: float) -> str:
     return ", ".join(parts)
 
 
-def _partitions(partitions: Sequence[PartitionState]) -> object:
-    numbers = ("COMMITTED", "END", "LAG", "BEHIND")
-    rows = table("PARTITION", *numbers, "OWNER", "", right=numbers)
-    for part in sorted(partitions, key=lambda p: p.tp):
-        rows.add_row(
-            escape(in_table(str(part.tp))),
-            _count(part.committed),
-            _count(part.log_end),
-            _count(part.lag),
-            duration(part.lag_seconds),
-            escape(_short(part.owner)),
-            "" if part.case is LagCase.OK else part.case.value,
-        )
-    return rows
-
-
-def _slots(managed: Managed) -> object:
-    by_slot: dict[int | None, WorkerReport] = {r.slot: r for r in managed.reports}
-    rows = table(
-        "SLOT", "PHASE", "WORKER", "REVISION", "BATCHES", "RECORDS", "READS", "ERROR",
-        right=("SLOT", "BATCHES", "RECORDS"),
-    )  # fmt: skip
-    for slot in managed.slots:
-        shut = "" if slot.number in managed.gate.open else " (shut)"
-        report = by_slot.get(slot.number)
-        rows.add_row(
-            str(slot.number),
-            slot.phase.value + shut,
-            escape(slot.holder or "-"),
-            slot.revision or "-",
-            _count(slot.batches),
-            _count(report.records if report else None),
-            (report.reading if report else None) or "-",
-            escape(error_of(slot, managed) or ""),
-        )
-    for report in managed.without_slot:
-        rows.add_row(
-            "-", report.phase, escape(report.worker), report.revision, "-", "-", "-",
-            escape(report.error or ""),
-        )  # fmt: skip
-    shown = {slot.holder for slot in managed.slots} | {r.worker for r in managed.without_slot}
-    for worker in managed.failing:
-        if worker.name not in shown:
-            rows.add_row(
-                "-", "failed", escape(worker.name), worker.revision, "-", "-", "-",
-                escape(how_it_fails(worker)),
-            )  # fmt: skip
-    return rows
-
-
-def _state(status: GroupStatus) -> str:
-    if not status.exists or status.seen is None:
-        return "[dim]none yet[/dim]"
-    name = status.seen.state.value
-    return f"[{_STATE_COLOURS.get(name, 'yellow')}]{name}[/]"
-
-
-def _mode(status: GroupStatus) -> str:
-    if status.managed is None:
-        return "[dim]-[/dim]"
-    paused = "[yellow] paused[/yellow]" if status.pauses else ""
-    return status.managed.mode + paused
-
-
-def _workers(managed: Managed | None) -> str:
-    if managed is None or not managed.has_worker:
-        return "-"
-    running = sum(worker.running for worker in managed.workers)
-    return f"{running - managed.standby}+{managed.standby}"
-
-
-def last_change(change: Change | None, now: float) -> str:
-    """State and age of a change: `done 3 m ago`, `running, step 2 of 3`."""
-    if change is None:
-        return "-"
-    if change.state is ChangeState.RUNNING:
-        steps = len(change.plan.steps)
-        return f"running, step {min(change.step + 1, steps)} of {steps}"
-    colour = "green" if change.state is ChangeState.DONE else "red"
-    ago = duration(max(0.0, now - (change.ended_at or change.started_at)))
-    return f"[{colour}]{change.state.value}[/] {ago} ago"
-
-
-def _count(number: int | None) -> str:
-    return "-" if number is None else f"{number:,}"
-
-
-def _short(member: str | None) -> str:
-    """A member id without its random end, which nobody reads: `<name>-<uuid>`."""
-    if member is None:
-        return "-"
-    return member[:-37] if len(member) > 40 and member[-37] == "-" else member
-
-
 @click.command(
-    epilog="Examples:  fleet status  |  fleet status orders-enrichment  |  fleet status -o json"
+    help="Groups: members, lag, slots, last change.\n\nAll groups of the cluster, managed or not. "
+    "With a GROUP: its partitions, slots and recent rebalances too. The columns: "
+    + "; ".join(f"{column.header} {column.about}" for column in GROUPS if column.header)
+    + ".",
+    epilog="Examples:  fleet status  |  fleet status orders-enrichment  |  fleet status -o json",
 )
 @groups_argument
 @select_option
@@ -323,13 +203,7 @@ def status(
     output: str,
     watch: float | None,
 ) -> None:
-    """Groups: members, lag, slots, last change.
-
-    All groups of the cluster, managed or not. With a GROUP: its partitions, slots and recent
-    rebalances too. LAG is in records, BEHIND the age of the oldest committed position, REB/H the
-    rebalances of the last hour, LAST CAUSE that of the last one and how long ago it was;
-    SLOTS is active/open, WORKERS running+standby.
-    """
+    """Show what is."""
     if watch and output == "json":
         raise click.UsageError("--watch is for people: leave it out with -o json")
     one_way(groups, select)

@@ -115,42 +115,53 @@ function chosen() {
   try { return decodeURIComponent(plain); } catch { return plain; }
 }
 
-const view = { sort: "worst", turned: false, group: undefined, seconds: 3600 };
+const view = { sort: "notes", turned: false, group: undefined, seconds: 3600 };
 
 // --- all groups ------------------------------------------------------------------------------------
 
 const LEVELS = { ERR: 0, WARN: 1, OK: 2 };
 const high = (value) => -(value ?? -1);
 // What waits since before every look has no age: it is older than those that have one.
-const oldest = (r) => high(r.behind === null && r.lag > 0 ? Infinity : r.behind);
+const oldest = (r) => high(r.lag_seconds === null && r.lag > 0 ? Infinity : r.lag_seconds);
+const rate = (r) => [high(unknown(r.in_per_second) && unknown(r.out_per_second) ? null : (r.in_per_second ?? 0) + (r.out_per_second ?? 0))];
+/** By a column's key; others by their figure, the highest first. */
 const ORDERS = {
-  worst: (r) => [r.storm ? 0 : 1, r.level, r.concerns.length ? 0 : 1, oldest(r), high(r.rebalances), high(r.lag)],
-  name: () => [],
+  notes: (r) => [r.storm ? 0 : 1, r.level, r.concerns.length ? 0 : 1, oldest(r), high(r.rebalances_per_hour), high(r.lag)],
+  group: () => [],
   state: (r) => [r.state],
-  members: (r) => [high(r.members)],
   lag: (r) => [high(r.lag), oldest(r)],
-  behind: (r) => [oldest(r), high(r.lag)],
-  rate: (r) => [high(r.in === null && r.out === null ? null : (r.in ?? 0) + (r.out ?? 0))],
-  rebalances: (r) => [high(r.rebalances), oldest(r)],
-  cause: (r) => [high(r.last?.at)],
-  slots: (r) => [r.open === null ? 1 : 0, high(r.open)],
-  busy: (r) => [high(r.busy)],
+  lag_seconds: (r) => [oldest(r), high(r.lag)],
+  in_per_second: rate,
+  out_per_second: rate,
+  rebalances_per_hour: (r) => [high(r.rebalances_per_hour), oldest(r)],
+  last_rebalance: (r) => [high(r.last_rebalance?.at)],
+  "managed.slots": (r) => [r.managed ? 0 : 1, high(r.managed?.slots.open)],
 };
 
-const overview = new Grid([
-  { label: "Group", kind: "name", sort: "name" },
-  { label: "State", kind: "plain", sort: "state" },
-  { label: "Members", number: true, sort: "members" },
-  { label: "Lag", number: true, sort: "lag" },
-  { label: "Behind", number: true, sort: "behind" },
-  { label: "In/s", number: true, sort: "rate" },
-  { label: "Out/s", number: true, sort: "rate" },
-  { label: "Reb/h", number: true, sort: "rebalances" },
-  { label: "Last cause", sort: "cause" },
-  { label: "Slots", kind: "plain", sort: "slots" },
-  { label: "Busy", number: true, sort: "busy" },
-  { label: "Notes", kind: "note", sort: "worst" },
-], { sorts: sortBy });
+/** How a figure of COLUMNS is shown: (figure, its row, what else its table knows) to a cell. */
+const FORMS = {
+  plain: (value) => value ?? "-",
+  count,
+  seconds: duration,
+  percent: (value) => (unknown(value) ? "" : percent(value)),
+  bad: (value) => ({ text: value ?? "", kind: "bad" }),
+  group: (group) => ({ text: group || "(no name)", href: address(group) }),
+  state: (state) => ({ text: state, kind: state === "Stable" ? "" : state === "Dead" ? "bad" : "faint" }),
+  cause: (last, r, now) => (last ? `${last.cause} ${duration(Math.max(0, now - last.at))} ago` : "-"),
+  slots: (slots) => (slots?.open ? `${slots.active}/${slots.open}` : ""),
+  notes: ([first, ...others]) => first ? { text: [first[0], ...others.map((each) => each[0])].join(" · "), kind: first[1] } : "",
+  phase: (phase, slot) => ({ text: phase + (slot.open ? "" : " (shut)"), kind: phase === "active" ? "good" : "" }),
+  busy: (number, slot, load) => percent(load.slots[number]),
+  partition: (topic, partition) => named(partition),
+  owner: (owner, partition, ours) => ours.get(owner) ?? owner ?? "-",
+  case: (text) => (text === "ok" ? "" : { text, kind: "warn" }),
+};
+const KINDS = { group: "name", state: "plain", slots: "plain", notes: "note" };
+const figure = (row, key) => key.split(".").reduce((value, part) => value?.[part], row);
+const cellsOf = (columns, row, known) => columns.map((c) => FORMS[c.form](figure(row, c.key), row, known));
+
+const overview = new Grid(
+  COLUMNS.groups.map((column) => ({ ...column, kind: KINDS[column.form], sort: column.key })), { sorts: sortBy });
 byId("overview").append(overview.table);
 
 function sortBy(order) {
@@ -160,13 +171,10 @@ function sortBy(order) {
 }
 
 function summary(status, top, load) {
-  const managed = status.managed;
+  const told = concerns(status, load);
   return {
-    group: status.group, status, concerns: concerns(status, load), level: LEVELS[status.verdict?.level] ?? 2,
-    storm: status.storm, state: status.exists ? status.state : "none yet", members: status.members,
-    lag: status.lag, behind: status.lag_seconds, in: top?.in_per_second ?? null,
-    out: top?.out_per_second ?? null, rebalances: status.rebalances_per_hour, last: status.last_rebalance,
-    open: managed && managed.workers ? managed.slots.open : null, busy: load?.busy ?? null,
+    ...status, ...(status.exists ? {} : { state: "none yet", members: null }), concerns: told, notes: told,
+    level: LEVELS[status.verdict?.level] ?? 2, in_per_second: top?.in_per_second, out_per_second: top?.out_per_second, busy: load?.busy,
   };
 }
 
@@ -186,30 +194,15 @@ function concerns(status, load) {
 }
 
 function compared(a, b) {
-  const [mine, theirs] = [ORDERS[view.sort](a), ORDERS[view.sort](b)];
+  const order = ORDERS[view.sort] ?? ((r) => [high(figure(r, view.sort))]);
+  const [mine, theirs] = [order(a), order(b)];
   for (let place = 0; place < mine.length; place++)
     if (mine[place] !== theirs[place]) return (mine[place] < theirs[place] ? -1 : 1) * (view.turned ? -1 : 1);
   const byName = a.group < b.group ? -1 : 1;
-  return view.sort === "name" && view.turned ? -byName : byName;
+  return view.sort === "group" && view.turned ? -byName : byName;
 }
 
-function line(r, now) {
-  const [first, ...others] = r.concerns;
-  const slots = r.status.managed?.slots;
-  return {
-    key: r.group,
-    cells: [
-      { text: r.group || "(no name)", href: address(r.group) },
-      { text: r.state, kind: r.state === "Stable" ? "" : r.state === "Dead" ? "bad" : "faint" },
-      r.status.exists ? count(r.members) : "-",
-      count(r.lag), duration(r.behind), count(r.in), count(r.out), count(r.rebalances),
-      r.last ? `${r.last.cause} ${duration(Math.max(0, now - r.last.at))} ago` : "-",
-      slots && slots.open ? `${slots.active}/${slots.open}` : "",
-      unknown(r.busy) ? "" : percent(r.busy),
-      first ? { text: [first[0], ...others.map((each) => each[0])].join(" · "), kind: first[1] } : "",
-    ],
-  };
-}
+const line = (r, now) => ({ key: r.group, cells: cellsOf(overview.columns, r, now) });
 
 function showGroups(answer) {
   view.answer = answer;
@@ -225,8 +218,7 @@ function showGroups(answer) {
   const text = byId("filter").value.toLowerCase();
   const shown = all.filter((each) => each.group.toLowerCase().includes(text)).sort(compared);
   overview.columns.forEach((column, place) => {
-    const mine = column.sort === view.sort && !(column.label === "Out/s");
-    if (mine) overview.heads[place].setAttribute("aria-sort", view.turned ? "ascending" : "descending");
+    if (column.sort === view.sort) overview.heads[place].setAttribute("aria-sort", view.turned ? "ascending" : "descending");
     else overview.heads[place].removeAttribute("aria-sort");
   });
   const storms = all.filter((each) => each.storm).length, late = all.filter((each) => each.level === 0).length;
@@ -255,14 +247,10 @@ function groupPage(group) {
       { label: "Step", number: true }, { label: "Kind" }, { label: "Slots" }, { label: "What" },
       { label: "Expected", number: true }, { label: "Recorded", number: true },
       { label: "Pause", number: true }, { label: "Took", number: true }, { label: "Receipt" }]),
-    slots: new Grid([
-      { label: "Slot", number: true }, { label: "Phase" }, { label: "Worker" }, { label: "Revision" },
-      { label: "Batches", number: true }, { label: "Records", number: true }, { label: "Busy", number: true }, { label: "Error" }]),
+    slots: new Grid(COLUMNS.slots),
     members: new Grid([
       { label: "Member" }, { label: "Client" }, { label: "Host" }, { label: "Owns", number: true }, { label: "Partitions" }]),
-    partitions: new Grid([
-      { label: "Partition" }, { label: "Committed", number: true }, { label: "End", number: true },
-      { label: "Lag", number: true }, { label: "Behind", number: true }, { label: "Owner" }, { label: "" }]),
+    partitions: new Grid(COLUMNS.partitions),
     rounds: new Grid([
       { label: "When (UTC)", kind: "plain" }, { label: "No", number: true }, { label: "Cause" }, { label: "Who" },
       { label: "Moved", number: true }, { label: "Took", number: true }]),
@@ -370,10 +358,7 @@ function showChange(part, answer, status) {
 
 function showSlots(part, status, load) {
   part.sections.slots.hidden = status.slots.length === 0;
-  part.slots.show(status.slots.map((slot) => ({ key: slot.number, cells: [
-    slot.number, { text: slot.phase + (slot.open ? "" : " (shut)"), kind: slot.phase === "active" ? "good" : "" },
-    slot.holder ?? "-", slot.revision ?? "-", count(slot.batches), count(slot.records),
-    percent(load.slots[slot.number]), { text: slot.error ?? "", kind: "bad" }] })));
+  part.slots.show(status.slots.map((slot) => ({ key: slot.number, cells: cellsOf(COLUMNS.slots, slot, load) })));
 }
 
 function showMembers(part, status) {
@@ -386,9 +371,7 @@ function showMembers(part, status) {
     { text: each.partitions.length, kind: each.partitions.length === 0 && status.state === "Stable" ? "warn" : "" },
     each.partitions.slice(0, 12).map(named).join(", ") + (each.partitions.length > 12 ? ` and ${each.partitions.length - 12} more` : "")] })));
   part.sections.partitions.hidden = status.partitions.length === 0;
-  part.partitions.show(status.partitions.map((each) => ({ key: named(each), cells: [
-    named(each), count(each.committed), count(each.log_end), { text: count(each.lag), kind: "" }, duration(each.lag_seconds),
-    ours.get(each.owner) ?? each.owner ?? "-", each.case === "ok" ? "" : { text: each.case, kind: "warn" }] })));
+  part.partitions.show(status.partitions.map((each) => ({ key: named(each), cells: cellsOf(COLUMNS.partitions, each, ours) })));
 }
 
 // --- the timeline ------------------------------------------------------------------------------------
