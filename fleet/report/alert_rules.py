@@ -14,7 +14,8 @@ fleet.yaml change.
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
@@ -28,6 +29,8 @@ LOOKS: Final = 4
 LEAST_BLIND: Final = 60.0
 """Seconds: a broker that starts again takes some of them, and is no blindness."""
 _SCRAPED: Final = 15.0
+_OWNED: Final = "cluster, group, owner"
+_PLACE: Final = "cluster, group"
 _UNSETTLED: Final = "PreparingRebalance|CompletingRebalance|Rebalancing"
 _SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
 Rule = dict[str, Any]
@@ -82,33 +85,52 @@ def rules_yaml(spec: FleetSpec) -> str:
 class _Rules:
     def __init__(self, spec: FleetSpec) -> None:
         self._spec = spec
-        self._cluster = f'cluster="{spec.cluster.name}"'
-        self._keep = prometheus_duration(spec.alerts.keep)
         self._declared = [fleet.group for fleet in spec.fleets]
+        # Thresholds, in seconds: two looks tell more than a slip; a verdict has its own patience,
+        # which is part of `alerts.stuck`.
+        self._soon = 2 * spec.exporter.every
+        self._stuck = spec.alerts.stuck
+        self._patient = max(self._soon, self._stuck - Patience().least)
+        self._blind = max(LEAST_BLIND, LOOKS * spec.exporter.every)
+        # What selects whom.
+        self._cluster = f'cluster="{spec.cluster.name}"'
+        self._members = self._max("fleet_group_members", by=_PLACE)
+        mine = _any(self._declared)
+        self._mine = (f"group=~{mine}",) if self._declared else ()
+        self._others = (f"group!~{mine}",) if self._declared else ()
+
+    def _max(self, metric: str, *matchers: str, by: str = _OWNED) -> str:
+        """The highest of these series, by group or cluster."""
+        return f"max by ({by}) ({metric}{{{', '.join((self._cluster, *matchers))}}})"
+
+    def _verdict(self, *verdicts: str, of: tuple[str, ...] = ()) -> str:
+        """Groups of one of these verdicts."""
+        sign = "=~" if len(verdicts) > 1 else "="
+        which = f'verdict{sign}"{"|".join(verdicts)}"'
+        return f"{self._max('fleet_group_verdict', which, *of)} == 1"
 
     def all(self) -> list[Rule]:
         return [
-            self._cluster_storm(),
-            self._group_storm(),
+            *self._storms(),
             *self._lag(),
-            *self._stuck(),
-            self._loss(),
-            *self._tickets(),
-            self._fenced(),
-            self._receipt(),
-            *self._blind(),
+            *self._standing(),
+            *self._verdicts(),
+            *self._of_ours(),
+            *self._blindness(),
         ]
 
     def _rule(
         self,
         name: str,
-        expr: str,
-        *,
         runbook: str,
-        severity: str,
-        scope: str,
+        expr: str,
+        summary: str,
+        description: str,
+        *,
+        severity: str = "page",
+        scope: str = "group",
         wait: float = 0.0,
-        labels: dict[str, str] | None = None,
+        labels: Mapping[str, str] = MappingProxyType({}),
         **annotations: str,
     ) -> Rule:
         rule: Rule = {"alert": name, "expr": expr}
@@ -120,246 +142,192 @@ class _Rules:
             links["fleet_url"] = f"{self._spec.ui.url.rstrip('/')}/{group}"
         return {
             **rule,
-            "keep_firing_for": self._keep,
-            "labels": {"severity": severity, "scope": scope, **(labels or {})},
-            "annotations": {**annotations, **links},
+            "keep_firing_for": prometheus_duration(self._spec.alerts.keep),
+            "labels": {"severity": severity, "scope": scope, **labels},
+            "annotations": {
+                "summary": summary,
+                "description": description,
+                **annotations,
+                **links,
+            },
         }
 
-    def _cluster_storm(self) -> Rule:
+    def _storms(self) -> Iterator[Rule]:
         info = f"fleet_cluster_storm_info{{{self._cluster}}}"
-        return self._rule(
+        cause = _told(info, "cause")
+        yield self._rule(
             "FleetClusterStorm",
-            f"max by (cluster) (fleet_cluster_storm{{{self._cluster}}}) == 1",
-            runbook="cluster-storm",
-            severity="page",
+            "cluster-storm",
+            f"{self._max('fleet_cluster_storm', by='cluster')} == 1",
+            "Storm of cluster {{ $labels.cluster }}: " + cause,
+            f"{_told(info, 'words')}. Alerts of its groups are inhibited while this one lasts.",
             scope="cluster",
-            summary="Storm of cluster {{ $labels.cluster }}: " + _told(info, "cause"),
-            description=_told(info, "words")
-            + ". Alerts of its groups are inhibited while this one lasts.",
-            cause=_told(info, "cause"),
+            cause=cause,
         )
-
-    def _group_storm(self) -> Rule:
-        return self._rule(
+        yield self._rule(
             "FleetGroupStorm",
-            f"max by (cluster, group, owner) (fleet_group_storm{{{self._cluster}}}) == 1",
-            runbook="group-storm",
-            severity="page",
-            scope="group",
-            summary="Storm in group {{ $labels.group }}: " + _told_of_group("words"),
-            description="More rebalances than the budget of the group, without those that a plan "
+            "group-storm",
+            f"{self._max('fleet_group_storm')} == 1",
+            "Storm in group {{ $labels.group }}: " + _told_of_group("words"),
+            "More rebalances than the budget of the group, without those that a plan "
             "was to cost. Changes of the group are held.",
             cause=_told_of_group("cause"),
             member=_told_of_group("member"),
         )
 
-    def _lag(self) -> list[Rule]:
+    def _lag(self) -> Iterator[Rule]:
         """One rule per limit; groups that nobody declared and nobody reads are nobody's."""
         by_limit: dict[float, list[str]] = defaultdict(list)
         for fleet in self._spec.fleets:
             if fleet.max_lag is not None:
                 by_limit[fleet.max_lag].append(fleet.group)
         own = sorted(group for groups in by_limit.values() for group in groups)
-        default = self._lag_of(self._spec.alerts.lag, f", group!~{_any(own)}" if own else "")
-        return [default] + [
-            self._lag_of(limit, f", group=~{_any(sorted(groups))}")
-            for limit, groups in sorted(by_limit.items())
-        ]
-
-    def _lag_of(self, limit: float, groups: str) -> Rule:
-        return self._rule(
-            "FleetGroupLag",
-            f"(max by (cluster, group, owner) (fleet_group_lag_seconds{{{self._cluster}{groups}}})"
-            f" > {limit:g})\n{self._somebodys()}",
-            runbook="group-lag",
-            severity="page",
-            scope="group",
-            wait=2 * self._spec.exporter.every,
-            labels={"max_lag": prometheus_duration(limit)},
-            summary="Group {{ $labels.group }} is {{ $value | humanizeDuration }} behind",
-            description=f"The oldest waiting record may be {limit:g} s old (max_lag, alerts.lag).",
-        )
-
-    def _somebodys(self) -> str:
-        """A group is watched where it has members, or where fleet.yaml declares it."""
-        members = f"max by (cluster, group) (fleet_group_members{{{self._cluster}}}) > 0"
-        if not self._declared:
-            return f"and on (cluster, group) ({members})"
-        mine = f"fleet_group_members{{{self._cluster}, group=~{_any(self._declared)}}}"
-        return f"and on (cluster, group) ({members}\n  or max by (cluster, group) ({mine}))"
-
-    def _verdict(self, *verdicts: str, groups: str = "") -> str:
-        """Groups of one of these verdicts; `groups` are further label matchers."""
-        matched = "=~" if len(verdicts) > 1 else "="
-        which = f'{{{self._cluster}, verdict{matched}"{"|".join(verdicts)}"{groups}}}'
-        return f"max by (cluster, group, owner) (fleet_group_verdict{which}) == 1"
-
-    def _stuck(self) -> list[Rule]:
-        long = prometheus_duration(self._spec.alerts.stuck)
-        unsettled = self._rule(
-            "FleetGroupStuck",
-            "max by (cluster, group, owner) "
-            f'(fleet_group_state{{{self._cluster}, state=~"{_UNSETTLED}"}}) == 1',
-            runbook="group-stuck",
-            severity="page",
-            scope="group",
-            wait=self._spec.alerts.stuck,
-            labels={"reason": "unsettled"},
-            summary="Group {{ $labels.group }} does not settle",
-            description=f"It has been rebalancing for {long} without a pause: some member does "
-            "not answer the join, or leaves each round.",
-        )
-        members = f"max by (cluster, group) (fleet_group_members{{{self._cluster}}})"
-        still = self._rule(
-            "FleetGroupStuck",
-            f"({self._verdict('STOP', 'STALL')})\nand on (cluster, group) ({members} > 0)",
-            runbook="group-stuck",
-            severity="page",
-            scope="group",
-            wait=self._patient,
-            labels={"reason": "no progress"},
-            summary="Group {{ $labels.group }} commits nothing while records wait",
-            description=f"For {long} records have waited and some position has not moved "
-            "(verdict STOP or STALL).",
-        )
-        return [unsettled, still, *self._deserted(members, long)]
-
-    def _deserted(self, members: str, long: str) -> list[Rule]:
-        """Nobody is in it and records wait: of declared groups, and of those that had members.
-
-        After a day without a commit the verdict is ABANDONED, which calls for declared groups only.
-        """
-        had = f"max by (cluster, group) (fleet_group_generation{{{self._cluster}}}) > 0"
-        mine = _any(self._declared)
-        still = ("STOP", "STALL")
-        kinds = []
+        somebodys = f"{self._members} > 0"
         if self._declared:
-            kinds.append(
-                ("page", self._verdict(*still, "ABANDONED", groups=f", group=~{mine}"), "")
+            mine = self._max("fleet_group_members", *self._mine, by=_PLACE)
+            somebodys += f"\n  or {mine}"
+        limits = [(self._spec.alerts.lag, (f"group!~{_any(own)}",) if own else ())]
+        limits += [(at, (f"group=~{_any(sorted(of))}",)) for at, of in sorted(by_limit.items())]
+        for limit, groups in limits:
+            yield self._rule(
+                "FleetGroupLag",
+                "group-lag",
+                f"({self._max('fleet_group_lag_seconds', *groups)} > {limit:g})\n"
+                f"and on (cluster, group) ({somebodys})",
+                "Group {{ $labels.group }} is {{ $value | humanizeDuration }} behind",
+                f"The oldest waiting record may be {limit:g} s old (max_lag, alerts.lag).",
+                wait=self._soon,
+                labels={"max_lag": prometheus_duration(limit)},
             )
-        others = self._verdict(*still, groups=f", group!~{mine}" if self._declared else "")
-        kinds.append(("ticket", others, f"\nand on (cluster, group) ({had})"))
-        return [
-            self._rule(
+
+    def _standing(self) -> Iterator[Rule]:
+        """Groups that do not settle, commit nothing, or have nobody in them while records wait.
+
+        After a day without a commit the verdict is ABANDONED, which calls for declared groups only;
+        of the others those are told that had members.
+        """
+        long = prometheus_duration(self._stuck)
+        still = ("STOP", "STALL")
+        had = self._max("fleet_group_generation", by=_PLACE)
+        unsettled = self._max("fleet_group_state", f'state=~"{_UNSETTLED}"')
+        nobody = "has no members while records wait"
+        unread = f"For {long} nobody has read what waits."
+        deserted = f"and on (cluster, group) ({self._members} == 0)"
+        found = [
+            (
+                *("unsettled", "page", self._stuck, f"{unsettled} == 1", "does not settle"),
+                (
+                    f"It has been rebalancing for {long} without a pause: some member does not "
+                    "answer the join, or leaves each round."
+                ),
+            ),
+            (
+                *("no progress", "page", self._patient),
+                f"({self._verdict(*still)})\nand on (cluster, group) ({self._members} > 0)",
+                "commits nothing while records wait",
+                (
+                    f"For {long} records have waited and some position has not moved "
+                    "(verdict STOP or STALL)."
+                ),
+            ),
+        ]
+        if self._declared:
+            judged = self._verdict(*still, "ABANDONED", of=self._mine)
+            found.append(
+                (*("no members", "page", self._patient), f"({judged})\n{deserted}", nobody, unread)
+            )
+        others = f"({self._verdict(*still, of=self._others)})\n{deserted}"
+        others += f"\nand on (cluster, group) ({had} > 0)"
+        found.append(("no members", "ticket", self._patient, others, nobody, unread))
+        for reason, severity, wait, expr, said, why in found:
+            yield self._rule(
                 "FleetGroupStuck",
-                f"({judged})\nand on (cluster, group) ({members} == 0){more}",
-                runbook="group-stuck",
-                severity=severity,
-                scope="group",
-                wait=self._patient,
-                labels={"reason": "no members"},
-                summary="Group {{ $labels.group }} has no members while records wait",
-                description=f"For {long} nobody has read what waits.",
-            )
-            for severity, judged, more in kinds
-        ]
-
-    @property
-    def _patient(self) -> float:
-        """A verdict has its own patience, which is part of `alerts.stuck`."""
-        return max(2 * self._spec.exporter.every, self._spec.alerts.stuck - Patience().least)
-
-    def _loss(self) -> Rule:
-        # The group's verdict is that of its worst partition: a loss may stand behind a STOP.
-        lost = f'fleet_group_partitions{{{self._cluster}, case="committed below log start"}}'
-        return self._rule(
-            "FleetGroupLoss",
-            f"({self._verdict('LOSS', 'STOP', 'STALL')})\n"
-            f"and on (cluster, group) (max by (cluster, group) ({lost}) > 0)",
-            runbook="group-loss",
-            severity="page",
-            scope="group",
-            wait=2 * self._spec.exporter.every,
-            summary="Records went before group {{ $labels.group }} read them",
-            description="Retention (or DeleteRecords) took records above the committed offset of "
-            "some partition (verdict LOSS).",
-        )
-
-    def _tickets(self) -> list[Rule]:
-        return [
-            self._rule(
-                name,
-                self._verdict(verdict),
-                runbook=runbook,
-                severity="ticket",
-                scope="group",
-                wait=2 * self._spec.exporter.every,
-                summary=f"Group {{{{ $labels.group }}}} {said}",
-                description=f"{why} (verdict {verdict}).",
-            )
-            for name, verdict, runbook, said, why in (
-                (
-                    "FleetGroupHeld",
-                    "HELD",
-                    "group-held",
-                    "waits for an open transaction",
-                    "What waits in some partition is behind the begin of an open transaction",
-                ),
-                (
-                    "FleetGroupRewind",
-                    "REWIND",
-                    "group-rewind",
-                    "went back",
-                    "Commits of some partition went back in the last 10 minutes; it reads again",
-                ),
-                (
-                    "FleetGroupFallsBehind",
-                    "WARN",
-                    "group-falls-behind",
-                    "falls behind",
-                    "It commits, and what waits grows older by more than a tenth of the time",
-                ),
-            )
-        ]
-
-    def _fenced(self) -> Rule:
-        return self._rule(
-            "FleetWorkerFenced",
-            "max by (cluster, group, owner, slot) "
-            f'(fleet_slot_state{{{self._cluster}, state="quarantined"}}) == 1',
-            runbook="worker-fenced",
-            severity="ticket",
-            scope="group",
-            summary="Slot {{ $labels.slot }} of group {{ $labels.group }} is shut: another process "
-            "uses its instance id",
-            description="A worker was fenced twice by a member that is not ours; the slot stays "
-            "shut until that process is ended and the slot opened again.",
-        )
-
-    def _receipt(self) -> Rule:
-        return self._rule(
-            "FleetReceiptDiffers",
-            f"max by (cluster, group, owner) (fleet_group_receipt_differs{{{self._cluster}}}) == 1",
-            runbook="receipt-differs",
-            severity="ticket",
-            scope="group",
-            summary="The last change of group {{ $labels.group }} cost other than planned",
-            description="The coordinator recorded another number of rebalances than the plan "
-            "stated; the steps after it were held.",
-        )
-
-    def _blind(self) -> list[Rule]:
-        limit = max(LEAST_BLIND, LOOKS * self._spec.exporter.every)
-        age = f"fleet_snapshot_age_seconds{{{self._cluster}}}"
-        silent = f"absent({age})"
-        old = f"max by (cluster) ({age}) > {limit:g}"
-        return [
-            self._rule(
-                "FleetExporterBlind",
+                "group-stuck",
                 expr,
-                runbook="exporter-blind",
-                severity="page",
+                f"Group {{{{ $labels.group }}}} {said}",
+                why,
+                severity=severity,
+                wait=wait,
+                labels={"reason": reason},
+            )
+
+    def _verdicts(self) -> Iterator[Rule]:
+        # The group's verdict is that of its worst partition: a loss may stand behind a STOP.
+        lost = self._max("fleet_group_partitions", 'case="committed below log start"', by=_PLACE)
+        yield self._rule(
+            "FleetGroupLoss",
+            "group-loss",
+            f"({self._verdict('LOSS', 'STOP', 'STALL')})\nand on (cluster, group) ({lost} > 0)",
+            "Records went before group {{ $labels.group }} read them",
+            "Retention (or DeleteRecords) took records above the committed offset of "
+            "some partition (verdict LOSS).",
+            wait=self._soon,
+        )
+        for name, runbook, verdict, said, why in (
+            (
+                *("FleetGroupHeld", "group-held", "HELD", "waits for an open transaction"),
+                "What waits in some partition is behind the begin of an open transaction",
+            ),
+            (
+                *("FleetGroupRewind", "group-rewind", "REWIND", "went back"),
+                "Commits of some partition went back in the last 10 minutes; it reads again",
+            ),
+            (
+                *("FleetGroupFallsBehind", "group-falls-behind", "WARN", "falls behind"),
+                "It commits, and what waits grows older by more than a tenth of the time",
+            ),
+        ):
+            yield self._rule(
+                name,
+                runbook,
+                self._verdict(verdict),
+                f"Group {{{{ $labels.group }}}} {said}",
+                f"{why} (verdict {verdict}).",
+                severity="ticket",
+                wait=self._soon,
+            )
+
+    def _of_ours(self) -> Iterator[Rule]:
+        shut = self._max("fleet_slot_state", 'state="quarantined"', by=f"{_OWNED}, slot")
+        yield self._rule(
+            "FleetWorkerFenced",
+            "worker-fenced",
+            f"{shut} == 1",
+            "Slot {{ $labels.slot }} of group {{ $labels.group }} is shut: another process "
+            "uses its instance id",
+            "A worker was fenced twice by a member that is not ours; the slot stays "
+            "shut until that process is ended and the slot opened again.",
+            severity="ticket",
+        )
+        yield self._rule(
+            "FleetReceiptDiffers",
+            "receipt-differs",
+            f"{self._max('fleet_group_receipt_differs')} == 1",
+            "The last change of group {{ $labels.group }} cost other than planned",
+            "The coordinator recorded another number of rebalances than the plan "
+            "stated; the steps after it were held.",
+            severity="ticket",
+        )
+
+    def _blindness(self) -> Iterator[Rule]:
+        age = "fleet_snapshot_age_seconds"
+        silent = f"absent({age}{{{self._cluster}}})"
+        old = f"{self._max(age, by='cluster')} > {self._blind:g}"
+        view = "its view is {{ $value | humanizeDuration }} old"
+        for reason, expr, wait, said in (
+            ("no metrics", silent, LEAST_BLIND, "no exporter is scraped"),
+            ("old view", old, 0.0, view),
+        ):
+            yield self._rule(
+                "FleetExporterBlind",
+                "exporter-blind",
+                expr,
+                f"Fleet does not see cluster {self._spec.cluster.name}: {said}",
+                "No other alert of this cluster can be trusted meanwhile.",
                 scope="exporter",
                 wait=wait,
                 labels={"reason": reason},
-                summary=f"Fleet does not see cluster {self._spec.cluster.name}: {said}",
-                description="No other alert of this cluster can be trusted meanwhile.",
             )
-            for reason, expr, wait, said in (
-                ("no metrics", silent, LEAST_BLIND, "no exporter is scraped"),
-                ("old view", old, 0.0, "its view is {{ $value | humanizeDuration }} old"),
-            )
-        ]
 
 
 def _told(selector: str, label: str) -> str:
