@@ -7,7 +7,8 @@ is printed here may not change its meaning within one schema version.
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import click
@@ -197,12 +198,15 @@ def _plain(text: str) -> str:
     return escape(text)
 
 
-def as_answer(value: object) -> dict[str, Any]:
-    """A value in the contract's form: its fields, of which `x_s` is written `x_seconds`, and `tp`
-    as a topic and a partition.
+def as_answer(
+    value: object, *only: str, names: Mapping[str, str] = MappingProxyType({}), **more: object
+) -> dict[str, Any]:
+    """A value in the contract's form: its fields, or `only` these, and `more`.
+
+    A field `x_s` is written `x_seconds`, `tp` as a topic and a partition, others as `names` says.
     """
     found: dict[str, Any] = _in_full(as_json(value))
-    return found
+    return {names.get(key, key): found[key] for key in only or found} | more
 
 
 def _in_full(value: Any) -> Any:
@@ -229,22 +233,16 @@ def failed_answer(change: Change | None) -> dict[str, Any] | None:
 
 def change_answer(change: Change) -> dict[str, Any]:
     """A change in the contract's form: the plan that was performed is `plan`."""
-    return {
-        "group": change.group,
-        "plan_id": change.plan.id,
-        "state": change.state.value,
-        "sentence": change.sentence,
-        "actor": change.actor,
-        "step": change.step,
-        "steps": len(change.plan.steps),
-        "started_at": change.started_at,
-        "ended_at": change.ended_at,
-        "receipts": [receipt_answer(receipt) for receipt in change.receipts],
-        "traceback": change.traceback,
-    }
+    return as_answer(
+        change,
+        *("group", "state", "sentence", "actor", "step", "started_at", "ended_at", "traceback"),
+        plan_id=change.plan.id,
+        steps=len(change.plan.steps),
+        receipts=[receipt_answer(receipt) for receipt in change.receipts],
+    )
 
 
 def receipt_answer(receipt: Receipt) -> dict[str, Any]:
     """A receipt in the contract's form; counts are null where they could not be verified."""
     uncounted = _COUNTS if receipt.verdict is Verdict.UNVERIFIED else ()
-    return {**as_answer(receipt), **dict.fromkeys(uncounted)}
+    return as_answer(receipt) | dict.fromkeys(uncounted)

@@ -209,18 +209,12 @@ def _runs_here(path: Path) -> bool:
 
 def as_json(findings: list[Finding]) -> dict[str, object]:
     """The contract of `fleet doctor -o json`."""
+    from fleet.commands.answers import as_answer
+
     return {
         "schema_version": SCHEMA_VERSION,
         "ok": all(finding.level is not Severity.FAIL for finding in findings),
-        "checks": [
-            {
-                "check": finding.check,
-                "level": finding.level.value,
-                "found": finding.found,
-                "remedy": finding.remedy or None,
-            }
-            for finding in findings
-        ],
+        "checks": [{**as_answer(each), "remedy": each.remedy or None} for each in findings],
     }
 
 
@@ -237,10 +231,7 @@ _LOOK = 0.5
 
 def examine_fleet(invocation: Invocation) -> list[Finding]:
     """Findings about the file, the cluster and the workers. Raises ConfigError."""
-    from fleet.config.load import load
-
-    path = invocation.existing_path()
-    spec = load(path, os.environ)
+    path, spec = invocation.existing_path(), invocation.spec()
     embedded = spec.cluster.bootstrap_servers == "embedded"
     found = [
         ok("config", f"{path}: cluster {spec.cluster.name}, {plural(len(spec.fleets), 'group')}")

@@ -8,7 +8,10 @@ object per invocation, made by fleet.cli and filled by the options' callbacks.
 import functools
 import getpass
 import os
+import re
+import signal
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from fleet.errors import ConfigError, FleetError
+from fleet.errors import ConfigError, FleetError, Refused
 
 if TYPE_CHECKING:
+    from fleet.act.runtime import Runtime
     from fleet.config.spec import FleetSpec, GroupSpec
     from fleet.manager.cycle import Fleet
 
@@ -53,6 +57,12 @@ class Invocation:
                 "yours with --config or $FLEET_CONFIG, or try `fleet demo`"
             )
         return path
+
+    def spec(self) -> "FleetSpec":
+        """What the file says. Raises ConfigError."""
+        from fleet.config.load import load
+
+        return load(self.existing_path(), os.environ)
 
     def open(self, *, start_broker: bool = False) -> "Fleet":
         """The fleet of this invocation's file. Raises ConfigError, Unreachable."""
@@ -95,6 +105,31 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user id without a name
         return str(os.getuid())
+
+
+def runtime_of(spec: "FleetSpec") -> "Runtime":
+    """The runtime of a file, without the cluster."""
+    from fleet.clock import SystemClock
+    from fleet.system.home import fleet_home
+    from fleet.system.runtimes import runtime_kind
+
+    kind = runtime_kind(spec.runtime.kind)
+    opened: Runtime = kind.open(spec, home=fleet_home(), environ=os.environ, clock=SystemClock())
+    return opened
+
+
+def confirmed(question: str) -> None:
+    """Ask. Raises Refused."""
+    if not click.confirm(question):
+        raise Refused("not confirmed, so nothing was done")
+
+
+def until_told() -> threading.Event:
+    """Set by SIGTERM and by Ctrl-C: what is in hand is finished, then everything is closed."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def _set_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
@@ -154,6 +189,22 @@ def output_option(command: AnyCommand) -> AnyCommand:
         show_default=True,
         help="Output format; JSON is described in docs/json.md.",
     )(command)
+
+
+def _listen(_ctx: click.Context, _: click.Parameter, address: str | None) -> str | None:
+    if address is not None and not re.fullmatch(r"\S*:\d{1,5}", address):
+        raise click.UsageError("--listen wants HOST:PORT, such as 0.0.0.0:9308; port 0 is free")
+    return address
+
+
+def listen_option(what: str, key: str, usual: int) -> Callable[[AnyCommand], AnyCommand]:
+    """`--listen HOST:PORT`; `key` is that of fleet.yaml."""
+    return click.option(
+        "--listen",
+        metavar="HOST:PORT",
+        callback=_listen,
+        help=f"Address to serve {what} on (default: {key} of fleet.yaml, 127.0.0.1:{usual}).",
+    )
 
 
 def dry_run_option(command: AnyCommand) -> AnyCommand:

@@ -2,9 +2,6 @@
 
 import json
 import os
-import re
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,7 +24,13 @@ from fleet.commands.groups.group_status import (
 from fleet.commands.groups.looks import Latest, Look, Looks, Repeated
 from fleet.commands.groups.rebalances import answer as rebalances_answer
 from fleet.commands.groups.rebalances import storm_spans
-from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common
+from fleet.commands.invocation import (
+    SCHEMA_VERSION,
+    Invocation,
+    common,
+    listen_option,
+    until_told,
+)
 from fleet.config.acls import OFFSETS
 from fleet.config.spec import FleetSpec
 from fleet.decide.storms.storm_watch import budget_of
@@ -416,11 +419,7 @@ _LOCAL = ("http://127.", "http://[::1]")
 
 
 @click.command(epilog="Examples:  fleet ui  |  fleet ui --listen 0.0.0.0:9309")
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    help="Address to serve the page on (default: ui.listen of fleet.yaml, 127.0.0.1:9309).",
-)
+@listen_option("the page", "ui.listen", 9309)
 @click.option("--interval", type=click.FloatRange(min=0.5, max=3600.0), default=2.0,
               show_default=True, metavar="SECONDS", help="Seconds between two looks.")  # fmt: skip
 @common
@@ -431,11 +430,8 @@ def ui(invocation: Invocation, *, listen: str | None, interval: float) -> None:
     causes. The cluster is looked at once for all who watch, and only while somebody does. There
     is no login: who reaches the address reads the page. Runs until Ctrl-C (docs/ui.md).
     """
-    if listen is not None and not re.fullmatch(r"\S*:\d{1,5}", listen):
-        raise click.UsageError("--listen wants HOST:PORT, such as 0.0.0.0:9309; port 0 is free")
-
     with invocation.open() as fleet, Watch(fleet, every=interval) as watch:
-        stop = _until_told()
+        stop = until_told()
         address = listen or fleet.spec.ui.listen
         with served(fleet.spec, watch.latest, address, fleet.clock) as server:
             watch.start()
@@ -498,11 +494,3 @@ def _within(query: Mapping[str, str], name: str, usual: float, most: float) -> f
     if not 0 < found <= most:
         raise ValueError(f"{name}={given}: write a number above 0, at most {most:g}")
     return found
-
-
-def _until_told() -> threading.Event:
-    """Set by SIGTERM and by Ctrl-C."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop

@@ -23,6 +23,7 @@ from fleet.commands.invocation import (
     all_option,
     chosen,
     common,
+    confirmed,
     dry_run_option,
     group_argument,
     groups_argument,
@@ -34,7 +35,7 @@ from fleet.commands.invocation import (
 )
 from fleet.config.spec import seconds
 from fleet.errors import FleetError, Refused
-from fleet.text import visible
+from fleet.text import plural, visible
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
@@ -331,8 +332,8 @@ def release(invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pa
     with invocation.open() as fleet:
         for group in chosen(fleet, groups, select):
             left = fleet.release(group, by=person())
-            what = "1 worker goes on" if left == 1 else f"{left} workers go on"
-            click.echo(f"group {group} is not managed any more; {what}")
+            goes = "goes" if left == 1 else "go"
+            click.echo(f"group {group} is not managed any more; {plural(left, 'worker')} {goes} on")
             click.echo(f"Manage it again with `fleet resume {group}`, or take it out of the file.")
 
 
@@ -621,13 +622,8 @@ def _apply(
     if dry_run:
         return [session.act(name, plan, None, approved=approved) for name, plan in plans.items()]
     if ask and any(plan.steps and not plan.refusals for plan in plans.values()):
-        _confirm("Carry this out?")
+        confirmed("Carry this out?")
     return in_turn(session, names, lambda name: _apply_one(session, name, plans[name], approved))
-
-
-def _confirm(question: str) -> None:
-    if not click.confirm(question):
-        raise Refused("not confirmed, so nothing was done")
 
 
 def _apply_one(

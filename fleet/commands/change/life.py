@@ -16,16 +16,18 @@ from fleet.commands.invocation import (
     actor,
     chosen,
     common,
+    confirmed,
     groups_argument,
     one_way,
+    runtime_of,
     select_option,
 )
 from fleet.config.first_job import write_first_job
-from fleet.errors import ConfigError, FleetError, Refused, Unreachable
-from fleet.text import visible
+from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.text import plural, visible
 
 if TYPE_CHECKING:
-    from fleet.act.runtime import Runtime, RuntimeKind
+    from fleet.act.runtime import RuntimeKind
     from fleet.config.spec import ClusterSpec, FleetSpec, KubernetesRuntimeSpec
     from fleet.decide.adopted import Adopted
     from fleet.lag.snapshot import Snapshot
@@ -141,11 +143,11 @@ def init(
     for problem in snapshot.problems:
         click.echo(f"fleet: {visible(problem)}", err=True)
     count = len(snapshot.groups)
-    click.echo(f"{path}: {count} group{'' if count == 1 else 's'} of {cluster.bootstrap_servers}")
+    click.echo(f"{path}: {plural(count, 'group')} of {cluster.bootstrap_servers}")
     if runtime is not None:
         click.echo(
-            f"  {len(found)} Deployment{'' if len(found) == 1 else 's'} in namespace {namespace}, "
-            f"members of {len(homes)} group{'' if len(homes) == 1 else 's'} in their pods"
+            f"  {plural(len(found), 'Deployment')} in namespace {namespace}, "
+            f"members of {plural(len(homes), 'group')} in their pods"
         )
     if group is not None:
         write_first_job(path, group, topic or group)
@@ -264,11 +266,14 @@ def up(invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pair, .
     harm.
     """
     one_way(groups, select)
+    from fleet.broker import Broker
     from fleet.commands.answers import good, print_change, stdout
     from fleet.commands.screen import Progress
+    from fleet.system.home import fleet_home
 
     with Progress("starting") as progress:
-        _start_embedded(invocation.existing_path(), progress)
+        if invocation.spec().cluster.bootstrap_servers == "embedded":
+            Broker(fleet_home()).start(say=progress)  # the first start fetches 45 MB
         with invocation.open() as fleet:
             named = groups or select
             names = chosen(fleet, groups, select, among=acting(fleet)) if named else None
@@ -282,16 +287,6 @@ def up(invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pair, .
     bad = [change.group for change in changes if not good(change)]
     if bad:
         raise FleetError(f"not as planned: {', '.join(bad)}; the receipts above say why")
-
-
-def _start_embedded(path: Path, progress: Callable[[str], None]) -> None:
-    """Start the embedded broker where the file names it; its first start fetches 45 MB."""
-    from fleet.broker import Broker
-    from fleet.config.load import load
-    from fleet.system.home import fleet_home
-
-    if load(path, os.environ).cluster.bootstrap_servers == "embedded":
-        Broker(fleet_home()).start(say=progress)
 
 
 @click.command(epilog="Example:  fleet down --purge --yes")
@@ -311,16 +306,14 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     is left of a demo that was killed.
     """
     from fleet.commands.screen import Progress
-    from fleet.config.load import load
     from fleet.demo.stage import Stage
     from fleet.system.home import fleet_home
 
-    spec = load(invocation.existing_path(), os.environ)
+    spec = invocation.spec()
     cluster = spec.cluster
     if purge and not yes and sys.stdin.isatty():
         what = "slots, changes, pauses, workers' logs and, embedded, the broker's data"
-        if not click.confirm(f"Remove the {what}, of cluster {cluster.name}?"):
-            raise Refused("not confirmed, so nothing was done")
+        confirmed(f"Remove the {what}, of cluster {cluster.name}?")
     with Progress("stopping") as progress:
         try:
             fleet = invocation.open()
@@ -349,7 +342,7 @@ def _down_without_broker(
     from fleet.broker import Broker
     from fleet.system.home import fleet_home
 
-    runtime = _runtime(spec)
+    runtime = runtime_of(spec)
     runtime.down(grace=_GRACE_SECONDS)
     if purge:
         for sentence in runtime.purge():
@@ -368,7 +361,7 @@ def _down_without_leave(
     """
     grace = max((each.rollout.drain_timeout for each in spec.fleets), default=_GRACE_SECONDS)
     progress("draining workers")
-    runtime = _runtime(spec)
+    runtime = runtime_of(spec)
     runtime.down(grace=grace)
     runtime.close()
     groups = ", ".join(each.group for each in spec.fleets if each.worker is not None)
@@ -377,13 +370,3 @@ def _down_without_leave(
         "members stay until their sessions end, and nothing was purged: run `fleet down` again "
         "when that is mended"
     ) from error
-
-
-def _runtime(spec: "FleetSpec") -> "Runtime":
-    from fleet.clock import SystemClock
-    from fleet.system.home import fleet_home
-    from fleet.system.runtimes import runtime_kind
-
-    kind = runtime_kind(spec.runtime.kind)
-    opened: Runtime = kind.open(spec, home=fleet_home(), environ=os.environ, clock=SystemClock())
-    return opened

@@ -582,7 +582,8 @@ def _short(member: str | None) -> str:
 
 
 def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
-    seen = status.seen
+    seen, storm, last = status.seen, status.storm, status.last_rebalance
+    verdict = status.verdict
     answer: dict[str, Any] = {
         "group": status.group,
         "exists": status.exists,
@@ -593,10 +594,24 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
         "lag": seen.lag if seen else None,
         "lag_seconds": seen.lag_seconds if seen else None,
         "rebalances_per_hour": status.per_hour,
-        "last_rebalance": _last(status.last_rebalance),
+        "last_rebalance": last
+        and as_answer(last, "ended_at", "number", "cause", "confidence", names={"ended_at": "at"}),
         "paused": None if status.pauses is None else bool(status.pauses),
-        "storm": _storm(status.storm) if status.storm else None,
-        "verdict": _verdict(status.verdict) if status.verdict else None,
+        "storm": storm
+        and as_answer(
+            storm,
+            *("since", "seen_at", "rebalances", "moved", "window", "cause", "member", "words"),
+            names={"window": "window_seconds"},
+            calming=storm.calm_since is not None,
+        ),
+        "verdict": verdict
+        and as_answer(
+            verdict,
+            "verdict",
+            "sentence",
+            level=str(verdict.level),
+            partitions=[as_answer(each) for each in verdict.worse],
+        ),
         "managed": _managed_answer(status.managed) if status.managed else None,
     }
     if detail:
@@ -626,17 +641,6 @@ def _detail(managed: Managed | None) -> dict[str, list[Any]]:
     }
 
 
-def _last(rebalance: Rebalance | None) -> dict[str, Any] | None:
-    if rebalance is None:
-        return None
-    return {
-        "at": rebalance.ended_at,
-        "number": rebalance.number,
-        "cause": rebalance.cause.value,
-        "confidence": rebalance.confidence.value,
-    }
-
-
 def _managed_answer(managed: Managed) -> dict[str, Any]:
     change = managed.change
     return {
@@ -661,26 +665,16 @@ def _managed_answer(managed: Managed) -> dict[str, Any]:
             "refusal": managed.refusal,
         },
         "hold": managed.hold and asdict(managed.hold),
-        "last_change": change
-        and {
-            key: each
-            for key, each in change_answer(change).items()
-            if key not in {"group", "receipts"}
-        },
+        "last_change": change and _without(change_answer(change), "group", "receipts"),
     }
+
+
+def _without(answer: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: each for key, each in answer.items() if key not in keys}
 
 
 def _member(member: Member) -> dict[str, Any]:
     return {**as_answer(member), "partitions": [asdict(tp) for tp in sorted(member.partitions)]}
-
-
-def _verdict(verdict: GroupVerdict) -> dict[str, Any]:
-    return {
-        "verdict": str(verdict.verdict),
-        "level": str(verdict.level),
-        "sentence": verdict.sentence,
-        "partitions": [as_answer(each) for each in verdict.worse],
-    }
 
 
 def error_of(slot: Slot, managed: Managed) -> str | None:
@@ -688,17 +682,3 @@ def error_of(slot: Slot, managed: Managed) -> str | None:
     told = [how_it_fails(w) for w in managed.failing if w.name == slot.holder]
     told += [r.error for r in managed.reports if r.worker == slot.holder and r.error]
     return slot.error or next(iter(told), None)
-
-
-def _storm(storm: Storm) -> dict[str, Any]:
-    return {
-        "since": storm.since,
-        "seen_at": storm.seen_at,
-        "calming": storm.calm_since is not None,
-        "rebalances": storm.rebalances,
-        "moved": storm.moved,
-        "window_seconds": storm.window,
-        "cause": storm.cause,
-        "member": storm.member,
-        "words": storm.words,
-    }

@@ -19,12 +19,19 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from fleet.commands.groups.rebalances import Moment, wall
-from fleet.commands.invocation import Invocation, common, group_argument, slot_numbers, with_worker
+from fleet.commands.invocation import (
+    Invocation,
+    common,
+    group_argument,
+    runtime_of,
+    slot_numbers,
+    with_worker,
+)
 from fleet.errors import Refused
 from fleet.text import visible
 
 if TYPE_CHECKING:
-    from fleet.act.runtime import Runtime, RuntimeKind
+    from fleet.act.runtime import Runtime
     from fleet.config.spec import FleetSpec
     from fleet.system.log_files import LogLine
 
@@ -104,15 +111,11 @@ def logs(
 
 def _open(invocation: Invocation) -> "tuple[FleetSpec, Runtime]":
     """The file and its runtime, without the cluster."""
-    from fleet.clock import SystemClock
-    from fleet.config.load import load
     from fleet.system.home import fleet_home, make_home
-    from fleet.system.runtimes import runtime_kind
 
-    spec = load(invocation.existing_path(), os.environ)
-    kind: RuntimeKind = runtime_kind(spec.runtime.kind)
-    home = make_home(fleet_home())
-    return spec, kind.open(spec, home=home, environ=os.environ, clock=SystemClock())
+    spec = invocation.spec()
+    make_home(fleet_home())
+    return spec, runtime_of(spec)
 
 
 @dataclass(frozen=True, slots=True)

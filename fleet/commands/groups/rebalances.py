@@ -94,13 +94,11 @@ def answer(
     return {
         "schema_version": SCHEMA_VERSION,
         "cluster": cluster,
-        "source": {
-            "kind": source.kind,
-            "place": source.place,
-            "reaches_back_to": source.reaches,
-            "as_of": source.as_of,
-            "note": source.note,
-        },
+        "source": as_answer(
+            source,
+            *("kind", "place", "reaches", "as_of", "note"),
+            names={"reaches": "reaches_back_to"},
+        ),
         "since": begin,
         "until": until,
         "groups": [

@@ -3,9 +3,7 @@
 import contextlib
 import os
 import re
-import signal
 import socket
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fleet.commands.invocation import Invocation, common, group_names
+from fleet.commands.invocation import (
+    Invocation,
+    common,
+    group_names,
+    listen_option,
+    until_told,
+)
 from fleet.errors import ConfigError
 from fleet.text import visible
 
@@ -162,11 +166,7 @@ _COLUMN: Final = 1 << 16
 
 
 @click.command(epilog="Example:  fleet exporter --listen 0.0.0.0:9308")
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    help="Address to serve metrics on (default: exporter.listen of fleet.yaml, 127.0.0.1:9308).",
-)
+@listen_option("metrics", "exporter.listen", 9308)
 @click.option("--once", is_flag=True, help="Look once, print the metrics and exit.")
 @common
 def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
@@ -178,8 +178,6 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
     on, renewed passwords and certificates once a look fails. Runs until SIGTERM or Ctrl-C. Names
     and labels of the metrics are a contract: docs/metrics.md.
     """
-    if listen is not None and not re.fullmatch(r"\S*:\d{1,5}", listen):
-        raise click.UsageError("--listen wants HOST:PORT, such as 0.0.0.0:9308; port 0 is free")
     if once:
         with invocation.open() as fleet:
             _print_once(fleet)
@@ -188,7 +186,7 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
 
     map_from(_COLUMN)
     one_heap()
-    stop = _until_told()
+    stop = until_told()
     while not stop.is_set():
         in_use = _InUse(invocation)
         with (
@@ -251,14 +249,6 @@ def _print_once(fleet: "Fleet") -> None:
             running.wait_for_log()
             running.look()
         click.echo(running.text(), nl=False)
-
-
-def _until_told() -> threading.Event:
-    """Set by SIGTERM and by Ctrl-C: a look in hand is finished, then everything is closed."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
 
 
 def _say(sentence: str) -> None:

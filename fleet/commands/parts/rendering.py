@@ -18,7 +18,6 @@ from fleet.system.runtimes import PARTS, runtime_kind
 
 if TYPE_CHECKING:
     from fleet.act.runtime import Manifests, RuntimeKind
-    from fleet.config.spec import FleetSpec
 
 
 # `fleet alerts`: rules, routes and a dashboard for Prometheus, Alertmanager and Grafana.
@@ -53,7 +52,7 @@ def rules(invocation: Invocation, *, output: Path | None) -> None:
     """Alerting rules for Prometheus 2.42 or newer (rule_files)."""
     from fleet.report.alert_rules import rules_yaml
 
-    _put(rules_yaml(_spec(invocation)), output)
+    _put(rules_yaml(invocation.spec()), output)
 
 
 def _webhook(_: click.Context, option: click.Parameter, url: str | None) -> str | None:
@@ -113,7 +112,7 @@ def alertmanager(
 
     if slack_channel and not slack_url_file:
         raise click.UsageError("--slack-channel wants --slack-url-file: where the channel's URL is")
-    every = _spec(invocation).exporter.every
+    every = invocation.spec().exporter.every
     text = alertmanager_yaml(
         page=page,
         ticket=ticket,
@@ -134,14 +133,6 @@ def dashboard(invocation: Invocation, *, output: Path | None) -> None:  # noqa: 
     from fleet.report.dashboard import dashboard_json
 
     _put(dashboard_json(), output)
-
-
-def _spec(invocation: Invocation) -> "FleetSpec":
-    import os
-
-    from fleet.config.load import load
-
-    return load(invocation.existing_path(), os.environ)
 
 
 def _put(text: str, output: Path | None) -> None:
@@ -222,9 +213,8 @@ def manifests(
         )
     path = invocation.existing_path()
     from fleet.act.runtime import ManifestOptions
-    from fleet.config.load import load
 
-    spec = load(path, os.environ)
+    spec = invocation.spec()
     kind: RuntimeKind = runtime_kind(spec.runtime.kind)
     made = kind.manifests(
         spec,

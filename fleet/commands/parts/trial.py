@@ -309,11 +309,9 @@ def trial(
             wanted = [parsed(each) for each in ranges]
             batch = _of_topics(fleet, declared, wanted, sample or 100)
     else:
-        from fleet.config.load import load
         from fleet.testing.made_batch import make_batch
 
-        config = invocation.existing_path()
-        spec = load(config, os.environ)
+        config, spec = invocation.existing_path(), invocation.spec()
         declared, bootstrap = _declared(spec, group, config), spec.cluster.bootstrap_servers
         records = of_file(file)
         if not records:
