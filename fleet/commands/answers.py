@@ -205,8 +205,8 @@ def as_answer(
 
     A field `x_s` is written `x_seconds`, `tp` as a topic and a partition, others as `names` says.
     """
-    found: dict[str, Any] = _in_full(as_json(value))
-    return {names.get(key, key): found[key] for key in only or found} | more
+    found: dict[str, Any] = _in_full(as_json(value, *only))
+    return {names.get(key, key): each for key, each in found.items()} | more
 
 
 def _in_full(value: Any) -> Any:

@@ -19,9 +19,11 @@ Value = TypeVar("Value")
 _CODECS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
 
-def as_json(value: object, *, known: bool = False) -> dict[str, Any]:
-    """A plan, change, report, …: every field by its name. known: without those that are None."""
-    told: dict[str, Any] = _codec(type(value)).dump_python(value, mode="json", exclude_none=known)
+def as_json(value: object, *only: str, known: bool = False) -> dict[str, Any]:
+    """A plan, change, report, …: every field, or `only` these, by name. known: without None."""
+    told: dict[str, Any] = _codec(type(value)).dump_python(
+        value, mode="json", exclude_none=known, include=set(only) or None
+    )
     return told
 
 
