@@ -14,8 +14,7 @@ import difflib
 import importlib
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -28,69 +27,54 @@ from fleet.leaving import leave
 from fleet.text import visible
 
 
-@dataclass(frozen=True, slots=True)
-class Lazy:
-    """Where a command is, and its line of help."""
+class Lazy(NamedTuple):
+    """Where a command is, in which section of the help, and its line there."""
 
     module: str
-    attribute: str
-    help: str
     section: str
+    help: str
+    attribute: str = ""
+    """Where it is called other than the command."""
 
 
 SECTIONS: Final = ("Start", "Look", "Change", "Hold", "Parts")
 
 COMMANDS: Final[dict[str, Lazy]] = {
-    "demo": Lazy("parts.demo", "demo", "A whole fleet on this machine, from nothing.", "Start"),
+    "demo": Lazy("parts.demo", "Start", "A whole fleet on this machine, from nothing."),
     "init": Lazy(
-        "change.life",
-        "init",
-        "Write a fleet.yaml from the groups of a cluster, and a first job.",
-        "Start",
+        "change.life", "Start", "Write a fleet.yaml from the groups of a cluster, and a first job."
     ),
-    "up": Lazy("change.life", "up", "Start what fleet.yaml declares.", "Start"),
-    "down": Lazy("change.life", "down", "Stop all workers, and the embedded broker.", "Start"),
-    "doctor": Lazy("doctor", "doctor", "Check what Fleet needs, and say what to do.", "Look"),
-    "status": Lazy("groups.reading", "status", "Groups: members, lag, slots, last change.", "Look"),
+    "up": Lazy("change.life", "Start", "Start what fleet.yaml declares."),
+    "down": Lazy("change.life", "Start", "Stop all workers, and the embedded broker."),
+    "doctor": Lazy("doctor", "Look", "Check what Fleet needs, and say what to do."),
+    "status": Lazy("groups.reading", "Look", "Groups: members, lag, slots, last change."),
     "test": Lazy(
         "parts.trial",
-        "trial",
-        "Call an entrypoint once, on real records, and commit nothing.",
         "Start",
+        "Call an entrypoint once, on real records, and commit nothing.",
+        "trial",
     ),
-    "rebalances": Lazy(
-        "groups.rebalances", "rebalances", "What rebalanced when, why, and for how long.", "Look"
-    ),
-    "logs": Lazy("groups.logs", "logs", "What the workers of a group write.", "Look"),
-    "ui": Lazy("ui", "ui", "One page of all groups, worst first; read only.", "Look"),
-    "plan": Lazy("groups.reading", "plan", "What would be done, and what it costs.", "Look"),
-    "simulate": Lazy("simulate", "simulate", "What a story would cost a group; no broker.", "Look"),
-    "history": Lazy("parts.history", "history", "Record every group's past as tables.", "Look"),
-    "apply": Lazy("change.changing", "apply", "Carry out the plans of groups.", "Change"),
-    "scale": Lazy("change.changing", "scale", "Give a group N slots.", "Change"),
-    "roll": Lazy(
-        "change.changing", "roll", "Replace all workers by workers of the new code.", "Change"
-    ),
-    "drain": Lazy("change.changing", "drain", "Take slots out of a group together.", "Change"),
-    "pause": Lazy("change.changing", "pause", "Hold all changes of groups, or of all.", "Hold"),
-    "resume": Lazy(
-        "change.changing", "resume", "Lift a pause, or open a slot that was shut.", "Hold"
-    ),
-    "release": Lazy(
-        "change.changing", "release", "Stop managing groups; their workers go on.", "Hold"
-    ),
-    "completion": Lazy(
-        "parts.rendering", "completion", "Print the script by which a shell completes.", "Parts"
-    ),
-    "schema": Lazy("parts.rendering", "schema", "Print the JSON schema of fleet.yaml.", "Parts"),
-    "worker": Lazy("parts.processes", "worker", "Run one worker in the foreground.", "Parts"),
-    "alerts": Lazy(
-        "parts.rendering", "alerts", "Rules, routes and a dashboard for Prometheus.", "Parts"
-    ),
-    "broker": Lazy("parts.broker", "broker", "Run the embedded Kafka.", "Parts"),
-    "exporter": Lazy("parts.processes", "exporter", "Prometheus metrics of every group.", "Parts"),
-    "manifests": Lazy("parts.rendering", "manifests", "Render fleet.yaml for a cluster.", "Parts"),
-    "supervise": Lazy("parts.processes", "supervise", "Keep this machine's workers alive.", ""),
+    "rebalances": Lazy("groups.rebalances", "Look", "What rebalanced when, why, and for how long."),
+    "logs": Lazy("groups.logs", "Look", "What the workers of a group write."),
+    "ui": Lazy("ui", "Look", "One page of all groups, worst first; read only."),
+    "plan": Lazy("groups.reading", "Look", "What would be done, and what it costs."),
+    "simulate": Lazy("simulate", "Look", "What a story would cost a group; no broker."),
+    "history": Lazy("parts.history", "Look", "Record every group's past as tables."),
+    "apply": Lazy("change.changing", "Change", "Carry out the plans of groups."),
+    "scale": Lazy("change.changing", "Change", "Give a group N slots."),
+    "roll": Lazy("change.changing", "Change", "Replace all workers by workers of the new code."),
+    "drain": Lazy("change.changing", "Change", "Take slots out of a group together."),
+    "pause": Lazy("change.changing", "Hold", "Hold all changes of groups, or of all."),
+    "resume": Lazy("change.changing", "Hold", "Lift a pause, or open a slot that was shut."),
+    "release": Lazy("change.changing", "Hold", "Stop managing groups; their workers go on."),
+    "completion": Lazy("parts.rendering", "Parts", "Print the script by which a shell completes."),
+    "schema": Lazy("parts.rendering", "Parts", "Print the JSON schema of fleet.yaml."),
+    "worker": Lazy("parts.processes", "Parts", "Run one worker in the foreground."),
+    "alerts": Lazy("parts.rendering", "Parts", "Rules, routes and a dashboard for Prometheus."),
+    "broker": Lazy("parts.broker", "Parts", "Run the embedded Kafka."),
+    "exporter": Lazy("parts.processes", "Parts", "Prometheus metrics of every group."),
+    "manifests": Lazy("parts.rendering", "Parts", "Render fleet.yaml for a cluster."),
+    "supervise": Lazy("parts.processes", "", "Keep this machine's workers alive."),
 }
 
 _NAME_WIDTH: Final = max(len(name) for name, lazy in COMMANDS.items() if lazy.section)
@@ -109,7 +93,7 @@ class LazyGroup(click.Group):
         if lazy is None:
             return None
         module = importlib.import_module(f"fleet.commands.{lazy.module}")
-        command = getattr(module, lazy.attribute)
+        command = getattr(module, lazy.attribute or cmd_name)
         assert isinstance(command, click.Command)
         return command
 

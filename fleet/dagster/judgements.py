@@ -43,25 +43,19 @@ class Judgement:
 
     def result(self, check: str, asset: AssetKey | None = None) -> AssetCheckResult:
         """As a check run returns it."""
-        return AssetCheckResult(
-            passed=self.passed,
-            asset_key=asset,
-            check_name=check,
-            severity=self.severity,
-            description=self.sentence,
-            metadata={"sentence": self.sentence, **self.metadata},
-        )
+        return AssetCheckResult(asset_key=asset, check_name=check, **self._told())
 
     def evaluation(self, check: str, asset: AssetKey) -> AssetCheckEvaluation:
         """As the sensor stores it."""
-        return AssetCheckEvaluation(
-            asset_key=asset,
-            check_name=check,
-            passed=self.passed,
-            severity=self.severity,
-            description=self.sentence,
-            metadata={"sentence": self.sentence, **self.metadata},
-        )
+        return AssetCheckEvaluation(asset_key=asset, check_name=check, **self._told())
+
+    def _told(self) -> dict[str, Any]:
+        return {
+            "passed": self.passed,
+            "severity": self.severity,
+            "description": self.sentence,
+            "metadata": {"sentence": self.sentence, **self.metadata},
+        }
 
 
 def lag_limit(fleet: GroupSpec) -> int | None:

@@ -21,8 +21,8 @@ from math import ceil
 from typing import Final
 
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
-from fleet.report.wording import by_cause, sentence, short
+from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
+from fleet.report.wording import by_cause, short
 
 _EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
 _STEPS: Final = (
@@ -64,20 +64,6 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """One rebalance."""
-
-    at: float
-    number: int
-    cause: Cause
-    certain: bool
-    seconds: float | None
-    how: Known
-    aborted: int
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """What a picture of one group shows, between two times."""
 
@@ -87,7 +73,8 @@ class Timeline:
     since: float
     until: float
     lanes: tuple[Lane, ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[Rebalance, ...]
+    """Those that ended within, in order."""
     before: int | None
     """The generation that stood at `since`."""
     storms: tuple[Span, ...]
@@ -140,7 +127,7 @@ def lay_out(
         since=since,
         until=until,
         lanes=tuple(replace(ln, pauses=tuple(_pauses(stays, shown))) for ln, stays in kept),
-        marks=tuple(_mark(r) for r in shown),
+        marks=tuple(shown),
         before=before,
         storms=tuple(_clipped(storms, since, until)),
         ticks=ticks(since, until),
@@ -190,22 +177,6 @@ def labelled(places: Iterable[float], gap: float) -> list[bool]:
         chosen.append(fits)
         last = place if fits else last
     return chosen
-
-
-# --- marks ----------------------------------------------------------------------------------
-
-
-def _mark(rebalance: Rebalance) -> Mark:
-    return Mark(
-        at=rebalance.ended_at,
-        number=rebalance.number,
-        cause=rebalance.cause,
-        certain=rebalance.confidence.value == "certain",
-        seconds=rebalance.seconds,
-        how=rebalance.start_known,
-        aborted=rebalance.aborted,
-        title=sentence(rebalance),
-    )
 
 
 def _clipped(spans: Iterable[Span], since: float, until: float) -> Iterable[Span]:

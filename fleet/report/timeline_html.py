@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, Final
 
-from fleet.model.rebalances import Cause, Rebalance
-from fleet.report.timeline import Bar, Lane, Mark, Span, Timeline, labelled
-from fleet.report.wording import cause_text, clock_text, number_word, took, who
+from fleet.model.rebalances import Cause, Confidence, Rebalance
+from fleet.report.timeline import Bar, Lane, Span, Timeline, labelled
+from fleet.report.wording import cause_text, clock_text, number_word, sentence, took, who
 from fleet.text import duration
 
 WIDTH: Final = 1200.0
@@ -326,10 +326,10 @@ class _Drawing:
         marks = self.line.marks
         self._side(f"{self.word}s", ribbon + _RIBBON / 2)
         self._side("causes", letters + _LETTERS / 2 - 1)
-        starts = [self.line.since, *(mark.at for mark in marks)]
+        starts = [self.line.since, *(mark.ended_at for mark in marks)]
         ends = [*starts[1:], self.line.until]
         numbers = [self.line.before, *(mark.number for mark in marks)]
-        titles = ["", *(mark.title for mark in marks)]
+        titles = ["", *map(sentence, marks)]
         for place, (start, end, number, title) in enumerate(
             zip(starts, ends, numbers, titles, strict=True)
         ):
@@ -341,14 +341,15 @@ class _Drawing:
             if width > text_width(str(number), 12) + 6:
                 y = ribbon + _RIBBON / 2
                 self._words(x=x + width / 2, y=y, text=str(number), anchor="middle", title=title)
-        with_letter = labelled((self.x(mark.at) for mark in marks), 17.0)
+        with_letter = labelled((self.x(mark.ended_at) for mark in marks), 17.0)
         for mark, lettered in zip(marks, with_letter, strict=True):
             self._begin(mark, letters, ribbon, lettered=lettered)
 
-    def _begin(self, mark: Mark, letters: float, ribbon: float, *, lettered: bool) -> None:
-        x, paint = self.x(mark.at), paint_of(mark.cause)
+    def _begin(self, mark: Rebalance, letters: float, ribbon: float, *, lettered: bool) -> None:
+        x, paint = self.x(mark.ended_at), paint_of(mark.cause)
         if lettered:
-            self._badge(x, letters + 7, mark.cause, title=mark.title, certain=mark.certain)
+            certain = mark.confidence is Confidence.CERTAIN
+            self._badge(x, letters + 7, mark.cause, title=sentence(mark), certain=certain)
         width = 2.0 if len(self.line.marks) <= _MANY else 1.2
         self._upright(x, letters + 12, ribbon + _RIBBON, paint, width=width)
 
@@ -359,17 +360,18 @@ class _Drawing:
         self._box(self.left, base, self.width - _RIGHT - self.left, 1.0, "grid")
         for mark in self.line.marks:
             if mark.seconds is None:
-                self._box(self.x(mark.at) - 1, base - 6, 2.0, 6, "unknown", title=mark.title)
+                x = self.x(mark.ended_at) - 1
+                self._box(x, base - 6, 2.0, 6, "unknown", title=sentence(mark))
                 continue
             height = max((base - top) * mark.seconds / max(longest, 1e-6), 1.5)
-            x = self.x(mark.at - mark.seconds)
-            width = max(self.x(mark.at) - x, _LEAST)
-            self._box(x, base - height, width, height, "pause", title=mark.title)
+            x = self.x(mark.ended_at - mark.seconds)
+            width = max(self.x(mark.ended_at) - x, _LEAST)
+            self._box(x, base - height, width, height, "pause", title=sentence(mark))
 
     def _causes_through(self, top: float, bottom: float) -> None:
         faint = 0.55 if len(self.line.marks) <= _MANY else 0.25
         for mark in self.line.marks:
-            x = self.x(mark.at)
+            x = self.x(mark.ended_at)
             self._upright(x, top, bottom, paint_of(mark.cause), opacity=faint)
 
     # --- members -----------------------------------------------------------------------------

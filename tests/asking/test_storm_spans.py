@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import ManualClock
-from fleet.commands.groups.rebalances import StormLooks, _as_html, storm_spans, storms_since
+from fleet.commands.groups.rebalances import _as_html, storm_spans, storms_since
 from fleet.config.spec import FleetSpec, StormSpec
 from fleet.decide.storms.assessment import Storm, assess
 from fleet.decide.storms.storm_watch import budget_of, excuses_of
@@ -243,11 +243,3 @@ def test_storms_have_a_beginning_and_an_end():
     assert (second.start, second.end) == (START + 1015, START + 1046)
     assert storm_spans(SPEC, often[:3], until=START + 500) == ()
     assert storm_spans(SPEC, [], until=START) == ()
-
-
-def test_the_view_remembers_a_storm():
-    """It is named while it lasts."""
-    watch = StormLooks(SPEC)
-    often = [rebalance(n, n * 5, joined=("orders-3",)) for n in range(10)]
-    assert set(watch.look(often, now=START + 46, changes={})) == {"orders"}
-    assert watch.look(often, now=START + 900, changes={}) == {}

@@ -9,6 +9,7 @@ import pytest
 from fleet.model.rebalances import Cause, Confidence, Known
 from fleet.report.timeline import Bar, Span, extent, labelled, lay_out, ticks
 from fleet.report.timeline_html import LETTERS, as_html, as_svg
+from fleet.report.wording import sentence
 from tests.asking.worlds import START, membership, partitions, rebalance
 
 
@@ -304,7 +305,7 @@ def test_the_page_is_whole_and_refers_to_nothing_outside():
     assert page.tags.count("tr") == len(rebalances) + 1
     assert page.text.count("$a<b>&") == 2, "the lane's label and its title, unharmed"
     titles = "".join(page.text)
-    assert all(mark.title in titles for mark in line.marks)
+    assert all(sentence(mark) in titles for mark in line.marks)
 
 
 @pytest.mark.parametrize(("members", "rounds"), [(2, 1), (60, 500)])

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from fleet.clock import Clock
-from fleet.commands.groups.rebalances import StormLooks
 from fleet.decide.storms.assessment import Storm
+from fleet.decide.storms.storm_watch import StormWatch
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.past import DAY, Recent, beginning, recent_from, tail_of
@@ -62,7 +62,7 @@ class Looks(Closing):
     def __init__(self, fleet: "Fleet", *, apart: float = 0.0) -> None:
         self._fleet = fleet
         self._apart = apart
-        self._watch = StormLooks(fleet.spec)
+        self._watch = StormWatch()
         self._before: Snapshot | None = None
         self._changes: dict[str, tuple[Change, ...]] = {}
         self._why = ""
@@ -98,11 +98,11 @@ class Looks(Closing):
         )
         if self.tail is None or not look.recent.known:
             return look
+        now, spec = self._fleet.clock.now(), self._fleet.spec
+        self._watch = self._watch.look(spec, self.tail.rebalances(), now=now, changes=changes)
         return replace(
             look,
-            storms=self._watch.look(
-                self.tail.rebalances(), now=self._fleet.clock.now(), changes=changes
-            ),
+            storms=self._watch.storms,
             generations={group: told.generation for group, told in self.tail.summaries().items()},
         )
 

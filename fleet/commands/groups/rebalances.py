@@ -25,13 +25,12 @@ from fleet.config.spec import StormSpec as Budget
 from fleet.decide.storms.assessment import (
     Course,
     Excused,
-    Storm,
     Window,
     charged,
     reach,
     whole_from,
 )
-from fleet.decide.storms.storm_watch import StormWatch, budget_of, excuses_of
+from fleet.decide.storms.storm_watch import budget_of, excuses_of
 from fleet.errors import FleetError
 from fleet.manager.past import Source, by_group
 from fleet.model.rebalances import Cause, Confidence, Rebalance
@@ -215,25 +214,6 @@ def _sentence(told: Mapping[str, Any], seconds: float) -> str:
 _FAIR: Final = Course()
 _FURTHER: Final = (1, 8, 64)
 """How far back is read, in reaches of a budget, before all is."""
-
-
-class StormLooks:
-    """Looks after looks, so that a storm ends as calmly as it does elsewhere."""
-
-    def __init__(self, spec: FleetSpec) -> None:
-        self._spec = spec
-        self._state = StormWatch()
-
-    def look(
-        self,
-        rebalances: Iterable[Rebalance],
-        *,
-        now: float,
-        changes: Mapping[str, Sequence[Change]],
-    ) -> Mapping[str, Storm]:
-        """Groups in a storm; our `changes` are not held against."""
-        self._state = self._state.look(self._spec, rebalances, now=now, changes=changes)
-        return self._state.storms
 
 
 class StormRows(NamedTuple):

@@ -8,7 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,8 +38,6 @@ from fleet.worker.batch.ranges import fair
 if TYPE_CHECKING:
     from fleet.config.settings import WorkerSettings
     from fleet.config.spec import FleetSpec, GroupSpec
-    from fleet.kafka_source.pieces import OffsetRange
-    from fleet.testing.made_batch import MadeBatch
 
 
 # One call of an entrypoint on records of one's choice: what `fleet test` does.
@@ -100,13 +98,15 @@ def try_entrypoint(
         outcome.seconds["spark"] = round(time.monotonic() - began, 3)
         try:
             entrypoint: Entrypoint = timed("import", load)
-            if entrypoint.setup is not None:
-                timed("setup", lambda: call(_setup(entrypoint), spark))
-            warm = make_batch([], **_of(batch), warm=True)
+            if (setup := entrypoint.setup) is not None:
+                timed("setup", lambda: call(setup, spark))
+            of = ("cluster", "group", "slot", "worker", "revision")
+            named = {name: getattr(batch.context, name) for name in of}
+            warm = make_batch([], **named, trial=True, warm=True)
             timed("warming", lambda: entrypoint.returned(warm.frame(spark), warm.context))
             outcome.memory_before = _peak()
             value = timed("process", lambda: entrypoint.returned(batch.frame(spark), batch.context))
-            _note(outcome, timed("result", lambda: _shown(value)))
+            outcome.returned, outcome.rows = timed("result", lambda: _shown(value))
         except _JobFailed:
             pass
         outcome.memory_peak = _peak()
@@ -115,23 +115,6 @@ def try_entrypoint(
 
 class _JobFailed(Exception):
     """Told in the outcome already."""
-
-
-def _setup(entrypoint: Entrypoint) -> Callable[..., object]:
-    assert entrypoint.setup is not None
-    return entrypoint.setup
-
-
-def _of(batch: MadeBatch) -> dict[str, Any]:
-    context = batch.context
-    return {
-        "cluster": context.cluster,
-        "group": context.group,
-        "slot": context.slot,
-        "worker": context.worker,
-        "revision": context.revision,
-        "trial": True,
-    }
 
 
 def _shown(value: object) -> tuple[str | None, list[dict[str, Any]] | None]:
@@ -143,19 +126,10 @@ def _shown(value: object) -> tuple[str | None, list[dict[str, Any]] | None]:
     return repr(value)[:_RETURNED], None
 
 
-def _note(outcome: TrialOutcome, shown: tuple[str | None, list[dict[str, Any]] | None]) -> None:
-    outcome.returned, outcome.rows = shown
-
-
 def _peak() -> int:
     """The most memory that this process has had, in bytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
-
-
-def schema_of(batch: MadeBatch) -> Sequence[tuple[str, str]]:
-    """Columns of the input, by name and type."""
-    return [(each.name, str(each.type)) for each in SCHEMA if each.name in batch.table.schema.names]
 
 
 # Which records `fleet test` gives to the entrypoint: of the topics, or of a file.
@@ -309,8 +283,6 @@ def trial(
             wanted = [parsed(each) for each in ranges]
             batch = _of_topics(fleet, declared, wanted, sample or 100)
     else:
-        from fleet.testing.made_batch import make_batch
-
         config, spec = invocation.existing_path(), invocation.spec()
         declared, bootstrap = _declared(spec, group, config), spec.cluster.bootstrap_servers
         records = of_file(file)
@@ -353,7 +325,6 @@ def _of_topics(
     """Records of the cluster, with the context that a worker would have of them."""
     from fleet.decide.scaling import subscribed
     from fleet.model.batch_context import BatchRange
-    from fleet.testing.made_batch import MadeBatch, make_batch
 
     assert group.worker is not None
     isolation = group.worker.isolation
@@ -377,8 +348,6 @@ def _of_topics(
         for each in ranges
     )
     empty = make_batch([], **_who(fleet.spec, group.group))
-    from dataclasses import replace
-
     return MadeBatch(table=table, context=replace(empty.context, ranges=told))
 
 
