@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,16 +28,36 @@ SPEC = FleetSpec.model_validate(
 )
 WORDS = "orders-3 joins and leaves every 40 s"
 MINE = 'cluster="main",group="orders.v1",owner="pay"'
-PAGE = {"cluster": "main", "group": "orders.v1", "owner": "pay", "severity": "page"}
 
 
-def promtool(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    """Run it."""
-    tool = program("promtool")
+def ran(name: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    tool = program(name)
     assert tool
     return subprocess.run(
         [tool, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300
     )
+
+
+def promtool(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Run it."""
+    return ran("promtool", *arguments)
+
+
+def amtool(*arguments: str) -> str:
+    """What it says of what is right."""
+    done = ran("amtool", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def by_promtool(
+    folder: Path, spec: FleetSpec, *cases: dict[str, Any]
+) -> subprocess.CompletedProcess:
+    """Promtool's own tests of the rules of a file."""
+    (folder / "rules.yml").write_text(rules_yaml(spec))
+    whole = {"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": list(cases)}
+    (folder / "tests.yml").write_text(yaml.safe_dump(whole, sort_keys=False))
+    return promtool("test", "rules", folder / "tests.yml")
 
 
 def annotations(name: str, _labels: tuple[str, ...] = (), **told: str) -> dict[str, str]:
@@ -49,17 +70,23 @@ def annotations(name: str, _labels: tuple[str, ...] = (), **told: str) -> dict[s
     return {**found["annotations"], **told}
 
 
-def storm(summary_words: str = WORDS) -> dict[str, Any]:
-    """The group's storm as it is expected."""
+def told(
+    name: str, severity: str = "page", *, of: tuple[str, ...] = (), group: str = "orders.v1",
+    scope: str = "group", labels: dict[str, str] | None = None, **annotated: str,
+) -> dict[str, Any]:  # fmt: skip
+    """An alert as it is expected; `of` tells apart rules of one name."""
+    whose = {"cluster": "main"}
+    if scope == "group":
+        whose |= {"group": group} | ({"owner": "pay"} if group == "orders.v1" else {})
     return {
-        "exp_labels": {**PAGE, "scope": "group"},
-        "exp_annotations": annotations(
-            "FleetGroupStorm",
-            summary=f"Storm in group orders.v1: {summary_words}",
-            cause="join and leave",
-            member="orders-3",
-        ),
+        "exp_labels": {**whose, "severity": severity, "scope": scope, **(labels or {})},
+        "exp_annotations": annotations(name, of, **annotated),
     }
+
+
+def storm(words: str = WORDS) -> dict[str, Any]:
+    summary = f"Storm in group orders.v1: {words}"
+    return told("FleetGroupStorm", summary=summary, cause="join and leave", member="orders-3")
 
 
 def at(minutes: float, name: str, *expected: dict[str, Any]) -> dict[str, Any]:
@@ -71,34 +98,29 @@ def at(minutes: float, name: str, *expected: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lag(group: str, owner: str, behind: str, limit: int) -> dict[str, Any]:
-    labels = {"cluster": "main", "group": group, "owner": owner} if owner else {
-        "cluster": "main", "group": group,
-    }  # fmt: skip
-    return {
-        "exp_labels": {**labels, "severity": "page", "scope": "group", "max_lag": f"{limit}s"},
-        "exp_annotations": annotations(
-            "FleetGroupLag",
-            _labels=(f"'{limit}s'",),
-            summary=f"Group {group} is {behind} behind",
-        ),
-    }
+def lag(group: str, behind: str, limit: int) -> dict[str, Any]:
+    of, summary = {"max_lag": f"{limit}s"}, f"Group {group} is {behind} behind"
+    return told("FleetGroupLag", of=(f"'{limit}s'",), group=group, labels=of, summary=summary)
 
 
-def stuck(reason: str, summary: str, severity: str = "'page'") -> dict[str, Any]:
-    return {
-        "exp_labels": {**PAGE, "scope": "group", "reason": reason},
-        "exp_annotations": annotations(
-            "FleetGroupStuck", _labels=(reason, severity), summary=summary
-        ),
-    }
+def stuck(reason: str, said: str, severity: str = "page", group: str = "orders.v1"):
+    return told(
+        "FleetGroupStuck", severity, of=(reason, f"'{severity}'"), group=group,
+        labels={"reason": reason}, summary=f"Group {group} {said}",
+    )  # fmt: skip
 
 
-def ticket(name: str, said: str) -> dict[str, Any]:
-    return {
-        "exp_labels": {**PAGE, "scope": "group", "severity": "ticket"},
-        "exp_annotations": annotations(name, summary=f"Group orders.v1 {said}"),
-    }
+def ticket(name: str, summary: str, **labels: str) -> dict[str, Any]:
+    return told(name, "ticket", labels=labels, summary=summary)
+
+
+def of_verdict(name: str, said: str, minutes: float = 1) -> dict[str, Any]:
+    return at(minutes, name, ticket(name, f"Group orders.v1 {said}"))
+
+
+def blind(reason: str, **annotated: str) -> dict[str, Any]:
+    of = {"labels": {"reason": reason}, "scope": "exporter"}
+    return told("FleetExporterBlind", of=(reason,), **of, **annotated)
 
 
 def verdict(word: str, values: str, level: str = "ERR") -> dict[str, str]:
@@ -109,12 +131,7 @@ def info(name: str, labels: str, values: str) -> dict[str, str]:
     return {"series": f"{name}{{{labels}}}", "values": values}
 
 
-LOSS = {
-    "exp_labels": {**PAGE, "scope": "group"},
-    "exp_annotations": annotations(
-        "FleetGroupLoss", summary="Records went before group orders.v1 read them"
-    ),
-}
+LOSS = told("FleetGroupLoss", summary="Records went before group orders.v1 read them")
 GONE = "has no members while records wait"
 INFO = f'{MINE},cause="join and leave",member="orders-3",words="{WORDS}"'
 CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
@@ -166,16 +183,13 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             at(
                 1,
                 "FleetClusterStorm",
-                {
-                    "exp_labels": {"cluster": "main", "severity": "page", "scope": "cluster"},
-                    "exp_annotations": annotations(
-                        "FleetClusterStorm",
-                        summary="Storm of cluster main: coordinator move",
-                        description="17 coordinators moved. Alerts of its groups are inhibited "
-                        "while this one lasts.",
-                        cause="coordinator move",
-                    ),
-                },
+                told(
+                    "FleetClusterStorm", scope="cluster",
+                    summary="Storm of cluster main: coordinator move",
+                    description="17 coordinators moved. Alerts of its groups are inhibited while "
+                    "this one lasts.",
+                    cause="coordinator move",
+                ),
             )
         ],
     ),
@@ -189,7 +203,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
         ],
         [
             at(0.25, "FleetGroupLag"),
-            at(0.5, "FleetGroupLag", lag("orders.v1", "pay", "2m 30s", 120)),
+            at(0.5, "FleetGroupLag", lag("orders.v1", "2m 30s", 120)),
         ],
     ),
     "a group that nobody reads calls only where it is declared": (
@@ -199,7 +213,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             info("fleet_group_lag_seconds", 'cluster="main",group="odd \\"name\\\\"', "9000x20"),
             info("fleet_group_members", 'cluster="main",group="odd \\"name\\\\"', "0x20"),
         ],
-        [at(2, "FleetGroupLag", lag('odd "name\\', "", "2h 30m 0s", 600))],
+        [at(2, "FleetGroupLag", lag('odd "name\\', "2h 30m 0s", 600))],
     ),
     "a group that does not settle is stuck after ten minutes": (
         [
@@ -212,7 +226,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             at(
                 10,
                 "FleetGroupStuck",
-                stuck("unsettled", "Group orders.v1 does not settle"),
+                stuck("unsettled", "does not settle"),
             ),
         ],
     ),
@@ -233,7 +247,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             at(
                 11,
                 "FleetGroupStuck",
-                stuck("no progress", "Group orders.v1 commits nothing while records wait"),
+                stuck("no progress", "commits nothing while records wait"),
             ),
         ],
     ),
@@ -246,20 +260,20 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
         [
             at(18, "FleetGroupStuck"),
             at(0.25, "FleetGroupFallsBehind"),
-            at(0.5, "FleetGroupFallsBehind", ticket("FleetGroupFallsBehind", "falls behind")),
+            of_verdict("FleetGroupFallsBehind", "falls behind", 0.5),
         ],
     ),
     "a transaction that holds records back is a ticket": (
         [verdict("HELD", "1x40 0x40", level="WARN")],
         [
-            at(1, "FleetGroupHeld", ticket("FleetGroupHeld", "waits for an open transaction")),
+            of_verdict("FleetGroupHeld", "waits for an open transaction"),
             at(13, "FleetGroupHeld"),
         ],
     ),
     "commits that went back are a ticket": (
         [verdict("REWIND", "1x40 0x40", level="WARN")],
         [
-            at(1, "FleetGroupRewind", ticket("FleetGroupRewind", "went back")),
+            of_verdict("FleetGroupRewind", "went back"),
             at(13, "FleetGroupRewind"),
         ],
     ),
@@ -291,7 +305,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
         ],
         [
             at(15, "FleetGroupLoss"),
-            at(15, "FleetGroupStuck", stuck("no members", f"Group orders.v1 {GONE}")),
+            at(15, "FleetGroupStuck", stuck("no members", GONE)),
         ],
     ),
     "all members gone: a page where the group is declared, else a ticket where it had some": (
@@ -313,17 +327,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             at(
                 9,
                 "FleetGroupStuck",
-                stuck("no members", f"Group orders.v1 {GONE}", "'page'"),
-                {
-                    "exp_labels": {
-                        "cluster": "main", "group": "had", "severity": "ticket",
-                        "scope": "group", "reason": "no members",
-                    },
-                    "exp_annotations": annotations(
-                        "FleetGroupStuck", _labels=("no members", "'ticket'"),
-                        summary=f"Group had {GONE}",
-                    ),
-                },
+                stuck("no members", GONE),
+                stuck("no members", GONE, "ticket", group="had"),
             ),
         ],
     ),
@@ -336,14 +341,11 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             at(
                 1,
                 "FleetWorkerFenced",
-                {
-                    "exp_labels": {**PAGE, "scope": "group", "severity": "ticket", "slot": "3"},
-                    "exp_annotations": annotations(
-                        "FleetWorkerFenced",
-                        summary="Slot 3 of group orders.v1 is shut: another process uses its "
-                        "instance id",
-                    ),
-                },
+                ticket(
+                    "FleetWorkerFenced",
+                    "Slot 3 of group orders.v1 is shut: another process uses its instance id",
+                    slot="3",
+                ),
             )
         ],
     ),
@@ -353,13 +355,10 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             at(
                 1,
                 "FleetReceiptDiffers",
-                {
-                    "exp_labels": {**PAGE, "scope": "group", "severity": "ticket"},
-                    "exp_annotations": annotations(
-                        "FleetReceiptDiffers",
-                        summary="The last change of group orders.v1 cost other than planned",
-                    ),
-                },
+                ticket(
+                    "FleetReceiptDiffers",
+                    "The last change of group orders.v1 cost other than planned",
+                ),
             )
         ],
     ),
@@ -370,17 +369,9 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             at(
                 1.25,
                 "FleetExporterBlind",
-                {
-                    "exp_labels": {
-                        "cluster": "main", "severity": "page", "scope": "exporter",
-                        "reason": "old view",
-                    },
-                    "exp_annotations": annotations(
-                        "FleetExporterBlind",
-                        _labels=("old view",),
-                        summary="Fleet does not see cluster main: its view is 1m 15s old",
-                    ),
-                },
+                blind(
+                    "old view", summary="Fleet does not see cluster main: its view is 1m 15s old"
+                ),
             ),
         ],
     ),
@@ -391,13 +382,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             at(
                 1,
                 "FleetExporterBlind",
-                {
-                    "exp_labels": {
-                        "cluster": "main", "severity": "page", "scope": "exporter",
-                        "reason": "no metrics",
-                    },
-                    "exp_annotations": annotations("FleetExporterBlind", _labels=("no metrics",)),
-                },
+                blind("no metrics"),
             ),
         ],
     ),
@@ -406,28 +391,20 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
 
 def test_the_rules_by_promtool(tmp_path) -> None:
     """Every case of the table above, in one run."""
-    (tmp_path / "rules.yml").write_text(rules_yaml(SPEC))
     cases = [
         {"name": name, "interval": "15s", "input_series": series, "alert_rule_test": tests}
         for name, (series, tests) in CASES.items()
     ]
-    whole = {"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": cases}
-    (tmp_path / "tests.yml").write_text(yaml.safe_dump(whole, sort_keys=False))
-    done = promtool("test", "rules", tmp_path / "tests.yml")
+    done = by_promtool(tmp_path, SPEC, *cases)
     assert done.returncode == 0, done.stdout + done.stderr
-    (tmp_path / "tests.yml").write_text(
-        yaml.safe_dump(
-            {**whole, "tests": [{**cases[0], "alert_rule_test": [at(1, "FleetGroupStorm")]}]}
-        )
-    )
-    assert promtool("test", "rules", tmp_path / "tests.yml").returncode == 1, "promtool can fail"
+    wrong = {**cases[0], "alert_rule_test": [at(1, "FleetGroupStorm")]}
+    assert by_promtool(tmp_path, SPEC, wrong).returncode == 1, "promtool can fail"
 
 
 @pytest.mark.parametrize("every", [1, 15, 60, 3600])
 def test_no_alert_ends_before_its_exporter_is_called_gone(every, tmp_path) -> None:
     """However seldom the exporter looks: Prometheus scrapes and judges several times a minute."""
     spec = FleetSpec.model_validate({"exporter": {"every": every}})
-    (tmp_path / "rules.yml").write_text(rules_yaml(spec))
     series = [
         info("fleet_group_storm", 'cluster="main",group="orders"', "1x40 stale"),
         info("fleet_snapshot_age_seconds", 'cluster="main"', "1x40 stale"),
@@ -438,9 +415,7 @@ def test_no_alert_ends_before_its_exporter_is_called_gone(every, tmp_path) -> No
         for when, n in (("9m45s", 1), ("11m30s", 2))
     ]
     test = {"interval": "15s", "input_series": series, "promql_expr_test": asked}
-    whole = {"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": [test]}
-    (tmp_path / "tests.yml").write_text(yaml.safe_dump(whole, sort_keys=False))
-    done = promtool("test", "rules", tmp_path / "tests.yml")
+    done = by_promtool(tmp_path, spec, test)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -497,7 +472,6 @@ def test_a_path_is_no_address_of_runbooks() -> None:
 def test_an_alert_of_a_group_links_to_its_page(tmp_path) -> None:
     """By promtool, for a name that is none of an address."""
     spec = FleetSpec.model_validate({"ui": {"url": "https://fleet.example/"}})
-    (tmp_path / "rules.yml").write_text(rules_yaml(spec))
     (found,) = [r for r in rules(spec)["groups"][0]["rules"] if r["alert"] == "FleetReceiptDiffers"]
     labels = {"cluster": "main", "group": "a/b c+d#e"}
     expected = {
@@ -511,9 +485,7 @@ def test_an_alert_of_a_group_links_to_its_page(tmp_path) -> None:
     series = info("fleet_group_receipt_differs", 'cluster="main",group="a/b c+d#e"', "1x20")
     test = {"interval": "15s", "input_series": [series],
             "alert_rule_test": [at(3.0, "FleetReceiptDiffers", expected)]}  # fmt: skip
-    whole = {"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": [test]}
-    (tmp_path / "tests.yml").write_text(yaml.safe_dump(whole, sort_keys=False))
-    done = promtool("test", "rules", tmp_path / "tests.yml")
+    done = by_promtool(tmp_path, spec, test)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -521,20 +493,10 @@ def test_alertmanager_routes_by_severity(tmp_path) -> None:
     """Amtool accepts it and sends pages to the pager."""
     config = tmp_path / "alertmanager.yml"
     config.write_text(alertmanager_yaml(page="http://127.0.0.1:9/p", ticket="http://127.0.0.1:9/t"))
-    amtool = program("amtool")
-    assert amtool
-
-    def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [amtool, *arguments], capture_output=True, text=True, check=False, timeout=300
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout.strip()
-
-    assert "SUCCESS" in run("check-config", str(config))
+    assert "SUCCESS" in amtool("check-config", str(config))
     route = ("config", "routes", "test", f"--config.file={config}")
-    assert run(*route, "alertname=FleetGroupStorm", "severity=page") == "page"
-    assert run(*route, "alertname=FleetWorkerFenced", "severity=ticket") == "ticket"
+    assert amtool(*route, "alertname=FleetGroupStorm", "severity=page") == "page"
+    assert amtool(*route, "alertname=FleetWorkerFenced", "severity=ticket") == "ticket"
 
 
 @pytest.mark.parametrize("option", ["--page", "--ticket"])
@@ -556,12 +518,7 @@ def test_alertmanager_calls_pagerduty_and_slack(tmp_path, monkeypatch, capsys) -
     options = ["--pagerduty-key-file", "/etc/pd", "--slack-url-file", "/etc/slack",
                "--slack-channel", "#fleet", "-o", "am.yml"]  # fmt: skip
     assert cli.run(["alerts", "alertmanager", *options]) == 0
-    amtool = program("amtool")
-    assert amtool
-    done = subprocess.run(
-        [amtool, "check-config", "am.yml"], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    amtool("check-config", "am.yml")
     page, ticket = yaml.safe_load((tmp_path / "am.yml").read_text())["receivers"]
     assert page["pagerduty_configs"][0]["routing_key_file"] == "/etc/pd"
     assert "pagerduty_configs" not in ticket
@@ -577,13 +534,8 @@ def test_alertmanager_calls_pagerduty_and_slack(tmp_path, monkeypatch, capsys) -
     (tmp_path / "none.tmpl").write_text("")
 
     def rendered(text: str) -> str:
-        done = subprocess.run(
-            [amtool, "template", "render", "--template.glob=none.tmpl",
-             "--template.data=data.json", f"--template.text={text}"],
-            capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        where = ("--template.glob=none.tmpl", "--template.data=data.json")
+        return amtool("template", "render", *where, f"--template.text={text}")
 
     links = "<http://r|what to do> · <http://f|look>"
     assert rendered(slack["text"]) == f"&lt;http://x|what to do>.\n{links}"

@@ -4,9 +4,7 @@ import dataclasses
 import io
 import json
 import re
-from types import SimpleNamespace
 
-import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -29,8 +27,6 @@ from fleet.commands.groups.group_status import (
     with_failing,
 )
 from fleet.commands.groups.reading import print_status
-from fleet.commands.parts import trial
-from fleet.commands.parts.trial import TrialOutcome
 from fleet.decide.scaling import Hold
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level, PartitionVerdict
@@ -396,16 +392,3 @@ def test_a_check_that_fails_is_a_finding():
         (Severity.OK, "found"),
         (Severity.FAIL, "too old"),
     ]
-
-
-@pytest.mark.parametrize("value", ["[error] disk full", "open [/var/log/x]", "[red]x[/red]"])
-def test_rows_of_a_trial_are_text(value, capsys):
-    """What stands in brackets there is no colour of ours."""
-    batch = SimpleNamespace(
-        table=pa.table({"key": [b"k"], "value": [b"v"]}), context=SimpleNamespace(ranges=())
-    )
-    outcome = TrialOutcome(rows=[{f"[{value[1]}]": value}], seconds={"process": 0.1})
-    trial._show(batch, outcome, [])
-    said = capsys.readouterr().out
-    assert value in said
-    assert f"[{value[1]}]" in said

@@ -26,7 +26,7 @@ def home(tmp_path, monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("value", ["[error] disk full", "open [/var/log/x]"])
+@pytest.mark.parametrize("value", ["[error] disk full", "open [/var/log/x]", "[red]x[/red]"])
 def test_rows_of_a_trial_are_printed_as_they_are(capsys, value):
     """Names of columns too."""
     batch: Any = SimpleNamespace(

@@ -59,11 +59,6 @@ def drawn(definitions: Definitions) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_loadable():
-    """All assets, checks, the job, the schedule and the sensor resolve."""
-    Definitions.validate_loadable(build_definitions(spec()))
-
-
 def test_graph_is_the_golden_one():
     """A topic before its groups, a plan before its rollout; ids that differ in one dot stay two."""
     assert drawn(build_definitions(spec())) == GOLDEN.read_text()
