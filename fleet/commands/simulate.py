@@ -284,30 +284,19 @@ def _scenario(name: str, members: int | None) -> "Scenario":
 def _played(spec: "ScenarioSpec") -> "Scenario":
     from fleet.sim.scenarios.group_story import Happening, Scenario
 
-    return Scenario(
-        spec.members,
-        spec.static,
-        spec.partitions,
-        _ms(spec.session),
-        _ms(spec.beats_every),
-        _ms(spec.max_poll_interval),
-        _ms(spec.initial_delay),
-        _ms(spec.start_within),
-        _ms(spec.network.shortest),
-        _ms(spec.network.longest),
-        tuple(
-            Happening(
-                _ms(each.at), each.do, each.member, _ms(each.lasts), _ms(each.wait), each.together
-            )
-            for each in spec.events
-        ),
-        spec.protocol,
-        _ms(spec.assignment_interval),
-        _ms(spec.nudge),
-        _ms(spec.connects_in),
-        drifts_at=_ms(spec.drifts_at),
-        client=spec.client,
+    told = {name: getattr(spec, name) for name in Scenario._fields if hasattr(spec, name)}
+    told |= {"session_timeout": spec.session, "heartbeat_interval": spec.beats_every}
+    told |= {"shortest_delay": spec.network.shortest, "longest_delay": spec.network.longest}
+    events = tuple(
+        Happening(
+            _ms(each.at), each.do, each.member, _ms(each.lasts), _ms(each.wait), each.together
+        )
+        for each in spec.events
     )
+    in_ms: dict[str, Any] = {
+        name: _ms(each) if isinstance(each, float) else each for name, each in told.items()
+    }
+    return Scenario(**in_ms, happenings=events)
 
 
 def _ms(seconds: float) -> int:

@@ -260,8 +260,6 @@ def _handler(
 
 
 Say = Callable[[str], None]
-More = Callable[[Snapshot], Iterable[Family]]
-"""Further families from the same look, such as storms."""
 _READING: Final = 5.0
 """Seconds between readings of the log: a look reads it to its end in any case."""
 _HANGING: Final = 60.0
@@ -271,8 +269,7 @@ _HANGING: Final = 60.0
 class Exporter(Closing):
     """One cluster's exporter: listens from the start, looks when `look` or `run` is called.
 
-    `holds` is closed with it. Raises ConfigError where the address is taken, before anything
-    else begins.
+    Raises ConfigError where the address is taken, before anything else begins.
     """
 
     def __init__(
@@ -283,12 +280,11 @@ class Exporter(Closing):
         tail: Tail,
         watcher: GroupWatcher,
         say: Say,
-        more: More = lambda _: (),
-        holds: Sequence[Closing] = (),
     ) -> None:
         self._fleet = fleet
         self._tail, self._watcher = tail, watcher
-        self._say, self._more, self._holds = say, more, holds
+        self._say = say
+        self._storms = StormFamilies(fleet, tail)
         self._clock = fleet.clock
         self._every = fleet.spec.exporter.every
         self._body = Body()
@@ -326,16 +322,7 @@ class Exporter(Closing):
             tail=tail,
             ends=fleet.ends,
         )
-        storms = StormFamilies(fleet, tail)
-        return cls(
-            fleet,
-            listen=listen,
-            tail=tail,
-            watcher=watcher,
-            say=say,
-            more=storms.families,
-            holds=(storms,),
-        )
+        return cls(fleet, listen=listen, tail=tail, watcher=watcher, say=say)
 
     @property
     def address(self) -> str:
@@ -352,8 +339,7 @@ class Exporter(Closing):
         self._server.close()
         self._tail.close()
         self._watcher.close()
-        for held in self._holds:
-            held.close()
+        self._storms.close()
 
     def run(self, stop: threading.Event, until: Callable[[], bool] = lambda: False) -> None:
         """Look on schedule until told to stop; a look that fails is told once, not each time.
@@ -413,7 +399,7 @@ class Exporter(Closing):
             partitions=self._fleet.spec.exporter.partitions,
             unread=unread,
         )
-        self._body.show(rendered(picture, self._more(seen)))
+        self._body.show(rendered(picture, self._storms.families(seen)))
         # The age is that of the figures, not of the text.
         self._complete_at = self._turned
         self._complete += 1

@@ -15,7 +15,8 @@ _HEIGHT: Final = 8
 _SCHEMA: Final = 38
 """Grafana 9.5 and later import it."""
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-_MINE: Final = 'cluster="$cluster", group=~"$group"'
+_WHOLE: Final = 'cluster="$cluster"'
+_MINE: Final = f'{_WHOLE}, group=~"$group"'
 _LABELS_ONLY: Final = {
     "id": "organize",
     "options": {
@@ -33,175 +34,114 @@ _LABELS_ONLY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel: its queries are (PromQL, legend)."""
+    """One panel with a query in PromQL, or two."""
 
     title: str
     kind: str
-    queries: tuple[tuple[str, str], ...]
+    query: str
+    legend: str
+    also: tuple[tuple[str, str], ...] = ()
+    """Further queries with their legends."""
     unit: str = "short"
     width: int = 12
     description: str = ""
     red_from: float | None = None
     """A stat is red from here on; Grafana's own default is red from 80."""
 
+    @property
+    def queries(self) -> tuple[tuple[str, str], ...]:
+        """All, each with its legend."""
+        return ((self.query, self.legend), *self.also)
+
+
+def _by_group(how: str, metric: str) -> str:
+    """The twenty groups that have most of it."""
+    return f"topk(20, {how} by (group) ({metric}{{{_MINE}}}))"
+
+
+def _hourly(metric: str, by: str) -> str:
+    return f"sum by ({by}) (increase({metric}{{{_MINE}}}[1h])) > 0"
+
+
+def _took(quantile: float) -> str:
+    taken = f"fleet_group_rebalance_duration_seconds_bucket{{{_MINE}}}[1h]"
+    return f"histogram_quantile({quantile:g}, sum by (le) (rate({taken})))"
+
 
 PANELS: Final[Sequence[Panel]] = (
     Panel(
-        "Storms now",
-        "stat",
-        (('sum(fleet_group_storm{cluster="$cluster"})', "groups in a storm"),),
-        width=4,
+        "Storms now", "stat", f"sum(fleet_group_storm{{{_WHOLE}}})", "groups in a storm",
+        width=4, red_from=1,
         description="Groups over their budget of rebalances; a plan's price is not counted.",
-        red_from=1,
     ),
     Panel(
-        "Storm of the cluster",
-        "stat",
-        (('max(fleet_cluster_storm{cluster="$cluster"})', "cluster"),),
-        width=4,
-        description="Ten or more groups at once, or coordinators that moved.",
-        red_from=1,
+        "Storm of the cluster", "stat", f"max(fleet_cluster_storm{{{_WHOLE}}})", "cluster",
+        width=4, red_from=1, description="Ten or more groups at once, or coordinators that moved.",
     ),
     Panel(
-        "Groups",
-        "stat",
-        (('count(group by (group) (fleet_group_members{cluster="$cluster"}))', "groups"),),
+        "Groups", "stat", f"count(group by (group) (fleet_group_members{{{_WHOLE}}}))", "groups",
         width=4,
     ),
     Panel(
-        "Age of the view",
-        "stat",
-        (('max(fleet_snapshot_age_seconds{cluster="$cluster"})', "age"),),
-        unit="s",
-        width=4,
-        description="How old what the exporter shows is.",
-        red_from=60,
+        "Age of the view", "stat", f"max(fleet_snapshot_age_seconds{{{_WHOLE}}})", "age",
+        unit="s", width=4, red_from=60, description="How old what the exporter shows is.",
     ),
     Panel(
-        "Records not understood",
-        "stat",
-        (('sum(increase(fleet_decode_errors_total{cluster="$cluster"}[1h])) or vector(0)', "1 h"),),
-        width=4,
+        "Records not understood", "stat",
+        f"sum(increase(fleet_decode_errors_total{{{_WHOLE}}}[1h])) or vector(0)", "1 h",
+        width=4, red_from=1,
         description="Records of __consumer_offsets of an unknown type or version.",
-        red_from=1,
     ),
     Panel(
-        "Slots shut",
-        "stat",
-        (
-            (
-                (
-                    'count(fleet_slot_state{cluster="$cluster", state="quarantined"} == 1)'
-                    " or vector(0)"
-                ),
-                "quarantined",
-            ),
-        ),
-        width=4,
+        "Slots shut", "stat",
+        f'count(fleet_slot_state{{{_WHOLE}, state="quarantined"}} == 1) or vector(0)',
+        "quarantined", width=4, red_from=1,
         description="Another process uses their instance id.",
-        red_from=1,
     ),
     Panel(
-        "Who makes the storms",
-        "table",
-        ((f"fleet_group_storm_info{{{_MINE}}}", "{{group}}: {{words}}"),),
-        width=24,
+        "Who makes the storms", "table", f"fleet_group_storm_info{{{_MINE}}}",
+        "{{group}}: {{words}}", width=24,
         description="Cause and worst member of each group in a storm.",
     ),
     Panel(
-        "Rebalances per hour, by group",
-        "timeseries",
-        (
-            (
-                (
-                    "topk(20, sum by (group) "
-                    f"(increase(fleet_group_rebalances_total{{{_MINE}}}[1h])) > 0)"
-                ),
-                "{{group}}",
-            ),
-        ),
+        "Rebalances per hour, by group", "timeseries",
+        f"topk(20, {_hourly('fleet_group_rebalances_total', 'group')})", "{{group}}",
         description="Completed generations, or new assignments under KIP-848.",
     ),
     Panel(
-        "Rebalances per hour, by cause",
-        "timeseries",
-        (
-            (
-                f"sum by (cause) (increase(fleet_group_rebalances_total{{{_MINE}}}[1h])) > 0",
-                "{{cause}}",
-            ),
-        ),
+        "Rebalances per hour, by cause", "timeseries",
+        _hourly("fleet_group_rebalances_total", "cause"), "{{cause}}",
     ),
     Panel(
-        "Lag in time",
-        "timeseries",
-        ((f"topk(20, max by (group) (fleet_group_lag_seconds{{{_MINE}}}))", "{{group}}"),),
-        unit="s",
-        description="Age of the oldest waiting record.",
+        "Lag in time", "timeseries", _by_group("max", "fleet_group_lag_seconds"), "{{group}}",
+        unit="s", description="Age of the oldest waiting record.",
     ),
     Panel(
-        "Lag in records",
-        "timeseries",
-        ((f"topk(20, sum by (group) (fleet_group_lag_records{{{_MINE}}}))", "{{group}}"),),
+        "Lag in records", "timeseries", _by_group("sum", "fleet_group_lag_records"), "{{group}}"
     ),
     Panel(
-        "How long rebalances take",
-        "timeseries",
-        (
-            (
-                (
-                    "histogram_quantile(0.95, sum by (le) "
-                    f"(rate(fleet_group_rebalance_duration_seconds_bucket{{{_MINE}}}[1h])))"
-                ),
-                "p95",
-            ),
-            (
-                (
-                    "histogram_quantile(0.5, sum by (le) "
-                    f"(rate(fleet_group_rebalance_duration_seconds_bucket{{{_MINE}}}[1h])))"
-                ),
-                "p50",
-            ),
-        ),
-        unit="s",
-        description="Of those whose start is known.",
+        "How long rebalances take", "timeseries", _took(0.95), "p95", also=((_took(0.5), "p50"),),
+        unit="s", description="Of those whose start is known.",
     ),
     Panel(
-        "Partitions moved per hour",
-        "timeseries",
-        (
-            (
-                (
-                    "topk(20, sum by (group) "
-                    f"(increase(fleet_group_partitions_moved_total{{{_MINE}}}[1h])) > 0)"
-                ),
-                "{{group}}",
-            ),
-        ),
+        "Partitions moved per hour", "timeseries",
+        f"topk(20, {_hourly('fleet_group_partitions_moved_total', 'group')})", "{{group}}",
+    ),
+    Panel("Members", "timeseries", _by_group("max", "fleet_group_members"), "{{group}}"),
+    Panel(
+        "Groups by state", "timeseries",
+        f"sum by (state) (fleet_group_state{{{_MINE}}}) > 0", "{{state}}",
     ),
     Panel(
-        "Members",
-        "timeseries",
-        ((f"topk(20, max by (group) (fleet_group_members{{{_MINE}}}))", "{{group}}"),),
+        "Slots by state", "timeseries",
+        f"sum by (state) (fleet_slot_state{{{_MINE}}}) > 0", "{{state}}",
     ),
     Panel(
-        "Groups by state",
-        "timeseries",
-        ((f"sum by (state) (fleet_group_state{{{_MINE}}}) > 0", "{{state}}"),),
+        "Records per second by worker", "timeseries",
+        f"sum by (worker) (rate(fleet_worker_records_total{{{_MINE}}}[5m]))", "{{worker}}",
+        unit="cps", description="From the workers themselves, where Prometheus scrapes them.",
     ),
-    Panel(
-        "Slots by state",
-        "timeseries",
-        ((f"sum by (state) (fleet_slot_state{{{_MINE}}}) > 0", "{{state}}"),),
-    ),
-    Panel(
-        "Records per second by worker",
-        "timeseries",
-        ((f"sum by (worker) (rate(fleet_worker_records_total{{{_MINE}}}[5m]))", "{{worker}}"),),
-        unit="cps",
-        description="From the workers themselves, where Prometheus scrapes them.",
-    ),
-)
+)  # fmt: skip
 
 
 def dashboard() -> dict[str, Any]:

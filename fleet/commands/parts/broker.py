@@ -175,19 +175,16 @@ def status(output: str) -> None:
     if not now.nodes:
         click.echo(f"no broker in {fleet_home()}; `fleet broker start` makes one")
         return
-    from rich.table import Table
-
+    from fleet.commands.answers import table
     from fleet.commands.screen import Screen
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("NODE", "ADDRESS", "PID", "LOG"):
-        table.add_column(column, overflow="fold", no_wrap=column != "LOG")
+    rows = table("NODE", "ADDRESS", "PID", "LOG")
     for node in now.nodes:
         pid = "stopped" if node.pid is None else str(node.pid)
-        table.add_row(str(node.id), node.host_port, pid, str(node.server_log))
+        rows.add_row(str(node.id), node.host_port, pid, str(node.server_log))
     # In a pipe no line may be cut at 80 columns.
     console = Screen(width=None if sys.stdout.isatty() else 1000)
-    console.print(table, markup=False)
+    console.print(rows, markup=False)
     if now.secure:
         console.print("secure: SASL_SSL, SCRAM-SHA-512, denied is what no ACL allows")
     if now.certificate_servers:
