@@ -18,14 +18,14 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "01-revoke-serves-no-command": ("worker.member.membership:finish", "worker/test_owning.py",
         "serve(_WAIT)", "pass"),
     "02-token-of-an-earlier-assignment-holds": (
-        "worker.offsets.commit_metadata:Ownership.holds", "worker/test_commit_metadata.py",
-        "self._tokens.get(tp) == token", "tp in self._tokens"),
+        "worker.offsets.assigning:Partitions.held", "worker/test_commit_metadata.py",
+        "tp in owned and owned[tp].token == token", "tp in owned"),
     "02-commit-under-another-member-id": (
-        "worker.offsets.commit_metadata:commitable", "worker/test_commit_metadata.py",
+        "worker.offsets.assigning:Partitions.commitable", "worker/test_commit_metadata.py",
         "member_now != member_then", "member_now is None"),
     "02-commit-without-a-look-at-the-token": (
-        "worker.offsets.commit_metadata:commitable", "worker/test_owning.py",
-        "owned.holds(each.tp, each.token)", "each.token"),
+        "worker.offsets.assigning:Partitions.commitable", "worker/test_owning.py",
+        "self.held(tokens)", "set(tokens)"),
     "03-dead-workers-session-goes-on": (
         "worker.slot.slot_holder:SlotHolder.take", "worker/test_taking_over.py",
         "not self._cured", "self._cured"),

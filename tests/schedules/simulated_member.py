@@ -9,6 +9,7 @@ partition's failure, quarantine and Spark itself are left out.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from fleet.model import TopicPartition
 from fleet.sim.coordinator.requests import (
     LeaveGroupRequest,
     MemberIdentity,
@@ -20,8 +21,7 @@ from fleet.slots import Phase
 from fleet.worker.member.member_state import End, Ended
 from fleet.worker.member.membership import Draining, is_drained
 from fleet.worker.member.protocols import FENCED, RETRIED
-from fleet.worker.offsets.assigning import Start, StartPositions
-from fleet.worker.offsets.commit_metadata import Finished, Ownership, commitable
+from fleet.worker.offsets.assigning import Partitions, Start
 from fleet.worker.slot.slot_life import Life
 from tests.schedules.simulated_broker import GROUP, Fetch, SimulatedBroker
 from tests.schedules.simulated_group_side import GroupSide, Times
@@ -36,7 +36,7 @@ class Hand(NamedTuple):
     """A batch in hand."""
 
     works: tuple[Work, ...]
-    tokens: dict[int, int]
+    tokens: dict[TopicPartition, int]
     member: str
 
 
@@ -59,8 +59,7 @@ class SimulatedMember(GroupSide):
         self.hand: Hand | None = None
         self._begins = begins
         self._may_join = may_join
-        self._owned = Ownership()
-        self._chosen = StartPositions()
+        self._owned = Partitions()
         self._at: dict[int, int] = {}
         """Partition → where its next batch begins."""
         self._draining = Draining(self.state, timeout=times.drain)
@@ -143,12 +142,9 @@ class SimulatedMember(GroupSide):
             topic_id="t",
             position=end if committed is None else committed,
             committed=committed,
-            replay_to=None,
         )
-        token = self._owned.gain(start.tp)
-        if start.chosen:
-            self._chosen.add(start, token=token, member=self.member_id, reads=True)
-        else:
+        self._owned.gain(start, member=self.member_id, reads=True)
+        if not start.chosen:
             self._at[partition] = start.position
 
     def _lose(self, why: str) -> None:
@@ -157,8 +153,7 @@ class SimulatedMember(GroupSide):
             for work in self.hand.works:
                 work.void = why
             self.hand = None
-        self._owned.lose(tuple(self._owned.tokens))
-        self._chosen.drop(self.state.partitions)
+        self._owned.lose(tuple(self._owned.all))
         self._at.clear()
         self.state.partitions = frozenset()
         self._commit_out = False
@@ -180,14 +175,14 @@ class SimulatedMember(GroupSide):
             self._settle(now)
             return
         if self._revoke_by is not None:
-            unsettled = bool(self._chosen.waiting(()))
+            unsettled = bool(self._owned.waiting(()))
             if is_drained(busy=False, unsettled=unsettled, in_time=now < self._revoke_by):
                 self._lose("revoked")
                 self._join()
             else:
                 self._later(0.25, self._work)
         elif self._draining.then is not None:
-            unsettled = bool(self._chosen.waiting(()))
+            unsettled = bool(self._owned.waiting(()))
             if self._draining.over(now, busy=False, unsettled=unsettled):
                 self._drained()
             else:
@@ -219,8 +214,9 @@ class SimulatedMember(GroupSide):
 
     def _rewind(self) -> None:
         """As Pipeline.rewind: from what is committed, with new tokens."""
-        for partition in self._at:
-            self._owned.gain(tp_of(partition))
+        for partition, at in self._at.items():
+            start = self._owned.all[tp_of(partition)].start.moved(at)
+            self._owned.gain(start, member=self.member_id, reads=True)
 
     def _take(self, now: float) -> None:
         rng, topic = self.process.world.random, self.topic
@@ -234,16 +230,14 @@ class SimulatedMember(GroupSide):
         self._next_batch = now + 2.0 + 2.0 * rng.random()
         self._later(self._next_batch - now + 0.001, self._work)
         if not works:
-            if self.state.phase is Phase.JOINING and not self._chosen.waiting(()):
+            if self.state.phase is Phase.JOINING and not self._owned.waiting(()):
                 self.state.phase = Phase.ACTIVE
                 self._changed()
             return
         for work in works:
             self._begins(self, work)
-        tokens = self._owned.tokens
-        self.hand = Hand(
-            tuple(works), {w.partition: tokens[tp_of(w.partition)] for w in works}, self.member_id
-        )
+        tokens = self._owned.tokens(tp_of(w.partition) for w in works)
+        self.hand = Hand(tuple(works), tokens, self.member_id)
         self._done_at = None
         lasts = 0.2 + 0.8 * rng.random() if rng.random() < 0.9 else 2.5
         hand = self.hand
@@ -279,19 +273,16 @@ class SimulatedMember(GroupSide):
             return
         if self._commit_out:
             return
-        finished = [
-            Finished(tp=tp_of(w.partition), token=hand.tokens[w.partition], end=w.end)
-            for w in hand.works
-        ]
-        allowed = commitable(
-            finished, self._owned, member_then=hand.member, member_now=self.member_id
+        allowed = self._owned.commitable(
+            hand.tokens, member_then=hand.member, member_now=self.member_id
         )
         if not allowed:
             self.hand = None
             self._work()
             return
         self._commit(
-            [(each.tp.partition, each.end) for each in allowed], lambda code: self._told(hand, code)
+            [(w.partition, w.end) for w in hand.works if tp_of(w.partition) in allowed],
+            lambda code: self._told(hand, code),
         )
 
     def _told(self, hand: Hand, code: int) -> None:
@@ -319,24 +310,23 @@ class SimulatedMember(GroupSide):
         self._work()
 
     def _commit_chosen(self) -> None:
-        waiting = self._chosen.waiting(())
+        waiting = self._owned.waiting(())
         if not waiting or self._commit_out:
             return
-        due = self._chosen.due(waiting, self._owned, self.member_id)
+        due = self._owned.due(waiting, self.member_id)
 
         def told(code: int) -> None:
             if code in RETRIED:
                 self._later(0.25, self._work)
                 return
             if not code:
-                for each in due:
-                    if self._chosen.committed(each.tp):
-                        self._at[each.tp.partition] = each.end
+                self._owned.settle(due)
+                self._at |= {tp.partition: at for tp, at in due.items() if tp in self._owned.all}
                 self._next_batch = 0.0
             self._work()
 
         if due:
-            self._commit([(each.tp.partition, each.end) for each in due], told)
+            self._commit([(tp.partition, at) for tp, at in due.items()], told)
 
     def _commit(self, offsets: list[tuple[int, int]], told: Callable[[int], None]) -> None:
         self._commit_out = True

@@ -17,7 +17,7 @@ from fleet.worker.batch.batches import InlineReading
 from fleet.worker.member.member_state import BackingOff, MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.offsets.assigning import Start
-from fleet.worker.offsets.commit_metadata import decode_begun, decode_plan
+from fleet.worker.offsets.commit_metadata import decode_plan
 from tests.support.batch_parts import connected, events_of, runner_of
 from tests.support.memory_kafka import Message
 
@@ -108,8 +108,7 @@ class Process:
             topic_id="T",
             position=offset,
             committed=offset,
-            replay_to=decode_plan(metadata),
-            begun=decode_begun(metadata, offset),
+            planned=decode_plan(metadata, offset),
         )
 
     def read(self) -> None:

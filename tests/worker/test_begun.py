@@ -3,8 +3,8 @@
 import pytest
 
 from fleet.errors import FleetError
-from fleet.worker.member.pipeline import ALONE, PIECES, TOGETHER, SuspectRange, pieces
-from fleet.worker.offsets.commit_metadata import Begun, decode_begun, decode_plan, encode_plan
+from fleet.worker.member.pipeline import ALONE, PIECES, TOGETHER, is_condemned, pieces
+from fleet.worker.offsets.commit_metadata import PlannedRange, decode_plan, encode_plan
 from tests.worker.flow import REVISION, Broker, Process
 
 
@@ -41,19 +41,16 @@ class Life:
 
 def test_the_metadata_tells_it_to_the_next_owner():
     """A plan without a count was begun once."""
-    assert decode_begun(encode_plan(9, "r1", "T"), 4) == Begun(
-        start=4, next=9, tries=1, revision="r1"
-    )
-    careful = encode_plan(5, "r1", "T", tries=2, until=9)
-    assert decode_begun(careful, 4) == Begun(start=4, next=5, tries=2, revision="r1", until=9)
-    assert decode_plan(careful) == 9, "the rest is repeated, too"
-    assert decode_begun(encode_plan(None, "r1", "T"), 4) is None
-    assert decode_begun("", 4) is None
+    assert decode_plan(encode_plan(9, "r1", "T"), 4) == begun(9, 1, start=4)
+    careful = decode_plan(encode_plan(5, "r1", "T", tries=2, until=9), 4)
+    assert careful == begun(5, 2, 9, start=4)
+    assert careful is not None
+    assert careful.reach == 9, "the rest is repeated, too"
     assert "tries" not in encode_plan(9, "r1", "T"), "nothing is added to the usual one"
 
 
-def begun(after: int, tries: int, until: int | None = None, *, start: int = 0) -> Begun:
-    return Begun(start=start, next=after, tries=tries, revision="r1", until=until)
+def begun(after: int, tries: int, until: int | None = None, *, start: int = 0) -> PlannedRange:
+    return PlannedRange(start=start, end=after, tries=tries, revision="r1", until=until)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +68,7 @@ def begun(after: int, tries: int, until: int | None = None, *, start: int = 0) -
     ],
 )
 def test_how_a_range_is_begun(
-    what: Begun | None, end: int, expected: list[tuple[int, int, int, int | None]]
+    what: PlannedRange | None, end: int, expected: list[tuple[int, int, int, int | None]]
 ):
     """As a whole, or in pieces that tile it."""
     made = pieces(0, end, what)
@@ -87,10 +84,8 @@ def test_pieces_are_few():
 
 def test_only_one_offset_alone_is_condemned():
     """Never a part of several, nor one that ran with others."""
-    assert SuspectRange(start=0, end=1, tries=ALONE, until=9).condemned
-    assert not SuspectRange(start=0, end=1, tries=ALONE - 1, until=9).condemned
-    assert not SuspectRange(start=0, end=2, tries=99, until=9).condemned
-    assert not SuspectRange(start=0, end=1, tries=99).condemned
+    assert is_condemned(begun(1, ALONE, 9))
+    assert not any(map(is_condemned, (begun(1, ALONE - 1, 9), begun(2, 99, 9), begun(1, 99))))
 
 
 @pytest.mark.parametrize(

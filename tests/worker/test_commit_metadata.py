@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.model import TopicPartition
+from fleet.worker.offsets.assigning import Partitions, Start
 from fleet.worker.offsets.commit_metadata import (
-    Finished,
-    Ownership,
-    commitable,
     decode_plan,
     encode_plan,
     parse_group_metadata,
@@ -22,7 +20,8 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 @given(st.none() | st.integers(min_value=0, max_value=2**63 - 1), st.text(max_size=12))
 def test_plan_survives_its_json(end: int | None, revision: str):
     """What one worker plans, its successor reads."""
-    assert decode_plan(encode_plan(end, revision)) == end
+    plan = decode_plan(encode_plan(end, revision), 0)
+    assert (plan and plan.end) == end
 
 
 @pytest.mark.parametrize(
@@ -31,7 +30,7 @@ def test_plan_survives_its_json(end: int | None, revision: str):
 )
 def test_foreign_metadata_is_no_plan(metadata: str | None):
     """Metadata of another program (or of a later version) plans nothing."""
-    assert decode_plan(metadata) is None
+    assert decode_plan(metadata, 0) is None
 
 
 def test_group_metadata_of_librdkafka():
@@ -46,45 +45,40 @@ def test_unknown_group_metadata(raw: bytes | None):
     assert parse_group_metadata(raw) is None
 
 
-def finished(owned: Ownership) -> list[Finished]:
-    return [
-        Finished(tp=P0, token=owned.gain(P0), end=10),
-        Finished(tp=P1, token=owned.gain(P1), end=20),
-    ]
+def gained(owned: Partitions, *tps: TopicPartition) -> dict[TopicPartition, int]:
+    """The tokens of partitions that are assigned now."""
+    for tp in tps:
+        owned.gain(Start(tp=tp, topic_id="T", position=0, committed=0), member="m", reads=True)
+    return owned.tokens(tps)
 
 
-def test_commit_names_what_is_still_owned():
-    """Without any change all of the batch is committed."""
-    owned = Ownership()
-    batch = finished(owned)
-    assert commitable(batch, owned, member_then="m", member_now="m") == tuple(batch)
-
-
-@pytest.mark.parametrize("back", [False, True], ids=["gone", "gone and back"])
-def test_late_commit_is_dropped_where_the_partition_went(back: bool):
+@pytest.mark.parametrize(
+    ("lost", "back", "member", "expected"),
+    [
+        pytest.param([], [], "m", {P0, P1}, id="still owned"),
+        pytest.param([P0], [], "m", {P1}, id="gone"),
+        pytest.param([P0], [P0], "m", {P1}, id="gone and back"),
+        pytest.param([], [P0], "m", {P1}, id="assigned again"),
+        pytest.param([], [], "m2", set(), id="another member id"),
+    ],
+)
+def test_what_a_late_commit_may_name(
+    lost: list[TopicPartition], back: list[TopicPartition], member: str, expected: set[object]
+):
     """A token does not come back with the partition: somebody else may have been at it [2]."""
-    owned = Ownership()
-    batch = finished(owned)
-    owned.lose([P0])
-    if back:
-        owned.gain(P0)
-    named = commitable(batch, owned, member_then="m", member_now="m")
-    assert [each.tp for each in named] == [P1]
-
-
-def test_another_member_id_voids_all():
-    """The member was dropped and joined anew: nothing of the old life is committed [2]."""
-    owned = Ownership()
-    batch = finished(owned)
-    assert commitable(batch, owned, member_then="m1", member_now="m2") == ()
+    owned = Partitions()
+    batch = gained(owned, P0, P1)
+    owned.lose(lost)
+    gained(owned, *back)
+    assert owned.commitable(batch, member_then="m", member_now=member) == expected
 
 
 def test_a_token_is_never_given_again():
     """What came back is another assignment: a batch of the one before may not be committed [2]."""
-    owned = Ownership()
-    tokens = [owned.gain(P0), owned.gain(P0), owned.gain(P0)]
+    owned = Partitions()
+    tokens = [gained(owned, P0)[P0] for _ in range(3)]
     owned.lose([P0])
-    assert not owned.holds(P0, tokens[-1])
-    tokens.append(owned.gain(P0))
+    assert not owned.held({P0: tokens[-1]})
+    tokens.append(gained(owned, P0)[P0])
     assert len(set(tokens)) == 4
-    assert [owned.holds(P0, token) for token in tokens] == [False, False, False, True]
+    assert [bool(owned.held({P0: each})) for each in tokens] == [False, False, False, True]

@@ -4,19 +4,14 @@ Four times as many partitions cost four times as much, not sixteen times.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from fleet.clock import ManualClock
 from fleet.model import TopicPartition
-from fleet.model.batch_context import BatchRange
-from fleet.worker.batch.batches import InlineBatch
 from fleet.worker.member.losses import Losses
-from fleet.worker.member.pipeline import SuspectRanges
 from fleet.worker.offsets.assigning import DescribedTopic
-from fleet.worker.offsets.commit_metadata import Begun
 from tests.support.batch_parts import worker_context
 from tests.support.calls import calls_of
 from tests.worker.flow import Broker, Process
@@ -75,9 +70,9 @@ def test_partitions_leave_a_prepared_batch_in_one_go(
         losses = losses_of(worker)
         worker.read()
         worker.flow._prepare()
-        tokens = worker.flow.owned.tokens
+        before = dict(worker.flow.owned.all)
         calls = calls_of(work, worker, losses)
-        again = {tp for tp, token in worker.flow.owned.tokens.items() if token != tokens[tp]}
+        again = {tp for tp, each in worker.flow.owned.all.items() if each is not before[tp]}
         positions = worker.reading.positions()
         assert len(again) >= partitions - 8
         assert all(positions[tp] == 0 for tp in again)
@@ -87,45 +82,3 @@ def test_partitions_leave_a_prepared_batch_in_one_go(
     few, many = cost(100), cost(400)
     assert many < 5 * few
     capsys.readouterr()
-
-
-def test_what_was_noted_of_ranges_is_found_by_partition():
-    """After a takeover from a worker that was killed there is a note for each."""
-
-    def cost(partitions: int) -> int:
-        pieces = SuspectRanges(revision="r1")
-        ranges = tuple(
-            BatchRange(topic="t", topic_id="T", partition=each, start=0, end=9)
-            for each in range(partitions)
-        )
-        begun = {
-            each.tp: Begun(start=0, next=9, tries=1, revision="r1", until=None) for each in ranges
-        }
-        pieces.cut(InlineBatch(ranges=ranges, tables={}), begun, print)
-        noted = [TopicPartition(each.topic, each.partition) for each in ranges]
-        assert all(pieces.of(each).tries == 1 for each in ranges)
-
-        def settle() -> None:
-            for tp in noted[::2]:
-                pieces.passed(tp, 9)
-            for tp in noted[1::2]:
-                pieces.forget(tp)
-
-        calls = calls_of(settle)
-        assert all(pieces.of(each).tries == 0 for each in ranges)
-        return calls
-
-    few, many = cost(100), cost(400)
-    assert many < 5 * few
-
-
-def test_a_note_stays_until_its_range_is_passed():
-    """Of two ranges of one partition, as pieces are, the first goes before the second."""
-    pieces = SuspectRanges(revision="r1")
-    (whole,) = (BatchRange(topic="t", topic_id="T", partition=0, start=0, end=64),)
-    begun = Begun(start=0, next=64, tries=3, revision="r1", until=None)
-    pieces.cut(InlineBatch(ranges=(whole,), tables={}), {whole.tp: begun}, print)
-    parts = [replace(whole, start=at, end=at + 2) for at in range(0, 64, 2)]
-    assert all(pieces.of(each).until == 64 for each in parts)
-    pieces.passed(whole.tp, 4)
-    assert [pieces.of(each).until for each in parts[:3]] == [None, None, 64]

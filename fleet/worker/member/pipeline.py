@@ -28,15 +28,8 @@ from fleet.worker.batch.executor import BatchDone, BatchRunner, Damage, Why
 from fleet.worker.events import Events
 from fleet.worker.member.member_state import BackingOff, MemberState
 from fleet.worker.member.protocols import RETRIED, VOID, Fenced, is_fenced
-from fleet.worker.offsets.assigning import Start, StartPositions
-from fleet.worker.offsets.commit_metadata import (
-    Begun,
-    Finished,
-    Ownership,
-    commitable,
-    encode_plan,
-    parse_group_metadata,
-)
+from fleet.worker.offsets.assigning import Partitions, Start
+from fleet.worker.offsets.commit_metadata import PlannedRange, encode_plan, parse_group_metadata
 
 # Ranges that were begun again and again without an end: records that kill their process.
 #
@@ -55,150 +48,35 @@ TOGETHER: Final = 3
 ALONE: Final = 2
 PIECES: Final = 32
 
-_Key = tuple[int, int]
-"""First offset, next after the last."""
+
+def pieces(start: int, end: int, planned: PlannedRange | None) -> tuple[PlannedRange, ...]:
+    """How [start, end) is to be begun: as a whole, unless `planned` says that it ends processes."""
+    if planned is None or planned.start != start or not start < planned.end <= end:
+        return (PlannedRange(start=start, end=end),)
+    if planned.until is None and planned.tries < TOGETHER:
+        tries = planned.tries if planned.end == end else 0
+        return (PlannedRange(start=start, end=end, tries=tries),)
+    until = max(end, planned.until or 0)
+    first = PlannedRange(start=start, end=planned.end, until=until)
+    rest = _cut(planned.end, end, until)
+    if planned.end - start == 1:
+        return (replace(first, tries=0 if planned.until is None else planned.tries), *rest)
+    if planned.until is not None and planned.tries == 0:  # its worker lived: not this part's doing
+        return (first, *rest)
+    return _cut(start, planned.end, until) + rest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuspectRange:
-    """What is begun next of one partition. `until`: how far its partition is run in pieces."""
-
-    start: int
-    end: int
-    tries: int = 0
-    """How often it was begun before, without an end."""
-    until: int | None = None
-
-    def as_begun(self, revision: str) -> Begun:
-        """What its commit would have told, had it not been begun."""
-        return Begun(
-            start=self.start,
-            next=self.end,
-            tries=self.tries,
-            revision=revision,
-            until=self.until,
-        )
-
-    @property
-    def planned(self) -> tuple[int, int, int | None]:
-        """What the commit before it says: its end, how often it will have been begun, `until`."""
-        return self.end, self.tries + 1, self.until
-
-    @property
-    def condemned(self) -> bool:
-        """A single offset that ended its process each time that it was alone."""
-        return self.until is not None and self.end - self.start == 1 and self.tries >= ALONE
-
-
-def pieces(start: int, end: int, begun: Begun | None) -> tuple[SuspectRange, ...]:
-    """How [start, end) is to be begun: as a whole, unless `begun` says that it ends processes."""
-    if begun is None or begun.start != start or not start < begun.next <= end:
-        return (SuspectRange(start=start, end=end),)
-    if begun.until is None and begun.tries < TOGETHER:
-        return (SuspectRange(start=start, end=end, tries=begun.tries if begun.next == end else 0),)
-    until = max(end, begun.until or 0)
-    if begun.next - start == 1:
-        tries = 0 if begun.until is None else begun.tries
-        first: tuple[SuspectRange, ...] = (
-            SuspectRange(start=start, end=begun.next, tries=tries, until=until),
-        )
-    elif begun.until is not None and begun.tries == 0:  # its worker lived: not this part's doing
-        first = (SuspectRange(start=start, end=begun.next, until=until),)
-    else:
-        first = _cut(start, begun.next, until)
-    return first + _cut(begun.next, end, until)
-
-
-def _cut(start: int, end: int, until: int) -> tuple[SuspectRange, ...]:
+def _cut(start: int, end: int, until: int) -> tuple[PlannedRange, ...]:
     size = max(1, -(-(end - start) // PIECES))
     return tuple(
-        SuspectRange(start=at, end=min(at + size, end), until=until)
+        PlannedRange(start=at, end=min(at + size, end), until=until)
         for at in range(start, end, size)
     )
 
 
-class SuspectRanges:
-    """What one membership begins of its closed batches, and in which order."""
-
-    def __init__(self, *, revision: str) -> None:
-        self._revision = revision
-        self._waiting: deque[Prepared] = deque()
-        """What is run before anything else is read into a batch."""
-        self._noted: dict[TopicPartition, dict[_Key, SuspectRange]] = {}
-        """Of ranges that were begun before, or are run in pieces."""
-
-    def take(self) -> Prepared | None:
-        """The next one, where some wait."""
-        return self._waiting.popleft() if self._waiting else None
-
-    def cut(
-        self,
-        closed: Prepared,
-        begun: Mapping[TopicPartition, Begun | None],
-        say: Callable[[TopicPartition, Begun, str], None],
-    ) -> Prepared:
-        """What is to be begun first of a closed batch; the rest waits.
-
-        What is run as a whole goes together, first; pieces go alone, one partition after the
-        other. begun: what the commits told of the partitions' positions. say: told of those that
-        were begun more than once.
-        """
-        cuts = {each.tp: self._cut(each, begun.get(each.tp), say) for each in closed.ranges}
-        whole = [tp for tp, cut in cuts.items() if len(cut) == 1 and cut[0].until is None]
-        if len(whole) == len(cuts):
-            return closed
-        if whole:
-            self._waiting.append(closed.only(whole))
-        in_pieces = [(tp, cut) for tp, cut in cuts.items() if tp not in whole]
-        # Suspects last: who lives through the others and ends with them is a witness.
-        for tp, cut in sorted(in_pieces, key=lambda each: each[1][0].tries):
-            self._waiting.extend(closed.part(tp, piece.start, piece.end) for piece in cut)
-        return self._waiting.popleft()
-
-    def of(self, each: BatchRange) -> SuspectRange:
-        """What is known of a range that was cut here."""
-        whole = SuspectRange(start=each.start, end=each.end)
-        return self._noted.get(each.tp, {}).get((each.start, each.end), whole)
-
-    def weighed(self, ranges: Iterable[BatchRange]) -> list[tuple[TopicPartition, SuspectRange]]:
-        """Of these, what was begun before or alone; as if it had not been begun now."""
-        return [
-            (each.tp, replace(piece, tries=-1))
-            for each in ranges
-            if (piece := self.of(each)).tries > 0 or piece.until is not None
-        ]
-
-    def drop(self, tps: frozenset[TopicPartition]) -> None:
-        """Forget what waits of partitions."""
-        left = (without(each, tps) for each in self._waiting)
-        self._waiting = deque(each for each in left if each is not None)
-
-    def forget(self, tp: TopicPartition) -> None:
-        """It begins anew, by what its commit tells: what was noted of it is of another life."""
-        self._noted.pop(tp, None)
-
-    def passed(self, tp: TopicPartition, position: int) -> None:
-        """Nothing before `position` is begun again."""
-        noted = self._noted.pop(tp, {})
-        left = {key: piece for key, piece in noted.items() if key[1] > position}
-        if left:
-            self._noted[tp] = left
-
-    def _cut(
-        self,
-        each: BatchRange,
-        begun: Begun | None,
-        say: Callable[[TopicPartition, Begun, str], None],
-    ) -> tuple[SuspectRange, ...]:
-        if begun is not None and (begun.revision != self._revision or begun.start != each.start):
-            begun = None  # other code, or further on
-        made = pieces(each.start, each.end, begun)
-        weighed = {(p.start, p.end): p for p in made if p.tries or p.until is not None}
-        if weighed:
-            self._noted.setdefault(each.tp, {}).update(weighed)
-        if begun is not None and begun.tries > 1:
-            say(each.tp, begun, told(each.tp, begun, len(made)))
-        return made
+def is_condemned(piece: PlannedRange) -> bool:
+    """Whether it is a single offset that ended its process each time that it was alone."""
+    return piece.until is not None and piece.end - piece.start == 1 and piece.tries >= ALONE
 
 
 def without(batch: Prepared, gone: frozenset[TopicPartition]) -> Prepared | None:
@@ -209,27 +87,8 @@ def without(batch: Prepared, gone: frozenset[TopicPartition]) -> Prepared | None
     return batch.only(kept) if kept else None
 
 
-def told(tp: TopicPartition, begun: Begun, parts: int) -> str:
-    """A sentence for people: what is repeated, and how."""
-    how = f"it is run in {parts} parts" if begun.until or begun.tries >= TOGETHER else "again"
-    return (
-        f"{tp}: offsets {begun.start} to {begun.next - 1} were begun {begun.tries} times, and each "
-        f"time their worker ended without a word: {how}"
-    )
-
-
-def condemned(piece: SuspectRange) -> str:
-    """Why a single offset is not begun once more."""
-    return (
-        f"its batch ended the worker's process each time that it was begun, {TOGETHER} times with "
-        f"others and {piece.tries} times alone (killed, out of memory, or crashed)"
-    )
-
-
-# Synchronous commits of the consumer thread, and what the coordinator made of them [1, 2].
-
-
 _UNKNOWN_TOPIC: Final = 3
+_RETRY_PAUSE: Final = 0.1
 
 
 class Committed(StrEnum):
@@ -241,7 +100,7 @@ class Committed(StrEnum):
 
 
 class Committer:
-    """Of one consumer; used on its thread."""
+    """Synchronous commits of one consumer, on its thread [1]."""
 
     def __init__(self, consumer: Any, *, state: MemberState, clock: Clock, events: Events) -> None:
         self._consumer = consumer
@@ -285,21 +144,12 @@ class Committer:
             return Committed.RETRY
         raise FleetError(f"the coordinator refuses the commit: {error.str()} ({error.code()})")
 
-    def member(self) -> str | None:
-        """The member id as librdkafka knows it; None where it is unknown."""
-        known = self._group_metadata()
-        return known[1] if known else None
-
-    def generation(self) -> int | None:
-        """The member's generation as librdkafka knows it; None where it is unknown."""
-        known = self._group_metadata()
-        return known[0] if known else None
-
-    def _group_metadata(self) -> tuple[int, str, str] | None:
-        try:
-            return parse_group_metadata(self._consumer.consumer_group_metadata())
-        except (KafkaException, RuntimeError):
-            return None
+    def member(self) -> tuple[int | None, str | None]:
+        """The member's generation and id as librdkafka knows them; None where it does not."""
+        with contextlib.suppress(KafkaException, RuntimeError):
+            if known := parse_group_metadata(self._consumer.consumer_group_metadata()):
+                return known[:2]
+        return None, None
 
 
 def _too_large(entries: list[KafkaPartition]) -> FleetError:
@@ -311,29 +161,9 @@ def _too_large(entries: list[KafkaPartition]) -> FleetError:
     )
 
 
-def entry_of(
-    start: Start, offset: int, piece: SuspectRange | None, revision: str
-) -> KafkaPartition:
-    """What a commit of `offset` says of a partition; piece: what is planned to begin there."""
-    end, tries, until = (None, 1, None) if piece is None else piece.planned
-    plan = encode_plan(
-        end,
-        revision,
-        start.known_id,
-        cluster=start.cluster,
-        parts=start.parts,
-        tries=tries,
-        until=until,
-    )
-    return KafkaPartition(start.tp.topic, start.tp.partition, offset, metadata=plan)
-
-
-# The batch in hand: what Spark runs or ran, and under which membership it was dispatched.
-
-
 @dataclass(slots=True, kw_only=True)
 class DispatchedBatch:
-    """From its dispatch until its commit."""
+    """What Spark runs or ran, from its dispatch until its commit."""
 
     batch: Prepared
     tokens: Mapping[TopicPartition, int]
@@ -345,32 +175,29 @@ class DispatchedBatch:
     cut: bool = False
     """Whether it was interrupted for having outlasted a drain or a revocation."""
 
-    def finished(self) -> tuple[Finished, ...]:
-        """What of it is written: all of a partition, or what lies before what stops it."""
+    def written(self) -> dict[TopicPartition, int]:
+        """Up to where each partition is: to its end, or to what stops it."""
         done = self.done
         if done is None or done.void or done.ill:
-            return ()
+            return {}
         ends = {each.tp: each.end for each in self.batch.ranges} | done.stops
-        return tuple(
-            Finished(tp=each.tp, token=self.tokens[each.tp], end=ends[each.tp])
-            for each in self.batch.ranges
-            if ends[each.tp] > each.start
-        )
+        return {each.tp: ends[each.tp] for each in self.batch.ranges if ends[each.tp] > each.start}
 
-    def records(self, finished: Iterable[Finished]) -> int:
-        """How many records that is."""
+    def records(self, written: Mapping[TopicPartition, int]) -> int:
+        """How many records lie before these ends."""
         ranges = {each.tp: each for each in self.batch.ranges}
         whole, parts = [], 0
-        for each in finished:
-            its = ranges[each.tp]
-            if each.end == its.end:
-                whole.append(each.tp)
+        for tp, end in written.items():
+            if end == ranges[tp].end:
+                whole.append(tp)
             else:
-                parts += self.batch.part(each.tp, its.start, each.end).records
+                parts += self.batch.part(tp, ranges[tp].start, end).records
         return self.batch.only(whole).records + parts
 
 
-_RETRY_PAUSE: Final = 0.1
+def _afresh(start: Start) -> Start:
+    """To be read again as if its planned range had never been begun."""
+    return start if start.planned is None else replace(start, planned=start.planned.afresh)
 
 
 class Pipeline:
@@ -406,18 +233,20 @@ class Pipeline:
         self.on_damage: Callable[[TopicPartition, Damage], None] = lambda *_: None
         self._clock = clock
         self._events = events
-        self.owned = Ownership()
+        self.owned = Partitions()
         self.quarantined: set[TopicPartition] = set()
         self.stopped: set[TopicPartition] = set()
         """Partitions that librdkafka fetches no more (it gave up after an error): assign again."""
         self.gone: set[TopicPartition] = set()
         """Partitions whose topic was deleted under us; not read until it is made again."""
-        self._starts: dict[TopicPartition, Start] = {}
-        self._chosen = StartPositions()
+        self._next_try = 0.0
+        """Monotonic time before which no chosen position is committed."""
         self._in_hand: DispatchedBatch | None = None
         self._prepared: Prepared | None = None
-        self._pieces = SuspectRanges(revision=revision)
+        self._waiting: deque[Prepared] = deque()
+        """Parts of a closed batch that are run before anything else is read into one."""
         self._planned = False
+        """Whether the prepared batch's ends are committed."""
 
     # --- what is going on ------------------------------------------------------------------
 
@@ -434,7 +263,7 @@ class Pipeline:
     @property
     def unsettled(self) -> frozenset[TopicPartition]:
         """Partitions that begin where nobody has committed: not read before that is done [42]."""
-        return self._chosen.waiting(self.quarantined)
+        return self.owned.waiting(self.quarantined)
 
     def touches(self, tps: Iterable[TopicPartition]) -> bool:
         """Whether the batch in hand has records of these partitions."""
@@ -447,14 +276,10 @@ class Pipeline:
 
         Where the start was chosen just now, reading waits for `commit_chosen`.
         """
-        token = self.owned.gain(start.tp)
-        self._pieces.forget(start.tp)
-        self._starts[start.tp] = start if reads else replace(start, begun=None)
+        begins = start if reads else _afresh(start)
+        self.owned.gain(begins, member=self._member, reads=reads)
         (self.gone.add if start.gone else self.gone.discard)(start.tp)
-        self._chosen.drop([start.tp])
-        if start.chosen:
-            self._chosen.add(start, token=token, member=self._commits.member(), reads=reads)
-        elif reads and not start.gone:
+        if reads and not start.gone and not start.chosen:
             self._begin_reading(start)
 
     def _begin_reading(self, start: Start) -> None:
@@ -468,23 +293,22 @@ class Pipeline:
         self._reading.drop(gone)
         if self._prepared is not None:
             self._prepared = without(self._prepared, gone)
-        self._pieces.drop(gone)
+        left = (without(each, gone) for each in self._waiting)
+        self._waiting = deque(each for each in left if each is not None)
 
     def lose(self, tps: Iterable[TopicPartition]) -> None:
         """Not ours any more."""
         gone = frozenset(tps)
         self.drop(gone)
         self.owned.lose(gone)
-        self._chosen.drop(gone)
         self.quarantined -= gone
         self.stopped -= gone
         self.gone -= gone
-        self._starts = {tp: start for tp, start in self._starts.items() if tp not in gone}
 
     def rewind(self, tps: Iterable[TopicPartition]) -> None:
         """Read owned partitions again from what is committed, with a new token."""
-        reads = self._starts.keys() - self.quarantined - self.gone
-        again = [self._starts[tp] for tp in tps if tp in reads]
+        reads = self.owned.all.keys() - self.quarantined - self.gone
+        again = [self.owned.all[tp].start for tp in tps if tp in reads]
         self.drop(start.tp for start in again)
         for start in again:
             self.start_partition(start, reads=True)
@@ -508,7 +332,11 @@ class Pipeline:
 
     def start_of(self, tp: TopicPartition) -> Start | None:
         """What an owned partition's reading begins with now: moved on by every commit."""
-        return self._starts.get(tp)
+        return self.owned.start_of(tp)
+
+    @property
+    def _member(self) -> str | None:
+        return self._commits.member()[1]
 
     # --- the steps -------------------------------------------------------------------------
 
@@ -528,17 +356,52 @@ class Pipeline:
             self._dispatch()
 
     def _prepare(self) -> None:
-        self._planned, self._prepared = False, self._pieces.take()
         now = self._clock.monotonic()
-        if self._prepared is None and (closed := self._reading.close(now, busy=self.running)):
-            begun = {tp: start.begun for tp, start in self._starts.items()}
-            self._prepared = self._pieces.cut(closed, begun, self._say_begun)
+        if not self._waiting and (closed := self._reading.close(now, busy=self.running)):
+            self._waiting.extend(self._in_order(closed))
+        self._planned, self._prepared = False, self._waiting.popleft() if self._waiting else None
 
-    def _say_begun(self, tp: TopicPartition, begun: Begun, sentence: str) -> None:
+    def _in_order(self, closed: Prepared) -> list[Prepared]:
+        """What is begun of a closed batch: whole ranges together, then pieces, each alone."""
+        cuts = {each.tp: self._cut(each) for each in closed.ranges}
+        in_pieces = {tp: cut for tp, cut in cuts.items() if cut[0].until is not None}
+        if not in_pieces:
+            return [closed]
+        whole = [tp for tp in cuts if tp not in in_pieces]
+        # Suspects last: who lives through the others and ends with them is a witness.
+        suspects = sorted(in_pieces.items(), key=lambda each: each[1][0].tries)
+        alone = [closed.part(tp, piece.start, piece.end) for tp, cut in suspects for piece in cut]
+        return [closed.only(whole), *alone] if whole else alone
+
+    def _cut(self, each: BatchRange) -> tuple[PlannedRange, ...]:
+        """How a range is begun, by what the commit before it told; and note what weighs of it."""
+        owned = self.owned.all[each.tp]
+        planned = owned.start.planned
+        if planned is not None and planned.revision != self._revision:
+            planned = None  # other code
+        made = pieces(each.start, each.end, planned)
+        owned.pieces |= {(p.start, p.end): p for p in made if p.tries or p.until is not None}
+        if planned is not None and planned.start == each.start and planned.tries > 1:
+            self._say_begun(each.tp, planned, len(made))
+        return made
+
+    def _say_begun(self, tp: TopicPartition, planned: PlannedRange, parts: int) -> None:
+        careful = planned.until is not None or planned.tries >= TOGETHER
+        how = f"it is run in {parts} parts" if careful else "again"
+        sentence = (
+            f"{tp}: offsets {planned.start} to {planned.end - 1} were begun {planned.tries} times, "
+            f"and each time their worker ended without a word: {how}"
+        )
         self._events.log(sentence)
-        self._events.emit("begun_again", partition=str(tp), tries=begun.tries)
+        self._events.emit("begun_again", partition=str(tp), tries=planned.tries)
         if not self.quarantined:
             self._state.error = sentence
+
+    def _piece(self, each: BatchRange) -> PlannedRange:
+        """What is known of a range that was closed."""
+        whole = PlannedRange(start=each.start, end=each.end)
+        owned = self.owned.all.get(each.tp)
+        return whole if owned is None else owned.pieces.get((each.start, each.end), whole)
 
     def settle(self) -> bool:
         """Commit the finished batch if one is due; False where it has to be tried again."""
@@ -549,10 +412,9 @@ class Pipeline:
         if now < hand.next_try:
             return False
         done = hand.done
-        finished = hand.finished()
-        allowed = commitable(
-            finished, self.owned, member_then=hand.member, member_now=self._commits.member()
-        )
+        written = hand.written()
+        may = self.owned.commitable(hand.tokens, member_then=hand.member, member_now=self._member)
+        allowed = {tp: end for tp, end in written.items() if tp in may}
         outcome = self._write_planned(allowed) if allowed else Committed.VOID
         if outcome is Committed.RETRY:
             hand.since = hand.since or now
@@ -563,41 +425,40 @@ class Pipeline:
         self._in_hand = None
         if done.void:
             self._spare(hand)
-        ours = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
+        ours = self.owned.held(hand.tokens)
         if outcome is Committed.DONE:
-            allowed = tuple(each for each in allowed if each.tp not in self.gone)
+            allowed = {tp: end for tp, end in allowed.items() if tp not in self.gone}
             if allowed:
                 self._note_commit(hand, allowed)
-            again = ours - {each.tp for each in allowed} - self.quarantined - self.gone
+            again = ours - allowed.keys() - self.quarantined - self.gone
         elif done.ill:
-            again = set(self._starts)  # all are cut anew together: there may be a witness
+            again = set(self.owned.all)  # all are cut anew together: there may be a witness
         else:
-            if done.void or finished:
+            if done.void or written:
                 self._events.log(f"batch of {done.batch.records} records is void: not committed")
                 self._events.emit("void", ranges=[each.id for each in done.batch.ranges])
             again = ours - self.quarantined  # who lifts it wants it to be tried as if never begun
-        self._rewind_onto_ranges(done, again)
+        self._rewind_onto_ranges(hand, again)
         return True
 
-    def _rewind_onto_ranges(self, done: BatchDone, again: Iterable[TopicPartition]) -> None:
+    def _rewind_onto_ranges(self, hand: DispatchedBatch, again: set[TopicPartition]) -> None:
         """Partitions still ours whose records were not committed are cut the same way again."""
-        pieces_of = {each.tp: self._pieces.of(each) for each in done.batch.ranges}
-        for tp in again:
-            start, piece = self._starts.get(tp), pieces_of.get(tp)
-            if start is not None and piece is not None:
-                upto = None if done.ill else max(piece.end, piece.until or 0)
-                kept = None if done.ill else piece.as_begun(self._revision)
-                self._starts[tp] = replace(start.moved(start.position, upto), begun=kept)
+        ill = hand.done is not None and hand.done.ill
+        ours = self.owned.held(hand.tokens) & again
+        for each in hand.batch.ranges:
+            if each.tp in ours:
+                planned = replace(self._piece(each), revision=self._revision)
+                owned = self.owned.all[each.tp]
+                owned.start = owned.start.moved(owned.start.position, None if ill else planned)
         self.rewind(again)
 
     def _dispatch(self) -> None:
         batch, self._prepared = self._prepared, None
         assert batch is not None
-        tokens = self.owned.tokens
         hand = DispatchedBatch(
             batch=batch,
-            tokens={each.tp: tokens[each.tp] for each in batch.ranges},
-            member=self._commits.member(),
+            tokens=self.owned.tokens(each.tp for each in batch.ranges),
+            member=self._member,
         )
         self._in_hand = hand
         self._events.emit("batch", ranges=[each.id for each in batch.ranges], records=batch.records)
@@ -605,9 +466,14 @@ class Pipeline:
         def arrives(done: BatchDone) -> None:
             self._post(lambda: self._arrived(hand, done))
 
-        piece = self._pieces.of(batch.ranges[0])
-        if piece.condemned:
-            self._runner.condemn(batch, condemned(piece), arrives)
+        piece = self._piece(batch.ranges[0])
+        if is_condemned(piece):
+            why = (
+                "its batch ended the worker's process each time that it was begun, "
+                f"{TOGETHER} times with others and {piece.tries} times alone (killed, out of "
+                "memory, or crashed)"
+            )
+            self._runner.condemn(batch, why, arrives)
         else:
             self._runner.submit(batch, arrives)
 
@@ -629,11 +495,12 @@ class Pipeline:
             state.failing_since = None
             self._reading.took(done.batch, done.seconds)
             state.failed = bool(done.failed)
-        if done.failed and self._pieces.of(done.batch.ranges[0]).condemned:
+        if done.failed and is_condemned(self._piece(done.batch.ranges[0])):
             self._spare(hand)  # nor shall its next owner count what was counted for the mark
         state.dead_letters += done.letters
+        ours = self.owned.held(hand.tokens)
         for tp, at in done.stops.items():
-            if self.owned.holds(tp, hand.tokens[tp]):
+            if tp in ours:
                 if tp in done.failed:
                     self.quarantine(tp, at, done.failed[tp], done.attempts)
                 else:
@@ -661,19 +528,24 @@ class Pipeline:
 
     def _spare(self, hand: DispatchedBatch) -> None:
         """Take back that its ranges were begun, where that begins to weigh."""
-        ours = [e for e in hand.batch.ranges if self.owned.holds(e.tp, hand.tokens[e.tp])]
-        weighed = self._pieces.weighed(ours)
-        if not weighed or (hand.member is not None and self._commits.member() != hand.member):
+        if hand.member is not None and self._member != hand.member:
             return
+        ours = self.owned.held(hand.tokens)
+        begun = [(e.tp, self._piece(e)) for e in hand.batch.ranges if e.tp in ours]
+        weighed = [
+            self._entry(tp, piece.start, replace(piece, tries=-1))
+            for tp, piece in begun
+            if piece.tries > 0 or piece.until is not None
+        ]
         with contextlib.suppress(FleetError):  # it is tried once, and for the next owner
-            self._write([self._entry(tp, piece.start, piece) for tp, piece in weighed])
+            self._write(weighed)
 
     def quarantine(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
         """Stop one partition, durably; the others go on [9]."""
         self.drop([tp])
         self.quarantined.add(tp)
-        if start := self._starts.get(tp):  # who lifts it wants it tried as if for the first time
-            self._starts[tp] = replace(start, begun=None)
+        if owned := self.owned.all.get(tp):  # who lifts it wants it tried as if for the first time
+            owned.start = _afresh(owned.start)
         self._state.error = f"{tp} is quarantined at offset {offset}: {error}"
         self._events.log(self._state.error)
         self._events.emit("quarantined", partition=str(tp), offset=offset, error=error)
@@ -685,16 +557,16 @@ class Pipeline:
         """Make sure that the prepared batch's ends stand in its partitions' metadata [4]."""
         if self._planned:
             return True
-        outcome = self._write_planned(())
+        outcome = self._write_planned({})
         if outcome is Committed.VOID and self._prepared is not None:
             self.rewind([each.tp for each in self._prepared.ranges])
         return outcome is Committed.DONE and self._prepared is not None
 
-    def _write_planned(self, finished: Iterable[Finished]) -> Committed:
-        """Offsets with plans: the finished ends, and unchanged ones of the prepared batch."""
-        plans = {r.tp: self._pieces.of(r) for r in self._prepared.ranges} if self._prepared else {}
-        offsets = {tp: self._starts[tp].position for tp in plans if tp in self._starts}
-        offsets.update({each.tp: each.end for each in finished})
+    def _write_planned(self, written: Mapping[TopicPartition, int]) -> Committed:
+        """Offsets with plans: what is written, and unchanged ones of the prepared batch."""
+        plans = {r.tp: self._piece(r) for r in self._prepared.ranges} if self._prepared else {}
+        owned = self.owned.all
+        offsets = {tp: owned[tp].start.position for tp in plans if tp in owned} | dict(written)
         outcome = self._write(
             [self._entry(tp, offset, plans.get(tp)) for tp, offset in sorted(offsets.items())]
         )
@@ -709,22 +581,24 @@ class Pipeline:
         """
         waiting = self.unsettled
         now = self._clock.monotonic()
-        if not waiting or now < self._chosen.next_try:
+        if not waiting or now < self._next_try:
             return
-        due = self._chosen.due(waiting, self.owned, self._commits.member())
-        outcome = self._write([self._entry(each.tp, each.end, None) for each in due])
+        due = self.owned.due(waiting, self._member)
+        outcome = self._write([self._entry(tp, at, None) for tp, at in due.items()])
         if outcome is not Committed.DONE:  # for as long as they are ours; void ones are lost soon
-            self._chosen.next_try = now + _RETRY_PAUSE
+            self._next_try = now + _RETRY_PAUSE
             return
-        kept = [each for each in due if each.tp not in self.gone]
-        for each in kept:
-            self._starts[each.tp] = start = self._starts[each.tp].moved(each.end)
-            if self._chosen.committed(each.tp):
-                self._begin_reading(start)
+        kept = {tp: at for tp, at in due.items() if tp not in self.gone}
+        self.owned.settle(kept)
+        for tp, at in kept.items():
+            owned = self.owned.all[tp]
+            owned.start = owned.start.moved(at)
+            if owned.reads:
+                self._begin_reading(owned.start)
                 if assigned:
-                    self.seek(start)
+                    self.seek(owned.start)
         if kept:
-            self._events.emit("began", offsets={str(each.tp): each.end for each in kept})
+            self._events.emit("began", offsets={str(tp): at for tp, at in kept.items()})
 
     def _commit_gaps(self) -> None:
         """Positions that moved over markers alone: no batch, but their lag shall read 0.
@@ -736,11 +610,22 @@ class Pipeline:
             return
         entries = [self._entry(tp, end, None) for tp, (_, end) in sorted(gaps.items())]
         for tp, (_, end) in gaps.items():
-            self._starts[tp] = self._starts[tp].moved(end)
+            self.owned.all[tp].start = self.owned.all[tp].start.moved(end)
         self._write(entries)  # where it fails, the partition's next commit is past it anyway
 
-    def _entry(self, tp: TopicPartition, offset: int, piece: SuspectRange | None) -> KafkaPartition:
-        return entry_of(self._starts[tp], offset, piece, self._revision)
+    def _entry(self, tp: TopicPartition, offset: int, piece: PlannedRange | None) -> KafkaPartition:
+        """What a commit of `offset` says of a partition; piece: what is planned to begin there."""
+        start = self.owned.all[tp].start
+        plan = encode_plan(
+            None if piece is None else piece.end,
+            self._revision,
+            start.known_id,
+            cluster=start.cluster,
+            parts=start.parts,
+            tries=1 if piece is None else piece.tries + 1,
+            until=None if piece is None else piece.until,
+        )
+        return KafkaPartition(tp.topic, tp.partition, offset, metadata=plan)
 
     def _write(self, entries: list[KafkaPartition]) -> Committed:
         outcome, deleted = self._commits.write(entries)
@@ -750,27 +635,28 @@ class Pipeline:
 
     def _forsake(self, tps: frozenset[TopicPartition]) -> None:
         """Their topic was deleted: nothing of it is read or committed until it is made again."""
-        self.gone |= tps & self._starts.keys()
-        self._chosen.drop(tps)
+        self.gone |= tps & self.owned.all.keys()
+        self.owned.settle(tps)
         self.drop(tps)
         for topic in sorted({tp.topic for tp in tps}):
             self._events.log(f"topic {topic} was deleted: what was read of it is not committed")
             self._events.emit("topic_deleted", topic=topic)
 
-    def _note_commit(self, hand: DispatchedBatch, allowed: tuple[Finished, ...]) -> None:
+    def _note_commit(self, hand: DispatchedBatch, written: Mapping[TopicPartition, int]) -> None:
         state = self._state
-        for each in allowed:
-            self._starts[each.tp] = self._starts[each.tp].moved(each.end)
-            self._pieces.passed(each.tp, each.end)
+        for tp, end in written.items():
+            owned = self.owned.all[tp]
+            owned.start = owned.start.moved(end)
+            owned.pieces = {key: piece for key, piece in owned.pieces.items() if key[1] > end}
         state.batches += 1
         state.unclean &= hand.cut  # one batch at a time: what was cut before it runs no more
-        state.records += hand.records(allowed)
-        offsets = {str(each.tp): each.end for each in allowed}
-        self._events.emit("committed", offsets=offsets, generation=self._commits.generation())
+        state.records += hand.records(written)
+        offsets = {str(tp): end for tp, end in written.items()}
+        self._events.emit("committed", offsets=offsets, generation=self.generation())
 
     def generation(self) -> int | None:
         """The member's generation as librdkafka knows it; None where it is unknown."""
-        return self._commits.generation()
+        return self._commits.member()[0]
 
     def cut_short(self, what: str) -> None:
         """Cancel the batch in hand, once: it has had the time that `what` gives it."""

@@ -15,7 +15,7 @@ assignment; five seconds where a leader is away.
 import contextlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -33,11 +33,7 @@ from fleet.model import TopicPartition
 from fleet.worker.batch.ranges import listed_offset
 from fleet.worker.events import Events
 from fleet.worker.offsets.commit_metadata import (
-    Begun,
-    Finished,
-    Ownership,
-    commitable,
-    decode_begun,
+    PlannedRange,
     decode_cluster,
     decode_parts,
     decode_plan,
@@ -127,16 +123,6 @@ def _as_told(topic_id: str) -> str:
     return urlsafe_b64encode(bytes.fromhex(topic_id)).decode().rstrip("=")
 
 
-# Positions that nobody committed yet: they are committed before a record is read from them [42].
-#
-# Problem: where reading begins without a commit (`latest`, `earliest`, a topic made again, a
-# partition added, a loss that is skipped) is decided at an assignment, and forgotten with it: the
-# next owner decides anew, and with `latest` skips whatever came in between. Choice: such a
-# position waits here, its partition paused, until its commit went through; one that is answered
-# `retriable` (the group is rebalancing) is tried again for as long as the partition is ours. Cost:
-# one commit per assignment that has such a partition; none where all of them are committed.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """One partition's beginning.
@@ -153,15 +139,14 @@ class Start:
     tp: TopicPartition
     topic_id: str
     position: int
-    committed: int | None
-    replay_to: int | None
+    committed: int | None = None
+    planned: PlannedRange | None = None
+    """What its predecessor was to begin there, or began; repeated exactly [4]."""
     lost: tuple[int, int] | None = None
     gone: bool = False
     silent: str | None = None
     anew: bool = False
     former: int | None = None
-    begun: Begun | None = None
-    """How often the planned range was begun without an end."""
     cluster: str | None = None
     parts: int | None = None
     expired: int | None = None
@@ -172,20 +157,21 @@ class Start:
         """Whether nobody committed this position: it has to be before it is read from [42]."""
         return not self.gone and self.committed != self.position
 
-    def moved(self, position: int, replay_to: int | None = None) -> "Start":
+    @property
+    def replay_to(self) -> int | None:
+        """Where its first batch ends; None: anywhere."""
+        return None if self.planned is None else self.planned.reach
+
+    def moved(self, position: int, planned: PlannedRange | None = None) -> "Start":
         """As it is once `position` is committed."""
-        return replace(
-            self,
+        return Start(
+            tp=self.tp,
+            topic_id=self.topic_id,
             position=position,
             committed=position,
-            replay_to=replay_to,
-            lost=None,
-            gone=False,
-            silent=None,
-            anew=False,
-            former=None,
-            begun=None,
-            expired=None,
+            planned=planned,
+            cluster=self.cluster,
+            parts=self.parts,
         )
 
     @property
@@ -196,71 +182,105 @@ class Start:
 
 def absent(tp: TopicPartition, *, silent: str | None = None) -> Start:
     """A partition that was assigned, but is not there by now, or has no leader (`silent`)."""
-    return Start(
-        tp=tp,
-        topic_id=tp.topic,
-        position=0,
-        committed=None,
-        replay_to=None,
-        gone=True,
-        silent=silent,
-    )
+    return Start(tp=tp, topic_id=tp.topic, position=0, gone=True, silent=silent)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
-    position: Finished
+# What a member owns, and what of it a commit may name.
+#
+# Problem: Kafka accepts a late commit for a partition that somebody else owns by now, because it
+# checks member and generation, not ownership [2]. And where reading begins without a commit
+# (`latest`, a topic made again, a loss that is skipped) is decided at an assignment and forgotten
+# with it: the next owner decides anew, and skips whatever came in between [42]. Choice: every
+# assignment of a partition makes a record with a token of its own; a commit names only partitions
+# whose token still holds. A chosen position waits, its partition paused, until its commit went
+# through; one that is answered `retriable` is tried again for as long as the partition is ours.
+# Cost: one commit per assignment that has such a partition.
+
+
+@dataclass(slots=True, kw_only=True)
+class Partition:
+    """One partition from its assignment, or a rewind, to the next one or its loss."""
+
+    start: Start
+    """What its reading begins with now: moved on by every commit."""
+    token: int
+    """Never given again."""
     member: str | None
+    """The member's id when it began."""
     reads: bool
-    lost: bool
+    """Whether it is read once its position is committed."""
+    pieces: dict[tuple[int, int], PlannedRange] = field(default_factory=dict)
+    """By (start, end): its closed ranges that were begun before, or are run in pieces."""
 
 
-class StartPositions:
-    """At most one position per partition; pure."""
+class Partitions:
+    """Those of one membership; pure."""
 
     def __init__(self) -> None:
-        self._waiting: dict[TopicPartition, _Waiting] = {}
-        self.next_try = 0.0
-        """Monotonic time before which no commit is tried."""
+        self.all: dict[TopicPartition, Partition] = {}
+        self._chosen: set[TopicPartition] = set()
+        """Those that begin where nobody has committed."""
+        self._last = 0
 
-    def add(self, start: Start, *, token: int, member: str | None, reads: bool) -> None:
-        """A position to be committed under this token and member; reads: and then to be read."""
-        self._waiting[start.tp] = _Waiting(
-            position=Finished(tp=start.tp, token=token, end=start.position),
-            member=member,
-            reads=reads,
-            lost=start.lost is not None,
-        )
+    def gain(self, start: Start, *, member: str | None, reads: bool) -> None:
+        """A new record, with a new token: what was begun under the former one is void."""
+        self._last += 1
+        (self._chosen.add if start.chosen else self._chosen.discard)(start.tp)
+        self.all[start.tp] = Partition(start=start, token=self._last, member=member, reads=reads)
 
-    def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """Not ours any more, begun otherwise, or gone."""
+    def lose(self, tps: Iterable[TopicPartition]) -> None:
+        """Revoked or lost."""
         for tp in tps:
-            self._waiting.pop(tp, None)
+            self.all.pop(tp, None)
+            self._chosen.discard(tp)
 
-    def waiting(self, stopped: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Partitions whose commit is due.
+    def start_of(self, tp: TopicPartition) -> Start | None:
+        """What an owned partition's reading begins with now."""
+        return self.all[tp].start if tp in self.all else None
+
+    def tokens(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of owned partitions."""
+        return {tp: self.all[tp].token for tp in tps}
+
+    def held(self, tokens: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """Those that have been ours without a break since these tokens were given."""
+        owned = self.all
+        return {tp for tp, token in tokens.items() if tp in owned and owned[tp].token == token}
+
+    def commitable(
+        self,
+        tokens: Mapping[TopicPartition, int],
+        *,
+        member_then: str | None,
+        member_now: str | None,
+    ) -> set[TopicPartition]:
+        """What of a batch may be committed: nothing where the member id has changed [2].
+
+        The generation may have grown: a cooperative rebalance leaves kept partitions ours.
+        """
+        if member_then is not None and member_now != member_then:
+            return set()
+        return self.held(tokens)
+
+    def waiting(self, stopped: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Partitions of which a chosen position is to be committed.
 
         One that is `stopped` with a loss keeps its old commit, which names the loss to the next
         owner too, until somebody lifts the quarantine [7].
         """
-        held = frozenset(stopped)
-        return frozenset(tp for tp, w in self._waiting.items() if not (w.lost and tp in held))
+        lost = (tp for tp in self._chosen if tp in stopped and self.all[tp].start.lost is not None)
+        return frozenset(self._chosen.difference(lost))
 
     def due(
-        self, tps: Iterable[TopicPartition], owned: Ownership, member_now: str | None
-    ) -> tuple[Finished, ...]:
-        """Which of the waiting may be committed [2]."""
-        found = (self._waiting[tp] for tp in sorted(tps))
-        return tuple(
-            each
-            for w in found
-            for each in commitable([w.position], owned, member_then=w.member, member_now=member_now)
-        )
+        self, waiting: Collection[TopicPartition], member_now: str | None
+    ) -> dict[TopicPartition, int]:
+        """Which of the waiting positions may be committed [2]."""
+        found = ((tp, self.all[tp]) for tp in sorted(waiting))
+        return {tp: p.start.position for tp, p in found if p.member in {None, member_now}}
 
-    def committed(self, tp: TopicPartition) -> bool:
-        """It waits no more; whether it is to be read now."""
-        waiting = self._waiting.pop(tp, None)
-        return waiting is not None and waiting.reads
+    def settle(self, tps: Iterable[TopicPartition]) -> None:
+        """Their positions wait no more."""
+        self._chosen.difference_update(tps)
 
 
 # Notices topics that were deleted and made again under the same name while we read them.
@@ -361,7 +381,6 @@ def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | N
     return cluster
 
 
-"""The same of a question that others wait for."""
 _PAUSE: Final = 0.25
 _ABSENT_AFTER: Final = 5.0
 """Seconds after which a topic without metadata is taken for deleted, and a leader for away."""
@@ -532,8 +551,6 @@ class Assigner:
             tp=tp,
             topic_id=self._ids.get(tp.topic, tp.topic),
             position=first[tp],
-            committed=None,
-            replay_to=None,
             anew=True,
             former=former.position if former is not None else None,
             cluster=self.cluster,
@@ -570,7 +587,7 @@ class Assigner:
         """A beginning at the log's start, where the committed offset lies beyond its end."""
         first = self.first(start.tp)
         lost = (start.position, first)
-        return replace(start, position=first, replay_to=None, lost=lost, begun=None)
+        return replace(start, position=first, planned=None, lost=lost)
 
     def _start(
         self,
@@ -588,8 +605,6 @@ class Assigner:
             tp=tp,
             topic_id=self._ids.get(tp.topic, tp.topic),
             position=first,
-            committed=None,
-            replay_to=None,
             cluster=self.cluster,
         )
         if stored.offset < 0:
@@ -607,10 +622,9 @@ class Assigner:
             position=max(stored.offset, first),
             committed=stored.offset,
             # An end that was planned elsewhere may lie anywhere here.
-            replay_to=decode_plan(stored.metadata) if ours and not lost else None,
+            planned=decode_plan(stored.metadata, stored.offset) if ours and not lost else None,
             parts=decode_parts(stored.metadata) if ours else None,
             lost=lost,
-            begun=decode_begun(stored.metadata, stored.offset) if ours and not lost else None,
         )
 
     def _resumed(self, start: Start, last: Any, latest: int) -> Start:

@@ -1,35 +1,42 @@
-"""What a commit carries and may name: planned ends, group metadata, tokens of ownership.
+"""What a commit carries: the range that is planned next, and whose offsets these are.
 
-Problem: Kafka accepts a late commit for a partition that somebody else owns by now, because it
-checks member and generation, not ownership [2]; and a successor should repeat exactly the
-batch in hand, not another cut of it [4]. Choice: every assignment of a partition gives it a
-token; a commit names only partitions whose token still holds. Its metadata is a small JSON
-string with the next planned end and the topic's id, since a topic made again under its name is
-another one; the cluster's id stands beside it, since tools copy offsets with their metadata from
-one cluster to another, where every topic has another id. Readers leave out keys that they do not
-know, and believe what is not told. Cost: about 110 bytes per commit record.
+Problem: a successor should repeat exactly the batch in hand, not another cut of it [4]. Choice: a
+commit's metadata is a small JSON string with the next planned end and the topic's id, since a
+topic made again under its name is another one; the cluster's id stands beside it, since tools copy
+offsets with their metadata from one cluster to another, where every topic has another id. Readers
+leave out keys that they do not know, and believe what is not told. Cost: about 110 bytes per
+commit record.
 """
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-from fleet.model import TopicPartition
 
 _HEAD = b"CGMDv2:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """A range [start, next) as its last owner left it: begun `tries` times, without an end."""
+class PlannedRange:
+    """Offsets [start, end) of one partition that are begun together, as its commit tells."""
 
     start: int
-    next: int
-    tries: int
-    revision: str
+    end: int
+    tries: int = 0
+    """How often it was begun before, without an end."""
     until: int | None = None
-    """How far its partition was run in pieces; None: it was run as a whole."""
+    """How far its partition is run in pieces; None: it is run as a whole."""
+    revision: str = ""
+    """Whose tries these are."""
+
+    @property
+    def reach(self) -> int:
+        """How far a successor repeats its partition, in the same pieces or as a whole."""
+        return self.end if self.until is None else max(self.end, self.until)
+
+    @property
+    def afresh(self) -> "PlannedRange":
+        """To be repeated as a whole, as if it had never been begun."""
+        return PlannedRange(start=self.start, end=self.reach)
 
 
 def encode_plan(
@@ -66,24 +73,18 @@ def encode_plan(
     return json.dumps(plan, separators=(",", ":"))
 
 
-def decode_plan(metadata: str | None) -> int | None:
-    """The planned end of commit metadata; None where there is none (or it is not ours)."""
-    planned, until = _number(_plan(metadata).get("next")), _number(_plan(metadata).get("until"))
-    return planned if planned is None or until is None else max(planned, until)
-
-
-def decode_begun(metadata: str | None, start: int) -> Begun | None:
-    """How often the planned range was begun from `start`; None where none is planned."""
+def decode_plan(metadata: str | None, start: int) -> PlannedRange | None:
+    """What is planned to begin at `start`; None where nothing is, or the metadata is not ours."""
     plan = _plan(metadata)
     planned, tries = _number(plan.get("next")), _number(plan.get("tries"))
     if planned is None:
         return None
-    return Begun(
+    return PlannedRange(
         start=start,
-        next=planned,
+        end=planned,
         tries=1 if tries is None else tries,
-        revision=str(plan.get("rev", "")),
         until=_number(plan.get("until")),
+        revision=str(plan.get("rev", "")),
     )
 
 
@@ -133,56 +134,3 @@ def parse_group_metadata(raw: bytes | None) -> tuple[int, str, str] | None:
     if len(parts) < 2:
         return None
     return generation, parts[1].decode("utf-8", "replace"), parts[0].decode("utf-8", "replace")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """One partition of a batch that Spark has written."""
-
-    tp: TopicPartition
-    token: int
-    end: int
-
-
-class Ownership:
-    """Tokens of the partitions that are ours now; every assignment gives new ones."""
-
-    def __init__(self) -> None:
-        self._tokens: dict[TopicPartition, int] = {}
-        self._last = 0
-
-    def gain(self, tp: TopicPartition) -> int:
-        """A new token for a newly assigned partition."""
-        self._last += 1
-        self._tokens[tp] = self._last
-        return self._last
-
-    def lose(self, tps: Iterable[TopicPartition]) -> None:
-        """Revoked or lost: what was started under the old token may not be committed."""
-        for tp in tps:
-            self._tokens.pop(tp, None)
-
-    def holds(self, tp: TopicPartition, token: int) -> bool:
-        """Whether the partition has been ours without a break since `token` was given."""
-        return self._tokens.get(tp) == token
-
-    @property
-    def tokens(self) -> Mapping[TopicPartition, int]:
-        """All of ours."""
-        return dict(self._tokens)
-
-
-def commitable(
-    finished: Iterable[Finished],
-    owned: Ownership,
-    *,
-    member_then: str | None,
-    member_now: str | None,
-) -> tuple[Finished, ...]:
-    """What of a finished batch may be committed: nothing where the member id has changed [2].
-
-    The generation may have grown: a cooperative rebalance leaves kept partitions ours.
-    """
-    if member_then is not None and member_now != member_then:
-        return ()
-    return tuple(each for each in finished if owned.holds(each.tp, each.token))
