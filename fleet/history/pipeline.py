@@ -38,8 +38,7 @@ from fleet.history.tables import (
     decoded,
     row_of,
 )
-from fleet.kafka_source.bounds import LogBounds
-from fleet.kafka_source.pieces import OffsetRange
+from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.lag.gap import is_early, usual_gap
 from fleet.lag.snapshot import Logs
 from fleet.log.record_columns import LED

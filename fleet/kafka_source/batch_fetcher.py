@@ -11,7 +11,7 @@ Source: KIP-74 (limits: the first batch comes whole whatever its size), KIP-98, 
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from fleet.kafka_source.bounds import ListedOffset, Where, leaders_of, list_offsets
@@ -57,7 +57,10 @@ class BatchFetcher(Closing):
         wait: float = 0.05,
         most: int = 16 << 20,
         most_of_one: int = 1 << 20,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        """check: called before each fetch, to raise where nobody wants it any more."""
+        self._check = check
         self._net = Connections(options, client_id=client_id)
         self._committed, self._wait = committed, wait
         self._most, self._most_of_one = most, most_of_one
@@ -80,6 +83,7 @@ class BatchFetcher(Closing):
         Of a partition that is on its way only what belongs to its position now is given. Errors
         that pass by themselves are not given, see `problem`.
         """
+        self._check()
         deadline = time.monotonic() + timeout
         self.send(positions)
         while True:

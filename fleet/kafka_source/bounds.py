@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, RangeUnread, code_named
+from fleet.kafka_source.pieces import LogBounds
 
 # ListOffsets: where logs begin and end, and where a time lies in them; all leaders at once.
 #
@@ -103,14 +104,6 @@ class Bounds(NamedTuple):
     """Offsets that can be read: from `first` to before `end`."""
 
     first: int
-    end: int
-
-
-class LogBounds(NamedTuple):
-    """A partition's whole log: transactions that begin at `stable` or later may be open."""
-
-    first: int
-    stable: int
     end: int
 
 

@@ -27,6 +27,15 @@ class OffsetRange(NamedTuple):
     """True: only records in transactions; False: only others; None: both."""
 
 
+class LogBounds(NamedTuple):
+    """A partition's log as its leader tells: first offset, readable end, end of the log."""
+
+    first: int
+    stable: int
+    """Up to here the isolation level lets us read: transactions from here on may be open."""
+    end: int
+
+
 class Piece(NamedTuple):
     """Records of one partition, in their order, and the leader epoch in which each was written."""
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
 from fleet.kafka_source.bounds import EARLIEST, LATEST, Where
-from fleet.kafka_source.columns import batch_of_pieces, to_stderr
+from fleet.kafka_source.columns import Tell, batch_of_pieces, table_of_pieces, to_stderr
 from fleet.kafka_source.failures import (
     DENIED,
     RangeDamaged,
@@ -62,6 +62,24 @@ def reading(login: Mapping[str, str], *, isolation: str) -> BatchFetcher:
                 f"machine of the Spark cluster (pip install {' '.join(_NEEDED.values())})"
             )
     return BatchFetcher(login, client_id="fleet-ranges", committed=isolation == "read_committed")
+
+
+def tables_of(
+    login: Mapping[str, str],
+    ranges: Sequence[OffsetRange],
+    *,
+    isolation: str,
+    tell: Tell,
+    check: Callable[[], None],
+) -> Iterator[Any]:
+    """The records of the ranges as tables with SCHEMA's columns, read by the worker itself.
+
+    login: librdkafka's options. Raises what `read_ranges` does, and what `check` does.
+    """
+    committed = isolation == "read_committed"
+    fetching = BatchFetcher(login, client_id="fleet-ranges", committed=committed, check=check)
+    make = partial(table_of_pieces, tell=tell)
+    return read_ranges(fetching, ranges, read_timeout=READ_TIMEOUT, make=make)
 
 
 class _Part(NamedTuple):

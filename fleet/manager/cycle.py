@@ -43,9 +43,10 @@ from fleet.decide.storms.assessment import Storm, assess, reach
 from fleet.decide.storms.storm_watch import budget_of, excuses_of
 from fleet.decide.world import GroupWorld, Vetoes
 from fleet.errors import ConfigError, Damaged, FleetError, Refused, SchemaTooNew, Unreachable
-from fleet.kafka_source.bounds import LogBounds, log_bounds
+from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.broker_settings import AskedSessions, broker_limits
 from fleet.kafka_source.failures import RangeUnread
+from fleet.kafka_source.pieces import LogBounds
 from fleet.lag.end_history import EndHistory, EndStore
 from fleet.lag.lag_columns import Longs
 from fleet.lag.snapshot import Logs, Snapshot

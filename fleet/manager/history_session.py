@@ -16,10 +16,9 @@ from fleet.history.digest import digested
 from fleet.history.pipeline import Recorder
 from fleet.history.polled import Poller
 from fleet.history.tables import TablePlace, Writer
-from fleet.kafka_source.bounds import LogBounds
 from fleet.kafka_source.failures import told_by
 from fleet.kafka_source.login import references
-from fleet.kafka_source.pieces import OffsetRange
+from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.kafka_source.source import cores_of
 from fleet.lag.snapshot import Logs
 from fleet.log.records import Unreadable

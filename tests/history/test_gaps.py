@@ -11,8 +11,7 @@ from fleet.clock import ManualClock
 from fleet.history.digest import RETURNED, Task
 from fleet.history.pipeline import Recorder
 from fleet.history.source import _gone
-from fleet.kafka_source.bounds import LogBounds
-from fleet.kafka_source.pieces import OffsetRange
+from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.lag.snapshot import Logs
 from fleet.log.record_columns import COLUMNS, columns
 from tests.history.records_made import group_metadata

@@ -7,9 +7,9 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.kafka_source.pieces import OffsetRange
+from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.model import TopicPartition
-from fleet.worker.batch.ranges import PartitionBounds, PartitionEnds
+from fleet.worker.batch.ranges import PartitionEnds
 from tests.conftest import RunningBroker
 from tests.support.waiting import until
 from tests.worker.conftest import group
@@ -47,10 +47,10 @@ class Topic:
         for future in asked.values():
             future.result(120)
 
-    def look(self, isolation: str) -> PartitionBounds:
+    def look(self, isolation: str) -> LogBounds:
         """What Fleet's own question is answered with."""
         ends = PartitionEnds(admin=self.admin, isolation=isolation, say=print)
-        found: dict[TopicPartition, PartitionBounds] = {}
+        found: dict[TopicPartition, LogBounds] = {}
 
         def answered() -> bool:
             if not ends.pending:

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from fleet.kafka_source.columns import batch_of, to_stderr
 from fleet.kafka_source.source import frame_of_ranges
+from fleet.kafka_source.tasks import tables_of
 from fleet.worker.batch.columnar import Gathering, frame_of_files, why_not
-from fleet.worker.batch.reading_ahead import tables_of
 from fleet.worker.batch.spark_link import frame_of
 from tests.ranges.conftest import Topic
 from tests.ranges.test_reading import SMALL, rows, size

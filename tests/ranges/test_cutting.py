@@ -11,11 +11,11 @@ from pyspark import cloudpickle
 from fleet.config.spec import ClusterSpec
 from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread, told_by
 from fleet.kafka_source.login import references, resolved
-from fleet.kafka_source.pieces import OffsetRange, shares
+from fleet.kafka_source.pieces import LogBounds, OffsetRange, shares
 from fleet.kafka_source.source import FleetKafka, by_value
 from fleet.model import TopicPartition
 from fleet.worker.batch.adaptive_reader import ranges_pay
-from fleet.worker.batch.ranges import NamedBatch, PartitionBounds, Ranges, fair
+from fleet.worker.batch.ranges import NamedBatch, Ranges, fair
 
 P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
 
@@ -26,7 +26,7 @@ def ranges(**waiting: int) -> Ranges:
     for name, size in waiting.items():
         tp = TopicPartition("orders", int(name[1:]))
         made.add_partition(tp, topic_id="T", start=0, replay_to=None)
-        made.learn({tp: PartitionBounds(0, size, size)})
+        made.learn({tp: LogBounds(0, size, size)})
     return made
 
 
@@ -68,7 +68,7 @@ def test_a_leader_that_tells_nothing_holds_up_nobody():
     assert made.asked
     assert not made.known
     assert ids(made, 100) == ["T-0-0-5"]
-    made.learn({P1: PartitionBounds(0, 9, 9)})
+    made.learn({P1: LogBounds(0, 9, 9)})
     assert ids(made, 100) == ["T-1-7-9"]
 
 
@@ -80,7 +80,7 @@ def test_a_replay_without_a_leader_comes_later_and_alone():
     assert not made.replay_due
     assert ids(made, 3) == ["T-0-0-3"]
     assert made.replaying
-    made.learn({P1: PartitionBounds(0, 90, 90)})
+    made.learn({P1: LogBounds(0, 90, 90)})
     assert ids(made, 5) == ["T-1-10-20"]
 
 
@@ -96,7 +96,7 @@ def test_a_replay_is_named_exactly_and_alone():
     made = ranges(p0=500)
     made.add_partition(P1, topic_id="T", start=10, replay_to=20)
     assert ids(made, 5) == [], "its log may be shorter than the plan: looked at first"
-    made.learn({P1: PartitionBounds(0, 90, 90)})
+    made.learn({P1: LogBounds(0, 90, 90)})
     assert ids(made, 5) == ["T-1-10-20"], "no limit cuts it short"
     assert not made.replaying
     assert ids(made, 600) == ["T-0-0-500", "T-1-20-90"]
@@ -114,33 +114,33 @@ def test_a_plan_beyond_the_log_ends_with_it(high: int, expected: list[str]):
     """After an unclean election there is no more to repeat than there is."""
     made = Ranges()
     made.add_partition(P0, topic_id="T", start=10, replay_to=20)
-    made.learn({P0: PartitionBounds(0, high, high)})
+    made.learn({P0: LogBounds(0, high, high)})
     assert ids(made, 100) == expected
 
 
 @pytest.mark.parametrize(
     ("look", "outside"),
     [
-        pytest.param(PartitionBounds(0, 100, 100), False, id="inside"),
-        pytest.param(PartitionBounds(51, 100, 100), True, id="start is gone"),
-        pytest.param(PartitionBounds(0, 49, 49), True, id="log ends before"),
-        pytest.param(PartitionBounds(0, 40, 60), False, id="an open transaction is before it"),
+        pytest.param(LogBounds(0, 100, 100), False, id="inside"),
+        pytest.param(LogBounds(51, 100, 100), True, id="start is gone"),
+        pytest.param(LogBounds(0, 49, 49), True, id="log ends before"),
+        pytest.param(LogBounds(0, 40, 60), False, id="an open transaction is before it"),
     ],
 )
-def test_outside_of_the_log(look: PartitionBounds, outside: bool):
+def test_outside_of_the_log(look: LogBounds, outside: bool):
     """A position that the log does not hold is told, and not named until it is decided [7]."""
     made = Ranges()
     made.add_partition(P0, topic_id="T", start=50, replay_to=None)
     assert made.learn({P0: look}) == (((P0, 50),) if outside else ())
     assert made.known is not outside
-    assert bool(made.cut(1000)) is (not outside and look.end > 50)
+    assert bool(made.cut(1000)) is (not outside and look.stable > 50)
 
 
 def test_dropped_partition_leaves_nothing():
     """What goes takes its position along; an answer that comes late is for nobody."""
     made = ranges(p0=5, p1=3)
     made.drop([P0])
-    made.learn({P0: PartitionBounds(0, 9, 9)})
+    made.learn({P0: LogBounds(0, 9, 9)})
     assert ids(made, 100) == ["T-1-0-3"]
 
 

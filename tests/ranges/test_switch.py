@@ -13,8 +13,7 @@ from fleet.clock import SystemClock
 from fleet.config.spec import BatchSpec
 from fleet.model import TopicPartition
 from fleet.worker.batch.adaptive_reader import UNREADABLE, AdaptiveReader
-from fleet.worker.batch.batch_reader import Prepared
-from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.batches import InlineReading, Prepared
 from fleet.worker.batch.ranges import NamedBatch, PartitionEnds
 from tests.support.memory_kafka import Message
 

@@ -15,7 +15,7 @@ from deltalake.schema import PrimitiveType
 from fleet import model
 from fleet.sinks import write_delta
 from fleet.testing import make_batch
-from fleet.worker.batch.batch_reader import Prepared
+from fleet.worker.batch.batches import Prepared
 from fleet.worker.batch.poison_search import DeadLetters, PoisonRecord
 from tests.conftest import RunningBroker
 from tests.support.batch_parts import events_of

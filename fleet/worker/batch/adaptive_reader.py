@@ -1,4 +1,4 @@
-"""The ways of reading behind one seam, and which of them is taken [8].
+"""The ways of reading, and which of them is taken [8]; on the thread that owns the Consumer [1].
 
 Problem: a small batch is quickest inline (0.1-0.25 s; ranges need 0.6 s), a backlog by ranges
 (three times the records per second, and on a cluster every executor reads). Choice: what waits
@@ -25,8 +25,7 @@ from fleet.clock import Clock
 from fleet.config.spec import BatchSpec
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
-from fleet.worker.batch.batch_reader import Prepared
-from fleet.worker.batch.batches import BatchBound, InlineBatch, InlineReading
+from fleet.worker.batch.batches import BatchBound, InlineBatch, InlineReading, Prepared
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.ranges import NamedBatch, PartitionEnds, Ranges
 
@@ -57,7 +56,7 @@ def ranges_pay(waiting: int, *, inline: int, slow_job: bool, now: bool) -> bool:
 
 
 class AdaptiveReader:
-    """A Reading that is inline or by ranges; see the module."""
+    """Collects what the assigned partitions hold, and closes batches; see the module."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class AdaptiveReader:
 
     @property
     def way(self) -> str:
-        """See BatchReader."""
+        """How records are read now: inline, ranges or columnar."""
         if not self._named:
             return "inline"
         return "columnar" if self._by_column else "ranges"
@@ -113,7 +112,11 @@ class AdaptiveReader:
     def add_partition(
         self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
     ) -> None:
-        """See Reading.begin. A planned range too large for memory is read as it was planned."""
+        """A partition is assigned (or unquarantined); records come from `start` on.
+
+        Where `replay_to` > start, the first batch of the partition ends exactly there [4]; one too
+        large for memory is read by ranges.
+        """
         known = topic_id != tp.topic  # the name stands in for an id that nobody tells
         if known and self._first_ids.setdefault(tp.topic, topic_id) != topic_id:
             self._made_again.add(tp.topic)
@@ -128,13 +131,13 @@ class AdaptiveReader:
             self._asking_until = 0.0  # a predecessor's batch waits for nothing more
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """See Reading.drop."""
+        """Forget partitions and whatever was read of them."""
         gone = tuple(tps)
         self._ranges.drop(gone)
         self._inline.drop(gone)
 
     def take(self, consumer: Any, *, timeout: float) -> tuple[Any, ...]:
-        """See Reading.take."""
+        """Poll once; errors other than EOF as (KafkaError, TopicPartition | None, offset)."""
         if self._named:
             return self._take_named(consumer, timeout)
         errors = self._inline.take(consumer, timeout=timeout)
@@ -158,11 +161,15 @@ class AdaptiveReader:
         return errors
 
     def to_pause(self) -> frozenset[TopicPartition]:
-        """See Reading.to_pause."""
+        """Partitions that shall not be fetched now: full, or waiting for a replay to end."""
         return self._ranges.tps if self._named else self._inline.to_pause()
 
     def close(self, now: float, *, busy: bool = False) -> Prepared | None:
-        """See Reading.close."""
+        """A batch, if one is due at monotonic `now`; its partitions go on behind it.
+
+        busy: Spark runs another one. Only a full batch (or a replay, or what is gathered meanwhile)
+        is closed then: into any other goes along what arrives until it can run.
+        """
         if not self._named:
             return self._inline.close(now, busy=busy)
         if self._columnar is not None and self._columnar.asked and now < self._asking_until:
@@ -207,25 +214,32 @@ class AdaptiveReader:
         return min(limit, self._batch.inline) if self._by_column else limit
 
     def rest(self, now: float) -> None:
-        """See Reading.rest."""
+        """What trickles in waits `max_wait` from monotonic `now` on, as after a batch."""
         self._inline.rest(now)
 
     def hurry(self) -> bool:
-        """See Reading.hurry."""
+        """Let the next `close` wait for nothing, where a batch of what trickled in takes no longer
+        than twice `max_wait`; whether it does.
+        """
         return not self._named and self._inline.hurry()
 
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
-        """See Reading.gaps. A range over markers alone is a batch without records."""
+        """Read partitions whose position moved over no record: (start, position); now past it.
+
+        By ranges such a one is a batch without records.
+        """
         return {} if self._named else self._inline.gaps()
 
     def seen_all_ends(self) -> bool:
-        """See Reading.seen_all_ends."""
+        """Whether every partition was once read to its end; True where there is none."""
         if self._named:
             return self._ranges.known and not self._ranges.waiting
         return self._inline.seen_all_ends()
 
     def silent(self) -> Mapping[TopicPartition, int]:
-        """See BatchReader. What is named by ranges is not fetched."""
+        """Partitions of topics made again since they were begun first, that are to be fetched now
+        and of which nothing has come since, not even that they have no records; their positions.
+        """
         silent = {} if self._named else self._unheard()
         paused = self._inline.to_pause() if silent else frozenset()
         return {tp: position for tp, position in silent.items() if tp not in paused}
@@ -244,7 +258,7 @@ class AdaptiveReader:
         return {tp: at for tp, at in positions.items() if tp not in unheard}
 
     def took(self, batch: Prepared, seconds: float) -> None:
-        """See Reading.took: each way has its own bound."""
+        """A batch that it closed ran so long: each way adapts its own bound to the target."""
         records = batch.records
         if isinstance(batch, InlineBatch):
             self._inline.took(batch, seconds)

@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from confluent_kafka import KafkaError
@@ -20,7 +20,6 @@ from confluent_kafka import KafkaError
 from fleet.kafka_source.columns import Tell, batch_of, no_rows, to_stderr
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
-from fleet.worker.batch.batch_reader import Prepared
 
 # How many records the next batch may have, by what the ones before took.
 #
@@ -111,6 +110,44 @@ of up to max_wait and one more batch, and costs its group's others what it takes
 QUICK: Final = 0.25
 """Seconds: as one partition go no more records than are done within them. Where each row takes long
 (a function of the user's asks a server for it), several tasks are worth their price."""
+
+
+class Prepared(Protocol):
+    """A closed batch: its ranges, and the records as a DataFrame when asked."""
+
+    @property
+    def ranges(self) -> tuple[BatchRange, ...]:
+        """One range per partition, each with start < end."""
+        ...
+
+    @property
+    def records(self) -> int:
+        """Number of records (an estimate where a reading does not know)."""
+        ...
+
+    def gathered(self, seconds: float) -> bool:
+        """Whether `frame` has nothing to wait for; waits at most so long for that."""
+        ...
+
+    def frame(self, spark: Any) -> Any:
+        """The records as a DataFrame with the columns of Spark's Kafka source."""
+        ...
+
+    def only(self, tps: Iterable[TopicPartition]) -> "Prepared":
+        """The same batch with just these partitions."""
+        ...
+
+    def part(self, tp: TopicPartition, start: int, end: int) -> "Prepared":
+        """Just the records of [start, end) of one partition; that range lies within its own."""
+        ...
+
+    def holds_records(self, spark: Any) -> bool:
+        """Whether there is a record in it at all: offsets may be markers, or compacted away."""
+        ...
+
+    def rows(self, spark: Any) -> pa.Table:
+        """The records themselves; asked only of a part of very few."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +260,7 @@ class Buffer:
     def add_partition(
         self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
     ) -> None:
-        """See Reading.begin."""
+        """See AdaptiveReader.add_partition."""
         self.drop([tp])
         planned = replay_to if replay_to is not None and replay_to > start else None
         self._parts[tp] = _InlinePart(
@@ -231,7 +268,7 @@ class Buffer:
         )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """See Reading.drop."""
+        """See AdaptiveReader.drop."""
         for tp in tps:
             part = self._parts.pop(tp, None)
             if part is not None:
@@ -284,7 +321,7 @@ class Buffer:
         return max(1, min(self.limit - self._count, by_bytes, 10_000))
 
     def to_pause(self) -> frozenset[TopicPartition]:
-        """See Reading.to_pause."""
+        """See AdaptiveReader.to_pause."""
         replaying = self._replaying()
         if replaying:
             waiting = {tp for tp, part in replaying.items() if not _complete(part)}
@@ -292,7 +329,7 @@ class Buffer:
         return frozenset(self._parts) if self.full else frozenset()
 
     def close(self, now: float, *, busy: bool = False) -> InlineBatch | None:
-        """See Reading.close."""
+        """See AdaptiveReader.close."""
         replaying = self._replaying()
         if replaying:
             if not all(_complete(part) for part in replaying.values()):
@@ -320,11 +357,11 @@ class Buffer:
         return self._count >= STREAM * self.max_wait or now - self._last_at >= self.max_wait
 
     def rest(self, now: float) -> None:
-        """See Reading.rest: the last batch has ended, or others go first."""
+        """See AdaptiveReader.rest: the last batch has ended, or others go first."""
         self._last_at = now
 
     def hurry(self) -> bool:
-        """See Reading.hurry. What the last batch took is what one with as many records takes."""
+        """See AdaptiveReader.hurry: one with as many records takes what the last one took."""
         seconds, records = self._last_took
         quick = seconds * max(1.0, self._count / max(1, records)) <= LAST * self.max_wait
         if hurried := self._count > 0 and not self.full and quick:
@@ -332,7 +369,7 @@ class Buffer:
         return hurried
 
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
-        """See Reading.gaps."""
+        """See AdaptiveReader.gaps."""
         moved = {}
         for tp, part in self._parts.items():
             waiting = bool(part.messages) or part.replay_to is not None
@@ -342,7 +379,7 @@ class Buffer:
         return moved
 
     def seen_all_ends(self) -> bool:
-        """See Reading.seen_all_ends."""
+        """See AdaptiveReader.seen_all_ends."""
         return all(part.end_seen for part in self._parts.values())
 
     def silent(self) -> Mapping[TopicPartition, int]:
@@ -414,9 +451,7 @@ def _complete(part: _InlinePart) -> bool:
 
 
 class InlineReading(Buffer):
-    """The Reading over a real Consumer."""
-
-    way: Final = "inline"
+    """The same over a real Consumer."""
 
     def __init__(
         self,
@@ -433,7 +468,7 @@ class InlineReading(Buffer):
         self._clock = clock
 
     def take(self, consumer: Any, *, timeout: float) -> tuple[Any, ...]:
-        """See Reading.take."""
+        """See AdaptiveReader.take."""
         messages = consumer.consume(self.room if not self.full else 1, timeout)
         if not messages:
             return ()
@@ -458,7 +493,7 @@ class InlineReading(Buffer):
         records.clear()
 
     def took(self, batch: Prepared, seconds: float) -> None:
-        """See Reading.took."""
+        """See AdaptiveReader.took."""
         self.rest(self._clock.monotonic())
         self._last_took = (seconds, batch.records)
         for bound in (self._bound, self._quick):

@@ -24,7 +24,7 @@ from fleet.kafka_source.failures import TRUNCATED, damage_in, told_by
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext
 from fleet.text import duration
-from fleet.worker.batch.batch_reader import Prepared
+from fleet.worker.batch.batches import Prepared
 from fleet.worker.batch.entrypoint import Entrypoint, JobErrors, call, over_limit
 from fleet.worker.batch.poison_search import (
     DeadLetters,

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from fleet.kafka_source.size_limits import ANY_SIZE, refusal_of, size_of
 from fleet.model import TopicPartition
-from fleet.worker.batch.batch_reader import Prepared
+from fleet.worker.batch.batches import Prepared
 from fleet.worker.batch.entrypoint import RESULT_LIMIT
 from fleet.worker.events import Events
 

@@ -11,14 +11,14 @@ not records: transaction markers and compacted records are in the estimate.
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in __all__
 
-from fleet.kafka_source.pieces import OffsetRange
+from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.worker.events import names
@@ -47,15 +47,6 @@ def listed_or_none(future: Any) -> int | None:
         return listed_offset(future)
     except KafkaException:
         return None
-
-
-class PartitionBounds(NamedTuple):
-    """One partition as its leader answered: first offset, readable end, end of the log."""
-
-    first: int
-    end: int
-    """Up to here the isolation level lets us read (READ_COMMITTED: the last stable offset)."""
-    high: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +107,13 @@ class _RangePart:
     topic_id: str
     position: int
     replay_to: int | None
-    look: PartitionBounds | None = None
+    look: LogBounds | None = None
     missed: bool = False
     """Its leader was asked last, and told nothing."""
 
     @property
     def waiting(self) -> int:
-        return 0 if self.look is None else max(0, self.look.end - self.position)
+        return 0 if self.look is None else max(0, self.look.stable - self.position)
 
 
 class Ranges:
@@ -134,17 +125,17 @@ class Ranges:
     def add_partition(
         self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
     ) -> None:
-        """See Reading.begin."""
+        """See AdaptiveReader.add_partition."""
         planned = replay_to if replay_to is not None and replay_to > start else None
         self._parts[tp] = _RangePart(topic_id=topic_id, position=start, replay_to=planned)
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """See Reading.drop."""
+        """See AdaptiveReader.drop."""
         for tp in tps:
             self._parts.pop(tp, None)
 
     def learn(
-        self, looks: Mapping[TopicPartition, PartitionBounds]
+        self, looks: Mapping[TopicPartition, LogBounds]
     ) -> tuple[tuple[TopicPartition, int], ...]:
         """Take answers in; partitions that stand outside of their log, with their positions."""
         outside = []
@@ -153,10 +144,10 @@ class Ranges:
             if part is None:
                 continue
             part.look, part.missed = look, False
-            if part.replay_to is not None and look.high < part.replay_to:
+            if part.replay_to is not None and look.end < part.replay_to:
                 # The log is shorter than the plan (an unclean election): nothing more to repeat.
-                part.replay_to = look.high if look.high > part.position else None
-            if not look.first <= part.position <= look.high:
+                part.replay_to = look.end if look.end > part.position else None
+            if not look.first <= part.position <= look.end:
                 outside.append((tp, part.position))
                 part.look = None  # not to be named as it stands
         return tuple(outside)
@@ -303,7 +294,7 @@ class PartitionEnds:
         """The answer is not wanted any more."""
         self._asked = ()
 
-    def answer(self) -> dict[TopicPartition, PartitionBounds] | None:
+    def answer(self) -> dict[TopicPartition, LogBounds] | None:
         """What the leaders said, once all have; partitions that failed are left out."""
         if not self._asked or not all(f.done() for asked in self._asked for f in asked.values()):
             return None
@@ -319,7 +310,7 @@ class PartitionEnds:
             for topic in sorted({tp.topic for tp in failed}):
                 self._admin.list_topics(topic, timeout=_METADATA_TIMEOUT)
         # Asked one after the other: a log that grows between two answers is no contradiction.
-        return {tp: PartitionBounds(first[tp], end[tp], max(end[tp], high[tp])) for tp in known}
+        return {tp: LogBounds(first[tp], end[tp], max(end[tp], high[tp])) for tp in known}
 
     def _list(self, wanted: list[KafkaPartition], spec: Any, level: Any) -> dict[Any, Any]:
         found: dict[Any, Any] = self._admin.list_offsets(

@@ -59,7 +59,7 @@ class FetchWatch:
     def stalled(self, silent: Callable[[], Mapping[TopicPartition, int]]) -> str | None:
         """Which partition is not fetched, in a sentence; None where that is not known of any.
 
-        silent: see BatchReader; asked once a second at most.
+        silent: see AdaptiveReader; asked once a second at most.
         """
         now = self._clock.monotonic()
         if now < self._due:

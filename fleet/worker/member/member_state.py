@@ -86,7 +86,7 @@ class MemberState:
     partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
     quarantined: frozenset[TopicPartition] = field(default_factory=frozenset)
     reading: str | None = None
-    """How records are read now: see BatchReader.way."""
+    """How records are read now: see AdaptiveReader.way."""
     batches: int = 0
     records: int = 0
     busy_seconds: float = 0.0

@@ -22,8 +22,8 @@ from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
-from fleet.worker.batch.batch_reader import BatchReader, Prepared
-from fleet.worker.batch.batches import InlineBatch
+from fleet.worker.batch.adaptive_reader import AdaptiveReader
+from fleet.worker.batch.batches import InlineBatch, Prepared
 from fleet.worker.batch.executor import BatchDone, BatchRunner, Damage, Why
 from fleet.worker.events import Events
 from fleet.worker.member.member_state import BackingOff, MemberState
@@ -207,7 +207,7 @@ class Pipeline:
         self,
         *,
         consumer: Any,
-        reading: BatchReader,
+        reading: AdaptiveReader,
         runner: BatchRunner,
         state: MemberState,
         revision: str,

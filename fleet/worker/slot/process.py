@@ -165,7 +165,7 @@ def columnar_of(context: WorkerContext, runner: BatchRunner) -> Columnar:
         events.emit("columnar", on=why is None, why=why)
 
     def gather(named: NamedBatch, check: Callable[[], None]) -> Any:
-        from fleet.worker.batch.reading_ahead import tables_of  # noqa: PLC0415 - loads kafka-python
+        from fleet.kafka_source.tasks import tables_of  # noqa: PLC0415 - loads kafka-python
 
         return tables_of(
             resolved(login, os.environ),
