@@ -7,10 +7,10 @@ from fleet.clock import Clock, SystemClock
 from fleet.config.settings import WorkerSettings
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.worker.batch.entrypoint import Entrypoint
-from fleet.worker.batch.executor import BatchRunner, Identity
+from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.events import Events, WorkerContext
-from tests.support.declared import settings_of
+from tests.support.declared import group_spec, settings_of
 from tests.support.spark_stand_in import Link
 
 SYSTEM = SystemClock()
@@ -30,7 +30,7 @@ def worker_context(
 ) -> WorkerContext:
     """Of a worker's process, with the usual settings if none are said."""
     events = events or events_of(name, clock)
-    settings = settings or settings_of()
+    settings = settings or settings_of(group_spec("g"))
     return WorkerContext(settings=settings, name=name, clock=clock, events=events)
 
 
@@ -45,27 +45,25 @@ def runner_of(
     link: SparkLink,
     process: Callable[[Any, BatchContext], None] = lambda *_: None,
     *,
-    revision: str = "r1",
+    context: WorkerContext | None = None,
     slot: int | None = 0,
-    events: Events | None = None,
+    batch_timeout: float = 60.0,
     **more: Any,
 ) -> BatchRunner:
-    """The batch thread of worker `w`, that calls this."""
+    """The batch thread of a worker, that calls this."""
     usual: dict[str, Any] = {
-        "batch_timeout": 60.0,
         "still_ours": lambda: True,
         "renew": lambda: True,
-        "ending": lambda: False,
-        "clock": SYSTEM,
         "pauses": (0.0, 0.0),
     }
-    return BatchRunner(
+    made = BatchRunner(
+        context or worker_context(),
         link=link,
         entrypoint=Entrypoint(name="job:process", function=process, setup=None),
-        identity=Identity(cluster="main", group="g", worker="w", revision=revision, slot=slot),
-        events=events or events_of(),
         **{**usual, **more},
     )
+    made.slot, made._timeout = slot, batch_timeout
+    return made
 
 
 def context_of(ranges: Sequence[BatchRange] = (), **fields: Any) -> BatchContext:

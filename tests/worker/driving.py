@@ -97,9 +97,9 @@ class Driven:
         self.events_at = folder / "events"
         events = events_of("w1", FLEET_EVENTS=str(self.events_at))
         link = connected(Link(Session))
-        self.runner = runner_of(link, self._process, events=events, pauses=(), letters=letters)
         self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=CLOCK)
         context = worker_context(settings, name="w1", clock=CLOCK, events=events)
+        self.runner = runner_of(link, self._process, context=context, pauses=(), letters=letters)
         marks = QuarantinedPartitions(self.store, context)
         marks.begun = self.begun  # type: ignore[method-assign,assignment]
         self.member = membership.Membership(

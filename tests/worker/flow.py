@@ -18,7 +18,8 @@ from fleet.worker.member.member_state import BackingOff, MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.offsets.assigning import Start
 from fleet.worker.offsets.commit_metadata import decode_plan
-from tests.support.batch_parts import connected, events_of, runner_of
+from tests.support.batch_parts import connected, runner_of, worker_context
+from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import Message
 
 REVISION = "r1"
@@ -72,26 +73,24 @@ class Process:
         self.begun: list[dict[int, tuple[int, int]]] = []
         """Batches: partition → first offset, next after the last."""
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        events = events_of()
 
         def process(df: Any, context: BatchContext) -> None:
             self.begun.append({r.partition: (r.start, r.end) for r in context.ranges})
             entrypoint([(r["partition"], r["offset"]) for r in df.to_pylist()])
 
-        self.runner = runner_of(connected(), process, revision=revision)
+        settings = settings_of(group_spec("g"), revision=revision)
+        context = worker_context(settings, clock=self.clock)
+        self.runner = runner_of(connected(), process, context=worker_context(settings))
         self.reading = InlineReading(limit=10_000, max_wait=0.0, max_seconds=60.0, clock=self.clock)
         self.flow = Pipeline(
+            context,
             consumer=Consumer(broker),
             reading=self.reading,
             runner=self.runner,
             state=self.state,
-            revision=revision,
-            patience=30.0,
             post=self._posted.put,
             poisoned=lambda tp, at, error, _: self.marks.update({tp.partition: (at, error)}),
             backing_off=BackingOff(patience=patience, may_wait=lambda: may_wait, clock=self.clock),
-            clock=self.clock,
-            events=events,
         )
         for partition in broker.ends:
             self.flow.start_partition(self._start(partition), reads=True)

@@ -53,10 +53,8 @@ class Parts:
         self.stop, self.events = self.context.stop, self.context.events
         self.runner = runner_of(
             link,
-            revision="r",
+            context=self.context,
             slot=None,
-            events=self.events,
-            clock=clock,
             pauses=RETRY_PAUSES,
             renew=lambda: self.holder is None or self.holder.renew(),
         )

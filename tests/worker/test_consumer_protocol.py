@@ -23,7 +23,7 @@ from fleet.worker.member.protocols import (
     verdict,
 )
 from fleet.worker.slot.leave_completion import ForeignHolder, Former, Takeover
-from tests.support.batch_parts import events_of, worker_context
+from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
 from tests.support.seen_groups import member_seen
 
@@ -83,13 +83,8 @@ def answered_with(code: int) -> Committer:
     def commit(**_: Any) -> None:
         raise KafkaException(KafkaError(code))
 
-    clock = ManualClock()
-    return Committer(
-        SimpleNamespace(commit=commit),
-        state=MemberState(),
-        clock=clock,
-        events=events_of("w1", clock),
-    )
+    context = worker_context(clock=ManualClock())
+    return Committer(context, SimpleNamespace(commit=commit), MemberState())
 
 
 @pytest.mark.parametrize("code", [-195, -169, -181])

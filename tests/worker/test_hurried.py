@@ -97,9 +97,9 @@ class Crew:
 
     def _member(self, number: int, opens: float) -> Membership:
         events = events_of(f"w{number}", FLEET_EVENTS=os.devnull)
-        runner = runner_of(connected(), events=events)
-        self._runners.append(runner)
         context = worker_context(self._settings, name=f"w{number}", events=events)
+        runner = runner_of(connected(), context=context)
+        self._runners.append(runner)
         return Membership(
             context,
             Slot(group=self.group, number=number),

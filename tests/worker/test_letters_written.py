@@ -18,7 +18,8 @@ from fleet.testing import make_batch
 from fleet.worker.batch.batches import Prepared
 from fleet.worker.batch.poison_search import DeadLetters, PoisonRecord
 from tests.conftest import RunningBroker
-from tests.support.batch_parts import events_of
+from tests.support.batch_parts import worker_context
+from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import Drive
 from tests.worker.test_failures import batch
@@ -27,14 +28,8 @@ PARTITIONS = [model.TopicPartition("t", number) for number in range(2)]
 
 
 def letters(bootstrap: str, topic: str, seconds: float) -> DeadLetters:
-    return DeadLetters(
-        topic=topic,
-        group="g",
-        revision="r1",
-        options={"bootstrap.servers": bootstrap},
-        events=events_of(),
-        seconds=seconds,
-    )
+    group = group_spec("g", worker={"dead_letter_topic": topic})
+    return DeadLetters(worker_context(settings_of(group, bootstrap=bootstrap)), seconds=seconds)
 
 
 def letter(offset: int) -> PoisonRecord:

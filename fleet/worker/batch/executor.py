@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.kafka_source.failures import TRUNCATED, damage_in, told_by
 from fleet.model import TopicPartition
@@ -35,7 +34,7 @@ from fleet.worker.batch.poison_search import (
 )
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import SparkLink, frame_of, is_spark_failure
-from fleet.worker.events import Events
+from fleet.worker.events import WorkerContext
 
 # What a batch is while it runs, and what became of it: values that two threads speak.
 
@@ -63,17 +62,6 @@ class Damage(NamedTuple):
     offset: int
     after: int | None
     why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who the worker is, as its contexts tell it."""
-
-    cluster: str
-    group: str
-    worker: str
-    revision: str
-    slot: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,32 +146,29 @@ class BatchRunner:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         link: SparkLink,
         entrypoint: Entrypoint,
-        identity: Identity,
-        batch_timeout: float,
         still_ours: Callable[[], bool],
         renew: Callable[[], bool],
-        ending: Callable[[], bool],
-        clock: Clock,
-        events: Events,
         letters: DeadLetters | None = None,
         pauses: tuple[float, ...] = RETRY_PAUSES,
         errors: JobErrors | None = None,
     ) -> None:
-        self._errors = errors or JobErrors(say=events.log)
+        self._context = context
+        self._errors = errors or JobErrors(say=context.events.log)
         self._letters = letters
         self._pauses = pauses
         self._link = link
         self._entrypoint = entrypoint
-        self.identity = identity
-        self._timeout = batch_timeout
+        self.slot: int | None = None
+        """What its contexts tell."""
+        self._timeout = context.settings.group.batch_limit
         self._still_ours = still_ours
         self._renew = renew
-        self._ending = ending
-        self._clock = clock
-        self._events = events
+        self._clock = context.clock
+        self._events = context.events
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._jobs: list[Running] = []
@@ -204,7 +189,9 @@ class BatchRunner:
 
     def prepare(self) -> "Future[None]":
         """Connect, run `setup`, warm; the worker is ready when it is done."""
-        return self._call_later(lambda: self._connect(warm=True, given_up=self._ending))
+        return self._call_later(
+            lambda: self._connect(warm=True, given_up=self._context.stop.is_set)
+        )
 
     def cure(self, session: str) -> "Future[str | None]":
         """Interrupt and release another worker's Spark session [3]."""
@@ -217,7 +204,7 @@ class BatchRunner:
     def submit(self, batch: Prepared, done: Callable[[BatchDone], None]) -> None:
         """Run a batch; `done` is called on the batch thread."""
         self._number += 1
-        job = Running(f"fleet-{self.identity.worker}-{self._number}")
+        job = Running(f"fleet-{self._context.name}-{self._number}")
         with self._lock:
             self._jobs.append(job)
         self._work.put(lambda: done(self._batch(batch, job)))
@@ -327,7 +314,7 @@ class BatchRunner:
                 f"Spark gave a task no place within {_TASK_SECONDS:g} s: its cluster has no "
                 "executor, or none that is free; batches wait for one"
             )
-        context = self._context((), attempt=1, warm=True)
+        context = self._told((), attempt=1, warm=True)
         try:
             self._entrypoint(frame_of(spark, no_rows(), one_task=True), context)
         except Exception as error:
@@ -445,7 +432,7 @@ class BatchRunner:
         suspect: Damage | None = None
         while True:
             count[0] += 1
-            context = self._context(batch.ranges, attempt=count[0])
+            context = self._told(batch.ranges, attempt=count[0])
             try:
                 self._call(batch, context, running)
                 return None
@@ -529,14 +516,14 @@ class BatchRunner:
             raise FleetError(f"Spark's tasks cannot read the batch's ranges: {sentence}")
         self._rest(running, min(10.0, 2.0 ** (failures - 1)))
 
-    def _context(self, ranges: Any, *, attempt: int, warm: bool = False) -> BatchContext:
+    def _told(self, ranges: Any, *, attempt: int, warm: bool = False) -> BatchContext:
         return BatchContext(
-            cluster=self.identity.cluster,
-            group=self.identity.group,
-            slot=self.identity.slot,
-            worker=self.identity.worker,
-            revision=self.identity.revision,
+            cluster=self._context.settings.cluster.name,
+            group=self._context.group,
+            slot=self.slot,
+            worker=self._context.name,
+            revision=self._context.settings.revision,
             attempt=attempt,
             warm=warm,
-            ranges=tuple(ranges),
+            ranges=ranges,
         )

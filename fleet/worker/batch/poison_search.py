@@ -22,7 +22,7 @@ from fleet.kafka_source.size_limits import ANY_SIZE, refusal_of, size_of
 from fleet.model import TopicPartition
 from fleet.worker.batch.batches import Prepared
 from fleet.worker.batch.entrypoint import RESULT_LIMIT
-from fleet.worker.events import Events
+from fleet.worker.events import WorkerContext
 
 if TYPE_CHECKING:
     pass
@@ -247,26 +247,22 @@ _SECONDS: Final = 30.0
 
 
 class DeadLetters:
-    """The dead-letter topic of one worker; used on the batch thread."""
+    """The dead-letter topic of a worker that names one; used on the batch thread."""
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
-        topic: str,
-        group: str,
-        revision: str,
-        options: Mapping[str, Any],
-        events: Events,
         most: int = MOST,
         window: int = WINDOW,
         seconds: float = _SECONDS,
     ) -> None:
         self._seconds = seconds
-        self.topic = topic
-        self._group = group
-        self._revision = revision
-        self._options = options
-        self._events = events
+        self.topic = context.worker.dead_letter_topic or ""
+        self._group = context.group
+        self._revision = context.settings.revision
+        self._options = context.client
+        self._events = context.events
         self._most = most
         self._window = window
         self._sent: dict[TopicPartition, deque[int]] = {}

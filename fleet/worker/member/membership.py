@@ -615,17 +615,14 @@ class Membership:
         hear = (self._on_assign, self._on_revoke, self._on_lost)
         self._subscription = Subscription(self._consumer, topics, self._nudging, hear)
         self._flow = Pipeline(
+            context,
             consumer=self._consumer,
             reading=self._reading,
             runner=self._runner,
             state=self.state,
-            revision=context.settings.revision,
-            patience=patience,
             post=self._commands.put,
             poisoned=self._marks.poisoned,
             backing_off=self._backing_off,
-            clock=self._clock,
-            events=self._events,
             commit_delay=self._commit_delay,
         )
         self._losses = Losses(

@@ -18,14 +18,13 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.worker.batch.adaptive_reader import AdaptiveReader
 from fleet.worker.batch.batches import InlineBatch, Prepared
 from fleet.worker.batch.executor import BatchDone, BatchRunner, Damage, Why
-from fleet.worker.events import Events
+from fleet.worker.events import WorkerContext
 from fleet.worker.member.member_state import BackingOff, MemberState
 from fleet.worker.member.protocols import RETRIED, VOID, Fenced, is_fenced
 from fleet.worker.offsets.assigning import Partitions, Start
@@ -102,11 +101,11 @@ class Committed(StrEnum):
 class Committer:
     """Synchronous commits of one consumer, on its thread [1]."""
 
-    def __init__(self, consumer: Any, *, state: MemberState, clock: Clock, events: Events) -> None:
+    def __init__(self, context: WorkerContext, consumer: Any, state: MemberState) -> None:
         self._consumer = consumer
         self._state = state
-        self._clock = clock
-        self._events = events
+        self._clock = context.clock
+        self._events = context.events
 
     def write(self, entries: list[KafkaPartition]) -> tuple[Committed, frozenset[TopicPartition]]:
         """One commit, and the partitions whose topic is deleted; Fenced or FleetError if fatal."""
@@ -205,34 +204,31 @@ class Pipeline:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         consumer: Any,
         reading: AdaptiveReader,
         runner: BatchRunner,
         state: MemberState,
-        revision: str,
-        patience: float,
         post: Callable[[Callable[[], None]], None],
         poisoned: Callable[[TopicPartition, int, str, int], None],
         backing_off: BackingOff,
-        clock: Clock,
-        events: Events,
         commit_delay: float = 0.0,
     ) -> None:
         self._backing_off = backing_off
         self._commit_delay = commit_delay
         self._consumer = consumer
-        self._commits = Committer(consumer, state=state, clock=clock, events=events)
+        self._commits = Committer(context, consumer, state)
         self._reading = reading
         self._runner = runner
         self._state = state
-        self._revision = revision
-        self._patience = patience
+        self._revision = context.settings.revision
+        self._patience = context.session_timeout
         self._post = post
         self._poisoned = poisoned
         self.on_damage: Callable[[TopicPartition, Damage], None] = lambda *_: None
-        self._clock = clock
-        self._events = events
+        self._clock = context.clock
+        self._events = context.events
         self.owned = Partitions()
         self.quarantined: set[TopicPartition] = set()
         self.stopped: set[TopicPartition] = set()

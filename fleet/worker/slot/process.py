@@ -30,7 +30,7 @@ from fleet.system.runtimes import runtime_kind
 from fleet.text import plural
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.entrypoint import JobErrors
-from fleet.worker.batch.executor import BatchRunner, Identity
+from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.batch.poison_search import DeadLetters
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
@@ -329,22 +329,14 @@ class _Worker:
             ui=worker.spark_ui,
         )
         self._reporter.spark_ui = lambda: link.ui_url or self._shared_ui()
+        has_letters = worker.dead_letter_topic is not None
         runner = self._runner = BatchRunner(
+            context,
             link=link,
             entrypoint=entrypoint,
-            identity=Identity(
-                cluster=context.settings.cluster.name,
-                group=context.group,
-                worker=context.name,
-                revision=context.settings.revision,
-            ),
-            batch_timeout=context.settings.group.batch_limit,
             still_ours=lambda: self._holder is None or self._holder.still_ours(),
             renew=lambda: self._holder is None or self._holder.renew(),
-            ending=self._stop.is_set,
-            clock=context.clock,
-            events=self._events,
-            letters=self._letters(),
+            letters=DeadLetters(context) if has_letters else None,
             errors=self._errors,
         )
         self._reporter.overdue = lambda: runner.overdue
@@ -392,18 +384,6 @@ class _Worker:
                 with contextlib.suppress(Unreachable):
                     watcher.look()
                     watcher.dead()
-
-    def _letters(self) -> DeadLetters | None:
-        context, topic = self._context, self._context.worker.dead_letter_topic
-        if topic is None:
-            return None
-        return DeadLetters(
-            topic=topic,
-            group=context.group,
-            revision=context.settings.revision,
-            options=context.client,
-            events=self._events,
-        )
 
     # --- the shared Spark server: the home has it, or the pod's environment ------------------
 

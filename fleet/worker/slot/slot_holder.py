@@ -220,14 +220,14 @@ class SlotHolder:
     def serve(self) -> tuple[int, str] | None:
         """Be a member until the slot is given up; what the worker ends with, or None: standby."""
         runner = self._runner
-        runner.identity = replace(runner.identity, slot=self._number)
+        runner.slot = self._number
         try:
             while (last := self._after(self._one_membership())).again is not None:
                 self._events.log(last.again)
             return None if last.exit is None else (1, last.exit)
         finally:
             self._orphans.end()
-            runner.identity = replace(runner.identity, slot=None)
+            runner.slot = None
             self._reporter.left()
             self._watcher.forget()
 
