@@ -28,10 +28,8 @@ from fleet.formats.schema_registry import (
     avro_of,
 )
 
-# Spark's type of an Avro or JSON schema, or the sentence why there is none.
-#
-# Choice: what has one obvious column has a type here; whatever would be a guess is refused, with
-# the field that it is about. Every column may be null, so that a later schema can drop a field.
+# Spark's type of an Avro or JSON schema, or the sentence why there is none: what would be a guess
+# is refused, with its field. Every column may be null, so that a later schema can drop a field.
 
 
 _AVRO: Final[Mapping[str, t.DataType]] = {

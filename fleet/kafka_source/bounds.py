@@ -15,8 +15,6 @@ from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, RangeUnread, code_named
 from fleet.kafka_source.pieces import LogBounds
 
-# ListOffsets: where logs begin and end, and where a time lies in them; all leaders at once.
-#
 # Source: Kafka's protocol guide, "ListOffsets"; KIP-98 (with read_committed the end is where the
 # first open transaction begins).
 

@@ -20,13 +20,9 @@ from fleet.model import UNKNOWN, BrokerLimits
 from fleet.model.sessions import Session, SessionThen, SessionTimes
 from fleet.system.closing import Closing
 
-# Session timeouts of KIP-848, share and streams groups, asked of the cluster.
-#
-# Problem: they are no records but configuration, of the group or else of the broker, and may
-# change. Choice: one DescribeConfigs for all groups at once, which answers with what holds; any
-# broker answers, no coordinator is asked, and a group that is not there has the broker's. What was
-# told is kept with its time (fleet.model.sessions). Cost: 10 to 30 ms of CPU for 1,000 groups each
-# time; needs DescribeConfigs on the groups, else nothing is known.
+# Session timeouts of KIP-848, share and streams groups are configuration, and may change: one
+# DescribeConfigs for all groups (10 to 30 ms of CPU for 1,000), which any broker answers. It needs
+# DescribeConfigs on the groups; a group that is not there has the broker's.
 
 
 _GROUP: Final = 32
@@ -125,12 +121,8 @@ class AskedSessions(Closing):
         self._asked.update(dict.fromkeys(groups, at))
 
 
-# Which classic groups are in the middle of a rebalance, asked of all brokers at once.
-#
-# Problem: only the coordinator knows, and it says so only to who asks meanwhile. Choice:
-# ListGroups with a filter of states (KIP-518, broker 2.6): one request to each broker, answered
-# from memory, with the few groups that are unsettled. Cost: half a millisecond of CPU a broker
-# each time.
+# Which classic groups are in the middle of a rebalance: ListGroups with a filter of states
+# (KIP-518, broker 2.6), one request to each broker, half a millisecond of CPU.
 
 
 _STATES: Final = ["PreparingRebalance", "CompletingRebalance"]

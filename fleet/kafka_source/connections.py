@@ -110,16 +110,11 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-# kafka-python's connection manager, mended where it falls short of large answers and of outages.
-#
-# Problem: it reads 4 KiB at a time, copies an answer five times before it is read (12 MB: 28 ms of
-# CPU, here 1), leaves sockets open that never got connected, and tries a refused login again and
-# again without a word. Choice: a subclass that makes the sockets itself, reads what there is into
-# one place, and keeps why the last connection failed; answers are put together in a buffer that
-# copies once. Cost: it overrides what is not documented; the version is pinned, and tests with
-# real brokers see each part. Tasks of Spark get this code by value, where there is no Fleet, so
-# kafka-python is imported where it is used. It is imported whole first: its parts import each
-# other in circles, and of two threads that begin at different ones one would find half a module.
+# kafka-python's own connections read 4 KiB at a time, copy an answer five times (12 MB: 28 ms of
+# CPU, here 1), leave sockets open that never got connected, and try a refused login again and again
+# without a word. What is overridden is not documented: the version is pinned, and tests with real
+# brokers see each part. Tasks of Spark get this code by value, so kafka-python is imported where it
+# is used; whole first, since its parts import each other in circles.
 
 
 _READ: Final = 1 << 18
@@ -306,14 +301,9 @@ def _before_the_end(
     return (found, None) if found else (b"", ended)
 
 
-# What listens at an address where no broker lets us in, in words that say what to correct.
-#
-# Problem: a wrong name, a wrong port and TLS spoken to a listener without it all end in silence or
-# a closed connection, and the client library tries again for as long as it may. Choice: one look
-# with plain sockets, when the first connection has failed for seconds: a TLS handshake and an
-# ApiVersions request (KIP-35) tell what is there. All addresses are looked at side by side: one
-# good one is enough, and then it is not this. Cost: up to 4 s more, once, where nothing works
-# anyway.
+# What listens at an address where no broker lets us in: a wrong name, a wrong port and TLS spoken
+# to a listener without it all end in silence. One look with plain sockets (a TLS handshake,
+# ApiVersions) tells what is there; all addresses side by side, since one good one is enough.
 
 
 _CONNECTING: Final = 0.7

@@ -28,17 +28,11 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 
 from fleet.config.spec import ClusterSpec, Sasl
 
-# Bearer tokens to log in with (OAUTHBEARER, RFC 7628), for both client libraries.
-#
-# Problem: librdkafka and kafka-python get tokens each in its own way or not at all, and every
-# client of a process, and every task of Spark, would ask the endpoint for one of its own. Choice:
-# one source, which speaks OAuth 2.0 client credentials (RFC 6749, section 4.4) by the standard
-# library or calls a function by name, as Amazon MSK's signer; tokens are kept for the process
-# until three quarters of their time are over: both libraries ask again later than that, before
-# they log in anew (KIP-368). Cost: kafka-python stands still for the one request (3 s at most).
-#
-# Spark's tasks get this code by value, where there is no Fleet, and anew for each task: what a
-# process keeps is therefore found by name among its modules.
+# Bearer tokens (OAUTHBEARER, RFC 7628) for both client libraries, from one source: client
+# credentials (RFC 6749, 4.4) or a function by name. They are kept for the process until three
+# quarters of their time are over: both libraries ask again later than that (KIP-368). Spark's tasks
+# get this code by value, anew for each task: what a process keeps is therefore found by name among
+# its modules.
 
 
 _TIMEOUT: Final = 3.0

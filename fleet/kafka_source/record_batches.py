@@ -17,15 +17,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# What the payload of a record batch is packed with, undone.
-#
-# Problem: whoever only looks at a cluster shall not install Arrow (176 MB) for four codecs,
-# executors of a Spark cluster have Arrow and nothing of ours, and a few bytes may claim to unpack
-# to more than there is memory. Choice: cramjam (4 MB) where it is installed, else Arrow; either
-# stops at MOST. A frame that does not tell its size is unpacked into a buffer that is made four
-# times larger until it fits. Cost: a batch packed 1 to 8 or better is unpacked twice.
-#
-# Source: Kafka's protocol guide, "Record Batch": attributes, bits 0-2.
+# Payloads are unpacked by cramjam (4 MB) where it is installed, else by Arrow (176 MB, which
+# executors have); either stops at MOST, since a few bytes may claim to unpack to more than there is
+# memory. Source: Kafka's protocol guide, "Record Batch": attributes, bits 0-2.
 
 
 _CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
@@ -118,12 +112,8 @@ def _snappy_size(block: bytes) -> int:
     raise ValueError("a block of snappy without its size")
 
 
-# Messages of Kafka's formats 0 and 1 (before 0.11) as the record batches that came after them.
-#
-# Problem: brokers before Kafka 4 hand out what was written in an older format as it is, and a
-# topic may hold both. Choice: kafka-python reads such a message (with all that is packed in it)
-# and writes it as a batch of format 2, so that everything else knows one format. Cost: 20 µs a
-# record, until retention has taken the last of them.
+# Messages of formats 0 and 1, which brokers before Kafka 4 hand out as they were written:
+# kafka-python reads them and writes batches of format 2, so that everything else knows one format.
 
 
 _APPEND_TIME = 8

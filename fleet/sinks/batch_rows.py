@@ -17,15 +17,10 @@ from fleet.errors import FleetError
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.arrow_rows import is_arrow
 
-# Which offsets of a partition a sink holds already: spans, and what of a range is missing.
-#
-# Problem: a batch is called again after a kill, cut anew after a failure (narrowed to halves, then
-# to records, which are asked again after later ones went well), or begun in mid-range where its
-# head was set aside [4, 9]. One number per partition cannot say that offset 10 is missing while 11
-# is there. Choice: disjoint spans in order, nearly always one; every sink keeps them beside its
-# rows, in the same transaction. Cost: a gap stays until it is filled, so at most MOST_SPANS are
-# kept and the lowest gap is closed first: a search leaves at most ten behind, others (dead
-# letters, what retention took) never come again.
+# Which offsets of a partition a sink holds already. One number cannot say that offset 10 is missing
+# while 11 is there, as after a search for poison [9]: disjoint spans in order, nearly always one,
+# are kept in the rows' transaction. At most MOST_SPANS are, and the lowest gap is closed first:
+# what dead letters or retention took never comes again.
 
 
 MOST_SPANS: Final = 64

@@ -69,16 +69,12 @@ def delta_options(store: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-# Partition values of a Delta table: which are refused, and how those are written that need care.
-#
-# Problem: delta-rs names a folder after each partition value, and a file system takes 255 bytes:
-# 50 emoji, or 1e-320 with all its zeros, are too long. The log itself holds any text. Choice: such
-# a batch is written by delta-rs into a table of its own, in a folder `apart-<uuid>` below the
-# table: the same columns and rules, and a number for each partition. The real table's commit then
-# names these files with their partition values, which come from the rows. Cost: two more commits
-# (some 30 ms); delta-rs' own compaction makes folders, and so fails for a table with such
-# partitions unless its filter names others (seen: values stay as they were either way); in an
-# object store the log of the table apart stays.
+# Partition values. delta-rs names a folder after each, and a file system takes 255 bytes: 50 emoji,
+# or 1e-320 with all its zeros, are too long, though the log holds any text. Such a batch is written
+# into a table of its own, in a folder `apart-<uuid>` below the table, with a number for each
+# partition; the real table's commit then names these files with their values (two more commits,
+# some 30 ms). delta-rs' own compaction makes folders, and so fails for a table with such
+# partitions.
 
 
 _FOLDER_BYTES: Final = 255

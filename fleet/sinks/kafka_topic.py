@@ -47,16 +47,10 @@ from fleet.sinks.batch_rows import (
     to_text,
 )
 
-# Rows of one partition that is read, into a topic, with what is written of it: one transaction.
-#
-# Problem: whoever writes has to know what is written already, and nobody else may write between
-# his look and his transaction, not even a former owner of the partition who was frozen and wakes
-# up. Choice: a transactional id of the partition's own. Who opens it ends what was begun under it
-# before and fences whoever had it; then he reads what is written, which cannot change any more
-# without him being fenced, and so needs no second look for as long as his transactions succeed.
-# What is written (spans of offsets) is the metadata of an offset of a side group without members,
-# sent with the transaction. Cost: a producer with its connections and threads for each partition
-# that is read.
+# One partition's rows and what is written of it are one transaction, under a transactional id of
+# the partition's own. Who opens it ends what was begun before and fences whoever had it; then he
+# reads what is written (spans, the metadata of an offset of a side group without members), which
+# cannot change any more without him being fenced.
 
 
 SECONDS: Final = 30.0

@@ -224,16 +224,11 @@ def _sweep(root: Path) -> None:
             shutil.rmtree(each, ignore_errors=True)
 
 
-# Reading the Parquet sink's folders and merging them, without a row twice or not at all.
-#
-# Problem: merging replaces many folders by one, a file system renames one at a time, and who began
-# to read has names that must stay. Choice: merged rows appear as `_merged-<hash>`, which names
-# what it takes the place of: `parquet_files` takes it instead, in one look. What it replaces goes
-# only `keep` seconds later, when those who looked before are done, and then the merged folder also
-# gets its plain name, `merged-<hash>`. Who reads the folder without asking (`read.parquet(path)`)
-# sees the old ones until then and the new one afterwards: never a row twice, and for the
-# milliseconds of that change (or until the next compaction, where it was killed there) those rows
-# not at all.
+# Merged rows appear as `_merged-<hash>`, which names what it takes the place of: `parquet_files`
+# takes it instead, in one look. What it replaces goes only `keep` seconds later, and then the
+# merged folder gets its plain name, `merged-<hash>`. Who reads the folder without asking sees the
+# old ones until then: never a row twice, and for the milliseconds of that change those rows not at
+# all.
 
 
 KEEP_SECONDS: Final = 600.0

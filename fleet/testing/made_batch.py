@@ -24,16 +24,9 @@ from fleet.errors import ConfigError
 from fleet.kafka_source.columns import SCHEMA
 from fleet.model.batch_context import BatchContext, BatchRange
 
-# A Spark of one's own, for a test or a trial: started here, and gone with this process.
-#
-# Problem: a job that works in classic Spark may use what Spark Connect does not have, and the
-# other way round; a test has to meet what the workers meet. Choice: a place of `worker.spark`:
-# `shared` is a Connect server on this machine, as the workers share one, and `local[2]` the
-# classic session of a worker with a JVM of its own; `sc://` is left where it is. Both JVMs are
-# children of this process, so that nothing outlives it. PySpark's own local Connect server always
-# listens on port 15002, so that of two test runs on a machine one would fail: here the system
-# chooses the port. Cost: one start of Spark, 5 to 10 s of CPU time, and the names by which PySpark
-# keeps its server.
+# A Spark of one's own, as `worker.spark` has it: `shared` is a Connect server, `local[2]` a classic
+# session; both JVMs are children of this process. PySpark's own local Connect server always listens
+# on port 15002, so that of two test runs one would fail: here the system chooses the port.
 
 
 SHARED: Final = "shared"

@@ -21,17 +21,11 @@ from fleet.kafka_source.columns import Tell, batch_of, no_rows, to_stderr
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 
-# How many records the next batch may have, by what the ones before took.
-#
-# Problem: a batch that takes longer than `batch.max_seconds` should have fewer records, so that
-# who waits for it (a handover, an end) waits no longer than that. But a batch also takes time
-# whatever is in it, and on a busy Spark more than `max_seconds`: then fewer records are no
-# quicker, each batch makes the next one smaller, and a backlog grows for good (seen: 60 records
-# each 6 s where 1,000 were allowed, six workers, 300 records a second to do). Choice: a line
-# through the last batches says which part of their time does not come from records; where all had
-# about as many, none does. The next batch has as many records as `max_seconds` leaves room for,
-# but no fewer than take as long as the rest of it. Cost: on such a Spark batches last longer than
-# `max_seconds`, and every so often one is made smaller in vain, since times vary.
+# How many records the next batch may have. Where a busy Spark takes more than `max_seconds`
+# whatever is in a batch, fewer records are no quicker, and a backlog grows for good (seen: 60
+# records each 6 s where 1,000 were allowed, 300 a second to do). A line through the last batches
+# says which part of their time does not come from records; the rest of `max_seconds` is theirs, and
+# at least as much.
 
 
 _KEPT: Final = 0.85

@@ -38,22 +38,11 @@ if TYPE_CHECKING:
     from fleet.worker.batch.executor import BatchRunner
 
 
-# A named batch's records, gathered as Parquet in memory while Spark runs the batch before.
-#
-# Problem: Spark's Python data source gives the JVM rows, of which it converts eight columns each,
-# 4.4-4.7 µs of CPU a record; Parquet it reads by column, and only the columns that the job names.
-# Choice: the worker reads the batch's ranges itself, by the code that Spark's tasks run, into one
-# file in memory; a thread of its own does so from the moment that the batch is named. It may take
-# so many bytes and no more; it may be given up at any time. Cost: the batch's bytes in memory
-# twice (the batch in hand and the next one), and one core's work on one machine: no way for a
-# cluster.
-#
-# Whatever does not go well here (no room, a broker that is away, a record that nobody can decode)
-# is told and ends the file, not the batch: Spark's tasks read the ranges then, and have their own
-# ways to fail.
-#
-# Spark makes no task for less than 4 MB of a file, so a batch is as many files as it may have
-# tasks.
+# Spark's Python data source gives the JVM rows, 4.4-4.7 µs of CPU a record; Parquet it reads by
+# column, and only those that the job names. A thread writes the batch's ranges into files in memory
+# from the moment that it is named. What does not go well (no room, a broker that is away, a record
+# that nobody can decode) ends the files, not the batch: Spark's tasks read the ranges then. Spark
+# makes no task for less than 4 MB of a file, so a batch is as many files as it may have tasks.
 
 
 _OPTIONS: Final[Mapping[str, Any]] = {

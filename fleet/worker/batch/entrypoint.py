@@ -23,18 +23,10 @@ from fleet.model.batch_context import BatchContext
 from fleet.system.code import NUMBERED, SHAPE, is_number
 from fleet.worker.batch.spark_link import first_line
 
-# The user's functions inside Spark's tasks: their code travels with the query.
-#
-# Problem: `mapInArrow`, a UDF or `foreachPartition` names a function of the entrypoint's module,
-# and the machine that runs the task has no such module, or has it of another revision: a shared
-# Spark server outlives many of them, and executors of a cluster have none. Choice: as with Fleet's
-# own data sources, PySpark's pickler sends by value the functions of the entrypoint's module or
-# package and of those that it imported from beside it, so that a task runs exactly the code of the
-# worker that asked; nothing is put on any executor. What is installed stays a name: it has to be
-# installed on executors too, or added by the entrypoint's `setup(spark)` (`spark.addArtifacts`).
-# Cost: a function takes along the globals that it names, which therefore can be pickled (a Kafka
-# client cannot: make it inside the function), and a module that it names takes along all that
-# stands in it.
+# `mapInArrow`, a UDF or `foreachPartition` names a function that the task's machine has not, or of
+# another revision. PySpark's pickler sends by value the functions of the entrypoint's module or
+# package and of what it imported from beside it; what is installed stays a name. A function takes
+# along the globals that it names, which have to be picklable.
 
 
 _OUR_PACKAGE: Final = "fleet"
@@ -78,16 +70,10 @@ def _is_installed(module: object) -> bool:
     return not places or any(place.is_relative_to(root) for place in places for root in installed)
 
 
-# What the author of a job has to see of a failure: their own file and line, and nothing twice.
-#
-# Problem: a sentence says what went wrong and not where; the whole traceback is mostly our frames
-# and Spark's, and of a batch that fails again and again it would fill the log. What a library says
-# may hold a login. Choice: a traceback without our frames and the client's inside PySpark; where a
-# Python function failed in one of Spark's tasks, the traceback that Spark's worker wrote into the
-# error stands in it. Errors that were raised at the same places are one, told once per process.
-# What the settings know as secret is blotted out, as it is and as addresses, JSON and Python write
-# it, before anything is cut: half of one is no match. Cost: a secret that the settings do not know
-# of is not recognised.
+# What the author of a job sees of a failure: a traceback without our frames and the client's inside
+# PySpark, from Spark's worker where a task failed, once per process for errors of the same places.
+# What the settings know as secret is blotted out, in each way in which texts write it, before
+# anything is cut: half of one is no match.
 
 
 MOST_CHARACTERS: Final = 3000

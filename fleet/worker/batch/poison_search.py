@@ -14,7 +14,7 @@ so that a sink that writes before it fails sees those records again.
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -23,10 +23,6 @@ from fleet.model import TopicPartition
 from fleet.worker.batch.batches import Prepared
 from fleet.worker.batch.entrypoint import RESULT_LIMIT
 from fleet.worker.events import WorkerContext
-
-if TYPE_CHECKING:
-    pass
-
 
 WITHOUT_WITNESS: Final = 3
 """Records that may fail alone before any part of the batch went well: no more are asked then."""
@@ -228,16 +224,10 @@ class PoisonSearch:
         return [(middle, end, told, end - middle > 1)]
 
 
-# Records that cannot be processed, sent to a topic of their own so that the partition goes on [9].
-#
-# Problem: a record that is passed over must not be lost, nor may a flood of them be called normal.
-# Choice: an idempotent producer with acks=all, flushed before the batch comes back, so before the
-# commit that passes over the records; where that fails the partition is quarantined as without a
-# topic. A kill between the two sends the same records again: at least once, never none. Each is
-# sent by itself and packed, so that only a record that is larger than what the topic takes is
-# refused, with its size. At most `MOST` records of a partition's latest `WINDOW` offsets: more of
-# them is a wrong revision, not a bad record. Cost: the count lives in the worker, so a successor
-# begins it anew.
+# Dead letters [9]: an idempotent producer with acks=all, flushed before the commit that passes over
+# the records: a kill between sends them again. Each is sent by itself and packed, so that only a
+# record larger than what the topic takes is refused. At most `MOST` of a partition's latest
+# `WINDOW` offsets: more is a wrong revision, not a bad record. A successor begins the count anew.
 
 
 MOST: Final = 10

@@ -23,12 +23,9 @@ from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.worker.events import names
 
-# What a leader told of one partition's start or end.
-#
-# Problem: *seen* (librdkafka 2.16.1): a question to a leader that was killed a moment before is
-# answered after its whole timeout, without an error, by the offset -1001. Taken for an offset it
-# is a log that ends before every position: a plan is given up, and records are called lost.
-# Choice: no offset is an error like any other; whoever asks ListOffsets reads its answers here.
+# *Seen* (librdkafka 2.16.1): a question to a leader that was killed a moment before is answered
+# after its whole timeout, without an error, by the offset -1001, which as an offset would be a log
+# that ends before every position. Whoever asks ListOffsets reads its answers here.
 
 
 def listed_offset(future: Any) -> int:
@@ -245,14 +242,9 @@ def fair(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartiti
     return given
 
 
-# Asking leaders where partitions begin and end, without stopping the poll loop.
-#
-# Problem: range ends come from ListOffsets [7], a broker may take seconds to answer, and the
-# thread that asks is the one that must keep polling [1]. Choice: the admin client asks on its own
-# connections (behind no parked fetch) and its futures are looked at once per turn. librdkafka's
-# ListOffsets goes by cached leaders and never refreshes them, so a failed look is followed by a
-# metadata request. A leader that tells nothing is named, and the others are believed without it.
-# Cost: three requests per broker and look, at most one look per batch or wait.
+# The thread that asks must keep polling [1]: the admin client asks on its own connections, and its
+# futures are looked at once per turn. librdkafka's ListOffsets goes by cached leaders and never
+# refreshes them, so a failed look is followed by a metadata request.
 
 
 _TIMEOUT: Final = 5.0

@@ -30,17 +30,11 @@ from fleet.worker.member.protocols import RETRIED, VOID, Fenced, is_fenced
 from fleet.worker.offsets.assigning import Partitions, Start
 from fleet.worker.offsets.commit_metadata import PlannedRange, encode_plan, parse_group_metadata
 
-# Ranges that were begun again and again without an end: records that kill their process.
-#
-# Problem: a record that brings its process down (out of memory, a crash in native code) leaves no
-# error behind; its successor repeats the range and goes down too, and so on, with no name told.
-# Choice: the commit that plans a range also counts how often it was begun (`tries`), so whoever is
-# assigned the partition next knows, in every store and protocol. A range that was begun `TOGETHER`
-# times is run alone in at most `PIECES` parts, a commit after each; a part that is begun and does
-# not end is cut again; a single offset that was begun alone `ALONE` times is condemned, unread. A
-# living worker takes the count back: where a batch fails, hangs or is drained nobody was killed.
-# So whoever is killed from outside repeats a little more slowly, and loses nothing. Cost: 3 + 2
-# ends for one record among at most 32, one more for each further factor of 32.
+# A record that brings its process down leaves no error behind, and its successor repeats the range.
+# So the commit that plans a range counts how often it was begun. One that was begun `TOGETHER`
+# times is run alone in at most `PIECES` parts, a commit after each; a part that does not end is cut
+# again; a single offset that was begun alone `ALONE` times is condemned, unread. A living worker
+# takes the count back: where a batch fails, hangs or is drained nobody was killed.
 
 
 TOGETHER: Final = 3

@@ -41,16 +41,9 @@ from fleet.worker.offsets.commit_metadata import (
     parse_group_metadata,
 )
 
-# What a group committed before the coordinator deleted it, from the coordinator's own log.
-#
-# Problem: Kafka deletes the offsets of a group without members after `offsets.retention.minutes`,
-# and answers as for a group that never was; with `start_from: latest` all that came meanwhile
-# would be skipped. Choice: `__consumer_offsets` keeps a deleted commit until it is compacted, and
-# the tombstone a day longer; it is read for a group that begins at an end. Only committed records
-# count: an open transaction makes the position an earlier one, never a later one. Cost: one
-# reading of the group's partition of that topic (some 300,000 records a second) where a partition
-# has no commit, and Read on that topic; what has been compacted away, or may not be read, is not
-# known.
+# `__consumer_offsets` keeps a deleted commit until it is compacted, and the tombstone a day longer:
+# it is read for a group that begins at an end [53]. Only committed records count: an open
+# transaction makes the position an earlier one, never a later one.
 
 
 _TIMEOUT: Final = 5.0
@@ -185,16 +178,10 @@ def absent(tp: TopicPartition, *, silent: str | None = None) -> Start:
     return Start(tp=tp, topic_id=tp.topic, position=0, gone=True, silent=silent)
 
 
-# What a member owns, and what of it a commit may name.
-#
-# Problem: Kafka accepts a late commit for a partition that somebody else owns by now, because it
-# checks member and generation, not ownership [2]. And where reading begins without a commit
-# (`latest`, a topic made again, a loss that is skipped) is decided at an assignment and forgotten
-# with it: the next owner decides anew, and skips whatever came in between [42]. Choice: every
-# assignment of a partition makes a record with a token of its own; a commit names only partitions
-# whose token still holds. A chosen position waits, its partition paused, until its commit went
-# through; one that is answered `retriable` is tried again for as long as the partition is ours.
-# Cost: one commit per assignment that has such a partition.
+# Kafka accepts a late commit for a partition that somebody else owns by now [2]: every assignment
+# makes a record with a token of its own, and a commit names only partitions whose token still
+# holds. A position that nobody has committed waits, its partition paused, until its commit went
+# through: the next owner would choose anew, and skip whatever came in between [42].
 
 
 @dataclass(slots=True, kw_only=True)
@@ -283,19 +270,12 @@ class Partitions:
         self._chosen.difference_update(tps)
 
 
-# Notices topics that were deleted and made again under the same name while we read them.
-#
-# A topic that was made again may have fewer partitions: librdkafka's cooperative-sticky assignor
-# goes on giving those to the members that had them (seen with 2.16.1, through every rebalance in
-# which these stay), so the description tells which there are.
-#
-# Problem: Kafka's consumers go by names. *Seen* (4.3.1, librdkafka 2.16.1): after a topic was
-# deleted and made again between two metadata refreshes no rebalance comes; a commit that was on
-# its way is accepted for the new topic; and where that is the longer one, the member reads on at
-# its old position without an error: everything before it is never read. Choice: topic ids are
-# asked for at every metadata refresh, and at once after an error that may mean it, without
-# waiting for the answer; a topic with another id than the one that was begun is begun anew.
-# Cost: one small DescribeTopics per member and refresh.
+# Kafka's consumers go by names. *Seen* (4.3.1, librdkafka 2.16.1): after a topic was deleted and
+# made again between two metadata refreshes no rebalance comes; a commit that was on its way is
+# accepted for the new topic; where that is the longer one, the member reads on at its old position,
+# and skips what is before. So ids are asked for at every refresh, and after an error that may mean
+# it. One that was made again may have fewer partitions, which cooperative-sticky goes on giving
+# out.
 
 
 _SOON: Final = 1.0
