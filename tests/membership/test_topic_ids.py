@@ -1,43 +1,12 @@
-"""A topic's id: in the commit's metadata, and asked for while the topic is read."""
+"""A topic's id: asked for while the topic is read."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
 
-import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from fleet.clock import ManualClock
 from fleet.worker.offsets.assigning import DescribedTopic, TopicWatch
-from fleet.worker.offsets.commit_metadata import (
-    decode_cluster,
-    decode_parts,
-    decode_plan,
-    decode_topic,
-    encode_plan,
-)
-
-
-@pytest.mark.parametrize(("end", "topic"), [(7, "a_b-c"), (None, "a_b-c"), (7, None), (None, None)])
-def test_commit_metadata_names_plan_and_topic(end, topic):
-    """Each is read back alone, whatever the other is."""
-    text = encode_plan(end, "r1", topic)
-    plan = decode_plan(text, 0)
-    assert (plan and plan.end, decode_topic(text)) == (end, topic)
-
-
-@pytest.mark.parametrize(("cluster", "parts"), [("c-1", 4), ("c-1", None), (None, 4), (None, None)])
-def test_commit_metadata_names_cluster_and_partitions(cluster, parts):
-    """Absent where nothing is known."""
-    text = encode_plan(7, "r1", "a_b-c", cluster=cluster, parts=parts)
-    assert (decode_cluster(text), decode_parts(text)) == (cluster, parts)
-    assert ("cluster" in text, "parts" in text) == (cluster is not None, parts is not None)
-
-
-@pytest.mark.parametrize("text", [None, "", "x", "[1]", '{"v":2,"topic":"a"}', '{"v":1,"topic":3}'])
-def test_metadata_that_is_not_ours_names_no_topic(text):
-    """An offset without a topic id is believed: other tools commit, too."""
-    assert decode_topic(text) is None
-    assert (decode_cluster(text), decode_parts(text)) == (None, None)
 
 
 class Broker:

@@ -15,7 +15,7 @@ from fleet.kafka_source.pieces import LogBounds, OffsetRange, shares
 from fleet.kafka_source.source import FleetKafka, by_value
 from fleet.model import TopicPartition
 from fleet.worker.batch.adaptive_reader import ranges_pay
-from fleet.worker.batch.ranges import NamedBatch, Ranges, fair
+from fleet.worker.batch.ranges import Ranges, fair
 
 P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
 
@@ -51,14 +51,6 @@ def test_more_than_a_batch_is_shared_fairly():
     assert ids(made, 13) == ["T-0-10-23"]
 
 
-def test_a_partition_not_looked_at_is_not_named():
-    """Nothing is guessed of a partition whose leader has not answered."""
-    made = ranges(p0=5)
-    made.add_partition(P1, topic_id="T", start=7, replay_to=None)
-    assert not made.known
-    assert ids(made, 100) == ["T-0-0-5"]
-
-
 def test_a_leader_that_tells_nothing_holds_up_nobody():
     """It was asked: what others hold is named, and its own once it has told where it ends."""
     made = ranges(p0=5)
@@ -67,9 +59,10 @@ def test_a_leader_that_tells_nothing_holds_up_nobody():
     made.miss([P1])
     assert made.asked
     assert not made.known
-    assert ids(made, 100) == ["T-0-0-5"]
+    assert ids(made, 3) == ["T-0-0-3"]
     made.learn({P1: LogBounds(0, 9, 9)})
-    assert ids(made, 100) == ["T-1-7-9"]
+    made.miss([P0])
+    assert ids(made, 100) == ["T-1-7-9"], "an older look is not read by"
 
 
 def test_a_replay_without_a_leader_comes_later_and_alone():
@@ -82,13 +75,6 @@ def test_a_replay_without_a_leader_comes_later_and_alone():
     assert made.replaying
     made.learn({P1: LogBounds(0, 90, 90)})
     assert ids(made, 5) == ["T-1-10-20"]
-
-
-def test_an_older_look_is_not_read_by():
-    """What is named of a partition without a leader fails the batch for all of them."""
-    made = ranges(p0=5, p1=3)
-    made.miss([P0])
-    assert ids(made, 100) == ["T-1-0-3"]
 
 
 def test_a_replay_is_named_exactly_and_alone():
@@ -142,13 +128,6 @@ def test_dropped_partition_leaves_nothing():
     made.drop([P0])
     made.learn({P0: LogBounds(0, 9, 9)})
     assert ids(made, 100) == ["T-1-0-3"]
-
-
-def test_only_keeps_some_ranges():
-    """A batch reduced to some partitions names just those."""
-    batch = NamedBatch(ranges=ranges(p0=5, p1=3).cut(100), read=lambda _, wanted: wanted)
-    assert batch.records == 8
-    assert batch.only([P1]).frame(None) == [OffsetRange("orders", 1, 0, 3)]
 
 
 @pytest.mark.parametrize(

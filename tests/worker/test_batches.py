@@ -38,11 +38,6 @@ def buffer(*, limit: int = 100, max_wait: float = 0.2, max_bytes: int = 1 << 20)
     return made
 
 
-def test_nothing_read_is_no_batch():
-    """Time alone closes nothing."""
-    assert buffer().close(1e9) is None
-
-
 def settled(**bounds: Any) -> Buffer:
     """One that has closed its first batch after the assignment, at 10.0."""
     made = buffer(**bounds)
@@ -223,16 +218,6 @@ def test_replay_ends_by_position(end: int, expected: list[str]):
     assert [each.id for each in batch.ranges] == expected
 
 
-def test_markers_alone_are_a_gap_not_a_batch():
-    """A position that moved over no record is committed without calling the entrypoint."""
-    made = buffer()
-    made.end_at(P0, 4)
-    made.end_at(P1, 0)
-    assert made.close(99.0) is None
-    assert made.gaps() == {P0: (0, 4)}
-    assert made.gaps() == {}
-
-
 def test_a_partition_is_silent_until_something_comes_of_it():
     """Records, or that there are none; batches of others change nothing of it."""
     made = buffer()
@@ -248,31 +233,6 @@ def test_a_partition_is_silent_until_something_comes_of_it():
     assert made.silent() == {}
 
 
-def test_dropped_partition_leaves_nothing():
-    """What goes takes its rows along; the others stay."""
-    made = buffer(max_wait=0.0)
-    made.add(P0, records(0, 3))
-    made.add(P1, records(0, 2, part=1))
-    made.drop([P0])
-    made.add(P0, records(3, 5))
-    batch = made.close(1.0)
-    assert batch is not None
-    assert {each.tp for each in batch.ranges} == {P1}
-    assert batch.records == 2
-
-
-def test_only_keeps_ranges_and_rows_together():
-    """A batch reduced to some partitions has their ranges and rows and no others."""
-    made = buffer(max_wait=0.0)
-    made.add(P0, records(0, 3))
-    made.add(P1, records(0, 2, part=1))
-    batch = made.close(1.0)
-    assert batch is not None
-    alone = batch.only([P1])
-    assert [each.id for each in alone.ranges] == ["T-1-0-2"]
-    assert alone.table()["partition"].to_pylist() == [1, 1]
-
-
 def test_table_has_the_columns_of_sparks_kafka_source():
     """Names, types and numbering of timestampType are Spark's own."""
     table = batch_of("orders", 3, [record(0), record(1)], to_stderr())
@@ -285,13 +245,14 @@ def test_table_has_the_columns_of_sparks_kafka_source():
     assert table.to_pylist()[0]["headers"] is None
 
 
-def test_a_dropped_partition_makes_room():
+def test_a_dropped_partition_leaves_nothing_and_makes_room():
     """In records and in bytes: else a batch would close for what it no longer holds."""
     made = buffer(limit=10)
     made.add(P0, records(0, 9))
     made.add(P1, records(0, 1, 1))
     assert made.full
     made.drop([P0])
+    made.add(P0, records(9, 10))
     assert not made.full
     assert made.room == 9
     made.drop([P1])
@@ -299,22 +260,20 @@ def test_a_dropped_partition_makes_room():
     assert made.close(100.0) is None
 
 
-def test_read_to_the_end_with_records_waiting_is_no_gap():
-    """Their offsets are committed with their batch, not before it."""
+def test_what_moved_over_no_record_is_a_gap():
+    """It is committed without a batch: not what waits for its batch, nor a predecessor's cut, which
+    is repeated though it may be markers alone.
+    """
+    planned = TopicPartition("orders", 2)
     made = buffer()
     made.add(P0, records(0, 2))
     made.end_at(P0, 5)
     made.end_at(P1, 3)
+    made.add_partition(planned, topic_id="T", start=0, replay_to=4)
+    made.end_at(planned, 6)
     assert made.gaps() == {P1: (0, 3)}
-    assert [(tp, start) for tp, _, start, _ in made.starts()] == [(P0, 0), (P1, 3)]
-
-
-def test_a_planned_range_is_no_gap():
-    """A predecessor's cut is repeated, though it may be markers alone."""
-    made = Buffer(limit=10, max_wait=1.0)
-    made.add_partition(P0, topic_id="T", start=0, replay_to=4)
-    made.end_at(P0, 6)
     assert made.gaps() == {}
+    assert [(tp, start) for tp, _, start, _ in made.starts()] == [(P0, 0), (P1, 3), (planned, 0)]
 
 
 def closed(made: Buffer, count: int, *, value: bytes = b"v") -> InlineBatch:

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from fleet.model import TopicPartition
 from fleet.worker.offsets.assigning import Partitions, Start
 from fleet.worker.offsets.commit_metadata import (
+    decode_cluster,
+    decode_parts,
     decode_plan,
+    decode_topic,
     encode_plan,
     parse_group_metadata,
 )
@@ -17,20 +20,33 @@ from fleet.worker.offsets.commit_metadata import (
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-@given(st.none() | st.integers(min_value=0, max_value=2**63 - 1), st.text(max_size=12))
-def test_plan_survives_its_json(end: int | None, revision: str):
-    """What one worker plans, its successor reads."""
-    plan = decode_plan(encode_plan(end, revision), 0)
-    assert (plan and plan.end) == end
+NUMBERS = st.integers(min_value=0, max_value=2**63 - 1)
+NAMES = st.none() | st.text(min_size=1, max_size=12)
+
+
+@given(st.none() | NUMBERS, st.text(max_size=12), NAMES, NAMES, st.none() | NUMBERS)
+def test_what_one_worker_plans_its_successor_reads(
+    end: int | None, revision: str, topic: str | None, cluster: str | None, parts: int | None
+):
+    """Each key alone, and none where nothing is known."""
+    text = encode_plan(end, revision, topic, cluster=cluster, parts=parts)
+    plan = decode_plan(text, 0)
+    assert (plan and (plan.end, plan.revision)) == (None if end is None else (end, revision))
+    assert (decode_topic(text), decode_cluster(text), decode_parts(text)) == (topic, cluster, parts)
+    assert ('"topic":' in text, '"parts":' in text) == (topic is not None, parts is not None)
 
 
 @pytest.mark.parametrize(
-    "metadata",
-    [None, "", "checkpoint 7", "[1]", '{"v":2,"next":5}', '{"v":1,"next":true}', '{"v":1}'],
+    "text",
+    [
+        *(None, "", "checkpoint 7", "[1]", '{"v":1}', '{"v":2,"next":5,"topic":"a"}'),
+        '{"v":1,"next":true,"topic":3}',
+    ],
 )
-def test_foreign_metadata_is_no_plan(metadata: str | None):
-    """Metadata of another program (or of a later version) plans nothing."""
-    assert decode_plan(metadata, 0) is None
+def test_foreign_metadata_is_no_plan_and_names_no_topic(text: str | None):
+    """Of another program, or of a later version: an offset without a topic id is believed."""
+    found = [decode_plan(text, 0), decode_topic(text), decode_cluster(text), decode_parts(text)]
+    assert found == [None] * 4
 
 
 def test_group_metadata_of_librdkafka():

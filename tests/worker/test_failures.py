@@ -146,12 +146,6 @@ def failing(bench: Bench, times: int, error: Callable[[], Exception]) -> None:
     bench.answer = answer
 
 
-def test_good_batch(bench: Bench):
-    """One call, nothing failed."""
-    done = bench.run(0, 1)
-    assert (done.failed, done.void, done.fatal, done.attempts) == ({}, False, None, 1)
-
-
 def test_an_exception_is_tried_three_times(bench: Bench):
     """The third attempt may succeed; the ranges stay the same."""
     failing(bench, 2, lambda: ValueError("not yet"))
@@ -308,33 +302,23 @@ def test_a_lost_slot_voids_instead_of_running_again(bench: Bench, lost: str):
     assert len(bench.calls) == 1
 
 
-def test_a_slot_lost_while_a_batch_hung_is_not_written_for(bench: Bench):
-    """Stopped for longer than its lease and `batch_timeout`: its successor runs the batch [3]."""
+@pytest.mark.parametrize("lost", ["slot", "partitions"])
+def test_what_is_lost_while_a_batch_hung_is_not_written_for(bench: Bench, lost: str):
+    """Stopped beyond its lease or session: its successor runs the batch [3]; of partitions a worker
+    hears when it polls, and waits for that.
+    """
     runner = bench.made(batch_timeout=0.2)
 
     def answer(context: BatchContext) -> None:
         assert bench.link.session.interrupted.wait(120)
-        bench.still_ours = False
+        bench.still_ours = lost != "slot"
+        if lost == "partitions":
+            threading.Timer(0.1, lambda: runner.interrupt(Why.VOID)).start()
         raise RuntimeError("canceled")
 
     bench.answer = answer
     done = bench.watched(runner)
     assert (done.void, done.failed, done.fatal, len(bench.calls)) == (True, {}, None, 1)
-    runner.stop()
-
-
-def test_partitions_lost_while_a_batch_hung_are_not_written_for(bench: Bench):
-    """Who was stopped beyond its session hears of that when it polls, and waits for it."""
-    runner = bench.made(batch_timeout=0.2)
-
-    def answer(context: BatchContext) -> None:
-        assert bench.link.session.interrupted.wait(120)
-        threading.Timer(0.1, lambda: runner.interrupt(Why.VOID)).start()
-        raise RuntimeError("canceled")
-
-    bench.answer = answer
-    done = bench.watched(runner)
-    assert (done.void, done.fatal, len(bench.calls)) == (True, None, 1)
     runner.stop()
 
 
