@@ -239,22 +239,13 @@ _SECONDS: Final = 30.0
 class DeadLetters:
     """The dead-letter topic of a worker that names one; used on the batch thread."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        *,
-        most: int = MOST,
-        window: int = WINDOW,
-        seconds: float = _SECONDS,
-    ) -> None:
+    def __init__(self, context: WorkerContext, *, seconds: float = _SECONDS) -> None:
         self._seconds = seconds
         self.topic = context.worker.dead_letter_topic or ""
         self._group = context.group
         self._revision = context.settings.revision
         self._options = context.client
         self._events = context.events
-        self._most = most
-        self._window = window
         self._sent: dict[TopicPartition, deque[int]] = {}
         self._producer: Any = None
 
@@ -264,12 +255,12 @@ class DeadLetters:
         What was sent from `start` on is being sent again: not counted.
         """
         sent = self._sent.get(tp, ())
-        return self._most - sum(start - self._window <= offset < start for offset in sent)
+        return MOST - sum(start - WINDOW <= offset < start for offset in sent)
 
     def refusal(self, tp: TopicPartition) -> str:
         """The sentence where there is no room."""
         return (
-            f"more than {self._most} of the latest {self._window} records of {tp} cannot be "
+            f"more than {MOST} of the latest {WINDOW} records of {tp} cannot be "
             f"processed, which is too much for {self.topic}; the last error"
         )
 
@@ -354,7 +345,7 @@ class DeadLetters:
         self._events.emit(
             "dead_letter", partition=str(letter.tp), offset=letter.offset, error=letter.error
         )
-        sent = self._sent.setdefault(letter.tp, deque(maxlen=self._most * 2))
+        sent = self._sent.setdefault(letter.tp, deque(maxlen=MOST * 2))
         if letter.offset not in sent:
             sent.append(letter.offset)
 
