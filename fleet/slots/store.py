@@ -10,11 +10,10 @@ takes several requests, in an order that leaves no harm wherever it ends (`fleet
 import contextlib
 import random
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
@@ -34,43 +33,6 @@ from fleet.slots import (
 from fleet.slots.backend import Backend, Claim, GateRecord, Key, Kind, Moved, Space, Value, mark_key
 from fleet.slots.evidence import Writes
 from fleet.slots.transitions import is_good_canary, waits_for_canary
-
-# Takes whose end nobody could tell: they are given back when the store answers again.
-
-
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Doubts(Generic[T]):
-    """What may stand in the store, with the slot as it was before. Thread-safe."""
-
-    _open: dict[tuple[str, int], tuple[T, Slot]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, attempt: T, before: Slot) -> None:
-        """This one may stand."""
-        with self._lock:
-            self._open[before.group, before.number] = (attempt, before)
-
-    def drop(self, before: Slot) -> None:
-        """It stands, and shall."""
-        with self._lock:
-            self._open.pop((before.group, before.number), None)
-
-    def pop_all(self) -> list[tuple[T, Slot]]:
-        """All, to be settled now."""
-        with self._lock:
-            found = list(self._open.values())
-            self._open.clear()
-        return found
-
-
-# Reading and compare-and-swap of single objects of a back end.
-#
-# A write that was decided on an older state must not be stored: it is a function of the object as
-# it stands, asked again on every newer one until it is stored or says no.
-
 
 PATIENCE: Final = 4.0
 """Seconds for which a write is tried again while others write the same object."""
@@ -118,64 +80,6 @@ def edited(
             return swap(wanted, found)
         fresh = True
     return None
-
-
-class Objects:
-    """The objects of one back end."""
-
-    def __init__(
-        self, backend: Backend, *, clock: Clock, jitter: Callable[[], float] = random.random
-    ) -> None:
-        self.backend = backend
-        self.clock = clock
-        self._jitter = jitter
-
-    def again(self, what: str) -> Iterator[None]:
-        """Turns of a write that others may overtake."""
-        return turns(what, clock=self.clock, jitter=self._jitter)
-
-    def edit(self, key: Key, edit: Callable[[Value | None], Value | None]) -> Value | None:
-        """Store what `edit` makes of the object (see `edited`); None: it says no."""
-        return edited(
-            lambda fresh: self.backend.read(key, fresh=fresh),
-            lambda entry: edit(None if entry is None else entry.value),
-            lambda wanted, entry: self.backend.swap(key, wanted, entry),
-            hears=self.backend.hears,
-            turns=self.again(f"{key.kind.value} {key.number} of group {key.group}"),
-        )
-
-    def change_record(
-        self, group: str, edit: Callable[[GateRecord], GateRecord | None]
-    ) -> GateRecord | None:
-        """What is stored with the gate once `edit` is done; None where it says no."""
-        stored = self.edit(Key(group, Kind.GATE), lambda value: edit(record_of(group, value)))
-        return None if stored is None else record_of(group, stored)
-
-    def change_slot(self, slot: Slot, edit: Callable[[Slot], Slot | None]) -> Slot | None:
-        """The slot once `edit` is stored; None where it says no, or there is no such slot."""
-
-        def of(value: Value | None) -> Slot | None:
-            return edit(value) if isinstance(value, Slot) else None
-
-        stored = self.edit(key_of(slot), of)
-        return stored if isinstance(stored, Slot) else None
-
-    def read_slot(self, slot: Slot) -> Slot | None:
-        """The slot as it is now; None where there is no such slot."""
-        entry = self.backend.read(key_of(slot), fresh=True)
-        return entry.value if entry is not None and isinstance(entry.value, Slot) else None
-
-    def make(self, group: str, number: int) -> None:
-        """The slot's object is there before the slot opens."""
-        key = Key(group, Kind.SLOT, number)
-        if self.backend.read(key, fresh=True) is None:
-            with contextlib.suppress(Moved):  # somebody made it in this moment
-                self.backend.swap(key, Slot(group=group, number=number), None)
-
-    def record(self, group: str, *, fresh: bool = False) -> GateRecord:
-        """What is stored with the gate."""
-        entry = self.backend.read(Key(group, Kind.GATE), fresh=fresh)
-        return record_of(group, None if entry is None else entry.value)
 
 
 def key_of(slot: Slot) -> Key:
@@ -232,7 +136,8 @@ class Attempt:
     seen: Slot
     worker: str
     revision: str
-    session: str | None
+    spark_session: str | None
+    lease: float
     void: Handover | None
 
     def is_admitted(self, record: GateRecord) -> bool:
@@ -245,182 +150,19 @@ class Attempt:
             void=self.void,
         )
 
+    def taken(self, stored: Slot) -> Slot:
+        """The slot as this take stores it."""
+        return transitions.taken(
+            stored,
+            worker=self.worker,
+            revision=self.revision,
+            spark_session=self.spark_session,
+            lease=self.lease,
+        )
+
     def stands(self, stored: Slot) -> bool:
         """Whether this very take is what is stored."""
         return (stored.holder, stored.token) == (self.worker, self.seen.token + 1)
-
-
-class SlotAcquisition:
-    """`take` of `fleet.slots.store.Store`. Thread-safe."""
-
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-        self._clock = objects.clock
-        self._doubts = Doubts[Attempt]()
-        self._claims_seen: dict[tuple[str, str, Claim], float] = {}
-
-    def take(
-        self,
-        seen: Slot,
-        *,
-        worker: str,
-        revision: str,
-        spark_session: str | None,
-        lease: float = 0.0,
-        void: Handover | None = None,
-    ) -> Slot | None:
-        """Take the slot if it is still as seen and the gate lets this revision in; else None."""
-        self.settle()
-        attempt = Attempt(
-            seen=seen, worker=worker, revision=revision, session=spark_session, void=void
-        )
-        key = key_of(seen)
-        fresh = not self._objects.backend.hears
-        claim: Claim | Free | None = None
-        was: Slot | None = None  # the slot before a write of ours whose end is not known
-        for _ in self._objects.again(f"slot {seen.number} of group {seen.group}"):
-            entry = self._objects.backend.read(key, fresh=fresh)
-            if entry is None:
-                return None
-            before = entry.value
-            assert isinstance(before, Slot)
-            if was is not None and attempt.stands(before):
-                return self._confirmed(attempt, before, was, claim)
-            claim = self._may(attempt, before, fresh=fresh)
-            if claim is None:
-                if fresh:
-                    return None
-                fresh = True
-                continue
-            taken = transitions.taken(
-                before,
-                worker=worker,
-                revision=revision,
-                spark_session=spark_session,
-                lease=lease,
-            )
-            try:
-                held = self._objects.backend.swap(key, taken, entry)
-            except Moved:
-                fresh, was = True, before
-                continue
-            except Unreachable:
-                self._doubts.add(attempt, before)
-                raise
-            assert isinstance(held, Slot)
-            return self._confirmed(attempt, held, before, claim)
-        return None
-
-    def settle(self) -> None:
-        """Give back takes whose end nobody could tell. Raises Unreachable where it is too early."""
-        away: Unreachable | None = None
-        for attempt, before in self._doubts.pop_all():
-            try:
-                self._give_back(attempt, before)
-            except Unreachable as error:
-                self._doubts.add(attempt, before)
-                away = error
-        if away is not None:
-            raise away
-
-    def _confirmed(
-        self, attempt: Attempt, held: Slot, before: Slot, claim: Claim | Free | None
-    ) -> Slot | None:
-        """The slot, where the gate lets its taker in now that it has it."""
-        self._doubts.add(attempt, before)
-        record = self._objects.record(held.group, fresh=True)
-        stands = claim is FREE or record.canaries.get(attempt.revision) == claim
-        if stands and attempt.is_admitted(record):
-            self._doubts.drop(before)
-            return held
-        self.settle()
-        return None
-
-    def _give_back(self, attempt: Attempt, before: Slot) -> None:
-        self._objects.change_slot(
-            attempt.seen,
-            lambda stored: (
-                transitions.given_back(stored, before) if attempt.stands(stored) else None
-            ),
-        )
-
-    def _may(self, attempt: Attempt, stored: Slot, *, fresh: bool) -> Claim | Free | None:
-        """Whether the gate lets the taker in, and its revision may have this slot: by what."""
-        if not transitions.is_as_seen(stored, attempt.seen):
-            return None
-        record = self._objects.record(attempt.seen.group, fresh=fresh)
-        if not attempt.is_admitted(record):
-            return None
-        pin = record.gate.handover.get(stored.number)
-        pinned = pin is not None and pin.revision == attempt.revision
-        if pinned or stored.revision in {None, attempt.revision} or self._is_proven(attempt):
-            return FREE
-        return self._claim(attempt)
-
-    def _is_proven(self, attempt: Attempt) -> bool:
-        """Whether a slot of the revision works now: those of which that was heard are read."""
-        backend, group = self._objects.backend, attempt.seen.group
-        if not backend.hears:
-            return False  # the claim reads all of them anyway
-        for slot in backend.scan(group, fresh=False)[1].values():
-            if slot.revision == attempt.revision and is_good_canary(slot):
-                entry = backend.read(key_of(slot), fresh=True)
-                now = None if entry is None else entry.value
-                if (
-                    isinstance(now, Slot)
-                    and now.revision == attempt.revision
-                    and is_good_canary(now)
-                ):
-                    return True
-        return False
-
-    def _claim(self, attempt: Attempt) -> Claim | Free | None:
-        """The claim by which this take is its revision's canary, unless it needs none."""
-        seen, revision = attempt.seen, attempt.revision
-        key = Key(seen.group, Kind.GATE)
-        for _ in self._objects.again(f"the gate of group {seen.group}"):
-            entry = self._objects.backend.read(key, fresh=True)
-            record = record_of(seen.group, None if entry is None else entry.value)
-            slots = self._all(attempt)
-            tried = waits_for_canary(slots.values(), slots[seen.number], revision)
-            if tried or not attempt.is_admitted(record):
-                return None
-            if any(slot.revision == revision and is_good_canary(slot) for slot in slots.values()):
-                return FREE
-            other = record.canaries.get(revision)
-            abandoned = other is not None and not self._is_void(attempt, other, slots)
-            if other is not None and abandoned and not self._has_waited(attempt, other):
-                return None
-            mine = Claim(slot=seen.number, token=seen.token + 1, worker=attempt.worker)
-            kept = {r: t for r, t in record.canaries.items() if not _is_over(t, slots)}
-            with contextlib.suppress(Moved):
-                self._objects.backend.swap(
-                    key, replace(record, canaries={**kept, revision: mine}), entry
-                )
-                return None if abandoned and self._is_tried(attempt) else mine
-        return None
-
-    def _all(self, attempt: Attempt) -> Mapping[int, Slot]:
-        """All slots as they are now, the wanted one among them."""
-        _, found = self._objects.backend.scan(attempt.seen.group, fresh=True)
-        return {attempt.seen.number: attempt.seen, **found}
-
-    def _is_tried(self, attempt: Attempt) -> bool:
-        """Whether whoever had claimed before has taken its slot after all."""
-        slots = self._all(attempt)
-        return waits_for_canary(slots.values(), slots[attempt.seen.number], attempt.revision)
-
-    def _is_void(self, attempt: Attempt, claim: Claim, slots: Mapping[int, Slot]) -> bool:
-        slot = slots.get(claim.slot)  # somebody may have deleted it
-        return claim.worker == attempt.worker or (slot is not None and slot.token >= claim.token)
-
-    def _has_waited(self, attempt: Attempt, claim: Claim) -> bool:
-        """Whether this claim was seen unused for so long that its claimant may be dead."""
-        seen, now = (attempt.seen.group, attempt.revision, claim), self._clock.monotonic()
-        if now - self._claims_seen.setdefault(seen, now) < CLAIM_PATIENCE:
-            return False
-        self._claims_seen.pop(seen, None)
-        return True
 
 
 def _is_over(claim: Claim, slots: Mapping[int, Slot]) -> bool:
@@ -449,8 +191,11 @@ class Store:
         self, backend: Backend, *, clock: Clock, jitter: Callable[[], float] = random.random
     ) -> None:
         self._backend = backend
-        self._objects = Objects(backend, clock=clock, jitter=jitter)
-        self._taking = SlotAcquisition(self._objects)
+        self._clock = clock
+        self._jitter = jitter
+        self._doubts: dict[tuple[str, int], tuple[Attempt, Slot]] = {}
+        """Takes whose end nobody could tell, and the slot before: to be given back."""
+        self._claims_seen: dict[tuple[str, str, Claim], float] = {}
 
     @property
     def writes(self) -> Writes:
@@ -486,11 +231,58 @@ class Store:
         del group, template_hash
         return now
 
+    # --- reading and compare-and-swap of single objects ----------------------------------------
+    #
+    # A write that was decided on an older state must not be stored: it is a function of the object
+    # as it stands, asked again on every newer one until it is stored or says no.
+
+    def _again(self, what: str) -> Iterator[None]:
+        return turns(what, clock=self._clock, jitter=self._jitter)
+
+    def _edit(self, key: Key, edit: Callable[[Value | None], Value | None]) -> Value | None:
+        """Store what `edit` makes of the object (see `edited`); None: it says no."""
+        return edited(
+            lambda fresh: self._backend.read(key, fresh=fresh),
+            lambda entry: edit(None if entry is None else entry.value),
+            lambda wanted, entry: self._backend.swap(key, wanted, entry),
+            hears=self._backend.hears,
+            turns=self._again(f"{key.kind.value} {key.number} of group {key.group}"),
+        )
+
+    def _change_record(
+        self, group: str, edit: Callable[[GateRecord], GateRecord | None]
+    ) -> GateRecord | None:
+        """What is stored with the gate once `edit` is done; None where it says no."""
+        stored = self._edit(Key(group, Kind.GATE), lambda value: edit(record_of(group, value)))
+        return None if stored is None else record_of(group, stored)
+
+    def _change_slot(self, slot: Slot, edit: Callable[[Slot], Slot | None]) -> Slot | None:
+        """The slot once `edit` is stored; None where it says no, or there is no such slot."""
+        stored = self._edit(key_of(slot), lambda v: edit(v) if isinstance(v, Slot) else None)
+        return stored if isinstance(stored, Slot) else None
+
+    def _read_slot(self, slot: Slot) -> Slot | None:
+        """The slot as it is now; None where there is no such slot."""
+        entry = self._backend.read(key_of(slot), fresh=True)
+        return entry.value if entry is not None and isinstance(entry.value, Slot) else None
+
+    def _record(self, group: str, *, fresh: bool = False) -> GateRecord:
+        """What is stored with the gate."""
+        entry = self._backend.read(Key(group, Kind.GATE), fresh=fresh)
+        return record_of(group, None if entry is None else entry.value)
+
+    def _make(self, group: str, number: int) -> None:
+        """The slot's object is there before the slot opens."""
+        key = Key(group, Kind.SLOT, number)
+        if self._backend.read(key, fresh=True) is None:
+            with contextlib.suppress(Moved):  # somebody made it in this moment
+                self._backend.swap(key, Slot(group=group, number=number), None)
+
     # --- the gate ---------------------------------------------------------------------------
 
     def gate(self, group: str) -> Gate:
         """The group's gate; version 0 and nothing open where none was written yet."""
-        return self._objects.record(group).gate
+        return self._record(group).gate
 
     def write_gate(self, gate: Gate, *, by: Change | None = None) -> Gate | None:
         """Store `gate` if its version is still the stored one: as stored (version + 1), or None.
@@ -505,7 +297,7 @@ class Store:
             if record.gate.version != gate.version:
                 return None
             for number in sorted(gate.open - record.opened):
-                self._objects.make(gate.group, number)
+                self._make(gate.group, number)
             return replace(
                 record,
                 gate=replace(gate, version=gate.version + 1),
@@ -513,7 +305,7 @@ class Store:
                 token=record.token if by is None else by.token,
             )
 
-        stored = self._objects.change_record(gate.group, edit)
+        stored = self._change_record(gate.group, edit)
         return None if stored is None else stored.gate
 
     def change_gate(
@@ -523,7 +315,7 @@ class Store:
 
         Raises LostLease as `write_gate` does, Unreachable where others write without an end.
         """
-        for _ in self._objects.again(f"the gate of group {group}"):
+        for _ in self._again(f"the gate of group {group}"):
             wanted = change(self.gate(group))
             if wanted is None:
                 return None
@@ -537,9 +329,9 @@ class Store:
 
         Writes only what is new: once per group, as a rule.
         """
-        known = self._objects.record(group, fresh=True).committed
+        known = self._record(group, fresh=True).committed
         if not known.issuperset(topics):
-            self._objects.change_record(
+            self._change_record(
                 group, lambda record: replace(record, committed=record.committed.union(topics))
             )
         return known.union(topics)
@@ -571,18 +363,150 @@ class Store:
         both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
         error, `lease`. member_id and the former holder's session stay in `seen`. None: lost.
         """
-        return self._taking.take(
-            seen,
+        self.settle()
+        attempt = Attempt(
+            seen=seen,
             worker=worker,
             revision=revision,
             spark_session=spark_session,
             lease=lease,
             void=void,
         )
+        fresh = not self._backend.hears
+        claim: Claim | Free | None = None
+        was: Slot | None = None  # the slot before a write of ours whose end is not known
+        for _ in self._again(f"slot {seen.number} of group {seen.group}"):
+            entry = self._backend.read(key_of(seen), fresh=fresh)
+            if entry is None:
+                return None
+            before = entry.value
+            assert isinstance(before, Slot)
+            if was is not None and attempt.stands(before):
+                return self._confirmed(attempt, before, was, claim)
+            claim = self._may(attempt, before, fresh=fresh)
+            if claim is None:
+                if fresh:
+                    return None
+                fresh = True
+                continue
+            try:
+                held = self._backend.swap(key_of(seen), attempt.taken(before), entry)
+            except Moved:
+                fresh, was = True, before
+                continue
+            except Unreachable:
+                self._doubts[seen.group, seen.number] = (attempt, before)
+                raise
+            assert isinstance(held, Slot)
+            return self._confirmed(attempt, held, before, claim)
+        return None
 
     def settle(self) -> None:
         """Give back takes whose end nobody could tell. Raises Unreachable where it is too early."""
-        self._taking.settle()
+        away: Unreachable | None = None
+        for key in list(self._doubts):
+            doubt = self._doubts.pop(key, None)  # another thread may settle as well
+            if doubt is None:
+                continue
+            try:
+                self._give_back(*doubt)
+            except Unreachable as error:
+                self._doubts[key] = doubt
+                away = error
+        if away is not None:
+            raise away
+
+    def _confirmed(
+        self, attempt: Attempt, held: Slot, before: Slot, claim: Claim | Free | None
+    ) -> Slot | None:
+        """The slot, where the gate lets its taker in now that it has it."""
+        self._doubts[held.group, held.number] = (attempt, before)
+        record = self._record(held.group, fresh=True)
+        stands = claim is FREE or record.canaries.get(attempt.revision) == claim
+        if stands and attempt.is_admitted(record):
+            self._doubts.pop((held.group, held.number), None)
+            return held
+        self.settle()
+        return None
+
+    def _give_back(self, attempt: Attempt, before: Slot) -> None:
+        self._change_slot(
+            attempt.seen,
+            lambda stored: (
+                transitions.given_back(stored, before) if attempt.stands(stored) else None
+            ),
+        )
+
+    def _may(self, attempt: Attempt, stored: Slot, *, fresh: bool) -> Claim | Free | None:
+        """Whether the gate lets the taker in, and its revision may have this slot: by what."""
+        if not transitions.is_as_seen(stored, attempt.seen):
+            return None
+        record = self._record(attempt.seen.group, fresh=fresh)
+        if not attempt.is_admitted(record):
+            return None
+        pin = record.gate.handover.get(stored.number)
+        pinned = pin is not None and pin.revision == attempt.revision
+        if pinned or stored.revision in {None, attempt.revision} or self._is_proven(attempt):
+            return FREE
+        return self._claim(attempt)
+
+    def _is_proven(self, attempt: Attempt) -> bool:
+        """Whether a slot of the revision works now: those of which that was heard are read."""
+        backend, group = self._backend, attempt.seen.group
+        if not backend.hears:
+            return False  # the claim reads all of them anyway
+        for slot in backend.scan(group, fresh=False)[1].values():
+            if slot.revision == attempt.revision and is_good_canary(slot):
+                now = self._read_slot(slot)
+                if now and now.revision == attempt.revision and is_good_canary(now):
+                    return True
+        return False
+
+    def _claim(self, attempt: Attempt) -> Claim | Free | None:
+        """The claim by which this take is its revision's canary, unless it needs none."""
+        seen, revision = attempt.seen, attempt.revision
+        key = Key(seen.group, Kind.GATE)
+        for _ in self._again(f"the gate of group {seen.group}"):
+            entry = self._backend.read(key, fresh=True)
+            record = record_of(seen.group, None if entry is None else entry.value)
+            slots = self._all(attempt)
+            tried = waits_for_canary(slots.values(), slots[seen.number], revision)
+            if tried or not attempt.is_admitted(record):
+                return None
+            if any(slot.revision == revision and is_good_canary(slot) for slot in slots.values()):
+                return FREE
+            other = record.canaries.get(revision)
+            abandoned = other is not None and not self._is_void(attempt, other, slots)
+            if other is not None and abandoned and not self._has_waited(attempt, other):
+                return None
+            mine = Claim(slot=seen.number, token=seen.token + 1, worker=attempt.worker)
+            kept = {r: t for r, t in record.canaries.items() if not _is_over(t, slots)}
+            with contextlib.suppress(Moved):
+                self._backend.swap(key, replace(record, canaries={**kept, revision: mine}), entry)
+                return None if abandoned and self._is_tried(attempt) else mine
+        return None
+
+    def _all(self, attempt: Attempt) -> Mapping[int, Slot]:
+        """All slots as they are now, the wanted one among them."""
+        _, found = self._backend.scan(attempt.seen.group, fresh=True)
+        return {attempt.seen.number: attempt.seen, **found}
+
+    def _is_tried(self, attempt: Attempt) -> bool:
+        """Whether whoever had claimed before has taken its slot after all."""
+        slots = self._all(attempt)
+        return waits_for_canary(slots.values(), slots[attempt.seen.number], attempt.revision)
+
+    def _is_void(self, attempt: Attempt, claim: Claim, slots: Mapping[int, Slot]) -> bool:
+        slot = slots.get(claim.slot)  # somebody may have deleted it
+        return claim.worker == attempt.worker or (slot is not None and slot.token >= claim.token)
+
+    def _has_waited(self, attempt: Attempt, claim: Claim) -> bool:
+        """Whether this claim was seen unused for so long that its claimant may be dead."""
+        seen, now = (attempt.seen.group, attempt.revision, claim), self._clock.monotonic()
+        if now - self._claims_seen.setdefault(seen, now) < CLAIM_PATIENCE:
+            return False
+        self._claims_seen.pop(seen, None)
+        return True
 
     def renew(self, slot: Slot) -> Slot | None:
         """Write the holder's fields (phase, member_id, spark_session, batches, error), counter + 1.
@@ -590,10 +514,10 @@ class Store:
         Only if (holder, token) still match; None = somebody else has it: stop at once.
         """
         try:
-            return self._objects.change_slot(slot, lambda stored: transitions.renewed(stored, slot))
+            return self._change_slot(slot, lambda stored: transitions.renewed(stored, slot))
         except FleetError:
             with contextlib.suppress(FleetError):
-                stored = self._objects.read_slot(slot)
+                stored = self._read_slot(slot)
                 if stored is not None and transitions.renewed(stored, slot) is None:
                     return None
             raise
@@ -603,7 +527,7 @@ class Store:
 
         Holder None, phase free (or closed where the slot's phase is CLOSED), member_id kept.
         """
-        edited = self._objects.change_slot(
+        edited = self._change_slot(
             slot, lambda stored: transitions.released(stored, slot, clean=clean)
         )
         return edited is not None
@@ -614,9 +538,7 @@ class Store:
         For who has seen it end: its supervisor, or the next container of the same pod. The slot
         keeps holder, member and session for its taker, and a renewal of that holder is refused.
         """
-        edited = self._objects.change_slot(
-            seen, lambda stored: transitions.holder_ended(stored, seen)
-        )
+        edited = self._change_slot(seen, lambda stored: transitions.holder_ended(stored, seen))
         return edited is not None
 
     def clear(self, slot: Slot) -> bool:
@@ -624,7 +546,7 @@ class Store:
 
         Only if the token is as seen. Spark session and `clean` stay for the next taker [3].
         """
-        edited = self._objects.change_slot(slot, lambda stored: transitions.cleared(stored, slot))
+        edited = self._change_slot(slot, lambda stored: transitions.cleared(stored, slot))
         return edited is not None
 
     # --- changes ----------------------------------------------------------------------------
@@ -637,12 +559,12 @@ class Store:
         """
 
         def edit(last: Value | None) -> Value | None:
-            after = 0 if last is not None else self._objects.record(plan.group).token
+            after = 0 if last is not None else self._record(plan.group).token
             return transitions.begun(
                 change_of(last), plan, actor=actor, started_at=started_at, lease=lease, after=after
             )
 
-        return change_of(self._objects.edit(Key(plan.group, Kind.CHANGE), edit))
+        return change_of(self._edit(Key(plan.group, Kind.CHANGE), edit))
 
     def change(self, group: str) -> Change | None:
         """The running change, or else the last one."""
@@ -655,7 +577,7 @@ class Store:
         The gate learns of the new token before anybody acts by it: from then on the former actor,
         who may only have slept, writes the gate no more. Before that its writes are seen by us.
         """
-        stored = self._objects.edit(
+        stored = self._edit(
             Key(seen.group, Kind.CHANGE),
             lambda last: transitions.adopted(change_of(last), seen, actor=actor, lease=lease),
         )
@@ -663,7 +585,7 @@ class Store:
         if change is None:
             return None
         token = change.token
-        self._objects.change_record(
+        self._change_record(
             seen.group, lambda r: None if r.token >= token else replace(r, token=token)
         )
         return change
@@ -673,7 +595,7 @@ class Store:
 
         Raises LostLease where (actor, token) no longer match.
         """
-        stored = self._objects.edit(
+        stored = self._edit(
             Key(change.group, Kind.CHANGE),
             lambda last: transitions.advanced(change_of(last), change),
         )

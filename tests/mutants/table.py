@@ -243,7 +243,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "slots.store:Store.write_gate.edit", "slots/test_compare_and_set.py slots/test_evidence.py",
         "by.token < record.token", "by.token < 0"),
     "store-take-without-a-second-look-at-the-gate": (
-        "slots.store:SlotAcquisition._confirmed", "slots/test_interleavings.py",
+        "slots.store:Store._confirmed", "slots/test_interleavings.py",
         "stands and attempt.is_admitted(record)", "stands"),
     "change-of-a-living-manager-adopted": (
         "act.change:GroupChanges._adopt", "acting/test_liveness.py acting/test_changes.py",

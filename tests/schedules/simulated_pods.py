@@ -165,7 +165,7 @@ class SimulatedPods(SimulatedFleet):
 
     def _by_chance(self, store: LeaseStore) -> None:
         chance = self.world.random.random
-        store._objects._jitter = chance
+        store._jitter = chance
         store.leases.calls._jitter = chance
 
     def runtime_for(self, manager: Process, store: Any) -> KubernetesRuntime:

@@ -48,7 +48,7 @@ def test_what_a_group_has_committed_is_kept(stores, monkeypatch):
     assert store.committed(GROUP) == frozenset()
     assert store.committed(GROUP, "t", "u") == {"t", "u"}
     with monkeypatch.context() as patch:
-        patch.setattr(store._objects, "change_record", None)  # nothing is written twice
+        patch.setattr(store, "_change_record", None)  # nothing is written twice
         assert store.committed(GROUP, "t") == {"t", "u"}
     assert other.committed(GROUP, "v") == {"t", "u", "v"}
     open_slots(other, 0, 1)

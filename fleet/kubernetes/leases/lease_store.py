@@ -263,7 +263,7 @@ class LeaseStore(Store):
             going = frozenset(there) & (record.going | frozenset(workers))
             return None if going == record.going else replace(record, going=going)
 
-        self._objects.change_record(group, edit)
+        self._change_record(group, edit)
 
     def first(self, group: str) -> FirstOpening | None:
         """What shall open by itself; None where the gate was written already, or nothing said."""
