@@ -51,14 +51,18 @@ class SimulatedMember(GroupSide):
         *,
         instance: str | None,
         times: Times,
+        open_at: float,
         may_join: Callable[[], bool | None],
         changed: Callable[[], None],
+        rest: Callable[[], None],
         begins: Callable[["SimulatedMember", Work], None],
     ) -> None:
         super().__init__(process, broker, topic, instance=instance, times=times, changed=changed)
         self.hand: Hand | None = None
         self._begins = begins
+        self._open_at = open_at
         self._may_join = may_join
+        self._rest = rest
         self._owned = Partitions()
         self._at: dict[int, int] = {}
         """Partition → where its next batch begins."""
@@ -69,10 +73,20 @@ class SimulatedMember(GroupSide):
 
     # --- asked by the holder ------------------------------------------------------------------
 
-    def start(self, open_at: float) -> None:
-        """Join when that wall time has come."""
-        ahead = max(0.0, open_at - self.process.now())
+    def start(self) -> None:
+        """Join when `open_at` has come."""
+        ahead = max(0.0, self._open_at - self.process.now())
         self.process.later(ahead + 0.03 * self.process.world.random.random(), self._enter)
+
+    def join(self, timeout: float) -> bool:
+        """Wait until something happens; whether its end has."""
+        del timeout  # a tick of the product: too many for a schedule
+        if self.ended is None:
+            self._rest()
+        return self.ended is not None
+
+    def hear(self, why: str, at: float) -> None:
+        """A classic member hears of a change by its heartbeats."""
 
     def _enter(self) -> None:
         """As Membership._subscribe."""

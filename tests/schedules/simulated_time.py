@@ -193,6 +193,12 @@ class Bell:
             thread, turn = self._waiting
             self._process.later(delay, lambda: self._wake(thread, turn))
 
+    set = ring
+    """As an Event; `clear` is what `wait` does."""
+
+    def clear(self) -> None:
+        """Nothing."""
+
     def wait(self, seconds: float) -> bool:
         """Until it is rung, at most so long; whether it was."""
         if not self._rung:

@@ -1,26 +1,30 @@
-"""A worker's process: standby, holder, standby again; its threads only carry out.
+"""A worker's process: standby, holder, standby again.
 
-What a standby may take, what a holder does next, what a renewal means and who completes a leave is
-the product's own (`SlotWatcher`, `SlotLife`, `SlotLease`, `LeaveCompleter`, the store); here are
-the loops around them, as `fleet.worker.slot.process` and `SlotHolder` have them.
+All of it is the product's own (`SlotWatcher`, `SlotHolder`, `SlotLease`, `LeaveCompleter`, the
+store), on simulated time: here is the loop of a standby, as `fleet.worker.slot.process` has it, and
+what stands in for threads, the consumer, Spark and the status page.
 """
 
+from types import SimpleNamespace
 from typing import Any, Protocol
 
+from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Slot, WorkerReport
 from fleet.slots.store import Store
-from fleet.worker.events import Events
-from fleet.worker.member.member_state import End
-from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
-from fleet.worker.slot.slot_holder import shut, without_rejoin
+from fleet.worker.batch.executor import Identity
+from fleet.worker.canary_note import CanaryNote
+from fleet.worker.events import Events, WorkerContext
+from fleet.worker.member.member_state import MemberState
+from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover
+from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
-from fleet.worker.slot.slot_life import HolderLook, LastAct, SlotLife
 from tests.schedules.simulated_broker import GROUP, SimulatedBroker
 from tests.schedules.simulated_group_side import Times
 from tests.schedules.simulated_member import SimulatedMember
 from tests.schedules.simulated_time import Bell, Mutex, Process
 from tests.schedules.simulated_topic import SimulatedTopic, Work
+from tests.support.declared import settings_of
 
 LONGEST_WAIT = 30.0
 
@@ -45,6 +49,7 @@ class Told(Events):
 class Surroundings(Protocol):
     """What a worker has around it, and who looks on."""
 
+    spec: GroupSpec
     broker: SimulatedBroker
     topic: SimulatedTopic
     static: bool
@@ -65,7 +70,7 @@ class Surroundings(Protocol):
 
 
 class SimulatedWorker:
-    """One life of a worker's process."""
+    """One life of a worker's process; to its holder it is `stop` and `reporter` as well."""
 
     def __init__(
         self, process: Process, around: Surroundings, *, revision: str, since: float, warm: float
@@ -77,9 +82,10 @@ class SimulatedWorker:
         self.bell = Bell(process)
         self.ending = False
         self.phase = "starting"
-        self.tenure: Tenure | None = None
+        self.tenure: SimulatedHolder | None = None
         self.store = around.store_for(process)
         self.events = Told(process)
+        self.canary = CanaryNote(None)
         lease = around.lease
         self.watcher = SlotWatcher(self.store, group=GROUP, lease=lease, clock=process)
         self.leave = around.broker.leave_by(process)
@@ -94,6 +100,9 @@ class SimulatedWorker:
         )
         self.reported = False
         """Whether what it last said of itself is stored."""
+        self._serving: tuple[int, MemberState] | None = None
+        """Slot and state of its member."""
+        self._news: object = None
         self._counter = 0
         self._told_at = 0.0
         self._warm = warm
@@ -104,21 +113,53 @@ class SimulatedWorker:
         self.ending = True
         self.bell.ring()
 
+    # --- as its holder's Event ----------------------------------------------------------------
+
+    def is_set(self) -> bool:
+        """Whether it is to end."""
+        return self.ending
+
+    def wait(self, seconds: float) -> bool:
+        """The same, so much later."""
+        if not self.ending:
+            self.process.sleep(seconds)
+        return self.ending
+
+    # --- as its holder's Reporter --------------------------------------------------------------
+
+    def member(self, slot: int, state: MemberState) -> None:
+        """A membership begins."""
+        self._serving = slot, state
+
+    def left(self) -> None:
+        """It is over."""
+        self._serving = None
+
+    def renewed(self) -> None:
+        """Where there is news: others read of it only that."""
+        state = self._serving and self._serving[1]
+        news = state and (state.told, state.joined_at)
+        if news != self._news or not self.reported:
+            self._news = news
+            self.report()
+
+    def failed(self, sentence: str) -> None:
+        """It ends soon."""
+
     def report(self) -> None:
         """What it says of itself."""
         self._counter, self._told_at = self._counter + 1, self.process.monotonic()
-        tenure = self.tenure
-        held = tenure is not None
+        slot, state = self._serving or (None, None)
         report = WorkerReport(
             worker=self.name,
             group=GROUP,
             revision=self.revision,
-            phase=str(tenure.member.state.told) if tenure and tenure.member else self.phase,
-            slot=tenure.held.slot.number if tenure else None,
+            phase=self.phase if state is None else str(state.told),
+            slot=slot,
             counter=self._counter,
             http_port=None,
             since=self.since,
-            joined_at=tenure.member.state.joined_at if tenure and held and tenure.member else None,
+            joined_at=None if state is None else state.joined_at,
         )
         try:
             self.store.report(report)
@@ -126,6 +167,8 @@ class SimulatedWorker:
         except Unreachable as error:
             self.reported = False
             self.events.log_rarely(str(error))
+
+    # --- its life -----------------------------------------------------------------------------
 
     def rest(self, longest: float = LONGEST_WAIT) -> None:
         """Until something is rung, or the next look is due."""
@@ -136,35 +179,33 @@ class SimulatedWorker:
         self.process.sleep(self._warm)
         self.phase = "standby"
         self.report()
-        ended = None
-        while ended is None and not self.ending:
-            ended = self._look_for_a_slot()
-        if ended is None:
-            self.around.ended(self, 0, "asked to end")
-        else:
-            self.around.ended(self, *ended)
+        ended: tuple[int, str] | None = None
+        try:
+            while ended is None and not self.ending:
+                ended = self._look_for_a_slot()
+        except FleetError as error:  # as the product: whoever cannot give a slot up ends
+            ended = 1, f"its slot could not be given up: {error}"
+        self.around.ended(self, *(ended or (0, "asked to end")))
         self.process.end()
 
     def _look_for_a_slot(self) -> tuple[int, str] | None:
         self.completer.see(self.watcher)
         if not self.reported:
             self.report()
-        for seen in self.watcher.takeable(
-            worker=self.name, revision=self.revision, since=self.since
-        ):
-            slot = self._take(seen, self.watcher.void.get(seen.number))
-            if slot is not None:
-                self.tenure = Tenure(self, slot)
-                ended = self.tenure.serve(seen)
-                self.tenure = None
+        found = self.watcher.takeable(worker=self.name, revision=self.revision, since=self.since)
+        for seen in found[:1]:
+            holder = SimulatedHolder(self, seen, self.watcher.void.get(seen.number))
+            if not holder.take():
                 self.watcher.forget()
-                if ended is None:
-                    self.phase = "standby"
-                    self.report()
-                return ended
-            self.watcher.forget()
-            self.process.sleep(0.05)
-            return None
+                self.process.sleep(0.05)
+                return None
+            self.tenure = holder
+            ended = holder.serve()
+            self.tenure = None
+            if ended is None:
+                self.phase = "standby"
+                self.report()
+            return ended
         # As Reporter.beat: a third of the lease after the last report.
         due = self._told_at + self.around.lease / 3 - self.process.monotonic()
         if due <= 0:
@@ -172,186 +213,91 @@ class SimulatedWorker:
         self.rest(self.around.lease / 3 if due <= 0 else due)
         return None
 
-    def _take(self, seen: Slot, void: Handover | None) -> Slot | None:
-        try:
-            slot = self.store.take(
-                seen,
-                worker=self.name,
-                revision=self.revision,
-                spark_session=None,
-                lease=self.around.lease,
-                void=void,
-            )
-        except Unreachable as error:
-            self.events.log_rarely(str(error))
-            return None
-        if slot is not None:
-            self.events.log(f"takes slot {slot.number} (token {slot.token}, was {seen.holder})")
-        return slot
+
+class SimulatedLease(SlotLease):
+    """Its thread is one of a simulated process."""
+
+    lost_at: float | None = None
+
+    def __init__(self, worker: SimulatedWorker, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, lock=Mutex(worker.process))
+        self._worker = worker
+        self._wake = Bell(worker.process)  # type: ignore[assignment]
+
+    def start(self) -> None:
+        """As a thread of the process."""
+        self._worker.process.start(self._renew_on)
+
+    def _confirm(self) -> bool | None:
+        ours = super()._confirm()
+        if ours is False and self.lost_at is None:
+            self.lost_at = self._worker.process.monotonic()
+            self._events.log(f"{self.lost}: stopping at once")
+            self._worker.bell.ring()
+        return ours
 
 
-class Tenure:
-    """What one holder has; carries out what `SlotLife` says."""
+class SimulatedHolder(SlotHolder):
+    """Over a member, and without Spark."""
 
-    def __init__(self, worker: SimulatedWorker, slot: Slot) -> None:
-        self.worker = worker
-        self.member: SimulatedMember | None = None
-        self.lost_at: float | None = None
-        around, process = worker.around, worker.process
-        self.held = SlotLease(
-            worker.store,
-            slot,
-            lease=around.lease,
-            fields=self._fields,
-            clock=process,
+    def __init__(self, worker: SimulatedWorker, seen: Slot, void: Handover | None) -> None:
+        self._worker = worker
+        context = WorkerContext(
+            settings=settings_of(worker.around.spec, revision=worker.revision),
+            name=worker.name,
+            clock=worker.process,
             events=worker.events,
-            lock=Mutex(process),
+            stop=worker,  # type: ignore[arg-type]
         )
-        self.life = SlotLife(
-            number=slot.number,
-            instance_id=slot.instance_id(),
-            token=slot.token,
-            static=around.static,
-            window=around.times.session,
+        identity = Identity(cluster="", group=GROUP, worker=worker.name, revision=worker.revision)
+        spark: Any = SimpleNamespace(session_id=None, identity=identity, watch=lambda: None)
+        super().__init__(
+            context,
+            seen,
+            void,
+            watcher=worker.watcher,
+            completer=worker.completer,
+            takeover=Takeover(context, leave=worker.leave),
+            runner=spark,
+            reporter=worker,  # type: ignore[arg-type]
         )
-        self._wake = Bell(process)
-        self._stopped = False
-        self._told: tuple[Any, ...] = ()
-        self._reported: object = None
-        process.start(self._keep)
+        nobody: Any = SimpleNamespace(step=lambda *_: None, end=lambda: None)
+        self._orphans = nobody
 
-    # --- the lease's thread -----------------------------------------------------------------
+    @property
+    def lost_at(self) -> float | None:
+        """When it heard that its slot is somebody else's."""
+        return self._lease.lost_at  # type: ignore[attr-defined]
 
-    def _keep(self) -> None:
-        while True:
-            self._wake.wait(self.held.pause)
-            if self._stopped:
-                return
-            if not self.held.renew():
-                self.lost_at = self.worker.process.monotonic()
-                self.worker.events.log(f"{self.held.lost}: stopping at once")
-                self.worker.bell.ring()
-                return
-            self._report()
+    @property
+    def member(self) -> SimulatedMember | None:
+        """While it is one."""
+        return self._membership  # type: ignore[return-value]
 
-    def _report(self) -> None:
-        """Where there is news: others read of it only that."""
-        state = self.member.state if self.member is not None else None
-        news = state and (state.told, state.joined_at)
-        if news != self._reported or not self.worker.reported:
-            self._reported = news
-            self.worker.report()
+    def _new_lease(self, slot: Slot) -> SlotLease:
+        context = self._context
+        return SimulatedLease(
+            self._worker,
+            self._store,
+            slot,
+            lease=context.lease,
+            fields=self._fields,
+            clock=self._clock,
+            events=self._events,
+            after=self._worker.renewed,
+        )
 
-    def _fields(self) -> dict[str, Any]:
-        if self.member is None:
-            return {}
-        state = self.member.state
-        known = {} if state.member_id is None else {"member_id": state.member_id}
-        return {"phase": state.told, "batches": state.batches, "error": state.error, **known}
-
-    # --- the holder's -------------------------------------------------------------------------
-
-    def serve(self, seen: Slot) -> tuple[int, str] | None:
-        """Until the slot is given up."""
-        worker = self.worker
-        if seen.member_id is not None and not worker.around.static:
-            try:
-                worker.leave(GROUP, [(None, seen.member_id)])
-            except FleetError as error:
-                worker.events.log(str(error))
-        while True:
-            ended = self._one_membership()
-            ours = self._is_ours() if ended.how is End.FENCED else None
-            now = worker.process.monotonic()
-            last = self.life.ended(ended, lost=self.held.lost, ours=ours, now=now, cured=True)
-            assert last is not None
-            if last.again is None:
-                return self._end(last)
-            worker.events.log(last.again)
-
-    def _is_ours(self) -> bool | None:
-        """As SlotHolder has it."""
-        while True:
-            ours = self.held.confirm()
-            if ours is not None:
-                return ours
-            if self.worker.ending:
-                return None
-            self.worker.process.sleep(1.0)
-
-    def _one_membership(self) -> Any:
-        worker = self.worker
-        around, process = worker.around, worker.process
-        slot = self.held.slot
-        self.life.begins()
-        member = self.member = SimulatedMember(
-            process,
+    def _new_membership(self, open_at: float) -> Any:
+        worker, around = self._worker, self._worker.around
+        return SimulatedMember(
+            worker.process,
             around.broker,
             around.topic,
-            instance=slot.instance_id() if around.static else None,
+            instance=self._lease.slot.instance_id() if around.static else None,
             times=around.times,
-            may_join=self.held.may_join,
+            open_at=open_at,
+            may_join=self._lease.may_join,
             changed=worker.bell.ring,
+            rest=worker.rest,
             begins=lambda who, work: around.batch_begins(worker, who, work),
         )
-        member.start(min(worker.watcher.gate.open_at, process.now() + LONGEST_WAIT))
-        while member.ended is None:
-            self._tick(member)
-            if member.ended is None:
-                worker.rest()
-        return member.ended
-
-    def _tick(self, member: SimulatedMember) -> None:
-        worker, state = self.worker, member.state
-        if self.held.lost is None:
-            told = (state.told, state.joined_at, state.member_id, min(state.batches, 10))
-            if told != self._told:
-                self._told = told
-                self._wake.ring()
-            worker.completer.see(worker.watcher)
-        watcher = worker.watcher
-        told = self.life.look(
-            HolderLook(
-                gate=watcher.gate,
-                phase=state.phase,
-                stored=self.held.slot.phase,
-                joined_at=state.joined_at,
-                all_drained=all_drained(watcher.gate, watcher.slots, watcher.dead()),
-                ending=worker.ending,
-                lost=self.held.lost is not None,
-            )
-        )
-        if told is None:
-            return
-        if told.why is not None:
-            worker.events.log(f"slot {self.held.slot.number}: draining: {told.why}")
-        if not told.rejoined:
-            member.become(told.life)
-            return
-        slot = self.held.slot.number
-        try:
-            worker.store.change_gate(GROUP, lambda gate: without_rejoin(gate, slot))
-        except Unreachable as error:
-            worker.events.log_rarely(str(error))
-        watcher.forget()
-
-    def _end(self, last: LastAct) -> tuple[int, str] | None:
-        self._stopped = True
-        self._wake.ring()
-        worker = self.worker
-        if not last.ours:
-            assert last.exit is not None
-            return 1, last.exit
-        try:
-            if last.shut:
-                worker.store.change_gate(GROUP, lambda gate: shut(gate, self.held.slot.number))
-            ours = self.held.release(clean=last.clean, closed=last.closed, gone=last.gone)
-        except FleetError as error:  # as the product: whoever cannot give up ends
-            return 1, f"slot {self.held.slot.number} could not be given up: {error}"
-        if last.exit is not None:
-            return 1, last.exit
-        if not ours:
-            return 1, f"slot {self.held.slot.number} was taken while it was drained: stopped"
-        worker.watcher.released(self.held.slot, handed=last.handed)
-        worker.events.log(f"released slot {self.held.slot.number}, clean {last.clean}")
-        return None

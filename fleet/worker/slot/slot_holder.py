@@ -83,6 +83,7 @@ class SlotHolder:
         self._cured = True
         """Whether nothing of a former holder runs any more, as far as we can see to it."""
         self._marks = QuarantinedPartitions(self._store, context)
+        self._orphans = Orphans(context, rejoin=self._ask_for_rebalance)
         self._told: tuple[Any, ...] = ()
         self._told_batches = 0
         self._committed = frozenset[str]()
@@ -119,19 +120,10 @@ class SlotHolder:
             static=context.is_static,
             window=context.session_timeout,
         )
-        self._lease = SlotLease(
-            self._store,
-            slot,
-            lease=context.lease,
-            fields=self._fields,
-            clock=self._clock,
-            events=self._events,
-            after=self._reporter.renewed,
-        )
+        self._lease = self._new_lease(slot)
         former = seen.spark_session
         self._cured = seen.clean or former is None or former == session
         self._lease.start()
-        self._orphans = Orphans(context, rejoin=self._ask_for_rebalance)
         self._canary.start()
         how = "has ended" if seen.holder_ended else "let its lease expire"
         whose = "" if seen.holder is None else f" from {seen.holder}, which {how}"
@@ -234,19 +226,9 @@ class SlotHolder:
     # --- one membership --------------------------------------------------------------------
 
     def _one_membership(self) -> Ended:
-        membership = self._membership = Membership(
-            self._context,
-            self._lease.slot,
-            # A writer whose clock is wrong must not keep a member out for long.
-            open_at=min(self._watcher.gate.open_at, self._clock.now() + _LONGEST_WAIT),
-            runner=self._runner,
-            marks=self._marks,
-            may_join=self._lease.may_join,
-            may_wait=self._may_wait,
-            ours=lambda: self._lease.lost is None,
-            joining=lambda: self._joining,
-            columnar=self._columnar,
-        )
+        # A writer whose clock is wrong must not keep a member out for long.
+        open_at = min(self._watcher.gate.open_at, self._clock.now() + _LONGEST_WAIT)
+        membership = self._membership = self._new_membership(open_at)
         self._life.begins()
         self._reporter.member(self._number, membership.state)
         membership.start()
@@ -256,6 +238,33 @@ class SlotHolder:
                 break
         assert membership.ended is not None
         return membership.ended
+
+    # What tests/schedules replace, to play all the rest on simulated time.
+
+    def _new_lease(self, slot: Slot) -> SlotLease:
+        return SlotLease(
+            self._store,
+            slot,
+            lease=self._context.lease,
+            fields=self._fields,
+            clock=self._clock,
+            events=self._events,
+            after=self._reporter.renewed,
+        )
+
+    def _new_membership(self, open_at: float) -> Membership:
+        return Membership(
+            self._context,
+            self._lease.slot,
+            open_at=open_at,
+            runner=self._runner,
+            marks=self._marks,
+            may_join=self._lease.may_join,
+            may_wait=self._may_wait,
+            ours=lambda: self._lease.lost is None,
+            joining=lambda: self._joining,
+            columnar=self._columnar,
+        )
 
     def _may_wait(self) -> bool:
         """Whether what fails may be the weather: not so for a canary [22]."""
