@@ -15,8 +15,9 @@ WITHOUT = {
 
 # fmt: off
 _FAULTS: dict[str, tuple[str, str, str, str]] = {
-    "01-revoke-serves-no-command": ("worker.member.membership:finish", "worker/test_owning.py",
-        "serve(_WAIT)", "pass"),
+    "01-revoke-serves-no-command": (
+        "worker.member.membership:Membership._finish", "worker/test_owning.py",
+        "self._serve(_STILL)", "pass"),
     "02-token-of-an-earlier-assignment-holds": (
         "worker.offsets.assigning:Partitions.held", "worker/test_commit_metadata.py",
         "tp in owned and owned[tp].token == token", "tp in owned"),
@@ -45,7 +46,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.member.membership:is_drained", "worker/test_owning.py",
         "not busy and (not (unsettled and in_time))", "not (unsettled and in_time)"),
     "06-revoke-does-not-wait-for-the-batch": (
-        "worker.member.membership:finish", "worker/test_owning.py",
+        "worker.member.membership:Membership._finish", "worker/test_owning.py",
         "pipeline.touches(tps) or pipeline.unsettled & tps", "pipeline.unsettled & tps"),
     "07-end-behind-an-open-transaction": (
         "worker.batch.ranges:PartitionEnds.__init__", "worker/test_owning.py",

@@ -10,7 +10,7 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -186,81 +186,6 @@ class Draining:
             self.then = None
 
 
-# Which owned partitions librdkafka fetches: it keeps a pause over a rebalance, so all is told.
-
-
-class Fetching:
-    """What was told to one consumer; used on its thread."""
-
-    def __init__(self) -> None:
-        self._paused: frozenset[TopicPartition] = frozenset()
-
-    def hold(
-        self,
-        consumer: Any,
-        held: frozenset[TopicPartition],
-        *,
-        owned: frozenset[TopicPartition],
-        anew: frozenset[TopicPartition] = frozenset(),
-    ) -> bool:
-        """Fetch what is owned and not held; True where that is nothing.
-
-        anew: partitions of which it is not known whether they are paused.
-        """
-        wanted = held & owned
-        paused = self._paused & owned
-        for tps, act in (
-            (wanted - (paused - anew), consumer.pause),
-            ((paused | anew) - wanted, consumer.resume),
-        ):
-            if tps:
-                act([KafkaPartition(tp.topic, tp.partition) for tp in sorted(tps)])
-        self._paused = wanted
-        return bool(owned) and wanted == owned
-
-    def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """Not ours any more."""
-        self._paused -= frozenset(tps)
-
-
-# What a member waits for before it gives partitions up: their batch in hand, and its commit [6].
-#
-# It is within a callback of librdkafka's meanwhile, where nothing else is polled, so it serves the
-# queue of what other threads ask. Cost: a rebalance takes as long as the slowest of these batches.
-
-
-_WAIT: Final = 0.05
-_UNCLEAN_SECONDS: Final = 5.0
-"""Seconds for a batch that was cancelled."""
-
-
-def finish(
-    tps: frozenset[TopicPartition],
-    pipeline: Pipeline,
-    *,
-    timeout: float,
-    serve: Callable[[float], None],
-    clock: Clock,
-) -> None:
-    """Serve the queue until nothing of these is uncommitted, or its time is over [42].
-
-    timeout: seconds from now after which the batch is cancelled. serve: takes the seconds that it
-    may wait.
-    """
-    deadline = clock.monotonic() + timeout
-    while pipeline.touches(tps) or pipeline.unsettled & tps:
-        serve(_WAIT)
-        pipeline.commit_chosen()
-        pipeline.settle()
-        if clock.monotonic() < deadline:
-            continue
-        if not pipeline.touches(tps):
-            return
-        pipeline.cut_short("the revocation")
-        if clock.monotonic() >= deadline + _UNCLEAN_SECONDS:
-            return  # without its token it cannot commit; its watchdog sees to the rest
-
-
 # Lets a KIP-848 member hear of its group's change at once, by subscribing again.
 #
 # Problem: a member hears of an assignment with its next heartbeat, 5 s as Kafka ships it, and
@@ -360,50 +285,6 @@ class Nudging:
             )
 
 
-# A member's topics: subscribed to for its join, and again for the heartbeat that it sends [41].
-
-
-class Subscription:
-    """Of one consumer; used on its thread. callbacks: on_assign, on_revoke, on_lost.
-
-    nudging: None where the protocol takes a second subscribe for a new join.
-    """
-
-    def __init__(
-        self,
-        consumer: Any,
-        topics: Sequence[str],
-        nudging: Nudging | None,
-        callbacks: Sequence[Callable[..., None]],
-    ) -> None:
-        self._consumer = consumer
-        self._topics = topics
-        self._nudging = nudging
-        self._callbacks = callbacks
-
-    def join(self, now: float) -> None:
-        """Subscribe for the first time, at this monotonic time; KafkaException."""
-        self._subscribe()
-        if self._nudging is not None:
-            self._nudging.begin("its join", now)
-
-    def nudge(self, state: MemberState, generation: Callable[[], int | None]) -> None:
-        """Subscribe to the same topics once more, where that is due."""
-        nudging = self._nudging
-        if nudging is None or not nudging.due(
-            lambda: (generation(), state.assigned, state.partitions)
-        ):
-            return
-        with contextlib.suppress(KafkaException):  # what is fatal comes by the error callback
-            self._subscribe()
-
-    def _subscribe(self) -> None:
-        assigned, revoked, lost = self._callbacks
-        self._consumer.subscribe(
-            list(self._topics), on_assign=assigned, on_revoke=revoked, on_lost=lost
-        )
-
-
 DELAY: Final = "FLEET_COMMIT_DELAY"
 
 
@@ -460,6 +341,8 @@ def reading_of(context: WorkerContext, admin: Any, columnar: Columnar | None) ->
 _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01
 _STILL: Final = 0.05  # seconds to wait for commands where nothing is read
+_UNCLEAN_SECONDS: Final = 5.0
+"""Seconds for a batch that was cancelled."""
 
 
 class Membership:
@@ -530,7 +413,8 @@ class Membership:
         timeout = context.settings.group.rollout.drain_timeout
         self._draining = Draining(self.state, timeout=timeout)
         self._lifts: set[TopicPartition] = set()
-        self._fetching = Fetching()
+        self._paused: frozenset[TopicPartition] = frozenset()
+        """As it was told to the client, which keeps it over a rebalance."""
         self._errors = ClientErrors(events, clock=clock, replaced=files.replaced)
         self._done = False
         self._joined: float | None = None
@@ -603,7 +487,7 @@ class Membership:
             if self._flow is not None:
                 self._flow.on_damage = lambda *_: None
             self._consumer = self._flow = None
-            for name in ("_losses", "_topics", "_assigner", "_reading", "_subscription", "_errors"):
+            for name in ("_losses", "_topics", "_assigner", "_reading", "_errors"):
                 self.__dict__.pop(name, None)
         self.ended = Ended(how=how, sentence=sentence, clean=clean)
 
@@ -612,8 +496,6 @@ class Membership:
         context, worker = self._context, self._context.worker
         topics, patience = context.settings.group.topics, context.session_timeout
         self._consumer = Consumer({**self._options, "error_cb": self._errors.tell})
-        hear = (self._on_assign, self._on_revoke, self._on_lost)
-        self._subscription = Subscription(self._consumer, topics, self._nudging, hear)
         self._flow = Pipeline(
             context,
             consumer=self._consumer,
@@ -666,9 +548,30 @@ class Membership:
             self._serve(1.0)
         if self._done:
             return
-        self._subscription.join(self._clock.monotonic())
+        self._subscribe_now()
+        if self._nudging is not None:
+            self._nudging.begin("its join", self._clock.monotonic())
         self.state.joined_at, self._joined = self._clock.now(), self._clock.monotonic()
         self._events.emit("subscribed")
+
+    def _subscribe_now(self) -> None:
+        """Raises KafkaException."""
+        self._consumer.subscribe(
+            list(self._context.settings.group.topics),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
+
+    def _nudge(self) -> None:
+        """Subscribe to the same topics once more, where that is due [41]."""
+        state, nudging = self.state, self._nudging
+        generation = self._pipeline.generation
+        if nudging is not None and nudging.due(
+            lambda: (generation(), state.assigned, state.partitions)
+        ):
+            with contextlib.suppress(KafkaException):  # what is fatal comes by the error callback
+                self._subscribe_now()
 
     @property
     def _pipeline(self) -> Pipeline:
@@ -711,7 +614,7 @@ class Membership:
         if self._done:
             return
         if self._draining.then is None:
-            self._subscription.nudge(self.state, self._pipeline.generation)
+            self._nudge()
             self._pipeline.step()
             self._note_active()
         else:
@@ -719,12 +622,19 @@ class Membership:
 
     def _pause_and_resume(self, anew: frozenset[TopicPartition] = frozenset()) -> bool:
         """Fetch what may be read; True where nothing may. anew: whose pause is not known."""
-        owned = self.state.partitions
-        held = owned
+        owned = held = self.state.partitions
         if self._draining.then is None:
             held = self._reading.to_pause() | self._pipeline.unsettled
             held |= self._pipeline.quarantined | self._pipeline.gone
-        return self._fetching.hold(self._consumer, held, owned=owned, anew=anew)
+        wanted, paused = held & owned, self._paused & owned
+        for tps, act in (
+            (wanted - (paused - anew), self._consumer.pause),
+            ((paused | anew) - wanted, self._consumer.resume),
+        ):
+            if tps:
+                act([KafkaPartition(tp.topic, tp.partition) for tp in sorted(tps)])
+        self._paused = wanted
+        return bool(owned) and wanted == owned
 
     def _note_active(self) -> None:
         state = self.state
@@ -858,11 +768,10 @@ class Membership:
             if self._protocol.rejoins_after and self._draining.then is None:
                 self._begin_last()
             self._pipeline.drop(tps)
-            timeout, clock = self._draining.timeout, self._clock
-            finish(tps, self._pipeline, timeout=timeout, serve=self._serve, clock=clock)
+            self._finish(tps)
         self._pipeline.lose(tps)
         self.state.partitions -= tps
-        self._fetching.drop(tps)
+        self._paused -= tps
         until = began + self._protocol.rejoins_after
         while not self._done and (left := until - self._clock.monotonic()) > 0:
             self._commands.serve(min(left, _STILL))
@@ -870,6 +779,25 @@ class Membership:
         self._protocol.unassign(consumer, partitions)
         self._events.log(f"revoked {plural(len(tps), 'partition')}: {names(sorted(tps))}")
         self._events.emit("revoked", partitions=[str(tp) for tp in sorted(tps)])
+
+    def _finish(self, tps: frozenset[TopicPartition]) -> None:
+        """Wait until nothing of these is uncommitted, or a drain's time is over [6, 42].
+
+        It is within a callback of librdkafka's meanwhile, where nothing else is polled, so it
+        serves the queue of what other threads ask [1].
+        """
+        pipeline, deadline = self._pipeline, self._clock.monotonic() + self._draining.timeout
+        while pipeline.touches(tps) or pipeline.unsettled & tps:
+            self._serve(_STILL)
+            pipeline.commit_chosen()
+            pipeline.settle()
+            if self._clock.monotonic() < deadline:
+                continue
+            if not pipeline.touches(tps):
+                return
+            pipeline.cut_short("the revocation")
+            if self._clock.monotonic() >= deadline + _UNCLEAN_SECONDS:
+                return  # without its token it cannot commit; its watchdog sees to the rest
 
     def _serve(self, seconds: float) -> None:
         self.state.moved_at = self._clock.monotonic()
@@ -881,7 +809,7 @@ class Membership:
             self._pipeline.interrupt()
         self._pipeline.lose(tps)
         self.state.partitions -= tps
-        self._fetching.drop(tps)
+        self._paused -= tps
         self._protocol.unassign(consumer, partitions)
         self._events.log(f"lost {names(sorted(tps))}: nothing of them is committed any more")
         self._events.emit("lost", partitions=[str(tp) for tp in sorted(tps)])

@@ -10,7 +10,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -163,22 +162,10 @@ _WELL: Final = frozenset({"active", "draining", "drained", "closed"})
 """Phases of a holder that has committed a batch, or found nothing to read, since it took it."""
 
 
-class Condition(StrEnum):
-    """How a worker stands, for probes and people: without a slot is not ill."""
-
-    STARTING = "starting"
-    """Not warm yet: its store, Spark or the entrypoint's `setup` is waited for."""
-    NO_SLOT = "no slot"
-    """A warm standby."""
-    UNPROVEN = "unproven"
-    """A warm standby whose revision another one is about to try: not ready, and not ill."""
-    CUT_OFF = "cut off"
-    """A warm standby that no broker answers: not ready, and not ill."""
-    JOINING = "joining"
-    """Has a slot, and nothing committed yet."""
-    SERVING = "serving"
-    ILL = "ill"
-    """It fails, hangs, or is about to end: the error says why."""
+_READY: Final = frozenset({"no slot", "serving"})
+"""Conditions: starting (not warm yet), no slot (a warm standby), unproven (one whose revision
+another one is about to try) and cut off (one that no broker answers), neither of which is ready or
+ill, joining (has a slot, and nothing committed yet), serving, ill (the error says why)."""
 
 
 class Reporter:
@@ -357,7 +344,7 @@ class Reporter:
             "failing_seconds": self._failing_for(now),
             "last_commit_timestamp_seconds": now.last_commit_at or before.last_commit_at,
             "error": error,
-            "condition": str(condition),
+            "condition": condition,
             "doubt": (
                 (self.doubt or self.cut_off() or self.missing_canary)
                 if self._state is None
@@ -365,7 +352,7 @@ class Reporter:
             ),
             "waits_for": self.waits_for,
             "live": live,
-            "ready": condition in {Condition.NO_SLOT, Condition.SERVING},
+            "ready": condition in _READY,
         }
 
     def _failing_for(self, state: MemberState) -> float:
@@ -376,20 +363,20 @@ class Reporter:
         """Listen no more."""
         self._http.close()
 
-    def _condition(self, phase: str, *, live: bool) -> Condition:
-        state = self._state
+    def _condition(self, phase: str, *, live: bool) -> str:
+        """How a worker stands, for probes and people: without a slot is not ill."""
+        state, standby = self._state, phase == "standby"
         if not live or self._error is not None or (state is not None and state.failed):
-            return Condition.ILL
+            return "ill"
+        if standby and (self.canary.error is not None or self.doubt is not None):
+            return "ill"
+        if standby and self.cut_off() is not None:
+            return "cut off"
+        if standby:
+            return "no slot" if self.missing_canary is None else "unproven"
         if phase == "starting":
-            return Condition.STARTING
-        if phase == "standby":
-            doubtful = self.canary.error is not None or self.doubt is not None
-            if doubtful:
-                return Condition.ILL
-            if self.cut_off() is not None:
-                return Condition.CUT_OFF
-            return Condition.NO_SLOT if self.missing_canary is None else Condition.UNPROVEN
-        return Condition.SERVING if phase in _WELL else Condition.JOINING
+            return phase
+        return "serving" if phase in _WELL else "joining"
 
     def _live(self) -> bool:
         state = self._state

@@ -143,20 +143,12 @@ class SlotWatcher:
         self.slots: tuple[Slot, ...] = ()
 
     def look(self) -> bool:
-        """Refresh; True where the store was read. Raises Unreachable.
-
-        A store without a `data_version` is read at most twice a second.
-        """
-        now = self._clock.monotonic()
-        version = getattr(self.store, "data_version", None)
-        if version is not None:
-            seen = version()
-            if seen == self._version and now - self._read_at < 1.0:
-                self._watch_holders(now)
-                return False
-            self._version = seen
-        elif now - self._read_at < 0.5:
+        """Refresh; True where the store was read. Raises Unreachable."""
+        now, seen = self._clock.monotonic(), self.store.data_version()
+        if seen == self._version and now - self._read_at < 1.0:
+            self._watch_holders(now)
             return False
+        self._version = seen
         self.gate = self.store.gate(self._group)
         self.slots = self.store.slots(self._group)
         self._read_at = now
