@@ -64,27 +64,13 @@ class Place:
 
 
 def test_static_members_of_pods_that_are_gone_leave(scene):
-    """In one request, by both ids; who lives is never named."""
+    """In one request, by both ids; not who lives, is elsewhere, or is dynamic and closes itself."""
     place = Place(scene())
+    dynamic = member("pod-c", "10.0.0.3", static=False)
+    place.members += [member("stranger", "10.9.9.9"), dynamic]
     told = place.perform(StepKind.LEAVE)
     assert place.left == [("pod-b", "m-pod-b"), ("pod-c", "m-pod-c")]
     assert told == ("2 static members of pods that are gone left in one request",)
-
-
-def test_dynamic_members_leave_by_themselves(scene):
-    """Their ids are nobody else's, and they have closed."""
-    place = Place(scene())
-    place.members[2] = member("pod-c", "10.0.0.3", static=False)
-    place.perform(StepKind.LEAVE)
-    assert place.left == [("pod-b", "m-pod-b")]
-
-
-def test_members_elsewhere_are_nobodys_pods(scene):
-    """They were at no address of ours before."""
-    place = Place(scene())
-    place.members.append(member("stranger", "10.9.9.9"))
-    place.perform(StepKind.LEAVE)
-    assert ("stranger", "m-stranger") not in place.left
 
 
 def test_who_was_there_is_remembered_before_a_pod_stops(scene):

@@ -1,6 +1,5 @@
 """A living manager's change is refused to everybody else, a dead one's is carried on."""
 
-import json
 import threading
 from dataclasses import replace
 
@@ -8,16 +7,11 @@ import pytest
 
 from fleet.act.change import GroupChanges
 from fleet.act.lease import ChangeLease
-from fleet.act.steps.adopting import ScaleMemory
 from fleet.act.steps.handover import HandoverMemory
-from fleet.act.steps.leave_slots import LeaveMemory
-from fleet.act.steps.membership import RejoinMemory
-from fleet.act.steps.wave import WaveMemory
 from fleet.act.steps.work import StepStart
 from fleet.errors import LostLease, Refused, Unreachable
 from fleet.model import StepKind
 from fleet.slots import Change, ChangeState, Gate, Handover, Phase
-from fleet.slots.codec import as_json, from_json
 from tests.acting.standbys import GROUP
 from tests.support.plans import step_of
 
@@ -218,15 +212,6 @@ def test_a_loss_is_told_at_every_check(scene):
     assert here.store.change("orders").actor == "next"
 
 
-def test_what_is_remembered_adds_to_what_was(scene):
-    """And is there for the next actor."""
-    here = scene()
-    with ChangeLease(here.store, here.begin(step_of(StepKind.OPEN, (0,))), lease=1e6) as lease:
-        lease.remember(StepStart(position=7))
-        lease.remember(StepStart(members=("m",)))
-    assert here.store.change("orders").detail == {"position": 7, "members": ["m"]}
-
-
 def test_a_lease_that_is_kept_no_more_ends_the_work(scene):
     """For whatever reason: it would go on changing a group that another one may adopt [40]."""
     here = scene()
@@ -319,13 +304,6 @@ def test_what_was_not_asked_yet_is_asked(scene):
     assert asked_before(here, asked=token, version=version) == 1
 
 
-def test_what_the_release_before_has_asked_is_not_asked_again(scene):
-    """It remembered after it had asked, and no version."""
-    here = scene()
-    here.running(2)
-    assert asked_before(here, asked=here.slots()[0].token) == 0
-
-
 def test_what_the_holder_asked_by_itself_is_not_asked_again(scene):
     """Partitions without an owner: its rebalance is the one that was wanted."""
     here = scene()
@@ -341,23 +319,6 @@ def test_what_the_holder_asked_by_itself_is_not_asked_again(scene):
 
 
 BEGUN = {"started_at": 99.5, "position": 42, "members": ["m-1"]}
-MEMORIES = (
-    StepStart(started_at=99.5, position=42, members=("m-1",)),
-    LeaveMemory(holders={1: "w1", 2: "w2"}, leaving={1: (3, "m-1"), 2: (5, None)}),
-    HandoverMemory(tokens={0: 2, 1: 1}, canary=0, old_revision="aaa"),
-    WaveMemory(old=(0, 1), failure="no"),
-    RejoinMemory(asked=0),
-    ScaleMemory(addresses=("10.0.0.1",)),
-)
-
-
-@pytest.mark.parametrize("memory", MEMORIES, ids=lambda each: type(each).__name__)
-def test_a_memory_reads_back(memory: object) -> None:
-    """As JSON; what nobody knows yet is not written."""
-    stored = json.loads(json.dumps(as_json(memory, known=True)))
-    assert None not in stored.values()
-    assert from_json(type(memory), stored) == memory
-    assert from_json(type(memory), {}) == type(memory)()
 
 
 def test_what_a_step_does_not_know_stays(scene) -> None:

@@ -66,16 +66,6 @@ def test_a_step_that_is_done_already_changes_nothing(scene):
     assert [r.ours for r in done.receipts] == [0]
 
 
-def test_an_opening_ends_when_all_are_active(scene):
-    """Not when they are taken: a member that joins is a rebalance to come."""
-    here = scene()
-    here.like("new", joins=False)
-    done = here.perform(step_of(OPEN, (0,)))
-    assert done.state is ChangeState.FAILED
-    assert "waiting for slot 0 to become active" in done.sentence
-    assert here.slots()[0].holder is not None
-
-
 def test_a_receipt_says_where_deleted_commits_go_on(scene):
     """Of the slots that it opened; what others said before is no news."""
     here = scene()

@@ -29,12 +29,6 @@ from fleet.system.code import code_digest
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, group_spec, settings_of
 from tests.support.pod_yard import Yard
 
-LOGIN = {
-    "protocol": "SASL_SSL",
-    "sasl": {"mechanism": "PLAIN", "username": "u", "password_env": "KAFKA_PASSWORD"},
-    "tls": {"ca_file": "/ca.pem"},
-}
-
 
 class Place:
     """Where settings are published."""
@@ -57,29 +51,6 @@ class Place:
 
     def publish(self, _: str, revision: str, text: str) -> None:
         self.kept[revision] = text
-
-
-def published(place: Any, cluster: ClusterSpec, bootstrap: str) -> tuple[str, WorkerSettings]:
-    """The wanted revision of one group, as a change publishes it."""
-    spec = group_spec("orders")
-    made = Revisions(cluster=cluster, bootstrap=bootstrap, runtime=place, clock=ManualClock())
-    revision = made.wanted(spec)
-    made.publish(spec, revision)
-    return revision, settings_from(place.kept[revision])
-
-
-def test_a_changed_login_reaches_who_starts_from_now_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It rolls nobody, as the address does not; one without the other would reach no broker."""
-    monkeypatch.setattr(revisions, "code_digest", lambda _: "digest")
-    place = Place()
-    before, first = published(place, ClusterSpec(bootstrap_servers="kafka:9092"), "kafka:9092")
-    secure = ClusterSpec(bootstrap_servers="kafka:9093", security=LOGIN)
-    after, then = published(place, secure, "kafka:9093")
-    assert before == after
-    assert first.cluster.security.protocol == "PLAINTEXT"
-    assert then.bootstrap_servers == then.cluster.bootstrap_servers == "kafka:9093"
-    assert then.cluster.security == secure.security
-    assert published(place, secure, "kafka:9093")[1] == then
 
 
 def test_lease_and_folders_reach_who_starts_from_now_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,12 +120,6 @@ def test_where_the_code_is_not_here_what_is_published_is_wanted(tmp_path: Any) -
 def written() -> str:
     """A revision's settings."""
     return settings_of(group_spec(runtime=ON_KUBERNETES)).model_dump_json()
-
-
-def test_settings(written: str) -> None:
-    """Read whole, and written again the same."""
-    assert read_settings(written)[1] == ()
-    assert settings_from(written).model_dump_json() == written
 
 
 def test_settings_of_a_newer_release(written: str) -> None:

@@ -44,22 +44,6 @@ def test_a_roll_costs_nothing_and_goes_one_by_one(scene):
     assert not holders & set(here.crowd.removed)
 
 
-def test_one_slot_at_a_time_is_between_two_holders(scene):
-    """`max_parallel` is 1: two are never away together."""
-    here = scene()
-    here.running(3)
-    away: list[int] = []
-    turn = here.clock.turn
-
-    def watch():
-        turn()
-        away.append(sum(s.phase is not Phase.ACTIVE for s in here.slots()))
-
-    here.clock.turn = watch
-    assert here.perform(step_of(ROLL, range(3))).state is ChangeState.DONE
-    assert max(away) == 1
-
-
 def test_the_canary_has_to_commit(scene):
     """Three batches, or a while without data and without error: until then no other moves."""
     here = scene(rollout={"bake": 60, "canary_batches": 20})
@@ -142,17 +126,6 @@ def test_a_batch_in_hand_is_waited_for_however_long_it_takes(scene, worker, ends
     done = here.perform(step_of(ROLL, slots, **price))
     assert here.clock.monotonic() - began >= 90
     assert done.state is (ChangeState.DONE if ends_well else ChangeState.ROLLED_BACK)
-
-
-def test_other_workers_batches_are_not_waited_for(scene):
-    """Only the canary is tried."""
-    here = scene()
-    here.running(2)
-    here.like("new", commits=False)
-    here.like("old", late_batch=(0.0, 1e9))
-    began = here.clock.monotonic()
-    assert here.perform(step_of(ROLL, (0,))).state is ChangeState.DONE
-    assert here.clock.monotonic() - began < 100
 
 
 def test_a_canary_that_fails_goes_back(scene):

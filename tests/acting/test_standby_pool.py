@@ -32,16 +32,6 @@ def test_a_warm_standby_runs_has_no_slot_and_says_so(scene):
     assert pool(here).warm("new") == ()
 
 
-def test_a_starting_one_is_not_warm(scene):
-    """It reports from its first second on."""
-    here = scene()
-    here.like("new", warm_after=30)
-    started = here.crowd.start(GROUP, "new", 1)
-    here.clock.sleep(2)
-    assert {r.worker for r in here.store.reports(GROUP)} == set(started)
-    assert pool(here).warm("new") == ()
-
-
 @pytest.mark.parametrize("moment", ["before the reading", "after it"])
 def test_a_manager_that_was_frozen_takes_no_standby_for_silent(scene, monkeypatch, moment: str):
     """Fault: one more worker was started beside each that was well [39]."""

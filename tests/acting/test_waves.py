@@ -24,24 +24,6 @@ def test_a_wave_joins_before_the_old_leave(scene):
     assert here.gate().handover == {}
 
 
-def test_a_first_wave_has_to_commit_before_the_old_leave(scene):
-    """As a canary has to."""
-    here = scene(
-        worker={"membership": "dynamic"}, rollout={"bake": 120, "canary_batches": 60}
-    )  # fmt: skip
-    here.running(1)
-    leave, batches = here.crowd.leave, []
-
-    def seen(group, members, *, reason):
-        batches.append(here.slots()[1].batches)
-        return leave(group, members, reason=reason)
-
-    here.crowd.leave = seen
-    done = here.perform(step_of(ROLL, (0, 1), price=TWO))
-    assert done.state is ChangeState.DONE, done.sentence
-    assert batches[0] >= 60
-
-
 @pytest.mark.parametrize("dies", [None, {0, 1, 2, 3}, {0, 1}])
 def test_a_wave_that_got_nothing_to_read_is_proven_when_the_old_have_left(scene, dies):
     """Where members are more than partitions, the new ones commit nothing beside the old."""

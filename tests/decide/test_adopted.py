@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.config.spec import FleetSpec, GroupSpec, LagScaling
-from fleet.decide.adopted import MEMBERS, Adopted, deployed, make_adopted_plan, members_of, runs_in
+from fleet.decide.adopted import MEMBERS, Adopted, deployed, make_adopted_plan, runs_in
 from fleet.decide.refusals import refusals
 from fleet.decide.scaling import ScalingMemory, wanted_slots
 from fleet.decide.world import NO_CONCERNS, GroupWorld, Vetoes
@@ -56,11 +56,6 @@ def plan(
         now=1001.0,
         why=why,
     )
-
-
-def test_members_are_told_by_address() -> None:
-    """One elsewhere is none of the Deployment's."""
-    assert [m.member_id for m in members_of(group(None, None, None), adopted(2))] == ["m0", "m1"]
 
 
 @pytest.mark.parametrize(

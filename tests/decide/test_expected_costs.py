@@ -13,10 +13,9 @@ from fleet.decide.forecast.expected_costs import (
     beyond_usual,
     foretold,
     pause_of,
-    percentile,
     played,
 )
-from fleet.decide.plans import make_drain_plan, make_plan
+from fleet.decide.plans import make_plan
 from fleet.decide.world import GroupWorld
 from fleet.model import Plan, StepKind, TopicPartition
 from fleet.slots import WorkerReport
@@ -216,15 +215,6 @@ def test_today_s_owners_say_at_least_what_moves() -> None:
     assert step.price.moved_expected == 8
 
 
-def test_the_id_and_the_steps_stay() -> None:
-    """A price is no part of what a person approves."""
-    seen = world(held=4)
-    plan = make_drain_plan(seen, slots=(1,), now=NOW)
-    told = foretold(seen, plan)
-    assert told.id == plan.id
-    assert [replace(s, price=plan.steps[0].price) for s in told.steps] == [*plan.steps]
-
-
 def report(records: int, busy: float, batches: int) -> WorkerReport:
     """What a worker says of its batches."""
     return WorkerReport(
@@ -300,9 +290,3 @@ def test_a_large_group_is_played_by_a_smaller_one() -> None:
     assert longer is not None
     assert shorter is not None
     assert longer.settled == pytest.approx(shorter.settled * 2, 0.1)
-
-
-def test_percentiles_are_values_that_occur() -> None:
-    """The smallest that so many percent do not exceed; none of nothing."""
-    assert (percentile([1, 2, 3, 4], 50), percentile([1, 2, 3, 4], 95)) == (2, 4)
-    assert percentile([], 50) is None

@@ -11,15 +11,13 @@ from fleet.config.spec import GroupSpec
 from fleet.decide.adopted import not_as_approved
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.world import GroupWorld
-from fleet.model import GroupState, Plan, StepKind, TopicPartition
+from fleet.model import Plan, StepKind, TopicPartition
 from fleet.slots import ChangeState, Gate, Phase, Quarantine, Slot
 from tests.decide.worlds import (
     GROUP,
     NOW,
-    group_of,
     member,
     revision,
-    settings,
     spec,
     without_holder,
     world,
@@ -69,36 +67,23 @@ ALONE = "one slot opens before the others"
 
 
 @pytest.mark.parametrize(
-    ("worker", "steps", "price"),
+    ("delay", "worker", "held", "steps", "price"),
     [
-        pytest.param({}, ["open 0", "open 1,2"], ["1", "1-2"], id="coop"),
-        pytest.param(RANGE, ["open 0", "open 1,2"], ["1", "1"], id="range"),
-        pytest.param(KIP848, ["open 0,1,2"], ["1-2"], id="848"),
+        pytest.param(0.0, {}, 0, ["open 0", "open 1,2"], ["1", "1-2"], id="coop"),
+        pytest.param(0.0, RANGE, 0, ["open 0", "open 1,2"], ["1", "1"], id="range"),
+        pytest.param(0.0, KIP848, 0, ["open 0,1,2"], ["1-2"], id="848"),
+        pytest.param(3.0, {}, 0, ["open 0,1,2"], ["1"], id="brokers-wait"),
+        pytest.param(0.0, RANGE, 1, ["open 1,2"], ["1"], id="beside-a-member"),
     ],
 )
 def test_where_brokers_wait_for_nobody_the_first_is_alone(
-    worker: dict, steps: list[str], price: list[str]
+    delay: float, worker: dict, held: int, steps: list[str], price: list[str]
 ) -> None:
     """They assign an empty group to whoever joins first, so that comes before the others."""
-    seen = replace(world(spec(worker=worker)), initial_delay=0.0)
+    seen = replace(world(spec(worker=worker), held=held), initial_delay=delay)
     plan = make_plan(seen, wanted=3, now=NOW)
     assert (kinds(plan), prices(plan)) == (steps, price)
     assert any(ALONE in note for note in plan.notes) is (len(steps) == 2)
-    assert kinds(make_plan(seen, wanted=1, now=NOW)) == ["open 0"]
-
-
-@pytest.mark.parametrize("delay", [None, 3.0])
-def test_where_brokers_wait_all_join_together(delay: float | None) -> None:
-    """As Kafka's own value is, and as it is taken to be where nobody may tell."""
-    plan = make_plan(replace(world(), initial_delay=delay), wanted=3, now=NOW)
-    assert kinds(plan) == ["open 0,1,2"]
-    assert not any(ALONE in note for note in plan.notes)
-
-
-def test_beside_members_nobody_is_alone() -> None:
-    """A round of a group that has some waits for them."""
-    seen = replace(world(spec(worker=RANGE), held=2), initial_delay=0.0)
-    assert kinds(make_plan(seen, wanted=5, now=NOW)) == ["open 2,3,4"]
 
 
 def test_a_group_that_is_stopped_begins_with_one_alone() -> None:
@@ -509,18 +494,6 @@ def test_plans_hold_their_invariants(
     assert all(s.price.rebalances_max == 0 for s in rolls) or not static
 
 
-def test_protocol_changes_in_place_are_never_planned() -> None:
-    """Going from classic to consumer upgrades a live group in place: it is always stopped first."""
-    seen = world(spec(worker=KIP848), held=2, runs=(spec(), "code"))
-    plan = make_plan(seen, wanted=2, now=NOW)
-    assert plan.steps[0].kind is StepKind.STOP_ALL
-    foreign = member("theirs-1")
-    group = group_of((foreign,), kind="classic", state=GroupState.STABLE)
-    alone = replace(world(spec(worker=KIP848)), group=group)
-    refused = make_plan(alone, wanted=2, now=NOW).refusals
-    assert any("members of the classic protocol" in reason for reason in refused)
-
-
 def test_free_slots_without_a_holder_do_not_roll() -> None:
     """A slot that never had a holder has no code to replace."""
     seen = world(held=2)
@@ -528,11 +501,3 @@ def test_free_slots_without_a_holder_do_not_roll() -> None:
     fresh = Slot(group=GROUP, number=2)
     plan = make_plan(replace(seen, gate=gate, slots=(*seen.slots, fresh)), wanted=3, now=NOW)
     assert plan.empty
-
-
-def test_published_settings_are_compared_and_not_guessed() -> None:
-    """Two revisions that differ in code only, both published, roll."""
-    fleet = spec()
-    seen = world(fleet, held=2, runs=(fleet, "old"))
-    kept = {revision(fleet, "old"): settings(fleet, "old")}
-    assert kinds(make_plan(replace(seen, published=kept), wanted=2, now=NOW)) == ["roll 0,1"]

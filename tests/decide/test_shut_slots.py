@@ -54,9 +54,5 @@ def minute(fleet: Any) -> list[tuple[StepKind, tuple[int, ...]]]:
 
 def test_a_shut_slot_is_made_up_for_once(fleet):
     """As many slots as the policy wants have holders, and no more are opened after that."""
-    assert [minute(fleet) for _ in range(20)] == [[(StepKind.OPEN, (3,))], *[[]] * 19]
-
-
-def test_a_roll_keeps_the_number_of_slots_that_may_be_held(fleet):
-    """The shut one does not come back as another beside those there are."""
     assert Fleet.open_slots(fleet, GROUP) == 2
+    assert [minute(fleet) for _ in range(20)] == [[(StepKind.OPEN, (3,))], *[[]] * 19]

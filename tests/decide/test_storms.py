@@ -287,21 +287,6 @@ def test_a_clock_ahead_of_ours_is_no_future() -> None:
     assert look(flapping(start=100.0), 110.0) is not None
 
 
-def test_a_clock_that_was_set_back_holds_no_storm() -> None:
-    """One that calms ends after its calm, and one that lasts is seen to calm, by the new time."""
-    seen = [came(8000.0 + n * 100.0, "orders-3") for n in range(6)]
-    lasting = look(seen, 8500.0)
-    calming = look(seen, 8900.0 + 60)
-    assert lasting is not None
-    assert calming is not None
-    assert (lasting.calm_since, calming.calm_since) == (None, 8900.0)
-    for before in (lasting, calming):
-        storm: Storm | None = before
-        for now in range(1000, 1000 + 2 * int(BUDGET.calm) + 1, 15):
-            storm = look([], float(now), before=storm)
-        assert storm is None
-
-
 # --- the whole cluster ----------------------------------------------------------------------
 
 

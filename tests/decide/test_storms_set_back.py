@@ -36,6 +36,9 @@ def test_a_clock_set_back_holds_a_calming_storm_for_its_calm(back: int) -> None:
     assert after is not None
     assert (after.words, after.since <= 900 - back) == (calming.words, True)
     assert _ended(after, [], 900 - back) == BUDGET.calm
+    lasting = look(flapping(times=3), 200)
+    assert lasting is not None
+    assert _ended(lasting, [], 200 - back) <= 2 * BUDGET.calm
 
 
 def test_a_clock_set_back_keeps_a_storm_that_goes_on() -> None:

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decide.plans import make_plan
-from fleet.decide.prices import least_moved, moved, range_owners
+from fleet.decide.prices import least_moved, moved
 from fleet.decide.scaling import ownable, subscribed
 from fleet.decide.slugs import k8s_slug, slug
 from fleet.model import StepKind, TopicPartition
-from tests.decide.worlds import NOW, spec, world
+from tests.decide.worlds import NOW, settings, spec, world
 
 CONSUMER = spec(worker={"protocol": "consumer"})
 CLASSIC = spec()
@@ -21,28 +21,11 @@ def test_what_leaves_is_priced_as_what_it_is():
     """An empty KIP-848 group may leave an assignment out; a classic one never."""
     for now, then, least in ((CONSUMER, CLASSIC, 0), (CLASSIC, CONSUMER, 1)):
         here = world(then, held=3, runs=(now, "code"))
-        settings = {here.slots[0].revision: replace_settings(now)}
-        plan = make_plan(replace(here, published=settings), wanted=3, now=NOW)
+        published = {here.slots[0].revision: settings(now)}
+        plan = make_plan(replace(here, published=published), wanted=3, now=NOW)
         stop = plan.steps[0]
         assert stop.kind is StepKind.STOP_ALL
         assert (stop.price.rebalances_min, stop.price.rebalances_max) == (least, 1)
-
-
-def replace_settings(fleet):
-    """What was published for the slots that run."""
-    from tests.decide.worlds import settings
-
-    return settings(fleet)
-
-
-def test_a_quarantined_slot_is_not_one_of_ours():
-    """It is open in the gate, and closed: somebody else uses its id."""
-    here = world(held=3)
-    closed = replace(here, gate=replace(here.gate, quarantined=frozenset({1})))
-    assert closed.open_slots() == (0, 2)
-    plan = make_plan(closed, wanted=3, now=NOW)
-    opened = [step for step in plan.steps if step.kind is StepKind.OPEN]
-    assert [step.slots for step in opened] == [(3,)]
 
 
 # --- names, moves and capacity ----------------------------------------------------------------
@@ -64,17 +47,6 @@ def test_names_are_allowed_everywhere(cluster: str, group: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_]{9,49}", name)
     label = k8s_slug(cluster, group)
     assert re.fullmatch(r"[a-z][-a-z0-9]{0,47}[a-z0-9]", label)
-
-
-def test_range_gives_topic_by_topic_to_the_first() -> None:
-    """Two topics of 3 for two members: the first member has two of each."""
-    owners = range_owners(["b", "a"], {"t0": 3, "t1": 3})
-    assert [str(tp) for tp, owner in owners.items() if owner == "a"] == [
-        "t0-0",
-        "t0-1",
-        "t1-0",
-        "t1-1",
-    ]
 
 
 def test_a_move_has_two_owners() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.demo.producer import OrderProducer, Pace, ProducerOptions, order
+from fleet.demo.producer import OrderProducer, Pace, ProducerOptions
 from fleet.errors import FleetError, Unreachable
 
 
@@ -91,12 +91,6 @@ def test_numbers_are_consecutive_and_partitions_even():
     for partition, records in log.records.items():
         assert [json.loads(r)["seq"] for r in records] == list(range(partition, 40, 4))
     assert stream.acknowledged == [10, 10, 10, 10]
-
-
-def test_the_same_number_is_the_same_order():
-    """Whoever reads the records again can check them."""
-    assert order(41, 1.0) == order(41, 1.0)
-    assert json.loads(order(41, 1.0))["seq"] == 41
 
 
 def test_a_clean_stop_reports_all_that_was_acknowledged():

@@ -31,16 +31,6 @@ def put(folder: Path, **files: str) -> None:
         file.write_text(text)
 
 
-def test_a_single_file_is_copied(tmp_path: Path) -> None:
-    """A module of one file: its copy has the digest, and is not imported to find out."""
-    put(tmp_path / "src", single_job="raise SystemExit('imported')\n")
-    spec = group("single_job:process", tmp_path / "src")
-    digest = snapshot_code(spec, tmp_path / "copy")
-    assert digest == code_digest(spec)
-    assert (tmp_path / "copy" / "single_job.py").read_text().startswith("raise")
-    assert "single_job" not in sys.modules
-
-
 def test_a_package_is_copied_whole(tmp_path: Path) -> None:
     """All of the top-level package, data too, but no bytecode and nothing hidden."""
     src = tmp_path / "src"

@@ -416,13 +416,3 @@ def test_modes_by_default() -> None:
     assert planned.mode_of(planned.fleets[0]) == "plan"
     own = read("mode: plan\n" + fleet(worker, "mode: act"))
     assert own.mode_of(own.fleets[0]) == "act"
-
-
-def test_a_large_file_loads_quickly() -> None:
-    """A thousand fleets with defaults are read in seconds, not minutes."""
-    text = "defaults: {storm: {rebalances: 3}}\nfleets:\n" + "".join(
-        f'  - {{group: g{i}, topics: [t{i}], worker: {{entrypoint: "m:f"}}}}\n' for i in range(1000)
-    )
-    spec = read(text)
-    assert len(spec.fleets) == 1000
-    assert spec.fleets[999].storm.rebalances == 3
