@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from fleet.broker.jars import Kafka, find_kafka, java_environment
+from fleet.broker.jars import Kafka, find_kafka, java_environment, run_java
 from fleet.broker.node_config import (
     HOST,
     NodeConfig,
@@ -173,19 +173,8 @@ def _format(kafka: Kafka, node: NodeConfig, arguments: Sequence[str]) -> None:
         str(kafka.java), *_QUICK_JVM, *shared_classes(kafka), "-Xmx128m", "-cp", kafka.classpath,
         "kafka.tools.StorageTool", "format", "--ignore-formatted", *arguments,
     ]  # fmt: skip
-    try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            timeout=_FORMAT_SECONDS,
-            check=False,
-            env=java_environment(),
-        )
-    except subprocess.TimeoutExpired as error:
-        raise FleetError(
-            f"formatting {node.data} took more than {_FORMAT_SECONDS:.0f} s: is the disk slow?"
-        ) from error
+    late = f"formatting {node.data} took more than {_FORMAT_SECONDS:.0f} s: is the disk slow?"
+    done = run_java(argv, timeout=_FORMAT_SECONDS, late=late)
     if done.returncode != 0:
         told = " ".join(_telling((done.stderr + done.stdout).splitlines())[:3])
         raise FleetError(f"cannot format {node.data} for Kafka: {told[:800]}")
@@ -227,18 +216,8 @@ def run_tool(
         f"-Dlog4j2.configurationFile={logging_file}",
         "-cp", kafka.classpath, main_class, *args,
     ]  # fmt: skip
-    try:
-        return subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            env=java_environment(),
-        )
-    except subprocess.TimeoutExpired as error:
-        raise FleetError(f"{main_class} did not end within {timeout:.0f} s") from error
+    late = f"{main_class} did not end within {timeout:.0f} s"
+    return run_java(argv, timeout=timeout, late=late)
 
 
 def find_running(node: NodeConfig) -> ProcessId | None:

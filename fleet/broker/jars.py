@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -255,6 +255,22 @@ def _read_sums(text: str) -> dict[str, str]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def run_java(argv: Sequence[str], *, timeout: float, late: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of Java's to its end; FleetError `late` after `timeout` seconds."""
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=java_environment(),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FleetError(late) from error
 
 
 def java_environment() -> dict[str, str]:

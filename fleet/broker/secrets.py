@@ -14,13 +14,12 @@ import contextlib
 import os
 import secrets
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fleet.broker.jars import java_environment
+from fleet.broker.jars import run_java
 from fleet.broker.node_config import escaped
 from fleet.config.spec import Sasl, Security, Tls
 from fleet.errors import FleetError
@@ -233,15 +232,8 @@ class Secrets:
             "-keystore", str(self._keystore), "-storetype", "PKCS12",
             "-storepass:file", str(self._keystore_password),
         ]  # fmt: skip
-        try:
-            done = subprocess.run(
-                argv, capture_output=True, text=True, timeout=_KEYTOOL_SECONDS, check=False,
-                stdin=subprocess.DEVNULL, env=java_environment(),
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise FleetError(
-                f"keytool {arguments[0]} took more than {_KEYTOOL_SECONDS:.0f} s: is the disk slow?"
-            ) from error
+        slow = f"keytool {arguments[0]} took more than {_KEYTOOL_SECONDS:.0f} s: is the disk slow?"
+        done = run_java(argv, timeout=_KEYTOOL_SECONDS, late=slow)
         if done.returncode != 0:
             told = " ".join((done.stdout + done.stderr).split())
             raise FleetError(f"keytool {arguments[0]} failed in {self.folder}: {told[:400]}")

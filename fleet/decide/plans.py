@@ -24,7 +24,7 @@ from fleet.decide.scaling import (
     unmatched,
 )
 from fleet.decide.world import GroupWorld
-from fleet.model import Plan, Step, StepKind
+from fleet.model import Plan, Price, Step, StepKind
 from fleet.slots import ChangeState, Phase, WorkerProcess
 from fleet.text import count_of, few, numbers_of, plural, slots_of
 
@@ -325,19 +325,15 @@ class _Planning:
     # --- orders of steps -------------------------------------------------------------------
 
     def _stop_and_open(self, held: tuple[int, ...], differing: set[str]) -> list[Step]:
-        price, revision = Pricing(self.world), self.world.revision
         fresh = self._free_numbers(self.wanted, taken=())
         what = ", ".join(sorted(differing)).replace("_", " ")
-        stop = Step(
-            kind=StepKind.STOP_ALL,
-            slots=held,
-            revision=revision,
-            price=price.stop_all(held),
-            sentence=(
-                f"once new workers are warm, {count_of(held, 'slot')} drain and leave in one "
-                f"request: members with another {what} cannot share a generation; the group stands "
-                "still until the next step, and what ran is put back if that fails"
-            ),
+        stop = self._step(
+            StepKind.STOP_ALL,
+            held,
+            Pricing(self.world).stop_all(held),
+            f"once new workers are warm, {count_of(held, 'slot')} drain and leave in one "
+            f"request: members with another {what} cannot share a generation; the group stands "
+            "still until the next step, and what ran is put back if that fails",
         )
         return [stop, *self._open_steps(fresh, beside=(), emptied=True)]
 
@@ -374,6 +370,10 @@ class _Planning:
 
     # --- steps -----------------------------------------------------------------------------
 
+    def _step(self, kind: StepKind, slots: tuple[int, ...], price: Price, sentence: str) -> Step:
+        revision = self.world.revision
+        return Step(kind=kind, slots=slots, revision=revision, price=price, sentence=sentence)
+
     def _open_steps(
         self, fresh: tuple[int, ...], *, beside: tuple[int, ...], emptied: bool = False
     ) -> list[Step]:
@@ -390,44 +390,35 @@ class _Planning:
     def _open_step(
         self, fresh: tuple[int, ...], *, beside: tuple[int, ...], pricing: Pricing
     ) -> Step:
-        return Step(
-            kind=StepKind.OPEN,
-            slots=fresh,
-            revision=self.world.revision,
-            price=pricing.open(fresh, beside=beside),
-            sentence=(
-                f"{count_of(fresh, 'warm worker')} "
-                f"{'joins' if len(fresh) == 1 else 'join together'} as {numbers_of(fresh)}"
-                + (f", beside the {len(beside)} there are" if beside else "")
-            ),
+        return self._step(
+            StepKind.OPEN,
+            fresh,
+            pricing.open(fresh, beside=beside),
+            f"{count_of(fresh, 'warm worker')} "
+            f"{'joins' if len(fresh) == 1 else 'join together'} as {numbers_of(fresh)}"
+            + (f", beside the {len(beside)} there are" if beside else ""),
         )
 
     def leave_step(self, leaving: tuple[int, ...], staying: tuple[int, ...]) -> Step:
-        return Step(
-            kind=StepKind.LEAVE,
-            slots=leaving,
-            revision=self.world.revision,
-            price=Pricing(self.world).leave(leaving, staying=staying),
-            sentence=(
-                f"{count_of(leaving, 'slot')} ({numbers_of(leaving)}) "
-                f"{'drains, closes and leaves' if len(leaving) == 1 else 'drain, close together'}"
-                f"{'' if len(leaving) == 1 else ' and leave in one request'}; "
-                + (f"{len(staying)} stay" if staying else "nobody stays, offsets are kept")
-            ),
+        return self._step(
+            StepKind.LEAVE,
+            leaving,
+            Pricing(self.world).leave(leaving, staying=staying),
+            f"{count_of(leaving, 'slot')} ({numbers_of(leaving)}) "
+            f"{'drains, closes and leaves' if len(leaving) == 1 else 'drain, close together'}"
+            f"{'' if len(leaving) == 1 else ' and leave in one request'}; "
+            + (f"{len(staying)} stay" if staying else "nobody stays, offsets are kept"),
         )
 
     def _roll_step(self, rolling: tuple[int, ...], *, subscription_changed: bool) -> Step:
         width = self.world.spec.rollout.max_parallel
         how = "one by one" if width == 1 else f"up to {width} at once"
-        return Step(
-            kind=StepKind.ROLL,
-            slots=rolling,
-            revision=self.world.revision,
-            price=Pricing(self.world).roll(rolling, subscription_changed=subscription_changed),
-            sentence=(
-                f"{count_of(rolling, 'slot')} ({numbers_of(rolling)}) handed over to warm workers, "
-                f"{how}, {rolling[0]} first as the canary, to revision {self.world.revision}"
-            ),
+        return self._step(
+            StepKind.ROLL,
+            rolling,
+            Pricing(self.world).roll(rolling, subscription_changed=subscription_changed),
+            f"{count_of(rolling, 'slot')} ({numbers_of(rolling)}) handed over to warm workers, "
+            f"{how}, {rolling[0]} first as the canary, to revision {self.world.revision}",
         )
 
     def _wave_steps(
@@ -450,28 +441,17 @@ class _Planning:
                 f"{'joins' if len(old) == 1 else 'join together'}, then {numbers_of(old)} "
                 f"{'drains and leaves' if len(old) == 1 else 'drain and leave in one request'}"
             )
-            steps.append(
-                Step(
-                    kind=StepKind.ROLL,
-                    slots=(*old, *fresh),
-                    revision=self.world.revision,
-                    price=price,
-                    sentence=sentence,
-                )
-            )
+            steps.append(self._step(StepKind.ROLL, (*old, *fresh), price, sentence))
             held = tuple(sorted({*held, *fresh} - set(old)))
         return steps, held
 
     def _rejoin_step(self, number: int, *, members: int) -> Step:
-        return Step(
-            kind=StepKind.REJOIN,
-            slots=(number,),
-            revision=self.world.revision,
-            price=Pricing(self.world).rejoin(number, members=members),
-            sentence=(
-                f"slot {number} leaves and joins again once, so that the changed topics are "
-                "assigned: a static member's return alone does not rebalance"
-            ),
+        return self._step(
+            StepKind.REJOIN,
+            (number,),
+            Pricing(self.world).rejoin(number, members=members),
+            f"slot {number} leaves and joins again once, so that the changed topics are "
+            "assigned: a static member's return alone does not rebalance",
         )
 
     def _warm_step(self, held: tuple[int, ...]) -> Step:
@@ -483,15 +463,12 @@ class _Planning:
             parts.append(f"{plural(need - good, 'worker')} started")
         elif good > need:
             parts.append(f"{plural(good - need, 'standby')} removed")
-        return Step(
-            kind=StepKind.WARM,
-            slots=(),
-            revision=self.world.revision,
-            price=Pricing.warm(),
-            sentence=(
-                f"{', '.join(parts) or 'workers are looked after'}, for {count_of(held, 'slot')} "
-                f"and {plural(standby, 'standby')}; membership does not change"
-            ),
+        return self._step(
+            StepKind.WARM,
+            (),
+            Pricing.warm(),
+            f"{', '.join(parts) or 'workers are looked after'}, for {count_of(held, 'slot')} "
+            f"and {plural(standby, 'standby')}; membership does not change",
         )
 
     # --- facts -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from fleet.config.acls import OFFSETS
 from fleet.decide.verdicts import HORIZON
@@ -26,6 +26,7 @@ from fleet.report.wording import clock_text
 from fleet.text import duration, plural
 
 if TYPE_CHECKING:
+    from fleet.history.tables import Tables
     from fleet.lag.lag_columns import Commits
     from fleet.log.readers.tail import Tail
     from fleet.manager.cycle import Fleet
@@ -33,31 +34,6 @@ if TYPE_CHECKING:
 
 STALE: Final = 120.0
 """Seconds after which tables are said to be old."""
-
-
-class Rows(Protocol):
-    """What answers about the past: `fleet.history.tables.Tables` and others alike."""
-
-    def rebalances(
-        self,
-        *,
-        group: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
-        cause: Cause | None = None,
-    ) -> list[Rebalance]:
-        """Rebalances that ended in [since, until), oldest first."""
-        ...
-
-    def memberships(
-        self, *, group: str, since: float | None = None, until: float | None = None
-    ) -> list[MembershipSpan]:
-        """Events of a group's members in [since, until), oldest first."""
-        ...
-
-    def standing(self, *, group: str, at: float) -> list[MembershipSpan]:
-        """Events before a time of those who are members then, since they came; oldest first."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +72,7 @@ class Source:
 class Past:
     """Rows, and where they are from."""
 
-    rows: Rows
+    rows: "Tables | Tail | Replayed"
     source: Source
 
 

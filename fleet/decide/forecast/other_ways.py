@@ -286,15 +286,23 @@ def _ways(world: GroupWorld, group: PlayedGroup, change: _Change) -> list[Altern
     }
     allowed = [size for size in known if keeps[size]]
     best = min(allowed, key=lambda size: _worse(known[size], size == usual), default=None)
+
+    def backlog(cost: StepCost) -> int | None:
+        return None if flow is None else round(flow.after(flow.waiting, cost, members=members))
+
     made = [
-        _alternative(
-            change,
-            _name(size, change.changing),
-            cost,
+        Alternative(
+            step=change.first,
+            way=_name(size, change.changing),
+            rebalances=cost.rebalances,
+            moved=cost.moved,
+            pause_s=pause_of(cost, 50),
+            pause_p95_s=pause_of(cost, 95),
+            settled_s=cost.settled,
+            backlog=backlog(cost),
             keeps_limits=keeps[size],
             taken=size == usual,
             cheapest=size == best,
-            backlog=None if flow is None else flow.after(flow.waiting, cost, members=members),
         )
         for size, cost in known.items()
     ]
@@ -372,28 +380,3 @@ def _spread(parts: int) -> Sequence[int]:
     if parts <= _MOST_PARTS:
         return range(parts)
     return [n * (parts - 1) // (_MOST_PARTS - 1) for n in range(_MOST_PARTS)]
-
-
-def _alternative(
-    change: _Change,
-    way: str,
-    cost: StepCost,
-    *,
-    keeps_limits: bool,
-    taken: bool,
-    cheapest: bool,
-    backlog: float | None,
-) -> Alternative:
-    return Alternative(
-        step=change.first,
-        way=way,
-        rebalances=cost.rebalances,
-        moved=cost.moved,
-        pause_s=pause_of(cost, 50),
-        pause_p95_s=pause_of(cost, 95),
-        settled_s=cost.settled,
-        backlog=None if backlog is None else round(backlog),
-        keeps_limits=keeps_limits,
-        cheapest=cheapest,
-        taken=taken,
-    )
