@@ -59,60 +59,11 @@ from fleet.system.processes import end_all
 
 # On a fast machine a backlog is gone before a change is planned: as much is produced as is
 # processed until the change has begun.
-
-
 KEPT: Final = 8 * RECORDS_PER_WORKER
 """More than six workers' share, so that the policy wants six also where one more batch is done."""
 CAUGHT_UP: Final = 2 * RECORDS_PER_WORKER
 _POLICY_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.5
-
-
-def await_policy(
-    fleet: Fleet, group: str, wanted: int, *, clock: Clock, say: Callable[[str], None]
-) -> None:
-    """Look until the policy wants this many slots; FleetError after a minute."""
-    deadline = clock.monotonic() + _POLICY_SECONDS
-    while True:
-        decision = fleet.wanted(group, fleet.snapshot([group]))
-        if decision.wanted == wanted:
-            say(f"the policy: {decision.sentence}")
-            return
-        if clock.monotonic() > deadline:
-            raise FleetError(
-                f"the policy does not want {wanted} slots after {_POLICY_SECONDS:g} s: "
-                f"{decision.sentence}"
-            )
-        clock.sleep(_LOOK_SECONDS)
-
-
-def keep_backlog(
-    fleet: Fleet,
-    group: str,
-    *,
-    surge: int,
-    steady: int,
-    rate: Callable[[int], None],
-    until: Callable[[], bool],
-    clock: Clock,
-) -> None:
-    """Produce in surges, as much as keeps the backlog, until `until`; steady afterwards.
-
-    Returns after a minute at the latest: what was waited for fails in its own words then.
-    """
-    deadline = clock.monotonic() + _POLICY_SECONDS
-    now = surge
-    rate(now)
-    while not until() and clock.monotonic() < deadline:
-        seen = fleet.snapshot([group]).groups.get(group)
-        wanted = surge if seen is None or (seen.lag or 0) < KEPT else steady
-        if wanted != now:
-            now = wanted
-            rate(now)
-        clock.sleep(_LOOK_SECONDS / 2)
-    rate(steady)
-
-
 STEADY: Final = 300
 """Records per second while nothing is asked: three workers manage them on a slow machine too."""
 SURGE: Final = 8_000
@@ -348,17 +299,19 @@ class Play:
         return failed or self._change_since(stretch) is not None
 
     def _hold_backlog(self, until: Callable[[], bool]) -> None:
+        """In surges; a minute at most: what was waited for fails in its own words then."""
         assert self._stream is not None
         self.show.say(f"about {KEPT:,} records are kept waiting until the run begins")
-        keep_backlog(
-            self._now(),
-            GROUP,
-            surge=SURGE,
-            steady=STEADY,
-            rate=self._stream.rate,
-            until=until,
-            clock=self.clock,
-        )
+        deadline, now = self.clock.monotonic() + _POLICY_SECONDS, SURGE
+        self._stream.rate(now)
+        while not until() and self.clock.monotonic() < deadline:
+            seen = self._now().snapshot([GROUP]).groups.get(GROUP)
+            wanted = SURGE if seen is None or (seen.lag or 0) < KEPT else STEADY
+            if wanted != now:
+                now = wanted
+                self._stream.rate(now)
+            self.clock.sleep(_LOOK_SECONDS / 2)
+        self._stream.rate(STEADY)
         self.show.say(f"{STEADY:,} orders a second")
 
     def _account(self) -> tuple[str, ...]:
@@ -395,7 +348,18 @@ class Play:
         self.show.say(f"{rate:,} orders a second")
 
     def _await_policy(self, wanted: int) -> None:
-        await_policy(self._now(), GROUP, wanted, clock=self.clock, say=self.show.say)
+        deadline = self.clock.monotonic() + _POLICY_SECONDS
+        while True:
+            decision = self._now().wanted(GROUP, self._now().snapshot([GROUP]))
+            if decision.wanted == wanted:
+                self.show.say(f"the policy: {decision.sentence}")
+                return
+            if self.clock.monotonic() > deadline:
+                raise FleetError(
+                    f"the policy does not want {wanted} slots after {_POLICY_SECONDS:g} s: "
+                    f"{decision.sentence}"
+                )
+            self.clock.sleep(_LOOK_SECONDS)
 
     def _await_lag(self, most: int, *groups: str) -> None:
         await_lag(self._now(), groups, most, clock=self.clock)

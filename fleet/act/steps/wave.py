@@ -69,7 +69,7 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     work.progress(f"  {slots_of(fresh)} run {step.revision}")
     notes = leave_together(work, old)
     if is_first and not work.lease.recall(WaveMemory).committed:
-        _prove_alone(work, step, old, fresh)
+        _canary_alone(work, step, old, fresh)
     drop_holders(work)
     if is_last:
         work.retire_all(step.revision)
@@ -93,7 +93,7 @@ def _old_and_fresh(work: StepWork, step: Step) -> tuple[tuple[int, ...], tuple[i
     return old, tuple(n for n in step.slots if n not in old)
 
 
-def _prove_alone(work: StepWork, step: Step, old: Sequence[int], fresh: Sequence[int]) -> None:
+def _canary_alone(work: StepWork, step: Step, old: Sequence[int], fresh: Sequence[int]) -> None:
     """What the old ones had is the new ones' now: the first that may have anything to read."""
     try:
         wait_for_canary(work, fresh, step.revision, once_settled=True)
