@@ -16,7 +16,7 @@ from fleet.act.kafka import JoinWindow
 from fleet.act.lease import ChangeLease, sign
 from fleet.act.runtime import Runtime
 from fleet.act.standby_pool import HeardReports, StandbyPool
-from fleet.act.steps import handover, leave_slots, membership, wave
+from fleet.act.steps import handover, leave_slots, membership, receipts, wave
 from fleet.act.steps.adopting import Adopting
 from fleet.act.steps.work import Leave, StepWork, StopMemory, traceback_of
 from fleet.clock import Clock
@@ -275,14 +275,14 @@ class Performer:
 
     def _one_step(self, lease: ChangeLease, step: Step) -> Receipt:
         work = self._work(lease)
-        leave_slots.begin(work, step)
+        receipts.begin(work, step)
         try:
             if self.adopting is not None:
                 notes = self.adopting.perform(step, lease)
             else:
                 notes = perform_step(work, step)
         except RolledBack as error:
-            receipt = leave_slots.receipt(work, step, (str(error),))
+            receipt = receipts.receipt(work, step, (str(error),))
             lease.update(receipts=(*lease.change.receipts, receipt))
             raise
         except LostLease:
@@ -293,7 +293,7 @@ class Performer:
                     reports = self.store.reports(self.spec.group)
                     lease.update(traceback=traceback_of(reports, step.revision))
             raise
-        return leave_slots.receipt(work, step, notes)
+        return receipts.receipt(work, step, notes)
 
     def _work(self, lease: ChangeLease) -> StepWork:
         consumer = isinstance(self.spec.worker, ConsumerWorker)

@@ -297,11 +297,8 @@ def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-# Processes that carry an id in their environment, which children inherit: found and ended.
-#
-# Problem: what somebody started for one run has to be found again though whoever started it was
-# killed, its children too. Choice: a variable in the environment, which the kernel shows for as
-# long as a process lives. Cost: Linux only, own processes only, and a look takes milliseconds.
+# Processes that carry an id in their environment, which children inherit and the kernel shows: they
+# are found again though whoever started them was killed. Own processes only.
 
 
 def carrying(variable: str, value: str) -> tuple[ProcessId, ...]:
@@ -336,13 +333,9 @@ def end_all(found: tuple[ProcessId, ...], *, grace: float) -> None:
             time.sleep(0.05)
 
 
-# Every process that this home has started, told by its environment.
-#
-# Problem: whoever starts a process may be killed before it writes down who that is, and a
-# forgotten worker would go on as a member of its group. Choice: all our processes carry marks in
-# their environment, which the kernel shows for as long as they live, and which their children
-# inherit; a look through /proc finds them again. Cost: Linux only, own processes only, and a
-# look takes some milliseconds, so it is done at starts and ends, not in loops.
+# Every process that this home has started, by marks in its environment, also where its starter was
+# killed before it wrote that down. A look through /proc takes milliseconds: at starts and ends
+# only.
 
 
 HOME: Final = "FLEET_HOME"
@@ -414,14 +407,8 @@ def home_processes(home: Path) -> Iterator[HomeProcess]:
             )
 
 
-# What the kernel shows of this process, its arguments and environment, changed after its start.
-#
-# Problem: our processes are known by their environment (`fleet.system.processes`) and people
-# know them by `ps`, both of which the kernel reads where the program put them when it was started;
-# a process that is forked and starts no program shows what its parent was. Choice: the text is
-# written over in place, within the room that it has: who forks leaves enough of it. Cost: Linux
-# only, and `ctypes`. What the program itself sees, `os.environ` and `sys.argv`, is left alone.
-#
+# A process that is forked and starts no program shows its parent's arguments and variables: the
+# text is written over in place, within its room. `os.environ` and `sys.argv` are left alone.
 # Source: proc_pid_stat(5), arg_start to env_end.
 
 

@@ -132,7 +132,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "act.steps.handover:_Roll._taken_or_not", "acting/test_rolling.py",
         "self._taken(numbers, canary=canary) or untaken()", "self._taken(numbers, canary=canary)"),
     "25-settled-at-once": (
-        "act.steps.leave_slots:settled_from_here.settled", "acting/test_performing.py",
+        "act.steps.receipts:settled_from_here.settled", "acting/test_performing.py",
         "calm and work.clock.monotonic() - since_when >= quiet", "calm"),
     "26-others-rebalances-charged-to-us": ("decide.receipts:_split", "counting/test_receipts.py",
         "changed or generation.added", "changed"),
@@ -148,7 +148,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "decide.prices:least_moved", "decide/test_plans.py decide/test_what_runs_now.py",
         "surplus + sum(leavers)", "surplus"),
     "29-adopted-change-counts-from-its-adoption": (
-        "act.steps.leave_slots:begin", "acting/test_performing.py",
+        "act.steps.receipts:begin", "acting/test_performing.py",
         "work.lease.recall(StepStart).started_at is None", "True"),
     "30-quarantined-lag-asks-for-workers": (
         "decide.scaling:_asked_by_lag", "decide/test_scaling.py membership/test_decisions.py",

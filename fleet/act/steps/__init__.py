@@ -4,5 +4,5 @@ A step that is performed again, by whoever picks the change up, does only what i
 must know for that stands in the change, as the kind's own memory (`step_memory`); what it decides
 over slots and gate is a function without I/O. Reading downward: `performer` walks a plan's steps,
 `kinds` says which module performs which, `handover` and `wave` roll by way of `open_slots`,
-`leave_slots` and `canary`, and all of them work through `work`.
+`leave_slots` and `canary`; `receipts` tells what a step cost; all of them work through `work`.
 """

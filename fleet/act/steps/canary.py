@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from fleet.act.steps.leave_slots import SETTLE_POLL, settle_limit, settled_from_here
+from fleet.act.steps.receipts import SETTLE_POLL, settle_limit, settled_from_here
 from fleet.act.steps.work import StepStart, StepWork, errors_of
 from fleet.errors import FleetError
 from fleet.model import Step

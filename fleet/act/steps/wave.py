@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from fleet.act.steps.canary import wait_for_canary
-from fleet.act.steps.leave_slots import drop_holders, leave_together, settle
+from fleet.act.steps.leave_slots import drop_holders, leave_together
 from fleet.act.steps.membership import open_together
+from fleet.act.steps.receipts import settle
 from fleet.act.steps.work import StepStart, StepWork, member_ids
 from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import Plan, Step, StepKind

@@ -1,0 +1,147 @@
+"""What a step cost: from where counting starts to its receipt.
+
+Problem: rebalances that a step causes are recorded after it has done its work, and its actor may
+die in between. Choice: where the coordinator's records stand is written to the change before
+anything moves; the receipt is read once the group is settled [25]. Cost: 2 s of waiting per step,
+with the classic protocol a heartbeat more.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from fleet.act.steps.leave_slots import LeaveMemory
+from fleet.act.steps.work import StepStart, StepWork, errors_of, member_ids
+from fleet.config.spec import ClassicWorker
+from fleet.decide.receipts import judge
+from fleet.errors import Unreachable
+from fleet.model import GroupState, Receipt, Step, StepKind
+from fleet.model.rebalances import Counted
+from fleet.text import plural
+
+SETTLE_POLL: Final = 0.5
+"""Seconds between two looks at what the coordinator recorded."""
+_LONG_PAUSE: Final = 15.0
+"""Seconds that no partition stands still in a roll, however busy the machine: somebody was dead,
+frozen or away.
+"""
+_QUIET: Final = 2.0
+"""Seconds; also for the first commits of partitions that moved, which end their pauses."""
+
+
+def begin(work: StepWork, step: Step) -> None:
+    """Write down where counting starts, and whose members are ours; once for a step."""
+    if work.lease.recall(StepStart).started_at is None:
+        slots = work.slots().values()
+        start = StepStart(
+            started_at=work.clock.now(),
+            position=work.ledger.position(work.spec.group),
+            members=tuple(sorted(member_ids(slots, step.slots))),
+            errors=tuple(sorted(errors_of(slots))),
+        )
+        work.lease.remember(start)
+
+
+def settle(work: StepWork) -> None:
+    """Wait for Stable (or Empty) with no new generation for 2 s, classic a heartbeat more [25].
+
+    A KIP-848 group is Stable once its group epoch, its assignment epoch and every member's epoch
+    are one, and no heartbeat of a member that is there changes that. A cooperative member of a
+    classic group joins once more after its group was Stable, when it has heard what it gave up.
+    """
+    what = f"group {work.spec.group} to settle"
+    work.wait(settled_from_here(work), settle_limit(work), what, poll=SETTLE_POLL)
+
+
+def settle_limit(work: StepWork) -> float:
+    """Seconds for that."""
+    return _quiet(work) + work.spec.rollout.drain_timeout + 60.0
+
+
+def _quiet(work: StepWork) -> float:
+    worker = work.spec.worker
+    return _QUIET + (worker.heartbeat_interval if isinstance(worker, ClassicWorker) else 0.0)
+
+
+def settled_from_here(work: StepWork) -> Callable[[], bool]:
+    """Whether the group is settled: to be asked again and again, since it has to stay so."""
+    quiet = _quiet(work)
+    seen: object = None
+    since_when = work.clock.monotonic()
+
+    def settled() -> bool:
+        nonlocal seen, since_when
+        try:
+            counted = _counted(work)
+            state = work.ledger.state(work.spec.group)
+        except Unreachable:  # a broker that is away: look again, within the limit
+            seen, since_when = None, work.clock.monotonic()
+            return False
+        calm = state in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}
+        mark = (state, counted.to_generation if counted else None)
+        if mark != seen or not calm:
+            seen, since_when = mark, work.clock.monotonic()
+        return calm and work.clock.monotonic() - since_when >= quiet
+
+    return settled
+
+
+def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
+    """What the step in hand cost, once the group is settled; notes: what it says itself."""
+    change, ended = work.lease.change, work.clock.now()
+    if step.kind is not StepKind.WARM:
+        settle(work)
+    made = judge(
+        plan=change.plan,
+        step_index=change.step,
+        counted=_counted(work),
+        our_instances=_ours(work, step),
+        started_at=change.step_began,
+        ended_at=ended,
+        moved_at=_moved_at(work, step),
+        most_pause=max(_LONG_PAUSE, work.spec.runtime.lease)
+        if step.kind is StepKind.ROLL
+        else None,
+        extra=(*notes, *_gaps(work, step)),
+    )
+    work.progress(
+        f"  recorded {plural(made.ours, 'rebalance')} where {step.price} expected, "
+        f"{plural(made.moved, 'partition')} moved: {made.verdict}"
+    )
+    return made
+
+
+def _gaps(work: StepWork, step: Step) -> list[str]:
+    """Where members that came went on after Kafka had deleted the group's commits."""
+    begun = work.lease.recall(StepStart).started_at or 0.0
+    came = [r for r in work.store.reports(work.spec.group) if (r.joined_at or 0.0) >= begun]
+    return sorted({r.gap for r in came if r.gap is not None and r.slot in step.slots})
+
+
+def _counted(work: StepWork) -> Counted | None:
+    since = work.lease.recall(StepStart).position
+    return None if since is None else work.ledger.counted(work.spec.group, since)
+
+
+def _moved_at(work: StepWork, step: Step) -> float | None:
+    """Wall time of the first join of those that came, or of the request that removed who left.
+
+    None of a step that is several such moves.
+    """
+    if step.kind in {StepKind.LEAVE, StepKind.STOP_ALL}:
+        return work.lease.recall(LeaveMemory).sent_at
+    if step.kind is not StepKind.OPEN:
+        return None
+    begun = work.lease.recall(StepStart).started_at or 0.0
+    reports = work.store.reports(work.spec.group)
+    joined = [r.joined_at for r in reports if r.slot in step.slots and r.joined_at is not None]
+    return min((at for at in joined if at >= begun), default=None)
+
+
+def _ours(work: StepWork, step: Step) -> frozenset[str]:
+    """Who of the recorded members is ours: instance ids, and for dynamic members member ids.
+
+    A dynamic member has another id each time, so those from before the step count as well.
+    """
+    names = {f"{work.spec.group}-{n}" for n in step.slots}
+    now = member_ids(work.slots().values(), step.slots)
+    return frozenset(names | now).union(work.lease.recall(StepStart).members or ())
