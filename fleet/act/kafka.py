@@ -11,7 +11,7 @@ attempt, since a coordinator that moved is cached by the old one. Cost: a second
 import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from kafka import errors
@@ -24,47 +24,9 @@ from fleet.slots.store import Store
 from fleet.system.closing import Closing
 from fleet.text import plural
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeavingMember:
-    """One member that shall leave; a static one by both names, so that no successor is meant [16].
-
-    A dynamic member has no instance id, and its member id is never anybody else's.
-    """
-
-    instance_id: str | None
-    member_id: str
-
-    @property
-    def name(self) -> str:
-        """The instance id, or else the member id."""
-        return self.instance_id or self.member_id
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveResult:
-    """What the coordinator said of each member, by its name (LeavingMember.name)."""
-
-    gone: tuple[str, ...]
-    """Left by this request (0) or gone before (25)."""
-    superseded: tuple[str, ...] = ()
-    """82: another process has the instance id now; it was left alone."""
-    failed: Mapping[str, str]
-    """Any other answer, by its name."""
-
-    @property
-    def refusal(self) -> str | None:
-        """Why not all are gone, in a sentence; None where all are."""
-        parts = []
-        if self.superseded:
-            parts.append(
-                f"{', '.join(self.superseded)} now belong(s) to another process (82), which was "
-                "left alone"
-            )
-        parts += [f"{instance} was answered with {name}" for instance, name in self.failed.items()]
-        return "; ".join(parts) or None
-
-
+Members = Sequence[tuple[str | None, str]]
+"""(instance id, member id) of each: a static one by both, so that no successor is meant [16]; of a
+dynamic one the member id alone, which is never anybody else's."""
 Result = TypeVar("Result")
 
 LONGEST_WAIT: Final = 10.0
@@ -109,52 +71,44 @@ class GroupAdmin(Closing):
             with contextlib.suppress(errors.KafkaError, OSError):  # it is given up anyway
                 client.close()
 
-    def leave(self, group: str, members: Sequence[LeavingMember], *, reason: str) -> LeaveResult:
+    def leave(self, group: str, members: Members, *, reason: str) -> str | None:
         """Let these members leave with ONE request: one rebalance (KIP-345, KIP-800, [16]).
 
-        Dynamic members are named by member id alone. A retry is harmless: who left with the
-        first attempt is answered with 25.
+        None: all are gone, by it (0) or before (25), so that a retry is harmless; else why not.
         """
         if not members:
-            return LeaveResult(gone=(), failed={})
-        for member in members:
-            if not member.member_id or member.instance_id == "":
+            return None
+        for instance_id, member_id in members:
+            if not member_id or instance_id == "":
                 raise FleetError(
                     f"a leave from group {group} must name member id and instance id together "
-                    f"(got {member.member_id!r}, {member.instance_id!r}): else it could evict a "
-                    "live successor"
+                    f"(got {member_id!r}, {instance_id!r}): else it could evict a live successor"
                 )
         asked = [
-            MemberToRemove(
-                member_id=member.member_id, group_instance_id=member.instance_id, reason=reason
-            )
-            for member in members
+            MemberToRemove(member_id=member_id, group_instance_id=instance_id, reason=reason)
+            for instance_id, member_id in members
         ]
         answers = self._ask(
             f"leave group {group}",
             lambda client: client.remove_group_members(group, asked),
             needs=f"Read on group {group}",
         )
-        gone, superseded, failed = [], [], {}
-        for member in members:
-            answer = answers.get(member.member_id)
+        told = []
+        for instance_id, member_id in members:
+            name, answer = instance_id or member_id, answers.get(member_id)
             if answer in {errors.NoError, errors.UnknownMemberIdError}:
-                gone.append(member.name)
-            elif answer is errors.FencedInstanceIdError:
-                superseded.append(member.name)
+                continue
+            if answer is errors.FencedInstanceIdError:
+                told.append(f"{name} now belongs to another process (82), which was left alone")
             else:
-                failed[member.name] = "no answer" if answer is None else _name(answer)
-        return LeaveResult(gone=tuple(gone), superseded=tuple(superseded), failed=failed)
+                why = "no answer" if answer is None else _name(answer)
+                told.append(f"{name} was answered with {why}")
+        return "; ".join(told) or None
 
-    def leave_all(
-        self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str
-    ) -> str | None:
-        """`leave` for members as (instance id or None, member id): None = all gone, else why not,
-        be it that nobody answered.
-        """
-        leaving = [LeavingMember(instance_id=i, member_id=m) for i, m in members]
+    def leave_all(self, group: str, members: Members, *, reason: str) -> str | None:
+        """`leave`; that nobody answered is why not, too."""
         try:
-            return self.leave(group, leaving, reason=reason).refusal
+            return self.leave(group, members, reason=reason)
         except FleetError as error:
             return str(error)
 
@@ -312,14 +266,9 @@ def leave_for_good(
     """
     slots = store.slots(group)
     members = [
-        LeavingMember(instance_id=s.instance_id() if is_static(s) else None, member_id=s.member_id)
-        for s in slots
-        if s.member_id
+        (s.instance_id() if is_static(s) else None, s.member_id) for s in slots if s.member_id
     ]
-    try:
-        refusal = admin.leave(group, members, reason="fleet down").refusal
-    except FleetError as error:
-        refusal = str(error)
+    refusal = admin.leave_all(group, members, reason="fleet down")
     if refusal is not None:
         say(f"the members of {group} stay until their session ends: {refusal}")
         return False

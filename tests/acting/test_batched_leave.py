@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from fleet.act.kafka import GroupAdmin, LeavingMember
+from fleet.act.kafka import GroupAdmin
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
 
@@ -49,7 +49,7 @@ def test_gone_now_or_before():
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
-        ({"m0": errors.FencedInstanceIdError}, "g-0 now belong(s) to another process (82)"),
+        ({"m0": errors.FencedInstanceIdError}, "g-0 now belongs to another process (82)"),
         ({"m0": errors.GroupAuthorizationFailedError}, "g-0 was answered with"),
         ({}, "g-0 was answered with no answer"),
     ],
@@ -65,6 +65,6 @@ def test_by_instance_id_alone_nobody_leaves(member):
     """It could evict a live successor: nothing is sent."""
     made, client = admin()
     with pytest.raises(FleetError, match="together"):
-        made.leave("g", [LeavingMember(instance_id=member[0], member_id=member[1])], reason="x")
+        made.leave("g", [member], reason="x")
     assert "together" in str(leave(made, member))
     assert client.asked == []

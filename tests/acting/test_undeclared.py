@@ -47,12 +47,11 @@ class Home:
     def _admin(self) -> Iterator[Any]:
         """Whom a LeaveGroup names."""
 
-        def leave(group: str, members: Any, *, reason: str) -> Any:
+        def leave(group: str, members: Any, *, reason: str) -> None:
             assert reason == "fleet down"
-            self.left.append((group, [(m.instance_id, m.member_id) for m in members]))
-            return SimpleNamespace(refusal=None)
+            self.left.append((group, members))
 
-        yield SimpleNamespace(leave=leave)
+        yield SimpleNamespace(leave_all=leave)
 
     def holds(self, group: str) -> None:
         """Slot 0 has a member."""

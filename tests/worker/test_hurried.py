@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.act.kafka import GroupAdmin, LeavingMember
+from fleet.act.kafka import GroupAdmin
 from fleet.clock import SystemClock
 from fleet.slots import Slot
 from fleet.slots.sqlite import SqliteStore
@@ -63,11 +63,8 @@ class Crew:
         for member in gone.values():
             member.become(Life.CLOSING)
         assert all(member.join(20) for member in gone.values())
-        named = [
-            LeavingMember(instance_id=f"{self.group}-{n}", member_id=str(m.state.member_id))
-            for n, m in gone.items()
-        ]
-        assert admin.leave(self.group, named, reason="test").refusal is None
+        named = [(f"{self.group}-{n}", str(m.state.member_id)) for n, m in gone.items()]
+        assert admin.leave(self.group, named, reason="test") is None
         self._change("slots were closed", 0.0)
 
     def settled(self) -> bool:

@@ -417,15 +417,14 @@ class _Worker:
     # --- slots -------------------------------------------------------------------------------
 
     def _send_leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
-        from fleet.act.kafka import GroupAdmin, LeavingMember  # noqa: PLC0415 - 0.2 s, hardly ever needed
+        from fleet.act.kafka import GroupAdmin  # noqa: PLC0415 - 0.2 s, hardly ever needed
         from fleet.security import kafka_python_config  # noqa: PLC0415
 
         settings = self._context.settings
         bootstrap = settings.bootstrap_servers
         config = kafka_python_config(settings.cluster, bootstrap, os.environ)
         with GroupAdmin(bootstrap=bootstrap, kafka_python_config=config) as admin:
-            leaving = [LeavingMember(instance_id=i, member_id=m) for i, m in members]
-            return admin.leave(group, leaving, reason="fleet: sent by a worker").refusal
+            return admin.leave(group, members, reason="fleet: sent by a worker")
 
     def _looks(
         self, store: Store, watcher: SlotWatcher, opener: GateOpener
