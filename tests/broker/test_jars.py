@@ -32,23 +32,20 @@ def fake_java(folder: Path, version: str) -> Path:
     return path
 
 
-def test_no_java(tmp_path) -> None:
-    """The message names the remedy."""
-    with pytest.raises(FleetError, match="no java on PATH: install Java 17 or 21"):
-        jars.find_java({"PATH": str(tmp_path)})
-
-
-def test_java_home_without_java(tmp_path) -> None:
-    """A wrong JAVA_HOME is named, not passed over in silence."""
-    with pytest.raises(FleetError, match=f"JAVA_HOME={tmp_path} has no working bin/java"):
-        jars.find_java({"JAVA_HOME": str(tmp_path)})
-
-
-def test_java_too_old(tmp_path) -> None:
-    """The found version is named."""
-    fake_java(tmp_path, "11.0.2")
-    with pytest.raises(FleetError, match="is Java 11: install Java 17"):
-        jars.find_java({"JAVA_HOME": str(tmp_path)})
+@pytest.mark.parametrize(
+    ("variable", "version", "told"),
+    [
+        pytest.param("PATH", None, "no java on PATH: install Java 17 or 21", id="none"),
+        pytest.param("JAVA_HOME", None, "JAVA_HOME=.* has no working bin/java", id="wrong-home"),
+        pytest.param("JAVA_HOME", "11.0.2", "is Java 11: install Java 17", id="too-old"),
+    ],
+)
+def test_a_java_that_will_not_do_is_named(tmp_path, variable, version, told) -> None:
+    """A wrong JAVA_HOME is not passed over in silence."""
+    if version is not None:
+        fake_java(tmp_path, version)
+    with pytest.raises(FleetError, match=told):
+        jars.find_java({variable: str(tmp_path)})
 
 
 def test_java_home_wins_over_path(tmp_path) -> None:

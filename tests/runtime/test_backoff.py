@@ -26,6 +26,13 @@ class SetClock(SystemClock):
         return super().now() + self.set_by
 
 
+def row(launch: Launch, name: str = "w") -> ProcessRow:
+    """A worker that is started so."""
+    return ProcessRow(
+        name=name, cluster="main", group="g", revision="r", launch=launch, shared_spark=False
+    )
+
+
 @pytest.mark.parametrize("hours", [-1.0, 1.0])
 def test_a_clock_that_is_set_keeps_no_worker_from_starting(tmp_path: Path, hours: float):
     """Back an hour it used to stay down for an hour; forward it counted as well, and its back-off
@@ -34,10 +41,7 @@ def test_a_clock_that_is_set_keeps_no_worker_from_starting(tmp_path: Path, hours
     clock = SetClock()
     supervisor = Supervisor(tmp_path, clock=clock)
     fails = Launch(argv=(sys.executable, "-S", "-c", "raise SystemExit(3)"))
-    row = ProcessRow(
-        name="w", cluster="main", group="g", revision="r", launch=fails, shared_spark=False
-    )
-    supervisor.table.add([row])
+    supervisor.table.add([row(fails)])
 
     def restarts() -> int:
         supervisor.look()
@@ -66,11 +70,8 @@ def test_a_worker_that_cannot_be_started_says_why(tmp_path: Path):
     """
     supervisor = Supervisor(tmp_path, clock=SystemClock())
     nothing = Launch(argv=("/no/such/python", "-m", "fleet.worker"))
-    row = ProcessRow(
-        name="w", cluster="main", group="g", revision="r", launch=nothing, shared_spark=False
-    )
     try:
-        supervisor.table.add([row])
+        supervisor.table.add([row(nothing)])
         for tries in range(1, 4):
             supervisor.look()
             supervisor.look()  # its pause is not over
@@ -92,10 +93,7 @@ def test_a_worker_that_a_signal_killed_says_which(tmp_path: Path, number: int, n
     """Also by one that has no name: its supervisor lives on, and starts it again."""
     supervisor = Supervisor(tmp_path, clock=SystemClock())
     kills = Launch(argv=(sys.executable, "-S", "-c", f"import os; os.kill(os.getpid(), {number})"))
-    row = ProcessRow(
-        name="w", cluster="main", group="g", revision="r", launch=kills, shared_spark=False
-    )
-    supervisor.table.add([row])
+    supervisor.table.add([row(kills)])
     try:
         deadline = time.monotonic() + 300
         while not (found := supervisor.table.rows()[0]).restarts:
@@ -127,13 +125,7 @@ def test_what_a_killed_worker_had_in_memory_is_removed(
     monkeypatch.setenv("FLEET_SHM", str(memory))
     supervisor = Supervisor(tmp_path / "home", clock=SystemClock())
     keeps = Launch(argv=(sys.executable, "-c", _KEEPS_FILES, str(memory)))
-    told = {"cluster": "main", "group": "g", "revision": "r"}
-    supervisor.table.add(
-        [
-            ProcessRow(name=name, launch=keeps, shared_spark=False, **told)
-            for name in ("killed", "living")
-        ]
-    )
+    supervisor.table.add([row(keeps, name) for name in ("killed", "living")])
 
     def files() -> int:
         return sum(each.suffix == ".parquet" for each in files_below(memory))
@@ -147,9 +139,9 @@ def test_what_a_killed_worker_had_in_memory_is_removed(
 
     try:
         until_there_are(2)
-        (row,) = (r for r in supervisor.table.rows() if r.name == "killed")
-        assert row.process is not None
-        os.kill(row.process.pid, signal.SIGKILL)
+        (killed,) = (r for r in supervisor.table.rows() if r.name == "killed")
+        assert killed.process is not None
+        os.kill(killed.process.pid, signal.SIGKILL)
         until_there_are(1)
     finally:
         supervisor.end_all()
