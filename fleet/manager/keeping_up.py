@@ -11,7 +11,7 @@ its lag, which the tables have); where neither can be read there is no verdict.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,10 +97,10 @@ def verdicts(seen: Snapshot, patience: Patience = _PATIENCE) -> dict[str, GroupV
     rows = np.flatnonzero(codes < _OK)
     order = (commits.partition[rows], commits.topic[rows], codes[rows])
     for row in rows[np.lexsort(order)].tolist():
-        told = _Row.of(seen, row)
+        tp = TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row]))
         verdict = _BY_CODE[codes[row]]
-        said = PartitionVerdict(tp=told.tp, verdict=verdict, sentence=told.sentence(verdict))
-        worse.setdefault(told.group, []).append(said)
+        said = PartitionVerdict(tp=tp, verdict=verdict, sentence=_sentence(seen, row, tp, verdict))
+        worse.setdefault(commits.groups[commits.group[row]], []).append(said)
     calm = _Calm(seen, codes, patience)
     return {
         group: _grouped(group, verdict, totals.get(group, 0), worse.get(group, []), calm)
@@ -223,72 +223,37 @@ def _of_groups(seen: Snapshot, codes: Codes, patience: Patience) -> dict[str, La
 # --- sentences ------------------------------------------------------------------------------
 
 
-class _Row(NamedTuple):
-    """One row that is not OK, as values."""
+def _sentence(seen: Snapshot, row: int, tp: TopicPartition, verdict: LagVerdict) -> str:
+    """Why a row that is not OK has this verdict."""
+    commits, lag, now = seen.commits, seen.lag, seen.at
+    facts = seen.facts.get(commits.groups[commits.group[row]])
+    calm = np.inf if facts is None else _since_settled(facts, now)
 
-    group: str
-    tp: TopicPartition
-    committed: int
-    end: int
-    lag: int
-    """NONE: committed beyond the end."""
-    waited: float
-    silent: float
-    still: float
-    fell_by: int
-    since_fell: float
-    gained: float
-    over: float
-    empty: bool
-    held: str
+    def since(ms: int) -> float:
+        return 0.0 if ms == NONE else max(0.0, now - ms / 1000)
 
-    @classmethod
-    def of(cls, seen: Snapshot, row: int) -> "_Row":
-        commits, lag, now = seen.commits, seen.lag, seen.at
-        group = commits.groups[commits.group[row]]
-        tp = TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row]))
-        facts = seen.facts.get(group)
-        calm = np.inf if facts is None else _since_settled(facts, now)
-
-        def since(ms: int) -> float:
-            return 0.0 if ms == NONE else max(0.0, now - ms / 1000)
-
-        return cls(
-            group=group,
-            tp=tp,
-            held=seen.held.get(tp, "an open transaction"),
-            committed=int(commits.committed[row]),
-            end=int(lag.end[row]),
-            lag=int(lag.records[row]),
-            waited=float(lag.waited[row]),
-            silent=min(since(int(commits.at[row])), calm),
-            still=min(since(int(commits.moved[row])), calm),
-            fell_by=int(commits.peak[row] - commits.committed[row]),
-            since_fell=since(int(commits.fell[row])),
-            gained=float(seen.gained[row]),
-            over=float(seen.over[row]),
-            empty=facts is not None and facts.state is GroupState.EMPTY,
+    if verdict is LagVerdict.LOSS:
+        return "committed below the log start: records went before they were read"
+    committed = int(commits.committed[row])
+    if verdict is LagVerdict.REWIND:
+        ago, fell_by = since(int(commits.fell[row])), int(commits.peak[row]) - committed
+        return f"went back {ago:.0f} s ago, by {fell_by:,} records"
+    empty = facts is not None and facts.state is GroupState.EMPTY
+    nobody = " and the group has no members" if empty else ""
+    silent = min(since(int(commits.at[row])), calm)
+    if lag.records[row] == NONE:
+        return (
+            f"committed {committed:,}, which is beyond the log end {lag.end[row]:,}, and no "
+            f"commit for {silent:.0f} s{nobody}"
         )
-
-    def sentence(self, verdict: LagVerdict) -> str:
-        """Why it is this verdict."""
-        if verdict is LagVerdict.LOSS:
-            return "committed below the log start: records went before they were read"
-        if verdict is LagVerdict.REWIND:
-            return f"went back {self.since_fell:.0f} s ago, by {self.fell_by:,} records"
-        nobody = " and the group has no members" if self.empty else ""
-        if self.lag == NONE:
-            return (
-                f"committed {self.committed:,}, which is beyond the log end {self.end:,}, and no "
-                f"commit for {self.silent:.0f} s{nobody}"
-            )
-        said = {
-            LagVerdict.HELD: f"held back by {self.held}",
-            LagVerdict.STOP: f"no commit for {self.silent:.0f} s{nobody}",
-            LagVerdict.STALL: f"commits the same offset for {self.still:.0f} s",
-            LagVerdict.WARN: f"falls behind, by {self.gained:.0f} s in {self.over:.0f} s",
-        }[verdict]
-        return f"{said}: {self.lag:,} records wait, the oldest for {self.waited:.0f} s"
+    still = min(since(int(commits.moved[row])), calm)
+    said = {
+        LagVerdict.HELD: f"held back by {seen.held.get(tp, 'an open transaction')}",
+        LagVerdict.STOP: f"no commit for {silent:.0f} s{nobody}",
+        LagVerdict.STALL: f"commits the same offset for {still:.0f} s",
+        LagVerdict.WARN: f"falls behind, by {seen.gained[row]:.0f} s in {seen.over[row]:.0f} s",
+    }[verdict]
+    return f"{said}: {lag.records[row]:,} records wait, the oldest for {lag.waited[row]:.0f} s"
 
 
 class _Calm:

@@ -13,10 +13,10 @@ the members' own records per busy second; evenly over partitions, each read whil
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from statistics import median
+from statistics import fmean, median
 from typing import Final, Literal, NamedTuple
 
 from fleet.config.spec import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ClassicWorker, Worker
@@ -467,9 +467,4 @@ class Flow:
             read_for = max(0.0, cost.settled - unowned)
             return max(0.0, waiting + net * read_for) + self.comes * unowned
 
-        return _mean(left(min(unowned, cost.settled)) for unowned in cost.unowned)
-
-
-def _mean(values: Iterable[float]) -> float:
-    told = list(values)
-    return sum(told) / len(told)
+        return fmean(left(min(unowned, cost.settled)) for unowned in cost.unowned)
