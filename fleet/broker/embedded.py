@@ -14,8 +14,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +30,6 @@ from fleet.broker.node_config import (
     check_overrides,
     server_logging,
     server_properties,
-    tool_logging,
 )
 from fleet.broker.secrets import SCRAM_ONLY, Logins, Secrets
 from fleet.config.spec import ClusterSpec, Security
@@ -203,21 +200,6 @@ def launch(kafka: Kafka, node: NodeConfig, logins: Logins = SCRAM_ONLY) -> Proce
         "-cp", kafka.classpath, "kafka.Kafka", str(node.properties),
     ]  # fmt: skip
     return processes.spawn(argv, log=node.output, env=java_environment(), cwd=node.home)
-
-
-def run_tool(
-    kafka: Kafka, logging_file: Path, main_class: str, args: Sequence[str], *, timeout: float
-) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's command-line classes; FleetError where it does not end in `timeout` s."""
-    if main_class.startswith("org.apache.kafka.tools.") and not kafka.has("kafka-tools"):
-        raise FleetError(f"{kafka.libs} holds no kafka-tools-*.jar, which has {main_class}")
-    argv = [
-        str(kafka.java), *_QUICK_JVM, *shared_classes(kafka), "-Xmx256m", "-Duser.timezone=UTC",
-        f"-Dlog4j2.configurationFile={logging_file}",
-        "-cp", kafka.classpath, main_class, *args,
-    ]  # fmt: skip
-    late = f"{main_class} did not end within {timeout:.0f} s"
-    return run_java(argv, timeout=timeout, late=late)
 
 
 def find_running(node: NodeConfig) -> ProcessId | None:
@@ -459,20 +441,6 @@ class Broker:
 
     def _login(self, secure: bool) -> Security:
         return self.secrets.security() if secure else Security()
-
-    def tool(
-        self, main_class: str, *args: str, timeout: float = 60.0
-    ) -> subprocess.CompletedProcess[str]:
-        """Run one of Kafka's command-line classes on the same jars, logging only errors.
-
-        The exit code is the caller's to judge. Addresses are not added: pass --bootstrap-server,
-        and `secrets.admin_properties` as --command-config where the broker is secure.
-        """
-        kafka = self._found(None)
-        with tempfile.NamedTemporaryFile("w", suffix=".xml", encoding="utf-8") as file:
-            file.write(tool_logging())
-            file.flush()
-            return run_tool(kafka, Path(file.name), main_class, args, timeout=timeout)
 
     def _found(self, say: Say | None) -> Kafka:
         if self._kafka is None:

@@ -211,14 +211,3 @@ def server_logging() -> str:
         "  </Loggers>\n"
         "</Configuration>\n"
     )
-
-
-def tool_logging() -> str:
-    """log4j2.xml of a command-line tool: only errors, on standard error."""
-    return (
-        '<Configuration status="ERROR">\n'
-        '  <Appenders><Console name="err" target="SYSTEM_ERR">'
-        '<PatternLayout pattern="%p %m%n"/></Console></Appenders>\n'
-        '  <Loggers><Root level="ERROR"><AppenderRef ref="err"/></Root></Loggers>\n'
-        "</Configuration>\n"
-    )

@@ -226,16 +226,6 @@ class Held:
             )
         return cls(numbers, offsets, where)
 
-    def by_number(self) -> dict[int, tuple[TopicPartition, int]]:
-        """Number → the partition and offset of its record."""
-        tps = list(self.offsets)
-        return {
-            number: (tps[place], int(self.offsets[tps[place]][index]))
-            for number, (place, index) in zip(
-                self.numbers.tolist(), self.places.tolist(), strict=True
-            )
-        }
-
     def find(self, numbers: Any) -> tuple[dict[TopicPartition, Any], Any]:
         """(partition → indices into its offsets of the records with these numbers, numbers that
         no record has); one that is asked twice is found twice.

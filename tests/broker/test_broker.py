@@ -301,20 +301,6 @@ def test_command(tmp_path) -> None:
         Broker(tmp_path).purge()
 
 
-def test_tool_of_kafka(broker) -> None:
-    """Kafka's own command line runs on the same jars and logs nothing but errors."""
-    done = broker.broker.tool(
-        "org.apache.kafka.tools.TopicCommand",
-        "--bootstrap-server",
-        broker.bootstrap_servers,
-        "--list",
-    )
-    assert done.returncode == 0
-    assert "WARN" not in done.stdout + done.stderr
-    with pytest.raises(FleetError, match="did not end within"):
-        broker.broker.tool("kafka.tools.StorageTool", "random-uuid", timeout=0.01)
-
-
 def test_cluster_id_is_an_argument() -> None:
     """Kafka's length, never with a leading dash."""
     for _ in range(500):

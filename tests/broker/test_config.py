@@ -12,7 +12,6 @@ from fleet.broker.node_config import (
     check_host,
     server_logging,
     server_properties,
-    tool_logging,
 )
 from fleet.errors import ConfigError
 
@@ -120,7 +119,6 @@ def test_overrides_that_are_refused(overrides) -> None:
 
 def test_logging_is_xml_with_a_log_for_the_coordinator() -> None:
     """The coordinator's lines go to their own file only."""
-    ET.fromstring(tool_logging())
     loggers = ET.fromstring(server_logging()).iter("Logger")
     assert [(each.get("name"), each.get("level"), each.get("additivity")) for each in loggers] == [
         ("org.apache.kafka.coordinator.group", "INFO", "false")

@@ -15,15 +15,33 @@ from pathlib import Path
 from typing import IO
 
 from fleet.broker.embedded import shared_classes
-from fleet.broker.jars import find_kafka
+from fleet.broker.jars import find_kafka, run_java
 from tests.support import janino
 
+_ONLY_ERRORS = """<Configuration status="ERROR">
+  <Appenders><Console name="err" target="SYSTEM_ERR"/></Appenders>
+  <Loggers><Root level="ERROR"><AppenderRef ref="err"/></Root></Loggers>
+</Configuration>
+"""
 _SOURCE = Path(__file__).parent / "java" / "ToolServer.java"
 
 
 def run_tool(main_class: str, *args: str) -> str:
     """What the tool prints. AssertionError with what it said where it ended instead."""
     return _server().ask(main_class, *args)
+
+
+def run_once(main_class: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """The same in a JVM of its own, which logs only errors; its exit code is the caller's."""
+    kafka = find_kafka()
+    with tempfile.NamedTemporaryFile("w", suffix=".xml", encoding="utf-8") as file:
+        file.write(_ONLY_ERRORS)
+        file.flush()
+        argv = [
+            str(kafka.java), *shared_classes(kafka), f"-Dlog4j2.configurationFile={file.name}",
+            "-cp", kafka.classpath, main_class, *args,
+        ]  # fmt: skip
+        return run_java(argv, timeout=300.0, late=f"{main_class} did not end")
 
 
 class ToolServer:

@@ -209,7 +209,14 @@ class Group:
 
     def held(self) -> dict[int, tuple[TopicPartition, int]]:
         """Number → place of each record that the topic holds."""
-        return read_topics(self.client, [self.topic], number=_in_key).by_number()
+        held = read_topics(self.client, [self.topic], number=_in_key)
+        tps = list(held.offsets)
+        return {
+            number: (tps[place], int(held.offsets[tps[place]][index]))
+            for number, (place, index) in zip(
+                held.numbers.tolist(), held.places.tolist(), strict=True
+            )
+        }
 
     def all_committed(self) -> bool:
         """Whether every record produced is committed."""
