@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import needs
+from tests.support import needs, scheduling
 from tests.support.needs import repository
 
 ROOT = repository()
@@ -317,3 +317,9 @@ def _help(path: Path) -> tuple[tuple[int, str], ...]:
     """The module's docstring, where it is what --help prints."""
     printed = "description=__doc__" in path.read_text(encoding="utf-8")
     return _constants(path)[0][:1] if printed else ()
+
+
+def test_the_order_of_test_files_names_what_is_there() -> None:
+    """A file that moved takes its line with it."""
+    named = {*scheduling._TOGETHER, *scheduling._LONG}
+    assert [name for name in named if not (ROOT / name).exists()] == []
