@@ -33,6 +33,7 @@ from fleet.sim.coordinator.requests import (
     TopicPartitions,
 )
 from fleet.sim.coordinator.topic_image import TopicFacts
+from fleet.sim.hashing import xxh3_64
 
 A, B = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
 AT_ONCE = ConsumerGroupSettings(assignment_interval_ms=0)
@@ -315,3 +316,21 @@ def test_moves_that_nobody_makes() -> None:
     join(to, "m1")
     with pytest.raises(FleetError, match="1 members at epoch 2 cannot go from Stable to Dead"):
         to.shard.groups.group("g").settle(deleted=True)
+
+
+def test_hash_of_every_length() -> None:
+    """Short, middle and long inputs go different ways; the numbers are those of xxHash."""
+    data = bytes((i * 37 + i // 7) & 255 for i in range(1_500))
+    known = {
+        4: 16433794444654682403,
+        9: 4454528691506392255,
+        17: 12954147669114675815,
+        128: 9386324110386277567,
+        129: 8562353416516955468,
+        240: 333474733559976742,
+        241: 16389230817523053419,
+        1024: 12054785107441329768,
+        1025: 16998456114983871524,
+        1499: 1504517644445350882,
+    }
+    assert {size: xxh3_64(data[:size]) for size in known} == known
