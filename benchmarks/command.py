@@ -6,11 +6,11 @@ A benchmark is a module with options, a run, a result, and the command that read
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from benchmarks.figures import Goal
+from benchmarks.figures import Judged
 from fleet.clock import SystemClock
 from fleet.commands.answers import print_json, stdout, table
 from fleet.commands.invocation import SCHEMA_VERSION, verbose_option
@@ -22,47 +22,6 @@ if TYPE_CHECKING:
     from benchmarks.ground import Ground, Say
 
 PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
-
-
-class Found(Protocol):
-    """What a benchmark found."""
-
-    @property
-    def met(self) -> bool:
-        """Every goal is met."""
-        ...
-
-    def as_json(self) -> dict[str, Any]:
-        """Its figures (benchmarks/json.md)."""
-        ...
-
-
-AnyFound = TypeVar("AnyFound", bound=Found)
-
-
-class Shown(Found, Protocol):
-    """A result that people read as a table."""
-
-    def goals(self) -> tuple[Goal, ...]:
-        """The goals with their figures."""
-        ...
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """A table: headings, then lines."""
-        ...
-
-    def remarks(self) -> list[str]:
-        """Sentences under it."""
-        ...
-
-
-class OfProtocol(Shown, Protocol):
-    """What a benchmark found on one protocol."""
-
-    @property
-    def protocol(self) -> str:
-        """Which one."""
-        ...
 
 
 output_option = click.option(
@@ -80,14 +39,34 @@ protocol_option = click.option(
     show_default=True,
     help="Group protocol of the members.",
 )
-rate_option = click.option(
-    "--rate",
-    type=click.IntRange(10, 100_000),
-    default=300,
-    show_default=True,
-    metavar="N",
-    help="Records per second over all partitions.",
-)
+
+
+def number_option(
+    name: str,
+    default: float | None,
+    help: str,  # noqa: A002 - click's word
+    least: int = 0,
+    most: int | None = None,
+    *,
+    kind: type[int | float] | None = None,
+    metavar: str | None = None,
+) -> Callable[..., Any]:
+    """An option that is a number within these; kind: of what has no default."""
+    is_float = (kind or type(default)) is float
+    allowed: click.ParamType[Any] = (
+        click.FloatRange(least, most) if is_float else click.IntRange(least, most)
+    )
+    return click.option(
+        name,
+        type=allowed,
+        default=default,
+        show_default=default is not None,
+        metavar=metavar or ("SECONDS" if is_float else "N"),
+        help=help,
+    )
+
+
+rate_option = number_option("--rate", 300, "Records per second over all partitions.", 10, 100_000)
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,7 +103,7 @@ def measure(
     rate: int,
     keep: bool,
     output: str,
-    run: "Callable[[Ground, str], OfProtocol]",
+    run: "Callable[[Ground, str], Judged]",
 ) -> None:
     """Run a benchmark on the protocols asked for, print the answer, exit 1 on a missed goal."""
     from benchmarks.ground import Ground  # noqa: PLC0415 - loads nearly all of Fleet
@@ -149,18 +128,18 @@ def measure(
     else:
         console = stdout()
         for result in results:
-            console.print(f"[bold]{result.protocol}[/bold]")
+            console.print(f"[bold]{result.figures()['protocol']}[/bold]")
             print_result(result)
         if kept is not None:
             console.print(f"data and logs: {kept}", markup=False, soft_wrap=True)
     click.get_current_context().exit(0 if _met(results) else 1)
 
 
-def _met(results: Sequence[Found]) -> bool:
+def _met(results: Sequence[Judged]) -> bool:
     return bool(results) and all(result.met for result in results)
 
 
-def of_protocols(name: str, results: Sequence[Found], kept: Path | None) -> dict[str, Any]:
+def of_protocols(name: str, results: Sequence[Judged], kept: Path | None) -> dict[str, Any]:
     """The JSON answer of a benchmark on one protocol or more."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -171,31 +150,26 @@ def of_protocols(name: str, results: Sequence[Found], kept: Path | None) -> dict
     }
 
 
-def answer(name: str, result: Found) -> dict[str, Any]:
+def answer(name: str, result: Judged) -> dict[str, Any]:
     """The JSON answer of any other."""
     return {"schema_version": SCHEMA_VERSION, "bench": name, **result.as_json()}
 
 
-def tell(name: str, result: AnyFound, output: str, print_it: Callable[[AnyFound], None]) -> None:
+def tell(name: str, result: Judged, output: str) -> None:
     """Print the answer, and exit 1 on a missed goal."""
     if output == "json":
         print_json(answer(name, result))
     else:
-        print_it(result)
+        print_result(result)
     click.get_current_context().exit(0 if result.met else 1)
 
 
-def print_result(result: Shown, *, names: int = 1) -> None:
-    """A benchmark's table, remarks and goals. names: how many columns hold no figures."""
+def print_result(result: Judged) -> None:
+    """A benchmark's table, and under it its remarks and goals."""
     head, *lines = result.rows()
-    shown = table(*head, right=head[names:])
+    shown = table(*head, right=head[result.names :])
     for line in lines:
         shown.add_row(*line)
     stdout().print(shown)
-    say_under((*result.remarks(), *(goal.sentence() for goal in result.goals())))
-
-
-def say_under(sentences: Sequence[str]) -> None:
-    """Print sentences under a table."""
-    for sentence in sentences:
+    for sentence in (*result.remarks(), *(goal.sentence() for goal in result.goals())):
         stdout().print(f"  {sentence}", markup=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.command import measure, protocol_option, rate_option, run_options
+from benchmarks.command import measure, number_option, protocol_option, rate_option, run_options
 from benchmarks.figures import Goal, Judged, Spread, ratio, spread
 from benchmarks.ground import Ground
 from fleet.demo.coverage import JournalEntry, read
@@ -53,14 +53,6 @@ class Kills:
     """Per partition, from the kill until it was processed again."""
     rebalances: int
 
-    def as_json(self) -> dict[str, Any]:
-        """One way's figures."""
-        return {
-            "kills": self.kills,
-            "seconds": None if self.seconds is None else self.seconds.as_json(),
-            "rebalances": self.rebalances,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverResult(Judged):
@@ -74,15 +66,11 @@ class FailoverResult(Judged):
     twice: int
 
     def goals(self) -> tuple[Goal, ...]:
-        """What is held against the figures."""
+        """See Judged."""
         p95 = None if self.seen.seconds is None else self.seen.seconds.p95
         return (
-            Goal(
-                what="processed again at p95, seconds",
-                limit=self.options.max_seconds,
-                measured=p95,
-            ),
-            Goal(what="records lost", limit=0, measured=self.lost),
+            Goal("processed again at p95, seconds", self.options.max_seconds, p95),
+            Goal("records lost", 0, self.lost),
         )
 
     def figures(self) -> dict[str, Any]:
@@ -90,8 +78,8 @@ class FailoverResult(Judged):
         return {
             "protocol": self.protocol,
             "slots": self.options.slots,
-            "seen": self.seen.as_json(),
-            "lease": self.lease.as_json(),
+            "seen": self.seen,
+            "lease": self.lease,
             "lease_to_seen": self._times(),
             "lost": self.lost,
             "twice": self.twice,
@@ -110,7 +98,7 @@ class FailoverResult(Judged):
         ]
 
     def remarks(self) -> list[str]:
-        """What the table has no column for."""
+        """See Judged."""
         times = self._times()
         shown = "-" if times is None else f"{times:g}"
         return [
@@ -213,38 +201,13 @@ def _killed(ground: Ground, group: str, number: int, *, stopped: bool) -> Sequen
 
 @click.command()
 @protocol_option
-@click.option(
-    "--kills",
-    type=click.IntRange(1, 1000),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Number of workers to kill under their supervisor's eyes.",
+@number_option("--kills", 20, "Number of workers to kill under their supervisor's eyes.", 1, 1000)
+@number_option(
+    "--lease-kills", 5, "Number of workers to kill that only their lease tells of.", 1, 1000
 )
-@click.option(
-    "--lease-kills",
-    type=click.IntRange(1, 1000),
-    default=5,
-    show_default=True,
-    metavar="N",
-    help="Number of workers to kill that only their lease tells of.",
-)
-@click.option(
-    "--slots",
-    type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Number of workers beside the standby.",
-)
+@number_option("--slots", 4, "Number of workers beside the standby.", 1, 64)
 @rate_option
-@click.option(
-    "--max-seconds",
-    type=click.FloatRange(0),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Goal for the p95.",
-)
+@number_option("--max-seconds", 2.0, "Goal for the p95.", 0)
 @run_options
 def failover(
     *,

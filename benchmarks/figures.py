@@ -10,9 +10,9 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,6 @@ class Spread:
     p95: float
     max: float
     total: float
-
-    def as_json(self) -> dict[str, Any]:
-        """Rounded to milliseconds."""
-        figures = {name: round(getattr(self, name), 3) for name in ("p50", "p95", "max", "total")}
-        return {"measured": self.measured, **figures}
 
 
 def spread(values: Iterable[float]) -> Spread | None:
@@ -50,7 +45,7 @@ def quantile(ordered: Sequence[float], part: float) -> float:
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Goal:
     """A figure and the most that it may be, or the least."""
 
@@ -91,10 +86,25 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
+def plain(value: Any) -> Any:
+    """As JSON has it: floats to a thousandth, a dataclass by its fields or its own `as_json`."""
+    if hasattr(value, "as_json"):
+        return plain(value.as_json())
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return round(value, 3) if isinstance(value, float) else value
+
+
 class Judged(ABC):
     """What a benchmark found: its goals, whether it is met, and its JSON, the same way for all."""
 
     __slots__ = ()
+    names: ClassVar[int] = 1
+    """How many columns of its table hold no figures."""
 
     @abstractmethod
     def goals(self) -> tuple[Goal, ...]:
@@ -102,7 +112,15 @@ class Judged(ABC):
 
     @abstractmethod
     def figures(self) -> dict[str, Any]:
-        """The figures of its JSON, without the goals."""
+        """The figures of its JSON, without the goals; `plain` makes them so."""
+
+    @abstractmethod
+    def rows(self) -> list[tuple[str, ...]]:
+        """For people: a table's headings, then its lines."""
+
+    @abstractmethod
+    def remarks(self) -> list[str]:
+        """What the table has no column for."""
 
     @property
     def met(self) -> bool:
@@ -111,7 +129,8 @@ class Judged(ABC):
 
     def as_json(self) -> dict[str, Any]:
         """The figures and the goals."""
-        return {**self.figures(), "goals": [goal.as_json() for goal in self.goals()]}
+        goals = [goal.as_json() for goal in self.goals()]  # a limit has four places
+        return {**plain(self.figures()), "goals": goals}
 
 
 def all_met(goals: Sequence[Goal]) -> bool:

@@ -19,13 +19,13 @@ settled within 1.5 s at p95, and pause no partition for longer than 0.8 s + the 
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
-from benchmarks.command import measure, protocol_option, rate_option, run_options
-from benchmarks.figures import Goal, Judged, Spent, Spread, spread
+from benchmarks.command import measure, number_option, protocol_option, rate_option, run_options
+from benchmarks.figures import Goal, Judged, Spent, spread
 from benchmarks.ground import Ground
 from fleet.demo.measure import await_settled
 from fleet.model.rebalances import Counted
@@ -114,11 +114,11 @@ class GateRun:
         """One run."""
         return {
             "rebalances": self.joining,
-            "rounds": [asdict(each) for each in self.joins],
+            "rounds": self.joins,
             "leave_rebalances": self.leaving,
-            "spread_seconds": None if self.spread is None else round(self.spread, 4),
-            "join": asdict(self.join),
-            "leave": asdict(self.leave),
+            "spread_seconds": self.spread,
+            "join": self.join,
+            "leave": self.leave,
         }
 
 
@@ -144,7 +144,7 @@ class GateResult(Judged):
     twice: int
 
     def goals(self) -> tuple[Goal, ...]:
-        """What is held against the figures."""
+        """See Judged."""
         most = self.options.max_rebalances
         joins = MOST_JOINS[self.protocol] if most is None else most
         spreads = [run.spread for run in self.runs]
@@ -157,19 +157,19 @@ class GateResult(Judged):
         )
         settled, paused = _worst(self.runs, "settled"), _worst(self.runs, "pause")
         return (
-            Goal(what="settled at p95, seconds", limit=self.options.max_settled, measured=settled),
-            Goal(what="longest pause at p95, seconds", limit=pause, measured=paused),
-            Goal(what="rebalances per gate", limit=joins, measured=_most(self.runs, "joining")),
-            Goal(what="gates without any rebalance", limit=0, measured=float(least == 0)),
+            Goal("settled at p95, seconds", self.options.max_settled, settled),
+            Goal("longest pause at p95, seconds", pause, paused),
+            Goal("rebalances per gate", joins, _most(self.runs, "joining")),
+            Goal("gates without any rebalance", 0, float(least == 0)),
             Goal(
-                what="rebalances per batched leave",
-                limit=MOST_LEAVES[self.protocol],
-                measured=_most(self.runs, "leaving"),
+                "rebalances per batched leave",
+                MOST_LEAVES[self.protocol],
+                _most(self.runs, "leaving"),
             ),
-            Goal(what="spread of joins, seconds", limit=self.options.max_spread, measured=widest),
-            Goal(what="records lost", limit=0, measured=self.lost),
-            Goal(what="records processed twice", limit=0, measured=self.twice),
-            Goal(what="runs missing", limit=0, measured=missing),
+            Goal("spread of joins, seconds", self.options.max_spread, widest),
+            Goal("records lost", 0, self.lost),
+            Goal("records processed twice", 0, self.twice),
+            Goal("runs missing", 0, missing),
         )
 
     def figures(self) -> dict[str, Any]:
@@ -179,29 +179,21 @@ class GateResult(Judged):
             "base": BASE,
             "fresh": self.options.fresh,
             "joins": [self._one(k) for k in self.options.joins],
-            "batch_seconds": round(self.batch, 3),
-            "cpu_seconds_per_gate": {
-                "gate": _rounded(self.cpu),
-                "by_heartbeats": _rounded(self.patient_cpu),
-            },
+            "batch_seconds": self.batch,
+            "cpu_seconds_per_gate": {"gate": self.cpu, "by_heartbeats": self.patient_cpu},
             "lost": self.lost,
             "twice": self.twice,
         }
 
     def _one(self, k: int) -> dict[str, Any]:
-        spreads = self.spreads(k)
         return {
             "k": k,
-            "gate": [run.as_json() for run in of(k, self.runs)],
-            "by_heartbeats": [run.as_json() for run in of(k, self.patient)],
-            "spread_seconds": None if spreads is None else spreads.as_json(),
-            "ordinary_at_once": [run.as_json() for run in of(k, self.at_once)],
-            "ordinary_in_turn": [run.as_json() for run in of(k, self.in_turn)],
+            "gate": of(k, self.runs),
+            "by_heartbeats": of(k, self.patient),
+            "spread_seconds": spread(r.spread for r in of(k, self.runs) if r.spread is not None),
+            "ordinary_at_once": of(k, self.at_once),
+            "ordinary_in_turn": of(k, self.in_turn),
         }
-
-    def spreads(self, k: int) -> Spread | None:
-        """Of the gates of k."""
-        return spread(r.spread for r in self.runs if r.k == k and r.spread is not None)
 
     def rows(self) -> list[tuple[str, ...]]:
         """For people: a heading and a line per k and way."""
@@ -231,7 +223,7 @@ class GateResult(Judged):
         return shown
 
     def remarks(self) -> list[str]:
-        """What the table has no column for."""
+        """See Judged."""
         how = "2 (x3): 2 rebalances in each of 3 runs"
         apart = spread(r.spread for r in self.runs if r.spread is not None)
         lines = [f"beside {BASE} members; {how}; lost {self.lost}, twice {self.twice}"]
@@ -253,10 +245,6 @@ def _told(took: Took) -> str:
     if took.pause is not None:
         parts.append(f"longest pause {took.pause:.2f} s")
     return ", ".join(parts) or "nothing known of its time"
-
-
-def _rounded(cpu: dict[str, float]) -> dict[str, float]:
-    return {name: round(seconds, 3) for name, seconds in cpu.items()}
 
 
 def _worst(runs: Sequence[GateRun], what: str) -> float | None:
@@ -495,58 +483,34 @@ def _await_active(ground: Ground, group: str, count: int) -> None:
     metavar="K",
     help="Number of workers that join together; repeatable.",
 )
-@click.option(
-    "--runs",
-    type=click.IntRange(1, 1000),
-    default=12,
-    show_default=True,
-    metavar="N",
-    help="Number of gates for each K.",
-)
-@click.option(
-    "--ordinary-runs",
-    type=click.IntRange(1, 1000),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Number of ordinary scale-ups for each K.",
-)
-@click.option(
+@number_option("--runs", 12, "Number of gates for each K.", 1, 1000)
+@number_option("--ordinary-runs", 1, "Number of ordinary scale-ups for each K.", 1, 1000)
+@number_option(
     "--patient-runs",
-    type=click.IntRange(0, 1000),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Number of gates for each K with members that wait for their heartbeats (3 s or 5 s).",
+    2,
+    "Number of gates for each K with members that wait for their heartbeats (3 s or 5 s).",
+    0,
+    1000,
 )
 @rate_option
-@click.option(
+@number_option(
     "--max-rebalances",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Goal for the rebalances of a gate (default: 1 with range, else 2).",
+    None,
+    "Goal for the rebalances of a gate (default: 1 with range, else 2).",
+    0,
 )
-@click.option(
-    "--max-spread",
-    type=click.FloatRange(0),
-    default=0.1,
-    show_default=True,
-    metavar="SECONDS",
-    help="Goal for the seconds between the first and the last subscribe.",
+@number_option(
+    "--max-spread", 0.1, "Goal for the seconds between the first and the last subscribe.", 0
 )
-@click.option(
-    "--max-settled",
-    type=click.FloatRange(0),
-    default=1.5,
-    show_default=True,
-    metavar="SECONDS",
-    help="Goal for the seconds until a gate or a leave is settled, at p95.",
+@number_option(
+    "--max-settled", 1.5, "Goal for the seconds until a gate or a leave is settled, at p95.", 0
 )
-@click.option(
+@number_option(
     "--max-pause",
-    type=click.FloatRange(0),
-    metavar="SECONDS",
-    help="Goal for a change's longest pause of a partition, at p95 (default: 0.8 s + one batch).",
+    None,
+    "Goal for a change's longest pause of a partition, at p95 (default: 0.8 s + one batch).",
+    0,
+    kind=float,
 )
 @click.option(
     "--fresh",

@@ -22,14 +22,13 @@ from typing import Any, Final
 import click
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.command import output_option, running, say_under, tell
+from benchmarks.command import number_option, output_option, running, tell
 from benchmarks.figures import Goal, Judged, Pids, Spent, below, peak
 from benchmarks.ground import homes, owned
 from benchmarks.offset_commits import GROUPS, arrays, write
 from fleet.act import spark_server
 from fleet.broker import Broker
 from fleet.clock import Clock, SystemClock
-from fleet.commands.answers import stdout, table
 from fleet.commands.invocation import verbose_option
 from fleet.errors import FleetError
 from fleet.history.pipeline import Recorder
@@ -81,18 +80,18 @@ class RecordingResult:
         return {
             "commits": self.commits,
             "commits_per_second": round(self.rate),
-            "ratio_to_burrow": round(self.rate / BURROW, 2),
+            "ratio_to_burrow": self.rate / BURROW,
             "rows": self.rows,
             "missing": self.missing,
-            "seconds": round(self.seconds, 2),
+            "seconds": self.seconds,
             "catching_up": {
                 "commits": _RESTART,
-                "seconds": round(self.again_seconds, 2),
-                "process_seconds": round(self.process_seconds, 2),
-                "nothing_new_seconds": round(self.nothing_seconds, 2),
+                "seconds": self.again_seconds,
+                "process_seconds": self.process_seconds,
+                "nothing_new_seconds": self.nothing_seconds,
             },
             "memory_mb": {name: round(size) for name, size in self.memory.items()},
-            "cpu_seconds": {name: round(spent, 2) for name, spent in self.cpu.items()},
+            "cpu_seconds": self.cpu,
         }
 
     def sentences(self) -> list[str]:
@@ -265,28 +264,24 @@ class HistoryResult(Judged):
         found = self.recorded
         return (
             Goal(
-                what="commits/s of the decoder on one core",
-                limit=GOAL_DECODER,
-                measured=min(self.decoder.values(), default=None),
+                "commits/s of the decoder on one core",
+                GOAL_DECODER,
+                min(self.decoder.values(), default=None),
                 at_least=True,
             ),
             Goal(
-                what="commits/s into tables",
-                limit=GOAL_RATE,
-                measured=None if found is None else found.rate,
+                "commits/s into tables",
+                GOAL_RATE,
+                None if found is None else found.rate,
                 at_least=True,
             ),
             Goal(
-                what="part of what two bare consumers read in the same run",
-                limit=GOAL_RATIO,
-                measured=self.ratio,
+                "part of what two bare consumers read in the same run",
+                GOAL_RATIO,
+                self.ratio,
                 at_least=True,
             ),
-            Goal(
-                what="commits lost or twice",
-                limit=0,
-                measured=None if found is None else abs(found.missing),
-            ),
+            Goal("commits lost or twice", 0, None if found is None else abs(found.missing)),
         )
 
     def figures(self) -> dict[str, Any]:
@@ -296,13 +291,29 @@ class HistoryResult(Judged):
             "commits": self.options.commits,
             "decoder_records_per_second": {n: round(rate) for n, rate in self.decoder.items()},
             "bare_records_per_second": {n: round(rate) for n, rate in self.bare.items()},
-            "bare_cpu_seconds": {
-                way: {name: round(seconds, 2) for name, seconds in spent.items()}
-                for way, spent in self.bare_cpu.items()
-            },
-            "recorded": None if self.recorded is None else self.recorded.as_json(),
-            "ratio_to_bare_consumers": None if self.ratio is None else round(self.ratio, 3),
+            "bare_cpu_seconds": self.bare_cpu,
+            "recorded": self.recorded,
+            "ratio_to_bare_consumers": self.ratio,
         }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """See Judged."""
+        rates = {
+            **{f"decoder alone, one core: {name}": rate for name, rate in self.decoder.items()},
+            **{f"two bare consumers, {name}": rate for name, rate in self.bare.items()},
+            **({} if self.recorded is None else {"into tables": self.recorded.rate}),
+        }
+        return [("", "records/s"), *((name, f"{rate:,.0f}") for name, rate in rates.items())]
+
+    def remarks(self) -> list[str]:
+        """See Judged."""
+        return [
+            *(() if self.recorded is None else self.recorded.sentences()),
+            *(
+                f"CPU of two bare consumers, {name}: {told(spent, self.options.commits)}"
+                for name, spent in self.bare_cpu.items()
+            ),
+        ]
 
 
 def run(
@@ -440,13 +451,8 @@ def _read(options: dict[str, Any], partitions: list[int], ready: Any, told: Any)
 
 
 @click.command(epilog="Example:  make bench-history ARGS='--commits 500000'")
-@click.option(
-    "--commits",
-    type=click.IntRange(10_000, 100_000_000),
-    default=2_000_000,
-    show_default=True,
-    metavar="N",
-    help="Number of offset commits on the topic.",
+@number_option(
+    "--commits", 2_000_000, "Number of offset commits on the topic.", 10_000, 100_000_000
 )
 @click.option(
     "--every-commit", is_flag=True, help="Record every commit, not only the last of 10 s."
@@ -468,25 +474,4 @@ def history(*, commits: int, every_commit: bool, output: str) -> None:
     home = homes(fleet_home()) / f"history-{int(clock.now())}"
     with running("history") as (say, ending):
         result = run(options, home=home, clock=clock, say=say, ending=ending)
-    tell("history", result, output, _print)
-
-
-def _print(result: HistoryResult) -> None:
-    shown = table("", "records/s", right=("records/s",))
-    for name, rate in result.decoder.items():
-        shown.add_row(f"decoder alone, one core: {name}", f"{rate:,.0f}")
-    for name, rate in result.bare.items():
-        shown.add_row(f"two bare consumers, {name}", f"{rate:,.0f}")
-    if result.recorded is not None:
-        shown.add_row("into tables", f"{result.recorded.rate:,.0f}")
-    stdout().print(shown)
-    say_under(
-        [
-            *(result.recorded.sentences() if result.recorded is not None else ()),
-            *(
-                f"CPU of two bare consumers, {name}: {told(spent, result.options.commits)}"
-                for name, spent in result.bare_cpu.items()
-            ),
-            *(goal.sentence() for goal in result.goals()),
-        ]
-    )
+    tell("history", result, output)

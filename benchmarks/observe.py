@@ -32,12 +32,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.command import output_option, running, say_under, tell
+from benchmarks.command import number_option, output_option, running, tell
 from benchmarks.figures import Goal, Judged, Spent, Spread, all_met, peak, ratio, spread
 from benchmarks.ground import homes, owned
 from fleet.broker import Broker
 from fleet.clock import Clock, SystemClock
-from fleet.commands.answers import stdout, table
 from fleet.commands.invocation import verbose_option
 from fleet.errors import FleetError
 from fleet.observe.admin import Observer
@@ -102,19 +101,19 @@ class Size:
         many = f"{self.groups:,} groups: "
         return (
             Goal(
-                what=many + "one look at state, offsets and lag, p95, s",
-                limit=LOOK * times,
-                measured=self.looks.p95 if self.looks and self.right else None,
+                many + "one look at state, offsets and lag, p95, s",
+                LOOK * times,
+                self.looks.p95 if self.looks and self.right else None,
             ),
             Goal(
-                what=many + "/metrics, the longest scrape, s",
-                limit=SCRAPE * times,
-                measured=self.scrapes.max if self.scrapes else None,
+                many + "/metrics, the longest scrape, s",
+                SCRAPE * times,
+                self.scrapes.max if self.scrapes else None,
             ),
             Goal(
-                what=many + "highest memory of the exporter, MB",
-                limit=MEGABYTES_EMPTY + MEGABYTES * times,
-                measured=self.megabytes,
+                many + "highest memory of the exporter, MB",
+                MEGABYTES_EMPTY + MEGABYTES * times,
+                self.megabytes,
             ),
         )
 
@@ -123,16 +122,16 @@ class Size:
         look = self.looks.p50 if self.looks else None
         return {
             "groups": self.groups,
-            "look_seconds": self.looks and self.looks.as_json(),
-            "scrape_seconds": self.scrapes and self.scrapes.as_json(),
-            "members_age_seconds": self.age and self.age.as_json(),
-            "memory_megabytes": self.megabytes and round(self.megabytes, 1),
-            "cpu_seconds_per_refresh": self.cpu and round(self.cpu, 3),
-            "cpu_seconds_per_refresh_stuck": self.cpu_stuck and round(self.cpu_stuck, 3),
+            "look_seconds": self.looks,
+            "scrape_seconds": self.scrapes,
+            "members_age_seconds": self.age,
+            "memory_megabytes": self.megabytes,
+            "cpu_seconds_per_refresh": self.cpu,
+            "cpu_seconds_per_refresh_stuck": self.cpu_stuck,
             "metrics_bytes": self.bytes,
-            "first_look_seconds": self.caught_up and round(self.caught_up, 2),
-            "one_by_one_seconds": self.one_by_one and round(self.one_by_one, 3),
-            "in_flight_seconds": self.in_flight and round(self.in_flight, 3),
+            "first_look_seconds": self.caught_up,
+            "one_by_one_seconds": self.one_by_one,
+            "in_flight_seconds": self.in_flight,
             "ratio_one_by_one": ratio(self.one_by_one, look),
             "ratio_in_flight": ratio(self.in_flight, look),
             "right": self.right,
@@ -161,8 +160,36 @@ class ObserveResult(Judged):
             "met": self.met,
             "partitions": self.options.partitions,
             "groups_with_members": self.options.members,
-            "sizes": [size.as_json() for size in self.sizes],
+            "sizes": self.sizes,
         }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """See Judged."""
+        rates = ("look p50", "p95", "scrape max", "memory", "members' age")
+        shown: list[tuple[str, ...]] = [("groups", *rates, "one by one", "coordinators")]
+        for size in self.sizes:
+            look = size.looks.p50 if size.looks else None
+            shown.append(
+                (
+                    f"{size.groups:,}",
+                    _seconds(look),
+                    _seconds(size.looks.p95 if size.looks else None),
+                    _seconds(size.scrapes.max if size.scrapes else None),
+                    "-" if size.megabytes is None else f"{size.megabytes:.0f} MB",
+                    _seconds(size.age.p50 if size.age else None),
+                    _times(size.one_by_one, look),
+                    _times(size.in_flight, look),
+                )
+            )
+        return shown
+
+    def remarks(self) -> list[str]:
+        """See Judged."""
+        return [
+            f"{size.groups:,} groups: CPU for each look, every 5 s: {_seconds(size.cpu)}; where "
+            f"all stand still: {_seconds(size.cpu_stuck)}"
+            for size in self.sizes
+        ]
 
 
 def run(
@@ -446,20 +473,8 @@ def _value(text: str, name: str, label: str = "") -> float:
     metavar="N",
     help="Number of groups; repeatable.",
 )
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, 1_000),
-    default=48,
-    show_default=True,
-    help="Number of partitions with a commit, in each group.",
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(2.0, 3600.0),
-    default=15.0,
-    show_default=True,
-    help="Seconds of scraping for each number of groups.",
-)
+@number_option("--partitions", 48, "Number of partitions with a commit, in each group.", 1, 1_000)
+@number_option("--seconds", 15.0, "Seconds of scraping for each number of groups.", 2, 3600)
 @output_option
 @verbose_option
 def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output: str) -> None:
@@ -479,43 +494,7 @@ def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output:
     )
     with running("observe") as (say, ending):
         result = run(options, home=home, clock=clock, say=say, ending=ending)
-    tell("observe", result, output, _print)
-
-
-def _print(result: ObserveResult) -> None:
-    numbers = (
-        "look p50",
-        "p95",
-        "scrape max",
-        "memory",
-        "members' age",
-        "one by one",
-        "coordinators",
-    )
-    shown = table("groups", *numbers, right=("groups", *numbers))
-    for size in result.sizes:
-        look = size.looks.p50 if size.looks else None
-        shown.add_row(
-            f"{size.groups:,}",
-            _seconds(look),
-            _seconds(size.looks.p95 if size.looks else None),
-            _seconds(size.scrapes.max if size.scrapes else None),
-            "-" if size.megabytes is None else f"{size.megabytes:.0f} MB",
-            _seconds(size.age.p50 if size.age else None),
-            _times(size.one_by_one, look),
-            _times(size.in_flight, look),
-        )
-    stdout().print(shown)
-    say_under(
-        [
-            *(
-                f"{size.groups:,} groups: CPU for each look, every 5 s: {_seconds(size.cpu)}; where"
-                f" all stand still: {_seconds(size.cpu_stuck)}"
-                for size in result.sizes
-            ),
-            *(goal.sentence() for goal in result.goals()),
-        ]
-    )
+    tell("observe", result, output)
 
 
 def _seconds(value: float | None) -> str:

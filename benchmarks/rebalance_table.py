@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from benchmarks.command import output_option, running
+from benchmarks.command import number_option, output_option, running
 from benchmarks.figures import quantile
 from fleet.commands.answers import print_json, stdout, table
 from fleet.commands.invocation import SCHEMA_VERSION, verbose_option
@@ -403,14 +403,7 @@ SIZES: Final = (10, 50, 100, 200, 450, 1_000)
     show_default=True,
     help="Group protocol of the members.",
 )
-@click.option(
-    "--seeds",
-    type=click.IntRange(1, 10_000),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Number of runs of each cell, by seeds from 1 on.",
-)
+@number_option("--seeds", 3, "Number of runs of each cell, by seeds from 1 on.", 1, 10_000)
 @click.option(
     "--data",
     type=click.Path(dir_okay=False, path_type=Path),

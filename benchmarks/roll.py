@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.command import measure, protocol_option, rate_option, run_options
+from benchmarks.command import measure, number_option, protocol_option, rate_option, run_options
 from benchmarks.figures import Goal, Judged, Spread, ratio, spread
 from benchmarks.ground import Ground
 from fleet.demo.measure import OneByOne, await_settled
@@ -66,18 +66,17 @@ class Side:
 
     def as_json(self) -> dict[str, Any]:
         """One way's figures."""
-        paused = self.paused_per_roll
         return {
             "rolls": self.rolls,
             "handovers": self.handovers,
             "rebalances": self.rebalances,
-            "rebalances_per_roll": round(self.per_roll, 2),
+            "rebalances_per_roll": self.per_roll,
             "moved_partitions": self.moved,
-            "pause_seconds": None if self.pauses is None else self.pauses.as_json(),
-            "paused_partition_seconds_per_roll": None if paused is None else round(paused, 2),
+            "pause_seconds": self.pauses,
+            "paused_partition_seconds_per_roll": self.paused_per_roll,
             "lost": self.lost,
             "twice": self.twice,
-            "seconds_per_roll": round(self.seconds / self.rolls, 1),
+            "seconds_per_roll": self.seconds / self.rolls,
         }
 
 
@@ -92,17 +91,17 @@ class RollResult(Judged):
     ordinary: Side
 
     def goals(self) -> tuple[Goal, ...]:
-        """What is held against the figures."""
+        """See Judged."""
         batch = self.batch.p50 if self.batch else 0.0
         limit = MOST_PAUSE + batch if self.options.max_pause is None else self.options.max_pause
         pause = None if self.ours.pauses is None else self.ours.pauses.p95
         short = max(0, self.options.handovers - self.ours.handovers)
         return (
-            Goal(what="rebalances of all rolls", limit=0, measured=self.ours.rebalances),
-            Goal(what="pause of a partition at p95, seconds", limit=limit, measured=pause),
-            Goal(what="records lost", limit=0, measured=self.ours.lost),
-            Goal(what="records processed twice", limit=0, measured=self.ours.twice),
-            Goal(what="handovers missing", limit=0, measured=short),
+            Goal("rebalances of all rolls", 0, self.ours.rebalances),
+            Goal("pause of a partition at p95, seconds", limit, pause),
+            Goal("records lost", 0, self.ours.lost),
+            Goal("records processed twice", 0, self.ours.twice),
+            Goal("handovers missing", 0, short),
         )
 
     def ratios(self) -> dict[str, float | None]:
@@ -122,9 +121,9 @@ class RollResult(Judged):
         return {
             "protocol": self.protocol,
             "slots": self.options.slots,
-            "batch_seconds": None if self.batch is None else self.batch.as_json(),
-            "fleet": self.ours.as_json(),
-            "ordinary": self.ordinary.as_json(),
+            "batch_seconds": self.batch,
+            "fleet": self.ours,
+            "ordinary": self.ordinary,
             "ordinary_to_fleet": self.ratios(),
         }
 
@@ -137,7 +136,7 @@ class RollResult(Judged):
         ]
 
     def remarks(self) -> list[str]:
-        """What the table has no column for."""
+        """See Judged."""
         batch = "unknown" if self.batch is None else f"{self.batch.p50:.2f} s"
         times = ", ".join(
             f"{name.replace('_', ' ')} {'-' if value is None else f'{value:g}'}"
@@ -242,35 +241,18 @@ def _ordinary(ground: Ground, protocol: str, options: RollOptions) -> Side:
 
 @click.command()
 @protocol_option
-@click.option(
-    "--handovers",
-    type=click.IntRange(1, 100_000),
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="Number of handovers at least, in rolls of all slots.",
+@number_option(
+    "--handovers", 100, "Number of handovers at least, in rolls of all slots.", 1, 100_000
 )
-@click.option(
-    "--slots",
-    type=click.IntRange(1, 64),
-    default=6,
-    show_default=True,
-    help="Number of workers to roll.",
-)
-@click.option(
-    "--ordinary-rolls",
-    type=click.IntRange(1, 1000),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Number of rolling restarts done the ordinary way.",
-)
+@number_option("--slots", 6, "Number of workers to roll.", 1, 64)
+@number_option("--ordinary-rolls", 3, "Number of rolling restarts done the ordinary way.", 1, 1000)
 @rate_option
-@click.option(
+@number_option(
     "--max-pause",
-    type=click.FloatRange(0),
-    metavar="SECONDS",
-    help="Goal for the p95 pause in seconds (default: 0.5 + the median batch).",
+    None,
+    "Goal for the p95 pause in seconds (default: 0.5 + the median batch).",
+    0,
+    kind=float,
 )
 @run_options
 def roll(

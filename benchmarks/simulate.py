@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from benchmarks.command import output_option, print_result, running, tell
+from benchmarks.command import number_option, output_option, running, tell
 from benchmarks.figures import Goal, Judged
 from fleet.commands.invocation import verbose_option
 from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator, CoordinatorStep
@@ -215,18 +215,16 @@ class SimulateResult(Judged):
     memory: float
 
     def goals(self) -> tuple[Goal, ...]:
-        """What is held against the figures."""
+        """See Judged."""
         rates = (
-            Goal(
-                what=f"events/s, {name}", limit=self.options.min_rate, measured=rate, at_least=True
-            )
+            Goal(f"events/s, {name}", self.options.min_rate, rate, at_least=True)
             for name, rate in self.rates.items()
         )
         rolls = (
             Goal(
-                what=f"CPU seconds of a roll, {each.name}",
-                limit=self.options.max_seconds,
-                measured=each.cpu_seconds if each.settled is not None else None,
+                f"CPU seconds of a roll, {each.name}",
+                self.options.max_seconds,
+                each.cpu_seconds if each.settled is not None else None,
             )
             for each in self.rolls
         )
@@ -242,13 +240,13 @@ class SimulateResult(Judged):
             "rolls": [
                 {
                     "roll": each.name,
-                    "cpu_seconds": round(each.cpu_seconds, 3),
+                    "cpu_seconds": each.cpu_seconds,
                     "rebalances": each.rebalances,
                     "settled_seconds": each.settled,
                 }
                 for each in self.rolls
             ],
-            "peak_mb": round(self.memory, 1),
+            "peak_mb": self.memory,
         }
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -268,7 +266,7 @@ class SimulateResult(Judged):
         ]
 
     def remarks(self) -> list[str]:
-        """What the table has no column for."""
+        """See Judged."""
         options = self.options
         return [
             f"rolls of {options.members:,} members with {options.partitions:,} partitions",
@@ -303,30 +301,11 @@ def _rate(load: type[ClassicLoad | EpochLoad], events: int) -> float:
 
 
 @click.command(epilog="Example:  make bench-simulate ARGS='--members 200 --partitions 2000'")
-@click.option(
-    "--events",
-    type=click.IntRange(1_000, 100_000_000),
-    default=100_000,
-    show_default=True,
-    metavar="N",
-    help="Number of events of each model, three times.",
+@number_option(
+    "--events", 100_000, "Number of events of each model, three times.", 1_000, 100_000_000
 )
-@click.option(
-    "--members",
-    type=click.IntRange(4, 10_000),
-    default=1_000,
-    show_default=True,
-    metavar="N",
-    help="Number of members to roll.",
-)
-@click.option(
-    "--partitions",
-    type=click.IntRange(4, 100_000),
-    default=10_000,
-    show_default=True,
-    metavar="N",
-    help="Number of partitions they share.",
-)
+@number_option("--members", 1_000, "Number of members to roll.", 4, 10_000)
+@number_option("--partitions", 10_000, "Number of partitions they share.", 4, 100_000)
 @output_option
 @verbose_option
 def simulate(*, events: int, members: int, partitions: int, output: str) -> None:
@@ -340,4 +319,4 @@ def simulate(*, events: int, members: int, partitions: int, output: str) -> None
     options = SimulateOptions(events=events, members=members, partitions=partitions)
     with running("simulate") as (say, _):
         result = run(options, say)
-    tell("simulate", result, output, print_result)
+    tell("simulate", result, output)

@@ -9,17 +9,16 @@ that does the same step by step (`start_probe`). Seconds say as much of the mach
 and memory do not. Cost: Linux; a minute.
 """
 
-import functools
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import click
 
-from benchmarks.command import output_option, print_result, running, tell
+from benchmarks.command import number_option, output_option, running, tell
 from benchmarks.figures import Goal, Judged, Spread, cpu_of, pss_of, spread
 from benchmarks.ground import Ground
 from fleet.act import spark_server
@@ -69,9 +68,9 @@ class Starts:
     def as_json(self) -> dict[str, Any]:
         """Three spreads."""
         return {
-            "cpu_seconds": None if self.cpu is None else self.cpu.as_json(),
-            "seconds": None if self.seconds is None else self.seconds.as_json(),
-            "standby_mb": None if self.standby is None else self.standby.as_json(),
+            "cpu_seconds": self.cpu,
+            "seconds": self.seconds,
+            "standby_mb": self.standby,
         }
 
     def cells(self) -> tuple[str, str, str]:
@@ -89,6 +88,8 @@ class Starts:
 class StartResult(Judged):
     """Starts of both ways, MB of the fork server and of a worker with a slot, and the parts."""
 
+    names: ClassVar[int] = 2
+
     options: StartOptions
     forked: Starts
     program: Starts
@@ -97,17 +98,17 @@ class StartResult(Judged):
     parts: Sequence[Part]
 
     def goals(self) -> tuple[Goal, ...]:
-        """What is held against the figures."""
+        """See Judged."""
         return (
             Goal(
-                what="CPU seconds of a start, p50",
-                limit=self.options.max_cpu,
-                measured=None if self.forked.cpu is None else self.forked.cpu.p50,
+                "CPU seconds of a start, p50",
+                self.options.max_cpu,
+                None if self.forked.cpu is None else self.forked.cpu.p50,
             ),
             Goal(
-                what="PSS of a standby, MB, p50",
-                limit=self.options.max_memory,
-                measured=None if self.forked.standby is None else self.forked.standby.p50,
+                "PSS of a standby, MB, p50",
+                self.options.max_memory,
+                None if self.forked.standby is None else self.forked.standby.p50,
             ),
         )
 
@@ -116,10 +117,10 @@ class StartResult(Judged):
         return {
             "met": self.met,
             **self.forked.as_json(),
-            "program": self.program.as_json(),
-            "fork_server_mb": round(self.fork_server, 1),
-            "worker_mb": round(self.worker, 1),
-            "parts": [_rounded(part) for part in self.parts],
+            "program": self.program,
+            "fork_server_mb": self.fork_server,
+            "worker_mb": self.worker,
+            "parts": self.parts,
         }
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -143,22 +144,11 @@ class StartResult(Judged):
         ]
 
     def remarks(self) -> list[str]:
-        """What the table has no column for."""
+        """See Judged."""
         return [
             f"PSS of a worker with a slot, after its first batches: {self.worker:.1f} MB",
             f"PSS of the fork server beside it: {self.fork_server:.1f} MB",
         ]
-
-
-def _rounded(part: Part) -> dict[str, Any]:
-    seconds = part["seconds"]
-    return {
-        "part": part["part"],
-        "when": part["when"],
-        "cpu_seconds": round(part["cpu_seconds"], 3),
-        "seconds": None if seconds is None else round(seconds, 3),
-        "mb": round(part["mb"], 1),
-    }
 
 
 # --- the run --------------------------------------------------------------------------------
@@ -267,29 +257,10 @@ def _parts(ground: Ground) -> list[Part]:
 
 
 @click.command(epilog="Example:  make bench-start ARGS='--starts 10'")
-@click.option(
-    "--starts",
-    type=click.IntRange(1, 1000),
-    default=5,
-    show_default=True,
-    metavar="N",
-    help="Number of workers to start.",
-)
-@click.option(
-    "--max-cpu",
-    type=click.FloatRange(0),
-    default=0.5,
-    show_default=True,
-    metavar="SECONDS",
-    help="Goal for the CPU seconds of a start, at p50.",
-)
-@click.option(
-    "--max-memory",
-    type=click.FloatRange(0),
-    default=74.0,
-    show_default=True,
-    metavar="MB",
-    help="Goal for the memory of a standby (PSS), at p50.",
+@number_option("--starts", 5, "Number of workers to start.", 1, 1000)
+@number_option("--max-cpu", 0.5, "Goal for the CPU seconds of a start, at p50.", 0)
+@number_option(
+    "--max-memory", 74.0, "Goal for the memory of a standby (PSS), at p50.", 0, metavar="MB"
 )
 @output_option
 @verbose_option
@@ -315,4 +286,4 @@ def start(*, starts: int, max_cpu: float, max_memory: float, output: str) -> Non
         ) as ground,
     ):
         result = run(ground, options)
-    tell("start", result, output, functools.partial(print_result, names=2))
+    tell("start", result, output)

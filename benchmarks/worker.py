@@ -24,13 +24,12 @@ import click
 from confluent_kafka import Producer
 
 from benchmarks import streaming, structured
-from benchmarks.command import output_option, running, say_under, tell
+from benchmarks.command import number_option, output_option, running, tell
 from benchmarks.figures import Goal, Judged, Spent, Spread, below, spread
 from benchmarks.ground import TOPIC, Ground
 from benchmarks.standalone import Standalone, standalone
 from fleet.act import spark_server
 from fleet.clock import Clock, SystemClock
-from fleet.commands.answers import stdout, table
 from fleet.commands.invocation import verbose_option
 from fleet.demo.coverage import whole_lines
 from fleet.demo.producer import order
@@ -97,17 +96,17 @@ class WorkerResult(Judged):
     def goals(self) -> tuple[Goal, ...]:
         """What is held against the figures."""
         tuned = Goal(
-            what="records/s, times the best tuned one's",
-            limit=GOAL_TUNED_EXECUTORS if self.options.executors else GOAL_TUNED,
-            measured=self._times_tuned(),
+            "records/s, times the best tuned one's",
+            GOAL_TUNED_EXECUTORS if self.options.executors else GOAL_TUNED,
+            self._times_tuned(),
             at_least=True,
         )
         if self.options.executors:
             return (tuned,)
         ours = self.age.get(OURS)
         age = (
-            Goal(what="age p50, seconds", limit=GOAL_AGE, measured=ours.p50 if ours else None),
-            Goal(what="age p95, seconds", limit=GOAL_AGE_P95, measured=ours.p95 if ours else None),
+            Goal("age p50, seconds", GOAL_AGE, ours.p50 if ours else None),
+            Goal("age p95, seconds", GOAL_AGE_P95, ours.p95 if ours else None),
         )
         if self.options.alone:
             return age
@@ -115,16 +114,9 @@ class WorkerResult(Judged):
         part = _part({name: each.p50 for name, each in self.age.items()})
         return (
             *age,
-            Goal(
-                what="records/s, times Structured Streaming's",
-                limit=GOAL_RATIO,
-                measured=times,
-                at_least=True,
-            ),
+            Goal("records/s, times Structured Streaming's", GOAL_RATIO, times, at_least=True),
             tuned,
-            Goal(
-                what="age p50, part of Structured Streaming's", limit=GOAL_AGE_PART, measured=part
-            ),
+            Goal("age p50, part of Structured Streaming's", GOAL_AGE_PART, part),
         )
 
     def _times_tuned(self) -> float | None:
@@ -138,10 +130,30 @@ class WorkerResult(Judged):
         return {
             "met": self.met,
             "records_per_second": {name: round(rate) for name, rate in self.rate.items()},
-            "cpu_microseconds_per_record": {name: round(cpu, 2) for name, cpu in self.cpu.items()},
-            "age_p50_seconds": {name: round(age.p50, 3) for name, age in self.age.items()},
-            "age_p95_seconds": {name: round(age.p95, 3) for name, age in self.age.items()},
+            "cpu_microseconds_per_record": self.cpu,
+            "age_p50_seconds": {name: age.p50 for name, age in self.age.items()},
+            "age_p95_seconds": {name: age.p95 for name, age in self.age.items()},
         }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """See Judged."""
+        head = ("", "records/s", "fleet's ratio", "CPU, µs a record", "age p50", "p95")
+        lines = (
+            (
+                "Fleet's worker" if name == OURS else f"Structured Streaming, {name}",
+                f"{rate:,.0f}",
+                "" if name == OURS else f"{self.rate[OURS] / rate:.2f}",
+                f"{self.cpu[name]:.2f}",
+                f"{self.age[name].p50:.2f} s",
+                f"{self.age[name].p95:.2f} s",
+            )
+            for name, rate in self.rate.items()
+        )
+        return [head, *lines]
+
+    def remarks(self) -> list[str]:
+        """See Judged."""
+        return []
 
 
 def _part(figures: Mapping[str, float]) -> float | None:
@@ -449,20 +461,13 @@ def batches(journal: Path) -> list[dict[str, Any]]:
     help="Number of executors of a standalone cluster, a core each, that do both sides' work; "
     "0: threads of Spark's driver.",
 )
-@click.option(
-    "--backlog",
-    type=click.IntRange(10_000, 100_000_000),
-    default=2_000_000,
-    show_default=True,
-    metavar="N",
-    help="Number of records that wait.",
-)
-@click.option(
+@number_option("--backlog", 2_000_000, "Number of records that wait.", 10_000, 100_000_000)
+@number_option(
     "--seconds",
-    type=click.FloatRange(10.0, 3600.0),
-    default=40.0,
-    show_default=True,
-    help="Length of the steady stream of 2,000 records/s; the first 20 s do not count.",
+    40.0,
+    "Length of the steady stream of 2,000 records/s; the first 20 s do not count.",
+    10,
+    3600,
 )
 @output_option
 @verbose_option
@@ -491,21 +496,4 @@ def worker(*, alone: bool, executors: int, backlog: int, seconds: float, output:
             say=say,
             ending=ending,
         )
-    tell("worker", result, output, _print)
-
-
-def _print(result: WorkerResult) -> None:
-    right = ("records/s", "fleet's ratio", "CPU, µs a record", "age p50", "p95")
-    shown = table("", *right, right=right)
-    for name, rate in result.rate.items():
-        ours = name == OURS
-        shown.add_row(
-            "Fleet's worker" if ours else f"Structured Streaming, {name}",
-            f"{rate:,.0f}",
-            "" if ours else f"{result.rate[OURS] / rate:.2f}",
-            f"{result.cpu[name]:.2f}",
-            f"{result.age[name].p50:.2f} s",
-            f"{result.age[name].p95:.2f} s",
-        )
-    stdout().print(shown)
-    say_under([goal.sentence() for goal in result.goals()])
+    tell("worker", result, output)
