@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
+from pydantic import TypeAdapter
 
 from benchmarks.command import number_option, output_option, running
 from benchmarks.figures import quantile
@@ -105,8 +106,6 @@ def sized_changes(protocols: Iterable[str] = PROTOCOLS) -> Iterator[SizedChange]
 
 PROTOCOL_NAMES: Final = {"consumer": "KIP-848"}
 WAY_NAMES: Final = {"one": "one", "tenth": "a tenth at once", "fleet": "a tenth, Fleet"}
-_COUNTS: Final = ("members", "changed", "seeds", "rebalances", "rebalances_max")
-_NAMES: Final = ("change", "protocol", "membership", "way")
 
 
 class CellKey(NamedTuple):
@@ -202,33 +201,20 @@ def measure(
 # The data.
 
 
+_CELLS: Final = TypeAdapter(list[Cell])
+
+
 def read_cells(path: Path) -> list[Cell]:
     """The cells of a file that `write_cells` wrote. Raises ConfigError where it is another."""
     with path.open(encoding="utf-8", newline="") as file:
-        lines = csv.DictReader(file)
-        if lines.fieldnames != [each.name for each in fields(Cell)]:
-            raise ConfigError(
-                f"{path} is no data of the rebalance table: its columns are "
-                f"{', '.join(lines.fieldnames or ('none',))}; name another file"
-            )
-        return [_cell(path, number, line) for number, line in enumerate(lines, 2)]
-
-
-def _cell(path: Path, number: int, line: Mapping[str, str]) -> Cell:
-    values: dict[str, Any] = {}
+        reader = csv.DictReader(file)
+        lines = [{name: text or None for name, text in line.items()} for line in reader]
     try:
-        for name, text in line.items():
-            if name in _NAMES:
-                values[name] = text
-            else:
-                values[name] = None if text == "" else (int if name in _COUNTS else float)(text)
-        cell = Cell(**values)
-        in_order([cell])
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{path}:{number} is no cell of the rebalance table ({error}); delete the line"
-        ) from error
-    return cell
+        if reader.fieldnames != [each.name for each in fields(Cell)]:
+            raise ValueError(reader.fieldnames)
+        return in_order(_CELLS.validate_python(lines))
+    except ValueError as error:
+        raise ConfigError(f"{path} is no data of the rebalance table; name another file") from error
 
 
 def write_cells(path: Path, cells: Iterable[Cell]) -> list[Cell]:
@@ -251,12 +237,7 @@ def write_cells(path: Path, cells: Iterable[Cell]) -> list[Cell]:
     return ordered
 
 
-_ORDER: Final = (
-    *("join", "leave", "restart"),
-    *("range", "cooperative-sticky", "consumer"),
-    *("dynamic", "static"),
-    *("one", "tenth", "fleet"),
-)
+_ORDER: Final = (*CHANGES, *PROTOCOLS, "dynamic", "static", *WAYS)
 
 
 def in_order(cells: Iterable[Cell]) -> list[Cell]:

@@ -3,7 +3,6 @@
 import csv
 import json
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -19,9 +18,7 @@ from benchmarks.rebalance_table import (
     SizedChange,
     as_json,
     in_order,
-    lines,
     markdown,
-    measure,
     read_cells,
     sized_changes,
     tally,
@@ -49,39 +46,11 @@ def cell(key: CellKey = KEY, **told: Any) -> Cell:
     return replace(tally(key, 1, [outcome()]), **told)
 
 
-def test_a_cell_has_medians_and_the_worst() -> None:
-    """Of the seeds."""
-    runs = [outcome(3, 5.0, longest=4.0, mean=0.5), outcome(), outcome(2, 1.0, longest=3.0)]
-    told = tally(KEY, 2, runs)
-    assert (told.changed, told.seeds, told.key) == (2, 3, KEY)
-    assert (told.rebalances, told.rebalances_max) == (2, 3)
-    assert (told.duration, told.duration_max) == (2.0, 5.0)
-    assert (told.longest_pause, told.longest_pause_max, told.mean_pause) == (3.0, 4.0, 0.25)
-    assert told.shown() == "2 s / 3 s / 0.25 s"
-
-
 def test_a_cell_with_a_run_that_did_not_settle_has_no_duration() -> None:
     """Its pauses are known."""
     told = tally(KEY, 1, [outcome(), outcome(settled=None)])
     assert (told.duration, told.duration_max, told.longest_pause) == (None, None, 1.0)
     assert told.shown().startswith("- / ")
-
-
-def test_every_story_is_played_by_every_seed() -> None:
-    """And each size and protocol is said once."""
-    played: list[tuple[str, int]] = []
-
-    def story(name: str, seed: int) -> Outcome:
-        played.append((name, seed))
-        return outcome()
-
-    keys = [KEY, KEY._replace(way="tenth"), KEY._replace(members=50)]
-    stories = {each: (1, partial(story, f"{each.way}{each.members}")) for each in keys}
-    said: list[str] = []
-    cells = measure(stories, range(1, 3), said.append)
-    assert [each.key for each in cells] == keys
-    assert played == [(n, s) for n in ("one10", "tenth10", "one50") for s in (1, 2)]
-    assert said == ["10 members, range", "50 members, range"]
 
 
 def test_data_of_another_run_stays(tmp_path) -> None:
@@ -93,33 +62,6 @@ def test_data_of_another_run_stays(tmp_path) -> None:
     larger = cell(KEY._replace(members=200))
     kept = write_cells(path, [larger, again])
     assert kept == read_cells(path) == [again, larger, later]
-
-
-def test_another_file_is_refused(tmp_path) -> None:
-    """It is left as it was."""
-    path = tmp_path / "other.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(ConfigError, match="its columns are a, b; name another file"):
-        write_cells(path, [cell()])
-    assert path.read_text() == "a,b\n1,2\n"
-
-
-def test_a_table_has_a_column_for_each_size() -> None:
-    """`-` where a size was not played, and from how many to how many rebalances."""
-    cells = [
-        cell(),
-        cell(KEY._replace(members=1_000), rebalances=3),
-        cell(CellKey("join", "consumer", "static", "fleet", 10)),
-        cell(CellKey("leave", "range", "static", "tenth", 50)),
-    ]
-    shown = cell().shown()
-    assert lines(cells, "join") == [
-        ["range", "dynamic, one", "1 to 3", shown, "-", shown],
-        ["KIP-848", "a tenth, Fleet", "1", shown, "-", "-"],
-    ]
-    assert "| Protocol | Way | Rebalances | 10 members | 50 members | 1,000 members |" in markdown(
-        cells
-    )
 
 
 def test_every_way_is_a_story_of_its_own() -> None:
@@ -196,7 +138,7 @@ def test_the_table_on_a_terminal(capsys) -> None:
     [
         (None, "--data .*cannot be used"),
         ("change,protocol\n", "is no data of the rebalance table"),
-        ("cut", r"cells.csv:2 is no cell of the rebalance table"),
+        ("cut", "is no data of the rebalance table"),
     ],
 )
 def test_data_that_cannot_be_used_is_told_before_anything_is_played(tmp_path, made, told):
