@@ -25,7 +25,6 @@ from fleet.sim.coordinator.consumer_shard import (
     ConsumerGroupSettings,
     ConsumerShard,
 )
-from fleet.sim.coordinator.request_refusals import RequestRefused
 from fleet.sim.coordinator.requests import (
     Client,
     ConsumerGroupHeartbeatRequest,
@@ -33,6 +32,7 @@ from fleet.sim.coordinator.requests import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberResponse,
+    RequestRefused,
 )
 from fleet.sim.coordinator.topic_image import TopicFacts, TopicImage
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from fleet.errors import FleetError
 from fleet.sim.assignors import Target
-from fleet.sim.coordinator.request_refusals import unknown_member
+from fleet.sim.coordinator.requests import ErrorCode, RequestRefused
 from fleet.sim.hashing import HashOrder, SlotOrder
 
 # A member of a KIP-848 group: what it told of itself, where it stands, what it owns.
@@ -294,7 +294,7 @@ class EpochGroup:
         """
         known = None if instance is None else self.statics.get(instance)
         if known is not None and known not in self.members:
-            raise unknown_member(self.id, known)
+            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID)
         return None if known is None else self.members[known]
 
     def target_of(self, member: ConsumerMember) -> Target:

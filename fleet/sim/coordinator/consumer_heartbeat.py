@@ -53,21 +53,13 @@ from fleet.sim.coordinator.consumer_records import (
     TargetValue,
 )
 from fleet.sim.coordinator.consumer_shard import ConsumerShard, Records, replaced, static_member
-from fleet.sim.coordinator.request_refusals import (
-    assignor_failed,
-    fenced_epoch,
-    fenced_state,
-    group_is_full,
-    invalid_regex,
-    invalid_request,
-    unreleased_instance,
-    unsupported_assignor,
-)
 from fleet.sim.coordinator.requests import (
     Client,
     ConsumerGroupAssignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    ErrorCode,
+    RequestRefused,
     TopicPartitions,
 )
 from fleet.sim.coordinator.topic_image import TopicImage, group_hash
@@ -116,7 +108,7 @@ class Reconciliation:
             return self._pruned(member) if self.subscription_changed else member
         if state is ConsumerMemberState.UNKNOWN:
             if self.reported is None or self.reported:
-                raise fenced_state(member.id)
+                raise RequestRefused(ErrorCode.FENCED_MEMBER_EPOCH)
             return self._towards_target(member, self.epoch)
         return self._towards_target(member, member.epoch)
 
@@ -252,31 +244,21 @@ _NOTHING: Final[Mapping[int, int]] = {}
 def check(asked: ConsumerGroupHeartbeatRequest, assignors: tuple[str, ...]) -> None:
     """Raises RequestRefused (INVALID_REQUEST, UNSUPPORTED_ASSIGNOR) where fields do not fit."""
     # One by one, since most of what a simulation asks are heartbeats.
-    if not asked.member_id.strip():
-        raise invalid_request("MemberId is empty")
-    if not asked.group_id.strip():
-        raise invalid_request("GroupId is empty")
-    if asked.instance_id is not None and not asked.instance_id.strip():
-        raise invalid_request("InstanceId is empty")
-    if asked.rack_id is not None and not asked.rack_id.strip():
-        raise invalid_request("RackId is empty")
+    if (
+        not asked.member_id.strip()
+        or not asked.group_id.strip()
+        or (asked.instance_id is not None and not asked.instance_id.strip())
+        or (asked.rack_id is not None and not asked.rack_id.strip())
+    ):
+        raise RequestRefused(ErrorCode.INVALID_REQUEST)
     if asked.member_epoch == JOINING:
-        _check_join(asked)
-    elif asked.member_epoch == AWAY and asked.instance_id is None:
-        raise invalid_request("a member without InstanceId cannot leave for a while")
-    elif asked.member_epoch < AWAY:
-        raise invalid_request(f"MemberEpoch {asked.member_epoch}; -2 is the least")
+        unnamed = asked.subscribed_topic_names is None and asked.subscribed_topic_regex is None
+        if asked.rebalance_timeout_ms == -1 or asked.topic_partitions != () or unnamed:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST)  # it owns nothing yet, and says so
+    elif asked.member_epoch < AWAY or (asked.member_epoch == AWAY and asked.instance_id is None):
+        raise RequestRefused(ErrorCode.INVALID_REQUEST)
     if asked.server_assignor is not None and asked.server_assignor not in assignors:
-        raise unsupported_assignor(asked.server_assignor, assignors)
-
-
-def _check_join(asked: ConsumerGroupHeartbeatRequest) -> None:
-    if asked.rebalance_timeout_ms == -1:
-        raise invalid_request("a join without RebalanceTimeoutMs")
-    if asked.topic_partitions is None or asked.topic_partitions:
-        raise invalid_request("a join that does not say that it owns nothing")
-    if asked.subscribed_topic_names is None and asked.subscribed_topic_regex is None:
-        raise invalid_request("a join without SubscribedTopicNames and SubscribedTopicRegex")
+        raise RequestRefused(ErrorCode.UNSUPPORTED_ASSIGNOR)
 
 
 def check_epoch(member: ConsumerMember, told: int, owned: Reported | None) -> None:
@@ -289,7 +271,7 @@ def check_epoch(member: ConsumerMember, told: int, owned: Reported | None) -> No
         return
     lost_an_answer = told < member.epoch and told == member.previous_epoch
     if not lost_an_answer or owned is None or not _is_within(owned, member):
-        raise fenced_epoch(member.id, told, member.epoch)
+        raise RequestRefused(ErrorCode.FENCED_MEMBER_EPOCH)
 
 
 def _is_within(owned: Reported, member: ConsumerMember) -> bool:
@@ -352,7 +334,7 @@ def computed(
     try:
         targets = ASSIGNORS[assignor](given)
     except AssignmentFailed as error:
-        raise assignor_failed(group.id, epoch, str(error)) from error
+        raise RequestRefused(ErrorCode.UNKNOWN_SERVER_ERROR) from error
     records: list[ConsumerRecord] = []
     for member in applicants:
         target = targets.get(member, HashOrder())
@@ -411,14 +393,12 @@ def compiled(regex: str) -> re.Pattern[str]:
 
     Raises RequestRefused (INVALID_REGULAR_EXPRESSION) where RE2 has none like it.
     """
-    for other in (_ONLY_PYTHONS, _ONLY_RE2S):
-        found = other.search(regex)
-        if found is not None:
-            raise invalid_regex(regex, f"{found[0]} is not modelled or no part of RE2")
+    if _ONLY_PYTHONS.search(regex) or _ONLY_RE2S.search(regex):
+        raise RequestRefused(ErrorCode.INVALID_REGULAR_EXPRESSION)
     try:
         return re.compile(regex)
     except re.error as error:
-        raise invalid_regex(regex, str(error)) from error
+        raise RequestRefused(ErrorCode.INVALID_REGULAR_EXPRESSION) from error
 
 
 def matching(regex: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -563,7 +543,7 @@ def heartbeat(
     group = group or shard.groups.group(asked.group_id)
     most = shard.settings.max_size
     if len(group.members) >= most and asked.member_id not in group.members:
-        raise group_is_full(group.id, most)
+        raise RequestRefused(ErrorCode.GROUP_MAX_SIZE_REACHED)
     return _Heartbeat(shard, group, asked).answered(client)
 
 
@@ -633,7 +613,7 @@ class _Heartbeat:
         if last is None:
             return group.members.get(asked.member_id) or ConsumerMember(id=asked.member_id)
         if last.epoch != AWAY:
-            raise unreleased_instance(asked.instance_id, asked.member_id, last.id)
+            raise RequestRefused(ErrorCode.UNRELEASED_INSTANCE_ID)
         heir = last.having(id=asked.member_id, epoch=0, previous_epoch=0)
         records += replaced(group, last, heir)
         return heir

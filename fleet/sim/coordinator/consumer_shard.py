@@ -35,14 +35,6 @@ from fleet.sim.coordinator.consumer_records import (
     TargetEpochValue,
     TargetValue,
 )
-from fleet.sim.coordinator.request_refusals import (
-    RequestRefused,
-    fenced_instance,
-    group_is_not_empty,
-    no_group,
-    unknown_instance,
-    unknown_member,
-)
 from fleet.sim.coordinator.requests import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -50,6 +42,7 @@ from fleet.sim.coordinator.requests import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberResponse,
+    RequestRefused,
 )
 from fleet.sim.coordinator.topic_image import TopicImage, group_hash
 from fleet.sim.hashing import HashOrder, SlotOrder
@@ -71,14 +64,14 @@ class ConsumerGroups:
         """A group. Raises RequestRefused (GROUP_ID_NOT_FOUND)."""
         found = self.by_id.get(group_id)
         if found is None:
-            raise no_group(group_id)
+            raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND)
         return found
 
     def member(self, group: EpochGroup, member_id: str) -> ConsumerMember:
         """A member of it. Raises RequestRefused (UNKNOWN_MEMBER_ID)."""
         found = group.members.get(member_id)
         if found is None:
-            raise unknown_member(group.id, member_id)
+            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID)
         return found
 
     def take_up(self, records: Iterable[ConsumerRecord]) -> None:
@@ -314,9 +307,9 @@ def static_member(group: EpochGroup, instance: str, member_id: str) -> ConsumerM
     """
     member = group.static_member(instance)
     if member is None:
-        raise unknown_instance(group.id, instance)
+        raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID)
     if member_id and member.id != member_id:
-        raise fenced_instance(instance, member_id, member.id)
+        raise RequestRefused(ErrorCode.FENCED_INSTANCE_ID)
     return member
 
 
@@ -330,7 +323,7 @@ def leave_many(
     try:
         group = shard.groups.group(asked.group_id)
     except RequestRefused as refused:
-        raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, refused.why) from refused
+        raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID) from refused
     leaving: dict[str, ConsumerMember] = {}
     answers = []
     for leaver in asked.members:
@@ -403,7 +396,7 @@ def deleted(shard: ConsumerShard, group_id: str) -> Records:
     """DeleteGroups of one. Raises RequestRefused (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP)."""
     group = shard.groups.group(group_id)
     if group.members:
-        raise group_is_not_empty(group_id, len(group.members))
+        raise RequestRefused(ErrorCode.NON_EMPTY_GROUP)
     return _deletion(group)
 
 

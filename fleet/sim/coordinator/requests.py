@@ -52,6 +52,14 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
+class RequestRefused(Exception):
+    """A request was refused with this code: nothing was written."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
 UNKNOWN_MEMBER = ""
 """The member id of one that has none yet."""
 
