@@ -9,7 +9,7 @@ Cost: a timer that was set for earlier or cancelled leaves its place behind unti
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 Action = TypeVar("Action")
@@ -88,25 +88,5 @@ class Timers(Generic[Action]):
         """Key → deadline of all that are set, in the order in which they were."""
         return {key: deadline for key, (deadline, *_) in self._set.items()}
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._set
-
-    def __len__(self) -> int:
-        return len(self._set)
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._set)
-
-
-def advance(
-    timers: Timers[Callable[[], None]], until: int, now: Callable[[int], None]
-) -> Iterator[str]:
-    """Let time go on to `until`: each timer goes off at its own moment, told to `now` before.
-
-    Yields the key of each, after it went off.
-    """
-    while (due := timers.take(until)) is not None:
-        now(due.deadline)
-        due.action()
-        yield due.key
-    now(until)

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from fleet.log import encoding
 from fleet.sim.assignors import HeardMember
@@ -126,49 +126,8 @@ def not_coordinator(request: Any) -> Any:
     return _REFUSALS[type(request)](error_code=int(ErrorCode.NOT_COORDINATOR))
 
 
-class GroupCoordinator(Protocol):
-    """A coordinator as a scenario needs one; times in ms from the start."""
-
-    @property
-    def rebalances(self) -> int:
-        """Completed generations, or target assignments, until now."""
-
-    @property
-    def next_deadline(self) -> int | None:
-        """When its next timer goes off."""
-
-    def ask(self, ticket: int, request: Any, client: Client) -> dict[int, Any]:
-        """A request by its number; what is answered now, by number."""
-
-    def wait(self, until: int) -> None:
-        """Time goes on, and no timer goes off."""
-
-    def advance(self, until: int) -> dict[int, Any]:
-        """Time goes on; what is answered meanwhile."""
-
-    @property
-    def written(self) -> int:
-        """Records in its log."""
-
-    def records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
-        """Keys and values of those from `start` to before `end`."""
-
-    def unload(self) -> dict[int, Any]:
-        """Its broker is gone: what is parked is refused; no timer runs until `load`."""
-
-    def load(self) -> None:
-        """Another broker has loaded the log: sessions begin anew."""
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether the group has nothing to do."""
-
-    def consists_of(self, members: set[str]) -> bool:
-        """Whether these are its members, and no others."""
-
-
 class ClassicSide:
-    """A classic group's."""
+    """A classic group's; times in ms from the start."""
 
     def __init__(self, scenario: Scenario, uuids: Iterator[str]) -> None:
         config = CoordinatorConfig(
@@ -194,52 +153,52 @@ class ClassicSide:
 
     @property
     def next_deadline(self) -> int | None:
-        """See GroupCoordinator."""
+        """When its next timer goes off."""
         return self.model.around.timers.next_deadline
 
     def ask(self, ticket: int, request: Any, client: Client) -> dict[int, Any]:
-        """See GroupCoordinator."""
+        """A request by its number; what is answered now, by number."""
         answers = self.model.request(ticket, request, client).answers
         self._count()
         return answers
 
     def wait(self, until: int) -> None:
-        """See GroupCoordinator."""
+        """Time goes on, and no timer goes off."""
         self.model.around.now = until
 
     def advance(self, until: int) -> dict[int, Any]:
-        """See GroupCoordinator."""
+        """Time goes on; what is answered meanwhile."""
         answers = self.model.advance(until - self.model.now).answers
         self._count()
         return answers
 
     @property
     def written(self) -> int:
-        """See GroupCoordinator."""
+        """Records in its log."""
         return len(self.model.log)
 
     def records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
-        """See GroupCoordinator."""
+        """Keys and values of those from `start` to before `end`."""
         return ((each.key, each.value) for each in self.model.log[start:end])
 
     def unload(self) -> dict[int, Any]:
-        """See GroupCoordinator."""
+        """Its broker is gone: what is parked is refused; no timer runs until `load`."""
         answers = self.model.failover().answers
         self.model.around.timers.clear()
         return answers
 
     def load(self) -> None:
-        """See GroupCoordinator."""
+        """Another broker has loaded the log: sessions begin anew."""
         self.model.failover()
 
     @property
     def is_at_rest(self) -> bool:
-        """See GroupCoordinator."""
+        """Whether the group has nothing to do."""
         group = self.model.groups.get(GROUP)
         return group is None or group.state in {ClassicState.STABLE, ClassicState.EMPTY}
 
     def consists_of(self, members: set[str]) -> bool:
-        """See GroupCoordinator."""
+        """Whether these are its members, and no others."""
         group = self.model.groups.get(GROUP)
         return members == (set() if group is None else set(group.members))
 
@@ -267,11 +226,11 @@ class EpochSide:
 
     @property
     def next_deadline(self) -> int | None:
-        """See GroupCoordinator."""
+        """See ClassicSide."""
         return self.model.shard.timers.next_deadline
 
     def ask(self, ticket: int, request: Any, client: Client) -> dict[int, Any]:
-        """See GroupCoordinator."""
+        """See ClassicSide."""
         if isinstance(request, ConsumerGroupHeartbeatRequest):
             answer: Any = self.model.heartbeat(request, client)
         else:
@@ -283,31 +242,31 @@ class EpochSide:
         return {ticket: answer}
 
     def wait(self, until: int) -> None:
-        """See GroupCoordinator."""
+        """See ClassicSide."""
         self.model.shard.now = until
 
     def advance(self, until: int) -> dict[int, Any]:
-        """See GroupCoordinator."""
+        """See ClassicSide."""
         for _ in self.model.advance(until):
             pass
         return {}
 
     def unload(self) -> dict[int, Any]:
-        """See GroupCoordinator."""
+        """See ClassicSide."""
         self.model.shard.timers.clear()
         return {}
 
     def load(self) -> None:
-        """See GroupCoordinator."""
+        """See ClassicSide."""
         self.model.fail_over()
 
     @property
     def written(self) -> int:
-        """See GroupCoordinator."""
+        """See ClassicSide."""
         return len(self.model.log)
 
     def records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
-        """See GroupCoordinator."""
+        """See ClassicSide."""
         return ((each.key_bytes(), each.value_bytes()) for each in self.model.log[start:end])
 
     @property
@@ -316,12 +275,16 @@ class EpochSide:
 
     @property
     def is_at_rest(self) -> bool:
-        """See GroupCoordinator."""
+        """See ClassicSide."""
         group = self._group
         at_rest = {ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY}
         return group is None or group.state in at_rest
 
     def consists_of(self, members: set[str]) -> bool:
-        """See GroupCoordinator."""
+        """See ClassicSide."""
         group = self._group
         return members == (set() if group is None else set(group.members))
+
+
+GroupCoordinator: TypeAlias = ClassicSide | EpochSide
+"""A coordinator as a scenario needs one."""
