@@ -1,11 +1,13 @@
 """Where the model and Kafka's own coordinator part, and the shortest story that shows it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tests.conformance.classic_acts import Story, Turn, played, scenario
 from tests.conformance.kafka_group_manager import KafkaGroupManager, Played
 from tests.conformance.kafka_json import as_json
+
+Event = TypeVar("Event")
 
 
 class Difference(NamedTuple):
@@ -65,21 +67,20 @@ def find(kafka: KafkaGroupManager, story: Story) -> Difference | None:
     return first_difference(turns, steps)
 
 
-def shortest(story: Story, differs: Callable[[Story], bool]) -> Story:
-    """Acts are dropped, first many at once, while the story still shows a difference."""
-    size = max(1, len(story.acts) // 2)
-    while True:
-        at = 0
-        shorter = False
-        while at < len(story.acts):
-            less = story._replace(acts=story.acts[:at] + story.acts[at + size :])
-            if less.acts and differs(less):
-                story, shorter = less, True
+def shortest(events: Sequence[Event], differs: Callable[[Sequence[Event]], object]) -> list[Event]:
+    """Without any run of events that is not needed for a difference; long runs are tried first."""
+    kept = list(events)
+    size = max(1, len(kept) // 2)
+    while size:
+        at, shorter = 0, False
+        while at < len(kept):
+            fewer = kept[:at] + kept[at + size :]
+            if fewer and differs(fewer):
+                kept, shorter = fewer, True
             else:
                 at += size
-        if size == 1 and not shorter:
-            return story
-        size = max(1, size // 2)
+        size = size // 2 if size > 1 else int(shorter)
+    return kept
 
 
 def as_test(story: Story, difference: Difference) -> str:

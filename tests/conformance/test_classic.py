@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import pytest
 
-from tests.conformance.classic_acts import Story, Turn, act, scenario
+from tests.conformance.classic_acts import Act, Story, Turn, act, played, scenario
 from tests.conformance.classic_stories import coverage, stories
 from tests.conformance.differences import as_test, find, first_difference, shortest
 from tests.conformance.kafka_group_manager import KafkaGroupManager, Scenario
@@ -49,8 +49,11 @@ def _compare(seed: int, count: int) -> tuple[int, Counter[tuple[str, str]], str]
 
 def _told(story: Story, last: int) -> str:
     with KafkaGroupManager() as kafka:
-        least = story._replace(acts=story.acts[: last + 1])
-        least = shortest(least, lambda each: find(kafka, each) is not None)
+        acts = shortest(
+            story.acts[: last + 1],
+            lambda each: find(kafka, story._replace(acts=tuple(each))) is not None,
+        )
+        least = story._replace(acts=tuple(acts))
         found = find(kafka, least)
         assert found is not None
         return as_test(least, found)
@@ -71,17 +74,15 @@ def test_a_difference_is_found_and_shortened() -> None:
     story = Story(1, (*joins, *beats, act("advance", ms=3_000)))
     with KafkaGroupManager() as kafka:
 
-        def differs(each: Story) -> bool:
+        def differs(acts: Sequence[Act]) -> bool:
             """Kafka's has room for one only."""
-            from tests.conformance.classic_acts import played
-
-            turns = played(each)
-            small = each._replace(config=each.config._replace(max_size=1))
+            turns = played(story._replace(acts=tuple(acts)))
+            small = story._replace(config=story.config._replace(max_size=1))
             (steps,) = kafka.play([scenario(small, turns)])
             return first_difference(turns, steps) is not None
 
         assert find(kafka, story) is None
-        assert [each.kind for each in shortest(story, differs).acts] == ["join", "join"]
+        assert [each.kind for each in shortest(story.acts, differs)] == ["join", "join"]
 
 
 @pytest.mark.long

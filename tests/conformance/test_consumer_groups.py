@@ -7,13 +7,15 @@ the shortest that does and printed as it would stand among NAMED.
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import pytest
 
-from tests.conformance.consumer_shrinking import first_difference, shrunk
 from tests.conformance.consumer_sides import difference, played, scenario, told_by_model
+from tests.conformance.consumer_stories import Setting, Told
+from tests.conformance.differences import shortest
 from tests.conformance.kafka_group_manager import KafkaGroupManager, Scenario
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(3600)]
@@ -53,11 +55,17 @@ def played_beside(kafka: KafkaGroupManager, seeds: Iterable[int]) -> tuple[Count
                 for member in group["members"]
             )
         if difference(events, steps, theirs) is not None:
-            fewest = shrunk(kafka, setting, events)
-            found = first_difference(kafka, setting, fewest)
+            fewest = shortest(events, partial(found_again, kafka, setting))
+            found = found_again(kafka, setting, fewest)
             return reached, f"seed {seed}:\n{fewest}\n{found}"
     assert not told
     return reached, ""
+
+
+def found_again(kafka: KafkaGroupManager, setting: Setting, events: Sequence[Told]) -> str | None:
+    """Play events on both sides: the first difference."""
+    (theirs,) = kafka.play([scenario(setting, events)])
+    return difference(events, played(setting, events), theirs)
 
 
 def hardly(reached: Counter[str], stories: int) -> dict[str, int]:

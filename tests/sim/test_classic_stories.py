@@ -7,7 +7,6 @@ import pytest
 
 from fleet.sim.coordinator.classic_group import ClassicGroup, ClassicState, IllegalTransition
 from fleet.sim.coordinator.requests import (
-    DeleteGroupsRequest,
     ErrorCode,
     HeartbeatRequest,
     JoinGroupProtocol,
@@ -32,19 +31,6 @@ def test_first_member() -> None:
     assert cluster.answers[again].leader == first.member_id
 
 
-def test_initial_delay_is_prolonged() -> None:
-    """By each newcomer, up to the rebalance timeout (KIP-134)."""
-    cluster = Cluster(initial_rebalance_delay=3_000)
-    tickets = []
-    for number in range(20):
-        tickets.append(cluster.ask(JOIN._replace(group_instance_id=f"i{number}")))
-        if cluster.answers:
-            break
-        cluster.wait(2_000)
-    assert cluster.coordinator.now == 30_000
-    assert len(cluster.answers) == 15
-
-
 def test_static_member_returns() -> None:
     """Stable: the same generation, its record again with the new id; the leader skips assigning."""
     cluster = Cluster()
@@ -61,28 +47,6 @@ def test_static_member_returns() -> None:
     assert cluster.answers[cluster.ask(fenced)].error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_returning_static_member_cannot_be_written() -> None:
-    """It keeps its old id."""
-    cluster = Cluster()
-    leader, _ = cluster.stable(2)
-    instance = cluster.group.members[leader].group_instance_id
-    ticket = cluster.ask(
-        JOIN._replace(group_instance_id=instance), append=ErrorCode.NOT_ENOUGH_REPLICAS
-    )
-    assert cluster.answers[ticket].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert leader in cluster.group.members
-
-
-def test_old_leader_that_returns_follows() -> None:
-    """Before version 9 of JoinGroup a leader that comes back is told of its old id."""
-    cluster = Cluster()
-    leader, _ = cluster.stable(2)
-    instance = cluster.group.members[leader].group_instance_id
-    answer = cluster.answers[cluster.ask(JOIN._replace(group_instance_id=instance, version=8))]
-    assert answer.leader == leader
-    assert not answer.members
-
-
 def test_batched_leave() -> None:
     """Two of three in one request: one generation more."""
     cluster = Cluster()
@@ -95,15 +59,6 @@ def test_batched_leave() -> None:
     assert left in ids
     cluster.ask(JOIN._replace(member_id=left, group_instance_id="i2"))
     assert cluster.group.generation == generation + 1
-
-
-def test_pending_member_that_leaves_costs_a_round() -> None:
-    """One that has only been given an id counts among those that left."""
-    cluster = Cluster()
-    cluster.stable(2)
-    pending = cluster.answers[cluster.ask(JOIN)].member_id
-    cluster.ask(LeaveGroupRequest("g", (MemberIdentity(pending),)))
-    assert cluster.group.state is ClassicState.PREPARING_REBALANCE
 
 
 def test_dead_static_member_blocks_a_round() -> None:
@@ -132,15 +87,6 @@ def test_no_assignment_in_time() -> None:
     cluster.wait(30_000)
     assert cluster.group.state is ClassicState.EMPTY
     assert (cluster.group.generation, cluster.records[-1].generation) == (2, 2)
-
-
-def test_largest_size() -> None:
-    """One more than group.max.size is refused; the others go on (KIP-389)."""
-    cluster = Cluster(max_size=2)
-    cluster.stable(2)
-    answer = cluster.answers[cluster.ask(JOIN)]
-    assert answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert cluster.group.state is ClassicState.STABLE
 
 
 def test_protocol_by_votes() -> None:
@@ -218,25 +164,3 @@ def test_commits() -> None:
     assert cluster.group.state is ClassicState.COMPLETING_REBALANCE
     answer = cluster.answers[cluster.ask(commit(cluster.group.generation, ids[0]))]
     assert answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_groups_without_members() -> None:
-    """Offsets alone make a group; they expire, and it with them."""
-    cluster = Cluster(offsets_retention=1_200_000)
-    assert cluster.answers[cluster.ask(commit(-1, ""))].error_code == 0
-    assert cluster.group.protocol_type is None
-    cluster.wait(1_199_999)
-    assert cluster.group.state is ClassicState.EMPTY
-    cluster.wait(1)
-    assert not cluster.coordinator.groups
-
-
-def test_only_empty_groups_are_deleted() -> None:
-    """The others are told so."""
-    cluster = Cluster()
-    cluster.stable(1)
-    refused = cluster.answers[cluster.ask(DeleteGroupsRequest(("g", "unknown")))]
-    assert refused == {"g": ErrorCode.NON_EMPTY_GROUP, "unknown": ErrorCode.GROUP_ID_NOT_FOUND}
-    cluster.ask(LeaveGroupRequest("g", (MemberIdentity("", "i0"),)))
-    assert cluster.answers[cluster.ask(DeleteGroupsRequest(("g",)))] == {"g": 0}
-    assert not cluster.coordinator.groups

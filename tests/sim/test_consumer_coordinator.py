@@ -28,8 +28,6 @@ from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
 from fleet.sim.coordinator.requests import (
     ConsumerGroupHeartbeatRequest,
     ErrorCode,
-    LeaveGroupRequest,
-    MemberIdentity,
     TopicPartitions,
 )
 from fleet.sim.coordinator.topic_image import TopicFacts
@@ -98,19 +96,6 @@ def test_a_join_and_a_second_one() -> None:
     assert group.state is ConsumerGroupState.STABLE
 
 
-def test_targets_wait_for_their_interval() -> None:
-    """Three joins at once cost three epochs and two targets (KIP-1263)."""
-    to = cluster(ConsumerGroupSettings())
-    for member in ("m1", "m2", "m3"):
-        join(to, member)
-    assert kinds(to).count(TARGET_EPOCH) == 1
-    assert to.shard.groups.group("g").state is ConsumerGroupState.ASSIGNING
-    list(to.advance(2_000))
-    beat(to, "m2", 2)
-    assert kinds(to).count(TARGET_EPOCH) == 2
-    assert to.shard.groups.group("g").target_epoch == 4
-
-
 def test_who_never_lets_go_is_fenced() -> None:
     """At the end of its rebalance timeout; the others need not wait for its session."""
     to = cluster()
@@ -121,50 +106,6 @@ def test_who_never_lets_go_is_fenced() -> None:
     assert "m1" not in to.shard.groups.group("g").members
     assert beat(to, "m1", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert partitions(beat(to, "m2", 3)) == (0, 1, 2, 3)
-
-
-def test_a_static_member_returns() -> None:
-    """It goes with -2 and comes under another id: no epoch, the same partitions, 82 for the old."""
-    to = cluster()
-    join(to, "m1", "i")
-    join(to, "m2")
-    epoch = to.shard.groups.group("g").epoch
-    assert join(to, "early", "i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
-    assert beat(to, "m1", -2, "i").member_epoch == -2
-    heir = join(to, "m3", "i")
-    assert partitions(heir) == (0, 1)
-    assert to.shard.groups.group("g").epoch == epoch
-    assert beat(to, "m1", 2, "i").error_code == ErrorCode.FENCED_INSTANCE_ID
-
-
-def test_a_static_member_stays_away() -> None:
-    """Its session ends as if it had never said that it goes; then it costs an epoch."""
-    to = cluster()
-    join(to, "m1", "i")
-    beat(to, "m1", -2, "i")
-    assert list(to.advance(46_000)) == ["session-timeout-g-m1"]
-    assert to.shard.groups.group("g").epoch == 3
-
-
-def test_an_instance_id_that_was_given_up() -> None:
-    """A member that comes under another instance id leaves its first one to nobody, as Kafka's."""
-    to = cluster()
-    join(to, "m1", "i")
-    join(to, "m1", "k")
-    beat(to, "m1", -1, "k")
-    assert join(to, "m2", "i").error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_leaves_by_an_administrator_are_one_epoch() -> None:
-    """Whoever is not there is told so."""
-    to = cluster()
-    join(to, "m1", "i")
-    join(to, "m2")
-    leavers = (MemberIdentity("", "i"), MemberIdentity("m2"), MemberIdentity("nobody"))
-    answer = to.leave_group(LeaveGroupRequest("g", leavers))
-    assert [each.error_code for each in answer.members] == [0, 0, ErrorCode.UNKNOWN_MEMBER_ID]
-    group = to.shard.groups.group("g")
-    assert (group.epoch, group.state) == (4, ConsumerGroupState.EMPTY)
 
 
 @pytest.mark.parametrize(
@@ -265,20 +206,6 @@ def test_a_log_with_a_hole() -> None:
         to.fail_over([*log, ConsumerRecord(CURRENT, "g", "m2", twice)])
 
 
-def test_groups_come_to_an_end() -> None:
-    """Deleted when empty, or cleaned up after a while; one with members stays."""
-    to = cluster()
-    join(to, "m1")
-    assert to.delete_group("g") == ErrorCode.NON_EMPTY_GROUP
-    beat(to, "m1", -1)
-    assert to.delete_group("g") == 0
-    assert to.delete_group("g") == ErrorCode.GROUP_ID_NOT_FOUND
-    join(to, "m1")
-    beat(to, "m1", -1)
-    assert "expire-group-metadata" in list(to.advance(601_000))
-    assert not to.shard.groups.by_id
-
-
 @pytest.mark.parametrize(
     ("asked", "error"),
     [
@@ -298,14 +225,6 @@ def test_requests_that_do_not_fit(asked, error) -> None:
     to = cluster()
     assert join(to, "m1", **asked).error_code == error
     assert not to.log
-
-
-def test_a_group_that_is_full() -> None:
-    """Who is in it may go on."""
-    to = cluster(ConsumerGroupSettings(assignment_interval_ms=0, max_size=1))
-    join(to, "m1")
-    assert join(to, "m2").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert beat(to, "m1", 2).error_code == 0
 
 
 def test_moves_that_nobody_makes() -> None:
