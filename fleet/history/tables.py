@@ -19,12 +19,21 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache, partial, reduce
 from operator import and_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +45,7 @@ from pyarrow import fs
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, LostLease, SchemaTooNew, Unreachable
 from fleet.extras import need
-from fleet.model import without_login
+from fleet.model import TopicPartition, without_login
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
 
 if TYPE_CHECKING:
@@ -57,7 +66,7 @@ T = TypeVar("T")
 # reserved word of DuckDB, Spark or Trino. The UTC day of a row is in its file's path.
 
 _TP: Final = pa.struct([("topic", pa.string()), ("partition", pa.int32())])
-_TYPES: Final = {"tps": pa.list_(_TP), "strings": pa.list_(pa.string()), "double": pa.float64()}
+_TYPES: Final = {"double": pa.float64()}
 
 
 def _columns(text: str) -> pa.Schema:
@@ -79,18 +88,42 @@ EVENTS: Final = _columns(
     "key binary, value binary"
 )
 """`leader_epoch` is of type -2: the log's leader epoch from this offset on."""
-REBALANCES: Final = _columns(
-    "cluster string, group_id string, protocol string, number int64, before int64, "
-    "incarnation int64, started_at double, start_known string, ended_at double, "
-    "end_known string, seconds double, cause string, confidence string, also strings, "
-    "joined strings, departed strings, replaced strings, members int32, moved tps, "
-    "aborted int32, assignor string, log_partition int32, log_offset int64"
-)
-MEMBERSHIPS: Final = _columns(
-    "cluster string, group_id string, changed_at double, number int64, event string, "
-    "member string, member_id string, instance_id string, client_id string, host string, "
-    "owned tps, log_partition int32, log_offset int64"
-)
+_VALUES: Final[Mapping[type[Any], Mapping[str, str]]] = {
+    Rebalance: {"group": "group_id", "left": "departed"},
+    MembershipSpan: {"group": "group_id", "at": "changed_at"},
+}
+"""Field of a value → its column, where they differ."""
+_NARROW: Final = frozenset({"members", "aborted", "log_partition"})
+_PLAIN: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), TopicPartition: _TP}
+
+
+def _type_of(hint: Any) -> pa.DataType:
+    """The column of a field: its own type, a list of such, or one that may be None."""
+    if get_origin(hint) is tuple:
+        return pa.list_(_type_of(get_args(hint)[0]))
+    if known := [_PLAIN[each] for each in (hint, *get_args(hint)) if each in _PLAIN]:
+        return known[0]
+    return pa.string()  # a StrEnum
+
+
+def _columns_of(kind: type[Any]) -> pa.Schema:
+    """The columns of a value's fields, but for those that two of them are not compared by."""
+    hints = get_type_hints(kind)
+    return pa.schema(
+        [
+            (
+                _VALUES[kind].get(each.name, each.name),
+                pa.int32() if each.name in _NARROW else _type_of(hints[each.name]),
+            )
+            for each in fields(kind)
+            if each.compare
+        ]
+    )
+
+
+_MADE: Final = _columns_of(Rebalance)
+REBALANCES: Final = _MADE.insert(_MADE.get_field_index("cause"), pa.field("seconds", pa.float64()))
+MEMBERSHIPS: Final = _columns_of(MembershipSpan)
 LAG: Final = _columns(
     "cluster string, sampled_at double, group_id string, topic string, topic_partition int32, "
     "committed int64, committed_at double, log_start int64, log_end int64, records int64, "
@@ -116,11 +149,6 @@ KIND: Final = pa.field("kind", pa.string())
 
 _DECODED: Final = {"group_id": "group", "log_partition": "partition", "log_offset": "offset"}
 """Column of `commits` and `events` → as the decoder of the log calls it (fleet.log)."""
-_VALUES: Final[Mapping[type[Any], Mapping[str, str]]] = {
-    Rebalance: {"group": "group_id", "left": "departed"},
-    MembershipSpan: {"group": "group_id", "at": "changed_at"},
-}
-"""Field of a value → its column, where they differ."""
 
 
 def decoded(name: str) -> str:

@@ -15,7 +15,8 @@ share partitions or own tasks, so nothing is said to move.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from fleet.log.records import (
     AssignmentEpoch,
@@ -53,6 +54,16 @@ _KEPT_PENDING: Final = tuple(
 )
 
 
+_HINTS: Final = get_type_hints(Rebalance)
+
+
+def _from_json(hint: Any, value: Any) -> Any:
+    """A field of that type: JSON has no tuples and no names."""
+    if get_origin(hint) is tuple:
+        return tuple(_from_json(get_args(hint)[0], each) for each in value)
+    return hint(value) if isinstance(hint, type) and issubclass(hint, StrEnum) else value
+
+
 @dataclass(slots=True)
 class Open:
     """A rebalance whose end is not known yet."""
@@ -82,15 +93,7 @@ class Open:
         rebalance = Rebalance(
             cluster=group.cluster,
             group=group.group,
-            **{
-                **values,
-                "start_known": Known(values["start_known"]),
-                "end_known": Known(values["end_known"]),
-                "cause": Cause(values["cause"]),
-                "confidence": Confidence(values["confidence"]),
-                "also": tuple(Cause(each) for each in values["also"]),
-                **{name: tuple(values[name]) for name in ("joined", "left", "replaced")},
-            },
+            **{name: _from_json(_HINTS[name], each) for name, each in values.items()},
         )
         moved = {TopicPartition(topic, number) for topic, number in kept["moved"]}
         return cls(rebalance, set(kept["waiting"]), moved)
