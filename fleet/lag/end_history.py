@@ -23,16 +23,9 @@ from fleet.errors import FleetError
 from fleet.lag.lag_columns import NONE, Floats, Ints, Longs
 from fleet.model import TopicPartition
 
-# Stored end offsets grow fewer as they grow old, some hundred partitions at a time.
-#
-# Problem: all samples of 16,000 partitions are seconds of work, during which nobody else can
-# write; a command lives for one look and cannot know what was done before. Choice: a row for each
-# portion of the partitions says when it was last thinned, for every process that reads the file: a
-# look does only what nobody did within the minute, of that only the oldest few portions, each in a
-# transaction of its own, and each looks only at what grew too old since. What no look has seen for
-# as long as a sample is kept is forgotten, name and all. Cost: a partition keeps the samples of a
-# few looks more where there are thousands of partitions and few looks.
-
+# Stored end offsets grow fewer as they grow old: a look thins the few portions of partitions that
+# were thinned longest ago, by whichever process, each in a transaction of its own, and of each only
+# what grew too old since. What no look has seen for `KEEP` is forgotten, name and all.
 
 KEEP: Final = 32 * 86_400.0
 """Seconds a sample is kept: longer than any `max_lag` or `alerts.lag` can be, 30 days."""
@@ -125,15 +118,8 @@ def marks(db: sqlite3.Connection) -> tuple[float, float]:
     return float(thinned), float(forgotten)
 
 
-# End offsets over time, kept from process to process. One SQLite file per fleet.
-#
-# Problem: a command looks once, and an age needs what was before (`fleet.lag.end_history`).
-# Choice: every snapshot leaves its end offsets here. Bounded: samples are at least 1 s apart and
-# at most 32 days old, the fewer the older (`fleet.lag.end_history`); a partition that stands still
-# keeps two rows. It is a cache: a full disk or a locked file ends no look, is told
-# (`EndStore.problem`), and leaves what is stored as it was. Cost: some 160 rows for each partition
-# that moves all the time, and unknown ages for what is older than the first look.
-
+# The file, one for each fleet: a cache. A partition that stands still keeps two rows, one that
+# moves all the time some 160. A full disk or a locked file ends no look, and is told (`problem`).
 
 Sample = tuple[float, int]
 """(wall time, end offset)."""

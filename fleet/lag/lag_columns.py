@@ -155,15 +155,9 @@ def _keys(commits: Commits, groups: Longs, topics: Longs, scale: Commits) -> Lon
     return np.where((group == NONE) | (topic == NONE), np.int64(NONE), key)
 
 
-# By how much ages grew over the last minutes, of all partitions of all groups at once.
-#
-# Problem: a group that falls behind shows in its age of some minutes ago, and hundreds of
-# thousands of ages cannot be kept for every look. Choice: one look a minute is kept, for five
-# minutes, by the rows' own numbers, which no other partition is ever given: a partition that was
-# not there then did not grow, nor one of whose age only a bound was known, which grows with the
-# clock. Cost: 4 bytes a row for each look that is kept, and 8 more where other partitions were
-# there before; an age of a day is up to 4 ms off, one of a year a second.
-
+# One look a minute is kept, for five minutes, by the rows' own numbers, which no other partition is
+# ever given: one that was not there then did not grow, nor one of whose age only a bound was known.
+# An age of a day is up to 4 ms off, one of a year a second: float32.
 
 _WINDOW: Final = 300.0
 """Seconds over which a growing age is told."""

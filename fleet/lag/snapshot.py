@@ -17,26 +17,11 @@ from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows, portions
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, PartitionState, TopicPartition
 
-# What waits in each partition of each group: in records, in seconds, and its case. Pure.
-#
-# Problem: the difference of two offsets is wrong or meaningless in several ordinary situations,
-# and tools that print it anyway page people at night. Choice: every situation has a name
-# (`LagCase`), and a figure is given only where it is one; all rows at once.
-#
-# - Never committed, or a negative offset, which Kafka's clients take for none: where reading would
-# start depends on the client's reset policy, so no lag. - Committed below the log start: retention
-# took records; lag is what can still be read. - Committed beyond the log end: the topic was
-# recreated, or offsets were set by hand; no lag. - Left: the group is settled and none of its
-# members subscribes to the topic any more. Nobody of it   will read there, so no lag, whatever was
-# committed. - A share group has no position: its coordinator counts what is not yet done with. A
-# broker that   does not tell that count leaves the lag unknown, unless its first open record is
-# the log's end. - Transaction markers occupy offsets: a lag of 1 may have nothing left to read. It
-# is shown   as it is, since nothing but reading tells.
-#
-# Seconds: the age of the record at which reading goes on, by interpolation between samples of
-# the end offset [Burrow and others do it from commits, which stall with the consumer]. Older
-# than the first sample is unknown, never guessed; what it is at least stands beside it.
-
+# The difference of two offsets is no lag in several ordinary situations; each is a `LagCase`, and a
+# figure is given only where it is one. Transaction markers occupy offsets: a lag of 1 may have
+# nothing left to read, which only reading tells. Seconds are the age of the record at which reading
+# goes on, by interpolation between samples of the end offset (commits stall with the consumer);
+# older than the first sample is unknown, with what it is at least beside it.
 
 CASES: Final = tuple(LagCase)
 """What the numbers in `Lag.case` mean."""

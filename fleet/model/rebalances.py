@@ -207,11 +207,8 @@ def _brokers(ids: tuple[int, ...]) -> str:
     return f"broker{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"
 
 
-# What the coordinator recorded over a stretch of its log, as values for every room.
-#
-# `fleet.log.replay.counting` makes them from records, `fleet.decide.receipts` compares them with a
-# plan. A member is named by its instance id where it has one (KIP-345), else by its member id.
-# Times are wall-clock seconds, by the records' own timestamps.
+# What the coordinator recorded over a stretch of its log: `fleet.log.replay.counting` makes it of
+# records, `fleet.decide.receipts` compares it with a plan.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,15 +28,9 @@ from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance, Totals, standing
 from fleet.model.sessions import SessionThen
 
-# Rebalances and members of all groups as they were told: kept for a while, and counted once.
-#
-# Problem: a log that was cut is read a second time, and neither a list nor a counter may show
-# anything twice, nor lose what only the old log held. Choice: what was told stays, and when a
-# group's log is cut it is noted up to which record's time it was told of; what is told again until
-# then is one of those that are kept, by its place in the log, or was forgotten already. Cost: a
-# rebalance that ended before that moment by the clock of another broker, and is older than `keep`
-# or all that is kept, is not counted.
-
+# A log that was cut is read a second time, and nothing may be shown or counted twice. When it is
+# cut, it is noted up to which record's time its groups were told of: what is told again until then
+# is one of those that are kept, by its place in the log, or was forgotten already.
 
 Told = TypeVar("Told", Rebalance, MembershipSpan)
 
@@ -145,16 +139,9 @@ def _drop_before(kept: "dict[str, deque[Told]]", oldest: float) -> None:
             del kept[group]
 
 
-# Offset commits inside transactions that have not ended yet: kept apart until they do.
-#
-# Problem: a producer that died in a transaction with offsets leaves it open for minutes; who reads
-# committed records only then waits with everything behind it, other groups' members too. Choice:
-# the log is read to its end, and only the commits of a transaction wait, for the marker that ends
-# it, as in the coordinator itself: they count if it committed, unless what was written later for
-# the same partition of the same group, in another transaction or in none, counts already. Cost: a
-# transaction that began before the reading is known from its first record read.
-#
-# Pure. Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
+# Only the commits of an open transaction wait, for the marker that ends it, as in the coordinator
+# itself: they count if it committed, unless what was written later for the same partition of the
+# same group counts already (KIP-98, KIP-447; Kafka's OffsetMetadataManager).
 
 
 class HeldRecord(NamedTuple):

@@ -26,14 +26,9 @@ from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.records import OffsetCommit, Tombstone
 from fleet.model import TopicPartition
 
-# Which row each key of an offset commit has.
-#
-# Problem: a dictionary from keys to rows takes 150 bytes a position, twice what its columns take.
-# Choice: the keys of one group and topic differ in their last four bytes alone, the partition;
-# what stands before them is kept once, with a sorted array of partitions and rows. Cost: 0.3 µs to
-# find a row, where a dictionary takes 0.1, and 0.6 where partitions are missing in between; a
-# group that committed one partition of a topic takes 250 bytes for it.
-
+# Keys of one group and topic differ in their last four bytes alone, the partition: what stands
+# before them is kept once, with a sorted array of partitions and rows. A dictionary takes 150 bytes
+# a key, and finds a row in 0.1 µs instead of 0.3.
 
 _PARTITION: Final = Struct(">i")
 """At the end of a key (OffsetCommitKey, versions 0 and 1)."""

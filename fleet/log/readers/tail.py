@@ -41,15 +41,9 @@ if TYPE_CHECKING:
     from fleet.log.readers.log_view import LogView
 
 
-# What a live view of groups needs and the offsets topic does not hold, asked beside it.
-#
-# Problem: sessions of KIP-848 groups are configuration, and when a classic round began nobody
-# writes down. Choice: one thread asks every second which groups are unsettled (one request to each
-# broker), and every few seconds for all sessions, sooner than a changed one can run out, so that a
-# departure is judged by what held then. No coordinator request is among them, and nothing here can
-# end the process. Cost: half a millisecond of CPU a second for each broker, and 0.2 s at the
-# start.
-
+# What the offsets topic does not hold is asked beside it: sessions of KIP-848 groups, which are
+# configuration, sooner than a changed one can run out; and every second which groups are unsettled,
+# for when a classic round began nobody writes down. No coordinator is asked.
 
 _log = logging.getLogger("fleet")
 _EVERY: Final = 1.0
@@ -114,15 +108,9 @@ class Beside(Closing):
         self._view.unsettled(found.groups, asked=asked, answered=answered, whole=found.whole)
 
 
-# Moves of coordinators: who leads each partition of `__consumer_offsets`, and since when.
-#
-# Problem: when a broker dies, all groups that it coordinated feel it, and no record of theirs says
-# so; forty alerts would have one cause that none of them names. Choice: each look asks for the
-# leader epochs of the topic's partitions (one Metadata request). An epoch that rose says that a
-# coordinator moved or started again, also where the same broker leads as before. A partition
-# without a leader is compared once it has one; what a broker that is behind says of the past is
-# not heard. Cost: needs Describe on the topic; where it is not allowed, or no broker answers,
-# nothing is said.
+# When a broker dies, all groups that it coordinated feel it, and no record of theirs says so. A
+# leader epoch of the offsets topic that rose says that a coordinator moved or started again, also
+# where the same broker leads as before; what a broker that is behind says of it is not heard.
 
 
 class Coordinators(Closing):

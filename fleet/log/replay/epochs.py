@@ -40,12 +40,7 @@ from fleet.log.replay.reasons import EpochChange, Reason, Silence, of_assignment
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 
-# A KIP-848 rebalance whose end is not known yet, and its form beside the history's tables.
-#
-# Problem: an assignment is computed at once and its members follow one by one, over minutes, while
-# the reader may stop. Choice: what is known so far as a value, with those who are waited for.
-# Cost: its JSON form outlives a release, so a field that is renamed there is lost.
-
+# Its JSON form outlives a release, so a field that is renamed there is lost.
 
 _KEPT_PENDING: Final = tuple(
     each.name

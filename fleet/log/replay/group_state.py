@@ -21,14 +21,9 @@ from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan
 from fleet.model.sessions import AskSession, never_asked
 
-# When a classic round began, from looks at which groups are unsettled. Pure.
-#
-# Problem: a classic group's log tells when a round ended, never when it began, and half a minute
-# of standstill looks like none. Choice: who asks every second which groups are preparing or
-# completing a rebalance knows two moments of each round: one at which it had not begun, one at
-# which it had, or its end. Between them it began. Cost: brokers' clocks and this machine's are
-# compared, so they should agree within 0.2 s; a round that was not looked at before it began has
-# only a latest start.
+# A classic group's log never tells when a round began. Who asks every second which groups are
+# unsettled knows two moments of each round: one at which it had not begun, one at which it had, or
+# its end. Brokers' clocks and this machine's should agree within 0.2 s.
 
 
 _KEPT: Final = 900
