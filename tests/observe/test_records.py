@@ -3,11 +3,8 @@
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fleet.log.records import (
-    TYPES,
     AssignmentEpoch,
     ClassicMember,
     ConsumerGroupEpoch,
@@ -17,7 +14,6 @@ from fleet.log.records import (
     OffsetCommit,
     Record,
     TargetAssignment,
-    Tombstone,
     Undecoded,
     decode,
     record_key,
@@ -235,21 +231,6 @@ def test_unknown_tags_are_skipped_by_their_size():
     assert found.epoch == 2
 
 
-@pytest.mark.parametrize(
-    ("vector", "key"),
-    [
-        pytest.param(COMMIT, ("t", 0), id="offset"),
-        pytest.param(CREATED, (), id="group"),
-        pytest.param(JOINED, ("K1RuHQNxRHC5y9k94YtLvg",), id="member"),
-    ],
-)
-def test_a_null_value_is_a_tombstone_of_its_key(vector, key):
-    """Deletion is a value of its own, never an empty record."""
-    found = read((vector[0], None))
-    assert isinstance(found, Tombstone)
-    assert found.key == key
-
-
 def test_share_and_streams_groups_tell_their_epochs_and_members():
     """Their records are those of KIP-848's groups; what follows the fields in use is not read."""
     group, member = struct.pack(">h", 17) + text("s"), struct.pack(">h", 10) + text("s") + text("m")
@@ -312,21 +293,3 @@ def test_what_cannot_be_read_is_named_with_its_reason(key, value, reason):
     assert isinstance(found, Undecoded)
     assert reason in found.reason
     assert (found.key, found.value, found.offset) == (key, value, 3)
-
-
-@given(st.binary(max_size=200), st.one_of(st.none(), st.binary(max_size=400)))
-def test_random_bytes_never_raise(key, value):
-    """Whatever stands in the log, the reader goes on."""
-    decode(key, value, offset=0, timestamp=0)
-
-
-@given(
-    st.sampled_from(sorted(TYPES)), st.integers(0, 4), st.binary(max_size=300), st.integers(0, 400)
-)
-def test_bytes_behind_a_true_key_never_raise(kind, version, body, cut):
-    """Random bodies and truncations of true records behind keys of every type."""
-    key = struct.pack(">h", kind) + text("g") + (text("t") + struct.pack(">i", 0))
-    decode(key, struct.pack(">h", version) + body, offset=0, timestamp=0)
-    decode(struct.pack(">h", 2) + text("g"), classic_value(version)[:cut], offset=0, timestamp=0)
-    for vector in (COMMIT, JOINED, TARGET, CURRENT):
-        decode(bytes.fromhex(vector[0]), bytes.fromhex(vector[1])[:cut], offset=0, timestamp=0)
