@@ -41,10 +41,24 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_an_id_that_was_never_told_is_asked_for_until_it_is(scene: Scene):
-    """As offsets are."""
-    scene.kafka.silent.extend([TIMED_OUT] * 3)
-    assert scene.start().topic_id == "id-1"
+@pytest.mark.parametrize(
+    ("answers", "topic_id", "known"),
+    [
+        pytest.param([TIMED_OUT] * 3, "id-1", "id-1", id="asked for until it is told"),
+        pytest.param([KafkaError.UNSUPPORTED_VERSION] * 9, "t", None, id="brokers without ids"),
+        pytest.param([KafkaError._UNSUPPORTED_FEATURE] * 9, "t", None, id="a client without"),
+        pytest.param([KafkaError.UNKNOWN_TOPIC_OR_PART] * 9999, "t", None, id="deleted meanwhile"),
+    ],
+)
+def test_an_id_that_was_never_told(
+    scene: Scene, answers: list[int], topic_id: str, known: str | None
+):
+    """The name stands in only where there is none; nobody waits long for that."""
+    scene.kafka.silent.extend(answers)
+    began = scene.clock.monotonic()
+    start = scene.start()
+    assert (start.topic_id, start.known_id) == (topic_id, known)
+    assert scene.clock.monotonic() - began < 10
 
 
 def test_an_id_that_nobody_tells_is_brokers_that_are_away(scene: Scene):
@@ -72,19 +86,3 @@ def test_a_topic_made_again_has_its_own_id(scene: Scene):
     scene.kafka.silent.append(TIMED_OUT)
     found = scene.assigner.anew(scene.kafka.consumer({}), T0, former)
     assert found.topic_id == "id-2"
-
-
-@pytest.mark.parametrize("code", [KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE])
-def test_where_brokers_have_no_ids_the_name_stands_in(scene: Scene, code: int):
-    """They said so at once, and always do."""
-    scene.kafka.silent.extend([code] * 9)
-    start = scene.start()
-    assert (start.topic_id, start.known_id) == ("t", None)
-
-
-def test_a_topic_that_went_meanwhile_is_not_waited_for_long(scene: Scene):
-    """Its records are gone as well."""
-    scene.kafka.silent.extend([KafkaError.UNKNOWN_TOPIC_OR_PART] * 9999)
-    began = scene.clock.monotonic()
-    assert scene.start().known_id is None
-    assert scene.clock.monotonic() - began < 10
