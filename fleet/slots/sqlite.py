@@ -38,20 +38,15 @@ from fleet.slots.codec import as_json, from_json, record_as_json, record_from_js
 from fleet.slots.evidence import Writes
 from fleet.slots.store import Store
 
-# What was decoded last of each stored object, so that a look costs what has changed since.
-#
-# Problem: any renewal of any slot is a reason to look, and a look at hundreds of slots decodes
-# them all for the few that were written. Choice: what is stored is kept beside what it means; as
-# long as the same is stored, the same value is told. Values are frozen. Cost: the last of both
-# stay.
-
-
 DecodedValue = TypeVar("DecodedValue")
 Stored = TypeVar("Stored")
 
 
 class LastDecoded(Generic[Stored, DecodedValue]):
-    """By key; thread-safe. same: whether two stored objects mean the same."""
+    """What was decoded last, by key, so that a look costs what has changed since. Thread-safe.
+
+    same: whether two stored objects mean the same.
+    """
 
     def __init__(self, same: Callable[[Stored, Stored], bool]) -> None:
         self._same = same

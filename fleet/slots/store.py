@@ -4,7 +4,7 @@ Problem: the same promises have to hold in a file, on an API server and in memor
 be written is a pure function (`fleet.slots.transitions`), a back end only compares and swaps one
 object at a time, and here is what calls them, once. A change's actor is fenced at the gate by its
 token: whoever adopts a change writes its own there before it acts. Cost: what touches two objects
-takes several requests, in an order that leaves no harm wherever it ends (`fleet.slots.store`).
+takes several requests, in an order that leaves no harm wherever it ends.
 """
 
 import contextlib

@@ -47,10 +47,6 @@ def test_options_are_what_librdkafka_takes():
     assert "group.instance.id" not in protocol(membership="dynamic").options(None)
 
 
-def test_only_consumer_groups_refuse_a_newcomer():
-    """Classic: the newcomer replaces the old process; KIP-848: it is refused while that lives."""
-
-
 @pytest.mark.parametrize(
     ("code", "text", "how"),
     [

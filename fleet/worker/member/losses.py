@@ -28,17 +28,6 @@ from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol
 from fleet.worker.offsets.assigning import Assigner, DescribedTopic, Start, absent
 
-# Notices partitions of a topic made again that are not fetched, though records wait [50].
-#
-# Problem: *seen* (4.3.1, librdkafka 2.16.1): a topic that is made again begins at leader epoch 0,
-# and a consumer that knew a higher one of its name fetches nothing of it, wherever it is assigned
-# or subscribed anew; a new consumer reads it at once (tests/faults/test_plain_members.py). Choice:
-# where a topic is another than the one that this consumer began, nothing has come of a partition
-# for three seconds, and its leader tells of records behind its start, the member joins once more
-# with a new consumer. Cost: a static member's costs no rebalance, a dynamic one leaves and joins;
-# those who own nothing of the topic do nothing, and so does everybody where leaders never changed.
-
-
 _EVERY: Final = 1.0
 _PATIENCE: Final = 3.0
 """Seconds: a fetch that finds nothing is answered within half a second (fetch.wait.max.ms)."""
@@ -47,7 +36,12 @@ Ask = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Any]]
 
 
 class FetchWatch:
-    """Of one consumer, on its thread."""
+    """Notices partitions of a topic made again that are not fetched, though records wait [50].
+
+    Where a topic is another than the one that this consumer began, nothing has come of a partition
+    for three seconds, and its leader tells of records behind its start, only a new consumer reads
+    it. Of one consumer, on its thread.
+    """
 
     def __init__(self, ask: Ask, *, clock: Clock) -> None:
         self._ask = ask
@@ -184,16 +178,10 @@ class QuarantinedPartitions:
         return gone
 
 
-# Asks for leaders of partitions that had none when they were assigned.
-#
-# Problem: where such a partition begins nobody tells, and whoever waits for that, inside the
-# assign callback, reads nothing of the others meanwhile. Choice: the others begin; of these the
-# log start is asked for once a second, without waiting for the answer. Cost: a request a second, a
-# start up to a second late.
-
-
 class LeaderWatch:
-    """Of one membership, on the consumer thread."""
+    """Asks once a second, without waiting, for leaders of partitions that had none when they were
+    assigned, while the others are read. Of one membership, on the consumer thread.
+    """
 
     def __init__(self, ask: Ask, *, clock: Clock) -> None:
         self._ask = ask

@@ -16,22 +16,16 @@ from fleet.model import TopicPartition
 from fleet.slots import Phase
 from fleet.text import duration
 
-# How long a worker goes on trying where its entrypoint fails for whatever it is given.
-#
-# Problem: a sink that is down and a revision that is broken look the same from here, and neither
-# is the records' doing [43]. Choice: the worker stays a member, holds nothing in hand, and tries
-# again after 1, 2, 4 … 30 s with a batch cut anew, into which goes whatever came meanwhile: of
-# that, a part may go well and be the witness. It says so wherever it is asked, and ends after
-# `worker.entrypoint_patience`; at once where it is its revision that has to prove itself [22].
-
-
 _FIRST: Final = 1.0
 _LONGEST: Final = 30.0
 
 
 class BackingOff:
-    """Of one membership. may_wait: whether its revision is known to work elsewhere, or is
-    no canary.
+    """How long a member goes on trying where its entrypoint fails for whatever it is given [43].
+
+    It holds nothing in hand and tries again after 1, 2, 4 … 30 s with a batch cut anew, of which a
+    part may go well and be the witness. It ends after `patience`; at once where its revision has
+    to prove itself [22] (may_wait: it is known to work elsewhere, or is no canary).
     """
 
     def __init__(self, *, patience: float, may_wait: Callable[[], bool], clock: Clock) -> None:

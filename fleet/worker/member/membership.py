@@ -44,14 +44,6 @@ from fleet.worker.member.protocols import end_of, protocol_of, reading_options, 
 from fleet.worker.offsets.assigning import Assigner, TopicWatch, look_around
 from fleet.worker.slot.slot_life import Life
 
-# Errors that the client tells of beside its answers: one ends the worker, weather is told.
-#
-# A login that brokers refuse is weather too: an identity provider may be away, a broker start. It
-# is none where the files of that login were replaced meanwhile: this client will never read them,
-# and would be alive and idle for ever [10]. Then the worker ends, and starts again with what is
-# there.
-
-
 _HANDSHAKE: Final = -181
 _LASTS: Final = {-169: 20.0, _HANDSHAKE: 20.0, -187: 300.0}
 """Seconds after which the same refusal of the same broker is no restart of it: a login, or a TLS
@@ -66,9 +58,11 @@ _FORGOTTEN: Final = 120.0
 
 
 class ClientErrors:
-    """Of one membership; told on its thread [1].
+    """What a client tells of beside its answers; told on its thread [1].
 
-    replaced: files of its login that hold something else than when its client was made.
+    One error ends the worker, weather is told. A login that brokers refuse is weather too, unless
+    the files of that login were replaced (`replaced` names them): this client will never read
+    them, and would be alive and idle for ever [10]. The worker ends, to start with what is there.
     """
 
     def __init__(
@@ -129,14 +123,6 @@ class Commands:
                 call = self._calls.get_nowait()
 
 
-# What a member is asked to drain for, for how long, and what becomes of an ask that is taken back.
-#
-# A leave may be called off while the batch in hand runs. Whoever reads on from what is committed
-# then reads that batch's records again, cuts them with what came meanwhile, and gives a sink a
-# range that it does not know. So an ask that is taken back is a drain like the others, which ends
-# in reading again (SERVING). Cost: nothing is read ahead of that commit.
-
-
 def is_drained(*, busy: bool, unsettled: bool, in_time: bool) -> bool:
     """Whether a member that drains has nothing left to commit, whatever follows.
 
@@ -148,7 +134,12 @@ def is_drained(*, busy: bool, unsettled: bool, in_time: bool) -> bool:
 
 
 class Draining:
-    """Of one membership; used on its thread. timeout: seconds that a batch in hand may take."""
+    """Of one membership; used on its thread. timeout: seconds that a batch in hand may take.
+
+    An ask that is taken back while the batch in hand runs is a drain like the others, which ends
+    in reading again (SERVING): whoever read on at once would read that batch's records again, and
+    give a sink a range that it does not know.
+    """
 
     def __init__(self, state: MemberState, *, timeout: float) -> None:
         self.then: Life | None = None
@@ -186,18 +177,6 @@ class Draining:
             self.then = None
 
 
-# Lets a KIP-848 member hear of its group's change at once, by subscribing again.
-#
-# Problem: a member hears of an assignment with its next heartbeat, 5 s as Kafka ships it, and
-# every change waits for the slowest of its members. Choice: librdkafka sends a heartbeat at once
-# when its consumer subscribes, and the coordinator raises no epoch for the names that it has
-# already [41]: while slots show that the group changes, the member subscribes again to the very
-# same topics every 0.13 s, until nobody joins any more and its own epoch and partitions have kept
-# still. It ends in any case after `MOST` times or `LONGEST` seconds, and never begins where the
-# slot is not ours any more. In the classic protocol a subscribe is a new join: nothing is done
-# there. Cost: a heartbeat each; about twenty a member and change where that takes a second.
-
-
 VARIABLE: Final = "FLEET_NUDGES"
 PAUSE: Final = 0.13
 """Eight are a little more than the second that Kafka leaves between two assignments as it comes
@@ -232,7 +211,12 @@ class _Hurry:
 
 
 class Nudging:
-    """Of one membership; used on the consumer's thread. ours, joining: see Membership."""
+    """Lets a KIP-848 member hear of its group's change at once, by subscribing again [41].
+
+    It subscribes to the same topics every `PAUSE`, until nobody joins any more and its own epoch
+    and partitions have kept still; at most `MOST` times or `LONGEST` seconds, and never where the
+    slot is not ours. Used on the consumer's thread. ours, joining: see Membership.
+    """
 
     def __init__(
         self, context: WorkerContext, *, ours: Callable[[], bool], joining: Callable[[], bool]

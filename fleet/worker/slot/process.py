@@ -44,19 +44,13 @@ from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import TICK, SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
 
-# A pod's container that starts again tells that the one before it has ended [13].
-#
-# Problem: the kubelet starts a killed container anew within seconds, its slot waits for a lease of
-# 30 s. Choice: a pod has one worker under its own name, so that whoever starts there and finds the
-# name at a slot knows that its holder's process is gone; it says so before Spark is started, and a
-# standby takes the slot meanwhile. On one machine the supervisor tells, which has seen the end.
-# Cost: a reading of the group's slots at each start.
-
 
 def end_former_life(store: Store, *, group: str, name: str, events: Events) -> None:
-    """Say of each slot that this pod's last container held that its holder has ended.
+    """Say of each slot that this pod's last container held that its holder has ended [13].
 
-    A store that does not answer now leaves it to the lease.
+    A pod has one worker under its own name: whoever starts there and finds the name at a slot
+    knows that its holder is gone, and a standby takes it while Spark starts. (On one machine the
+    supervisor tells.) A store that does not answer now leaves it to the lease.
     """
     try:
         for slot in store.slots(group):
@@ -64,15 +58,6 @@ def end_former_life(store: Store, *, group: str, name: str, events: Events) -> N
                 events.log(f"slot {slot.number} was this pod's last container's: it is free")
     except FleetError as error:
         events.log(f"what this pod's last container held waits for its lease: {error}")
-
-
-# Opens a gate that nobody has opened, where a fleet is applied without a manager [22].
-#
-# Problem: manifests alone must start a fleet, and members that join one after the other cost a
-# rebalance each. Choice: the store says how many slots are wanted first; each standby counts the
-# warm ones and writes the gate once as many are there, or `after` seconds after it saw the first;
-# compare-and-set lets one of them do it, with `open_at` ahead as a manager's opening has it [19].
-# Cost: with fewer standbys than slots, the later ones join later, at a rebalance each.
 
 
 AHEAD: Final = 1.5
@@ -96,7 +81,12 @@ def first_gate(
 
 
 class GateOpener:
-    """One standby's part in the first opening; nothing where the store leaves it to a manager."""
+    """One standby's part in a gate's first opening, where no manager does it [22].
+
+    The store says how many slots are wanted; each standby counts the warm ones and writes the gate
+    once as many are there, or `after` seconds after it saw the first. Compare-and-set lets one of
+    them do it, ahead of the joint subscribe as a manager's opening is [19].
+    """
 
     def __init__(
         self, store: Store, *, group: str, lease: float, clock: Clock, events: Events

@@ -27,15 +27,12 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
-# Health, readiness, metrics and status of one worker over HTTP.
-#
-# /startupz: the process has read its settings and may warm, however long that takes. /livez: its
-# threads move, or wait for brokers that are away. /readyz: a warm standby that brokers answer, or
-# a holder that has committed (or found nothing to read) and whose last batch went well. Each says
-# in words how the worker stands and what it waits for: "no slot" is well, "ill" is not. /metrics:
-# Prometheus text. /status: the same facts as JSON. No secrets are in any of them. Answers come
-# from what the worker's threads left in memory: a store, a broker or a Spark that hangs delays
-# none.
+# Over HTTP. /startupz: the process has read its settings and may warm, however long that takes.
+# /livez: its threads move, or wait for brokers that are away. /readyz: a warm standby that brokers
+# answer, or a holder that has committed (or found nothing to read) and whose last batch went well.
+# Each says in words how the worker stands and what it waits for. /metrics: Prometheus text.
+# /status: the same facts as JSON. No secrets are in any of them. Answers come from what the
+# worker's threads left in memory: a store, a broker or a Spark that hangs delays none.
 
 
 Status = Callable[[], Mapping[str, Any]]
