@@ -22,7 +22,7 @@ ALLOWED = {
     "fleet/commands/parts/history.py": "an age, told to people",
     "fleet/manager/past.py": STAMPS,
     "fleet/commands/groups/group_status.py": STAMPS,
-    "fleet/commands/groups/looks.py": STAMPS,
+    "fleet/commands/ui.py": STAMPS,
     "fleet/history/retention.py": STAMPS,
     "fleet/history/tables.py": STAMPS,
     "fleet/kafka_source/broker_settings.py": "whether the clock was set back since the last asking",

@@ -179,16 +179,21 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_invocation
 
 
-def output_option(command: AnyCommand) -> AnyCommand:
-    """`-o table|json`."""
+def output_as(
+    *kinds: str, json_is: str = "described in docs/json.md"
+) -> Callable[[AnyCommand], AnyCommand]:
+    """`-o KIND`, the first where nothing is said."""
     return click.option(
         "--output",
         "-o",
-        type=click.Choice(["table", "json"]),
-        default="table",
+        type=click.Choice(kinds),
+        default=kinds[0],
         show_default=True,
-        help="Output format; JSON is described in docs/json.md.",
-    )(command)
+        help=f"Output format; JSON is {json_is}.",
+    )
+
+
+output_option = output_as("table", "json")
 
 
 def _listen(_ctx: click.Context, _: click.Parameter, address: str | None) -> str | None:

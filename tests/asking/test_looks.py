@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fleet.clock import ManualClock
-from fleet.commands.groups.looks import changes_now
+from fleet.commands.ui import changes_now
 from fleet.slots import ChangeState
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store

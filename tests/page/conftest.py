@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.clock import SystemClock
-from fleet.commands.groups.looks import Latest
-from fleet.commands.ui import Watched, served
+from fleet.commands.ui import Latest, Watched, served
 from tests.dagster_ui.browser import Browser, chromium
 from tests.page.worlds import picture
 
@@ -17,7 +16,7 @@ class Shown:
 
     def __init__(self, found: Watched) -> None:
         self.picture = found
-        self.latest: Latest[Watched] = Latest(value=found)
+        self.latest: Latest = Latest(value=found)
         self.server = served(self.picture.spec, lambda: self.latest, "127.0.0.1:0", SystemClock())
 
     @property

@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from fleet.commands.groups.looks import Latest
+from fleet.commands.ui import Latest
 from tests.page.worlds import LATE, MARKUP, ODD, ROLLING, STORMY, without_groups
 from tests.support.waiting import until
 

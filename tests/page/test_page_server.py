@@ -15,8 +15,7 @@ import pytest
 
 from fleet import cli
 from fleet.clock import ManualClock
-from fleet.commands.groups.looks import Look, Looks
-from fleet.commands.ui import live_rows
+from fleet.commands.ui import Look, Looks, live_rows
 from fleet.log.readers.log_view import LogView, everything
 from fleet.manager.past import Recent, recent_from
 from fleet.model import GroupState, LagCase

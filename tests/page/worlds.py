@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fleet.commands.groups.group_status import GroupStatus, Managed
-from fleet.commands.groups.looks import Look
-from fleet.commands.ui import Load, Watched, live_rows
+from fleet.commands.ui import Load, Look, Watched, live_rows
 from fleet.decide.storms.assessment import Storm
 from fleet.manager.past import Past, Replayed, Source, recent_from
 from fleet.model import GroupSnapshot, StepKind, TopicPartition

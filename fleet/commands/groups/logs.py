@@ -23,6 +23,7 @@ from fleet.commands.invocation import (
     Invocation,
     common,
     group_argument,
+    output_as,
     runtime_of,
     slot_numbers,
     with_worker,
@@ -63,14 +64,7 @@ _LOOK_SECONDS: Final = 0.5
     metavar="LINES",
     help="Print the last lines of each worker, this many at most.",
 )
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Output format; JSON is an object per line, described in docs/json.md.",
-)
+@output_as("text", "json", json_is="an object per line, described in docs/json.md")
 @common
 def logs(
     invocation: Invocation,

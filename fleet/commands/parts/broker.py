@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fleet.commands.invocation import SCHEMA_VERSION
+from fleet.commands.invocation import SCHEMA_VERSION, output_option
 from fleet.errors import FleetError
 from fleet.system.home import fleet_home
 from fleet.text import visible
@@ -162,7 +162,7 @@ def stop(*, purge: bool, timeout: float) -> None:
 
 
 @broker.command()
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+@output_option
 def status(output: str) -> None:
     """Show the nodes, their processes and logs. Exit 0 whether it runs or not."""
     from fleet.broker import Broker

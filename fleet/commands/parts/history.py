@@ -1,18 +1,22 @@
 """`fleet history`: the offsets topic as tables: catch up, follow, look, tidy up."""
 
+import csv
+import json
+import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
-from fleet.commands.parts.history_sql import sql
+from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_as, output_option
 from fleet.commands.parts.processes import RenewedLogin
 from fleet.extras import need
 from fleet.text import duration
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from fleet.history.pipeline import Done
+    from fleet.history.query import QueryAnswer
     from fleet.manager.cycle import Fleet
 
 _GAPS: Final = 5
@@ -36,7 +41,6 @@ def history() -> None:
     """
 
 
-history.add_command(sql)
 spark_option = click.option(
     "--spark",
     metavar="WHERE",
@@ -337,3 +341,93 @@ def _print(answer: dict[str, Any]) -> None:
         )
     for sentence in sentences:
         console.print(sentence, markup=False, soft_wrap=True)
+
+
+# `fleet history sql`: a question to the tables, answered as a table, JSON or CSV.
+
+
+@history.command(
+    epilog='Example:  fleet history sql "SELECT cause, count(*) FROM rebalances GROUP BY cause"'
+)
+@click.argument("query")
+@output_as("table", "json", "csv")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Print the first N rows.",
+)
+@common
+def sql(invocation: Invocation, query: str, *, output: str, limit: int) -> None:
+    """Ask the tables: one SELECT, by DuckDB.
+
+    Tables are commits, events, rebalances, memberships and lag, each with its `day` (UTC), all as
+    of one moment; docs/history.md has the columns. Nothing but these tables can be read, and
+    nothing changed.
+    """
+    need("pyarrow", "deltalake", "duckdb", extra="history")
+    from fleet.history.query import answered
+    from fleet.history.tables import Tables
+
+    with invocation.open() as fleet:
+        answer = answered(Tables(fleet.history_path), query, limit=limit)
+    {"table": _print_rows, "json": _print_json, "csv": _print_csv}[output](answer)
+    if answer.more and output != "json":
+        click.echo(f"the first {limit:,} rows; more with --limit", err=True)
+
+
+def _print_rows(answer: "QueryAnswer") -> None:
+    from fleet.commands.answers import stdout, table
+
+    numeric = [
+        name
+        for name, values in zip(answer.columns, zip(*answer.rows, strict=True), strict=False)
+        if any(isinstance(value, int | float | Decimal) for value in values)
+    ]
+    shown = table(*answer.columns, right=numeric)
+    for row in answer.rows:
+        shown.add_row(*(_cell(value) for value in row))
+    stdout().print(shown, markup=False)
+
+
+def _print_json(answer: "QueryAnswer") -> None:
+    from fleet.commands.answers import print_json
+
+    print_json(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "columns": list(answer.columns),
+            "rows": [[_plain(value) for value in row] for row in answer.rows],
+            "more": answer.more,
+        }
+    )
+
+
+def _print_csv(answer: "QueryAnswer") -> None:
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(answer.columns)
+    out.writerows([["" if v is None else _cell(v) for v in row] for row in answer.rows])
+
+
+def _cell(value: Any) -> str:
+    plain = _plain(value)
+    if isinstance(plain, str):
+        return plain
+    return "-" if plain is None else json.dumps(plain)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: times and days as ISO 8601, bytes as hex digits, what is no number null."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float | Decimal):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(inner) for inner in value]
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

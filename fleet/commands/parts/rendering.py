@@ -13,7 +13,13 @@ import click
 from click.shell_completion import get_completion_class
 
 from fleet.clock import SystemClock
-from fleet.commands.invocation import Invocation, common, groups_argument, verbose_option
+from fleet.commands.invocation import (
+    Invocation,
+    common,
+    groups_argument,
+    output_as,
+    verbose_option,
+)
 from fleet.system.runtimes import PARTS, runtime_kind
 
 if TYPE_CHECKING:
@@ -165,14 +171,7 @@ _ALL: Final = "all"
     metavar="NAME",
     help="Image of manager, which must be named, and exporter (default: runtime.image).",
 )
-@click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="Output format; JSON is one List.",
-)
+@output_as("yaml", "json", json_is="one List")
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
