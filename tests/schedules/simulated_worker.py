@@ -12,7 +12,6 @@ from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Slot, WorkerReport
 from fleet.slots.store import Store
-from fleet.worker.batch.executor import Identity
 from fleet.worker.canary_note import CanaryNote
 from fleet.worker.events import Events, WorkerContext
 from fleet.worker.member.member_state import MemberState
@@ -249,8 +248,7 @@ class SimulatedHolder(SlotHolder):
             events=worker.events,
             stop=worker,  # type: ignore[arg-type]
         )
-        identity = Identity(cluster="", group=GROUP, worker=worker.name, revision=worker.revision)
-        spark: Any = SimpleNamespace(session_id=None, identity=identity, watch=lambda: None)
+        spark: Any = SimpleNamespace(session_id=None, watch=lambda: None)
         super().__init__(
             context,
             seen,
