@@ -64,10 +64,10 @@ class Topic:
     def decided(self) -> int:
         """Its end, once every transaction's marker is written: EndTxn is answered before that."""
         until(
-            lambda: self.look("read_committed").end == self.look("read_uncommitted").end,
+            lambda: self.look("read_committed").stable == self.look("read_uncommitted").stable,
             "the markers of all transactions",
         )
-        return self.look("read_committed").end
+        return self.look("read_committed").stable
 
     def range(self, start: int, end: int) -> OffsetRange:
         """A range of it."""

@@ -48,9 +48,9 @@ def test_transactions(spark: Any, topic: Topic):
     opened.flush(120)
 
     stable, all_of_it = topic.look("read_committed"), topic.look("read_uncommitted")
-    assert (stable.end, stable.high) == (28, 29), "25 records and 3 markers are decided"
-    assert all_of_it.end == 29
-    rows = read(spark, topic, topic.range(0, stable.end))
+    assert (stable.stable, stable.end) == (28, 29), "25 records and 3 markers are decided"
+    assert all_of_it.stable == 29
+    rows = read(spark, topic, topic.range(0, stable.stable))
     assert [value for _, value in rows] == [b"committed"] * 20
     dirty = read(spark, topic, topic.range(0, 29), isolation="read_uncommitted")
     assert [value for _, value in dirty].count(b"open") == 1
