@@ -194,7 +194,7 @@ def _afresh(start: Start) -> Start:
 
 
 class Pipeline:
-    """See the module. `submit_done` posts a finished batch back onto the consumer thread."""
+    """See the module. `post` brings a finished batch back onto the consumer thread."""
 
     def __init__(
         self,
