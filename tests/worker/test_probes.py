@@ -219,5 +219,5 @@ def test_a_holder_whose_spark_is_away_says_so(probed: Probed):
     assert probed.status()["error"] is None, "it holds nothing"
     probed.reporter.member(0, MemberState(moved_at=probed.clock.monotonic()))
     assert probed.status()["error"] == "Spark does not answer"
-    (report,) = probed.store.reports("orders")
+    (report,) = probed.store.reports("g")
     assert report.error == "Spark does not answer"
