@@ -1,21 +1,24 @@
 """What of the past is believed: tables while somebody writes them, else the log, else nothing."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from fleet.clock import ManualClock
 from fleet.dagster.watch.storm_sensor import from_tables
 from fleet.errors import Unreachable
 from fleet.history.tables import TablePlace, Writer
-from fleet.log.readers.group_log import partition_for
+from fleet.kafka_source.batch_fetcher import Fetched
+from fleet.kafka_source.bounds import ListedOffset, Where
+from fleet.log.records import TOPIC, partition_for
 from fleet.manager.keeping_up import judged
 from fleet.manager.past import LONGEST, minutes_of, recently
 from tests.asking.test_keeping_up import NOW, commit_row, look
 from tests.support.declared import declaration, fleet_spec
+from tests.support.written_log import WrittenLog, WrittenPart, batch, of
 
 DAY = 86_400.0
 
@@ -118,42 +121,34 @@ def assert_by_log(here: Any) -> None:
     assert "the history's tables cannot be read" in found.problem
 
 
-class Endless:
-    """Consumers of an offsets topic of two partitions: a second for each 1,000 records."""
+class SlowLog(WrittenLog):
+    """An offsets topic of two partitions: a second for each 1,000 records, none of a group's."""
 
-    clock: ClassVar[ManualClock]
-    sizes: ClassVar[dict[int, int]] = {}
+    def __init__(self, clock: ManualClock, sizes: dict[int, int]) -> None:
+        super().__init__({(TOPIC, number): WrittenPart() for number in sizes})
+        self._clock = clock
+        for number, count in sizes.items():
+            for after in range(1_000, count + 1, 1_000):
+                part = self.parts[TOPIC, number]
+                part.add(batch(after - 1_000, of(b"nobody's"), after=after), after)
 
-    def __init__(self, _config: Any) -> None:
-        self.at: TopicPartition | None = None
+    def partitions(self, topic: str, timeout: float) -> list[int] | int:
+        """Its two."""
+        return sorted(number for _, number in self.parts)
 
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        told = SimpleNamespace(error=None, partitions=dict.fromkeys(self.sizes))
-        return SimpleNamespace(topics={topic: told})
+    def fetch(self, positions: Mapping[Where, int], timeout: float) -> list[Fetched]:
+        """One batch."""
+        self._clock.sleep(1.0)
+        self.sizes[:] = [1]
+        return super().fetch(positions, timeout)
 
-    def get_watermark_offsets(self, where: TopicPartition, timeout: float) -> tuple[int, int]:
-        return 0, self.sizes[where.partition]
-
-    def offsets_for_times(self, wanted: list[TopicPartition], timeout: float) -> Any:
-        (where,) = wanted
-        return [TopicPartition(where.topic, where.partition, self.sizes[where.partition] - 1)]
-
-    def assign(self, places: list[TopicPartition]) -> None:
-        (self.at,) = places
-
-    def unassign(self) -> None:
-        self.at = None
-
-    def consume(self, num_messages: int, timeout: float) -> list[Any]:
-        """The next 1,000, none of them the group's, told by the last one."""
-        assert self.at is not None
-        self.clock.sleep(1.0)
-        self.at.offset = min(self.at.offset + 1_000, self.sizes[self.at.partition])
-        last = self.at.offset - 1
-        return [SimpleNamespace(error=lambda: None, offset=lambda: last, key=lambda: None)]
-
-    def close(self) -> None:
-        """Nothing is held."""
+    def listed(self, wanted: Mapping[Where, int], timeout: float) -> dict[Where, ListedOffset]:
+        """The last record is the one of any time."""
+        ends = super().listed(wanted, timeout)
+        return {
+            where: ListedOffset(ends[where].offset - 1) if at >= 0 else ends[where]
+            for where, at in wanted.items()
+        }
 
 
 def test_a_partition_that_takes_too_long_costs_its_group_the_verdict_and_no_other(
@@ -164,8 +159,8 @@ def test_a_partition_that_takes_too_long_costs_its_group_the_verdict_and_no_othe
     here.sessions = SimpleNamespace(of=lambda *_: None)
     slow = partition_for("slow", 2)
     quick = next(name for name in ("a", "b", "c", "d") if partition_for(name, 2) != slow)
-    Endless.clock, Endless.sizes = here.clock, {slow: 10_000_000, 1 - slow: 500}
-    monkeypatch.setattr("fleet.log.readers.group_log.Consumer", Endless)
+    log = SlowLog(here.clock, {slow: 100_000, 1 - slow: 1_000})
+    monkeypatch.setattr("fleet.log.readers.group_log.BatchFetcher", lambda *_, **__: log)
     began = here.clock.monotonic()
     recent = minutes_of(here, ["slow", quick])
     assert here.clock.monotonic() - began <= LONGEST + 1
