@@ -181,11 +181,15 @@ def test_reading_leaves_no_trace(groups: Groups):
     """No record in the topic, no group on the cluster."""
     topic = "__consumer_offsets"
     options = {"bootstrap.servers": groups.bootstrap}
-    ends = bounds(options, topic, isolation="read_committed")
+    ends, before = bounds(options, topic, isolation="read_committed"), listed(groups)
     assert sum(each.end for each in ends.values()) == len(read(groups.bootstrap))
     assert bounds(options, topic, isolation="read_committed") == ends
-    listed = groups.admin.list_consumer_groups().result(120).valid
-    assert "fleet-reads-only" not in {each.group_id for each in listed}
+    assert listed(groups) == before
+
+
+def listed(groups: Groups) -> set[str]:
+    """All groups of the cluster."""
+    return {each.group_id for each in groups.admin.list_consumer_groups().result(120).valid}
 
 
 def test_positions_and_groups_choose_what_is_read(groups: Groups):
