@@ -122,17 +122,19 @@ class StructRows:
                 self._at[name], self._size[name] = at + width, size
                 at = at + width + size
             else:
+                has, wide = self._has(name), _width(each.kind)
                 self._at[name] = at
-                at = at + np.where(self._has(name), _width(each.kind), 0)
-            fits &= at <= data.end
+                at = at + (wide if has is self._all else np.where(has, wide, 0))
         left = data.end - at
-        tagged = fits & is_flexible & (left == 3 + _ID)  # one tag, number 0, of 16 bytes
-        tagged &= data.read(">u4", at - 1, tagged) & 0xFFFFFF == 0x010000 | _ID
-        self.has_id: Bools = tagged
         self._id_at = at + 3
-        untagged = fits & is_flexible & (left == 1)
-        untagged &= data.read("u1", at, untagged) == 0
-        self.fits: Bools = (fits & ~is_flexible & (left == 0)) | tagged | untagged
+        self.fits: Bools = fits & ~is_flexible & (left == 0)
+        self.has_id: Bools = fits & is_flexible & (left == 3 + _ID)
+        if is_flexible.any():  # one tag, number 0, of 16 bytes; or none
+            tag = data.read(">u4", at - 1, self.has_id) & 0xFFFFFF
+            self.has_id &= tag == 0x010000 | _ID
+            untagged = fits & is_flexible & (left == 1)
+            untagged &= data.read("u1", at, untagged) == 0
+            self.fits |= self.has_id | untagged
 
     def _has(self, name: str) -> Bools:
         each = self._kind.fields[name]
