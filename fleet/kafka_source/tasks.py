@@ -15,6 +15,7 @@ gives a word for it (`gone`), and reading goes on where the log begins.
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -100,9 +101,11 @@ def read_ranges(
     make: Callable[[Sequence[Piece]], Any] | None = None,
     gone: Callable[[OffsetRange, int | None], Any] | None = None,
     since: Mapping[Where, int] | None = None,
+    keep: bool = False,
 ) -> Iterator[Any]:
-    """The records of the ranges, at most one per partition; closes `fetching` at the end.
+    """The records of the ranges, at most one per partition.
 
+    keep: leave connections open for the next ranges; otherwise `fetching` is closed at the end.
     make: columns of pieces of partitions, instead of SCHEMA's (one call for what came at once,
     more where that is large). gone: what to yield for the part of a range that is before the log's
     first offset; without it that is a failure. since: by partition, the offset from which on `gone`
@@ -113,7 +116,7 @@ def read_ranges(
     todo = {(each.topic, each.partition): each for each in ranges}
     moved, last_error = time.monotonic(), ""
     corrupt: Where | None = None
-    try:
+    with nullcontext() if keep else fetching:
         while todo:
             positions = {where: left.start for where, left in todo.items()}
             parts: list[_Part] = []
@@ -143,8 +146,6 @@ def read_ranges(
                 if corrupt in todo:
                     raise RangeDamaged(*corrupt, todo[corrupt].start, None, code_named(_CORRUPT))
                 raise RangeUnread(_stalled(todo, read_timeout, last_error or fetching.problem))
-    finally:
-        fetching.close()
 
 
 def _in_parts(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:

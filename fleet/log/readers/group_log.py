@@ -195,6 +195,7 @@ class GroupLog(Closing):
             read_timeout=max(0.0, min(self._timeout, left)),
             make=list,
             gone=lambda *_: [],
+            keep=True,
         )
         at = since
         try:
