@@ -1,12 +1,16 @@
 """What a member does where its entrypoint fails for all it is given: it waits, and says so [43]."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
+from fleet.model import TopicPartition
 from fleet.worker.member.member_state import BackingOff
+from fleet.worker.offsets.assigning import Start
+from fleet.worker.offsets.commit_metadata import PlannedRange
 from tests.worker.flow import Broker, Process
 
 
@@ -99,6 +103,42 @@ def test_what_went_well_before_the_bad_record_is_committed(
     assert broker.committed[0][0] == 13
     assert sink.rows == [(0, at) for at in range(13)]
     assert worker.state.records == 13
+
+
+@pytest.mark.parametrize(
+    ("given", "begun"),
+    [
+        pytest.param({"position": 3}, [], id="its choice is committed, though nothing comes"),
+        pytest.param(
+            {"position": 1, "committed": 1, "planned": PlannedRange(start=1, end=2)},
+            [{0: (1, 2)}, {0: (2, 3)}],
+            id="the plan of its owner between is repeated exactly",
+        ),
+    ],
+)
+def test_a_partition_that_came_back_meanwhile_begins_as_it_was_given(
+    worker: Process,
+    broker: Broker,
+    sink: Sink,
+    given: dict[str, Any],
+    begun: list[dict[int, tuple[int, int]]],
+):
+    """The batch that fails was begun under its former token: it says nothing of it [42, 4]."""
+    tp = TopicPartition("t", 0)
+
+    def come_back() -> bool:
+        worker.flow.lose([tp])
+        worker.flow.start_partition(Start(tp=tp, topic_id="T", **given), reads=True)
+        return False
+
+    sink.down = True
+    assert worker.turn(dead=come_back)
+    worker.begun.clear()
+    sink.down = False
+    worker.clock.sleep(1.0)
+    worker.run()
+    assert worker.begun == begun
+    assert broker.committed[0][0] == 3
 
 
 def test_patience_has_an_end(worker: Process, sink: Sink):
