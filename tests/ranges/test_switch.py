@@ -10,11 +10,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from fleet.clock import SystemClock
-from fleet.config.spec import BatchSpec
 from fleet.model import TopicPartition
 from fleet.worker.batch.adaptive_reader import UNREADABLE, AdaptiveReader
-from fleet.worker.batch.batches import InlineReading, Prepared
-from fleet.worker.batch.ranges import NamedBatch, PartitionEnds
+from fleet.worker.batch.batches import Prepared
+from fleet.worker.batch.ranges import NamedBatch
+from fleet.worker.events import Events
+from tests.support.batch_parts import worker_context
+from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import Message
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -94,28 +96,31 @@ class Memory:
         return named
 
 
-class Bench:
+class Bench(Events):
     """A reading of two partitions with batches of 100 inline and 1000 by ranges."""
 
     def __init__(
         self, mode: str = "auto", *, ranges: int = 1000, memory: Memory | None = None
     ) -> None:
         self.clock, self.kafka = Clock(), Kafka()
+        super().__init__(worker="w", clock=self.clock, environ={})
         self.told: list[str] = []
         self.said: list[str] = []
         self.closed: list[Prepared] = []
-        self.reading = AdaptiveReader(
-            mode=mode,
-            batch=BatchSpec(inline=100, ranges=ranges, max_wait=0.2, max_seconds=10.0),
-            inline=InlineReading(limit=100, max_wait=0.2, max_seconds=10.0, clock=self.clock),
-            ends=PartitionEnds(admin=self.kafka, isolation="read_committed", say=self.said.append),
-            read=lambda _, wanted: wanted,
-            clock=self.clock,
-            tell=lambda way, _: self.told.append(way),
-            columnar=memory,
-        )
+        batch = {"inline": 100, "ranges": ranges, "max_wait": 0.2, "max_seconds": 10.0}
+        settings = settings_of(group_spec(worker={"reading": mode, "batch": batch}))
+        context = worker_context(settings, clock=self.clock, events=self)
+        self.reading = AdaptiveReader(context, self.kafka, columnar=memory)
         for tp in (P0, P1):
             self.reading.add_partition(tp, topic_id="T", start=0, replay_to=None)
+
+    def log_rarely(self, sentence: str, **_: Any) -> None:
+        """Note it."""
+        self.said.append(sentence)
+
+    def emit(self, event: str, **facts: Any) -> None:
+        """Note which way is read."""
+        self.told.append(facts["way"])
 
     def make_again(self, *tps: TopicPartition) -> None:
         """Their topic has another id now; its end is not known to the consumer yet."""

@@ -13,7 +13,7 @@ from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.offsets.assigning import Assigner
 from tests.sinks.cases import SINKS, Case, batch, counted, made_topics, range_of, records, sums
-from tests.support.batch_parts import context_of
+from tests.support.batch_parts import context_of, worker_context
 from tests.support.memory_kafka import MemoryKafka
 
 KINDS = (*("delta", "parquet", "iceberg"), pytest.param("kafka", marks=pytest.mark.broker))
@@ -98,10 +98,7 @@ def test_a_successor_whose_first_question_for_the_topic_id_fails(case: Case):
     written = []
     for failures in (0, 1):
         kafka.silent.extend([KafkaError._TIMED_OUT] * failures)
-        assigner = Assigner(
-            admin=kafka.admin({}), start_from="earliest", isolation="read_committed",
-            patience=60.0, clock=ManualClock(),
-        )  # fmt: skip
+        assigner = Assigner(worker_context(clock=ManualClock()), kafka.admin({}))
         (start,) = assigner.starts(kafka.consumer({}), [TopicPartition("t", 3)])
         each = replace(range_of(0, 3), topic_id=start.topic_id)
         written.append(case.write(records(each), context_of([each])))

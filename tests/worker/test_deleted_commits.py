@@ -18,7 +18,9 @@ from fleet.log.records import partition_for, record_key
 from fleet.model import TopicPartition
 from fleet.worker.offsets.assigning import Assigner, Start
 from tests.conftest import RunningBroker
+from tests.support.batch_parts import worker_context
 from tests.support.brokers import running_broker
+from tests.support.declared import group_spec, settings_of
 
 pytestmark = pytest.mark.broker
 
@@ -69,17 +71,15 @@ class Scene:
         topics = self.admin.list_topics("__consumer_offsets", timeout=10).topics
         return len(topics["__consumer_offsets"].partitions)
 
-    def starts(self, start_from: str = "latest", **more: Any) -> list[Start]:
+    def starts(
+        self, start_from: str = "latest", bootstrap: str | None = None, **more: Any
+    ) -> list[Start]:
         """Of both partitions."""
-        assigner = Assigner(
-            admin=self.admin,
-            start_from=start_from,
-            isolation="read_committed",
-            patience=30.0,
-            clock=SystemClock(),
-            say=self.said.append,
-            **more,
-        )
+        group = group_spec(worker={"start_from": start_from})
+        settings = settings_of(group, bootstrap=bootstrap or self.config["bootstrap.servers"])
+        context = worker_context(settings)
+        context.events.log = self.said.append  # type: ignore[method-assign]
+        assigner = Assigner(context, self.admin, **more)
         consumer = self.consumer()
         try:
             tps = [TopicPartition(self.name, number) for number in range(2)]
@@ -218,8 +218,7 @@ def test_brokers_that_cannot_be_read_are_named(scene: Scene) -> None:
     """Then the group is taken for a new one."""
     scene.commit(50)
     scene.expire()
-    closed = {"bootstrap.servers": "127.0.0.1:1"}
-    assert scene.starts(config=closed)[0].position == 100
+    assert scene.starts(bootstrap="127.0.0.1:1")[0].position == 100
     assert "it is not known whether group" in scene.said[0]
 
 

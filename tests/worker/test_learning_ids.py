@@ -7,6 +7,7 @@ from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.model import TopicPartition
 from fleet.worker.offsets.assigning import Assigner, Start
+from tests.support.batch_parts import worker_context
 from tests.support.memory_kafka import MemoryKafka
 
 T0 = TopicPartition("t", 0)
@@ -21,13 +22,9 @@ class Scene:
         self.clock = ManualClock()
         self.kafka = MemoryKafka()
         self.kafka.make("t", 1)
-        self.assigner = Assigner(
-            admin=self.kafka.admin({}),
-            start_from="earliest",
-            isolation="read_committed",
-            patience=PATIENCE,
-            clock=self.clock,
-        )
+        context = worker_context(clock=self.clock)
+        assert context.session_timeout == PATIENCE
+        self.assigner = Assigner(context, self.kafka.admin({}))
 
     def start(self) -> Start:
         """Of the topic's partition, as it is assigned."""

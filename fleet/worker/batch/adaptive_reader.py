@@ -15,19 +15,18 @@ too, which know no such limits; then the member goes on inline behind it. Where 
 machine's memory, named ranges go by column instead, which changes neither (columnar.py).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.clock import Clock
-from fleet.config.spec import BatchSpec
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
 from fleet.worker.batch.batches import BatchBound, InlineBatch, InlineReading, Prepared
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.ranges import NamedBatch, PartitionEnds, Ranges
+from fleet.worker.events import WorkerContext
 
 ENTER: Final = 3
 """Times batch.inline: from so many waiting records on, ranges."""
@@ -59,25 +58,27 @@ class AdaptiveReader:
     """Collects what the assigned partitions hold, and closes batches; see the module."""
 
     def __init__(
-        self,
-        *,
-        mode: str,
-        batch: BatchSpec,
-        inline: InlineReading,
-        ends: PartitionEnds,
-        read: Callable[[Any, Sequence[OffsetRange]], Any],
-        clock: Clock,
-        tell: Callable[[str, int], None],
-        columnar: Columnar | None = None,
+        self, context: WorkerContext, admin: Any, *, columnar: Columnar | None = None
     ) -> None:
-        self._mode = mode
-        self._batch = batch
-        self._inline = inline
+        """admin: asks where partitions end."""
+        worker, events = context.worker, context.events
+        self._context = context
+        self._mode = mode = worker.reading
+        self._batch = batch = worker.batch
+        self._inline = InlineReading(
+            limit=batch.inline,
+            max_wait=batch.max_wait,
+            max_seconds=batch.max_seconds,
+            clock=context.clock,
+            tell=events.tell_odd,
+        )
         self._ranges = Ranges()
-        self._ends = ends
-        self._read = read
-        self._clock = clock
-        self._tell = tell
+        self._ends = PartitionEnds(
+            admin=admin,
+            isolation=worker.isolation,
+            say=lambda sentence: events.log_rarely(sentence, key="leaders"),
+        )
+        self._clock = context.clock
         self._columnar = columnar
         self._asking_until = 0.0
         self._first_limit = min(batch.ranges, ENTER * batch.inline)
@@ -338,6 +339,17 @@ class AdaptiveReader:
             self._columnar.prove()
             self._asking_until = self._clock.monotonic() + _ASKING
         self._tell("ranges", waiting)
+
+    def _read(self, spark: Any, ranges: Sequence[OffsetRange]) -> Any:
+        from fleet.kafka_source.source import frame_of_ranges  # noqa: PLC0415 - loads PySpark
+
+        login, isolation = self._context.login, self._context.worker.isolation
+        return frame_of_ranges(spark, ranges, login=login, isolation=isolation)
+
+    def _tell(self, way: str, waiting: int) -> None:
+        events = self._context.events
+        events.log(f"reading {'by ranges' if way == 'ranges' else way}: {waiting} records wait")
+        events.emit("reading", way=way, waiting=waiting)
 
 
 def _cached_waiting(consumer: Any, positions: Mapping[TopicPartition, int]) -> int:

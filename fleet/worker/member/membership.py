@@ -20,15 +20,12 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
-from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
 from fleet.slots import Phase, Slot
 from fleet.text import plural
 from fleet.worker.batch.adaptive_reader import UNREADABLE, AdaptiveReader
-from fleet.worker.batch.batches import InlineReading
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
-from fleet.worker.batch.ranges import PartitionEnds
 from fleet.worker.events import Events, WorkerContext, names
 from fleet.worker.login_files import LoginFiles
 from fleet.worker.member.losses import (
@@ -287,41 +284,6 @@ def commit_delay(environ: Mapping[str, str]) -> float:
     return delay
 
 
-def reading_of(context: WorkerContext, admin: Any, columnar: Columnar | None) -> AdaptiveReader:
-    """How a membership reads. admin: asks where partitions end."""
-    worker, login, events = context.worker, context.login, context.events
-
-    def read(spark: Any, ranges: Sequence[OffsetRange]) -> Any:
-        from fleet.kafka_source.source import frame_of_ranges  # noqa: PLC0415 - loads PySpark
-
-        return frame_of_ranges(spark, ranges, login=login, isolation=worker.isolation)
-
-    def tell(way: str, waiting: int) -> None:
-        events.log(f"reading {'by ranges' if way == 'ranges' else way}: {waiting} records wait")
-        events.emit("reading", way=way, waiting=waiting)
-
-    return AdaptiveReader(
-        mode=worker.reading,
-        batch=worker.batch,
-        inline=InlineReading(
-            limit=worker.batch.inline,
-            max_wait=worker.batch.max_wait,
-            max_seconds=worker.batch.max_seconds,
-            clock=context.clock,
-            tell=events.tell_odd,
-        ),
-        ends=PartitionEnds(
-            admin=admin,
-            isolation=worker.isolation,
-            say=lambda sentence: events.log_rarely(sentence, key="leaders"),
-        ),
-        read=read,
-        clock=context.clock,
-        tell=tell,
-        columnar=columnar,
-    )
-
-
 _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01
 _STILL: Final = 0.05  # seconds to wait for commands where nothing is read
@@ -376,17 +338,8 @@ class Membership:
             "group.id": context.group,
             "client.id": context.name,
         }
-        self._reading = reading_of(context, admin, columnar)
-        self._assigner = Assigner(
-            admin=admin,
-            start_from=worker.start_from,
-            isolation=worker.isolation,
-            patience=context.session_timeout,
-            clock=clock,
-            config=quiet,
-            begun=marks.begun,
-            say=events.log,
-        )
+        self._reading = AdaptiveReader(context, admin, columnar=columnar)
+        self._assigner = Assigner(context, admin, begun=marks.begun)
         self._backing_off = BackingOff(
             patience=worker.entrypoint_patience, may_wait=may_wait, clock=clock
         )

@@ -31,7 +31,7 @@ from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import TOPIC, OffsetCommit, Record, Tombstone
 from fleet.model import TopicPartition
 from fleet.worker.batch.ranges import listed_offset
-from fleet.worker.events import Events
+from fleet.worker.events import Events, WorkerContext
 from fleet.worker.offsets.commit_metadata import (
     PlannedRange,
     decode_cluster,
@@ -41,74 +41,9 @@ from fleet.worker.offsets.commit_metadata import (
     parse_group_metadata,
 )
 
-# `__consumer_offsets` keeps a deleted commit until it is compacted, and the tombstone a day longer:
-# it is read for a group that begins at an end [53]. Only committed records count: an open
-# transaction makes the position an earlier one, never a later one.
-
-
 _TIMEOUT: Final = 5.0
 _MOST_SECONDS: Final = 30.0
-"""Of one reading; the group's other members do not wait for it."""
-
-
-class DeletedCommits:
-    """Reads one group's. `config` is how brokers are reached; None: at the addresses that they
-    tell, without a login. `say` takes a sentence about what is not known.
-    """
-
-    def __init__(
-        self,
-        admin: Any,
-        config: Mapping[str, Any] | None,
-        *,
-        clock: Clock,
-        say: Callable[[str], None],
-    ) -> None:
-        self._admin = admin
-        self._config = config
-        self._clock = clock
-        self._say = say
-
-    def of(
-        self, consumer: Any, tps: Collection[TopicPartition], ids: Mapping[str, str]
-    ) -> Mapping[TopicPartition, KafkaPartition | None]:
-        """The last of each partition; None: there was one, and its offset here is not known.
-
-        ids: of the topics as they are now.
-        """
-        known = parse_group_metadata(consumer.consumer_group_metadata()) if tps else None
-        found: dict[TopicPartition, KafkaPartition | None] = {}
-        for record in self._read(known[2]) if known is not None else ():
-            if isinstance(record, Tombstone):
-                if record.tp is not None and record.tp in tps:
-                    found.setdefault(record.tp, None)
-            elif isinstance(record, OffsetCommit) and record.tp in tps:
-                tp, topic_id = record.tp, record.topic_id
-                here = topic_id is None or _as_told(topic_id) == ids.get(tp.topic)
-                text = record.metadata.partition("\0")[0]  # confluent-kafka writes C strings
-                commit = KafkaPartition(tp.topic, tp.partition, record.committed, metadata=text)
-                found[tp] = commit if here else None
-        return found
-
-    def _read(self, group: str) -> Sequence[Record]:
-        try:
-            there = self._admin.list_topics(TOPIC, timeout=_TIMEOUT)
-            error = there.topics[TOPIC].error
-            if error is not None and error.code() == ABSENT:  # no group ever committed here
-                return ()
-            if error is not None:
-                raise KafkaException(error)
-            addresses = [f"{each.host}:{each.port}" for each in there.brokers.values()]
-            config = self._config or {"bootstrap.servers": ",".join(addresses)}
-            with GroupLog(config, clock=self._clock, isolation="read_committed") as log:
-                log.end_within(_MOST_SECONDS)
-                return log.last_commits(group)
-        except (FleetError, KafkaException) as error:
-            self._say(
-                f"it is not known whether group {group} committed before, so what has no commit "
-                f"begins at its end (worker.start_from: latest): {error}"
-            )
-            return ()
+"""Of one reading of the coordinator's log; the group's other members do not wait for it."""
 
 
 def _as_told(topic_id: str) -> str:
@@ -382,29 +317,24 @@ class Assigner:
 
     def __init__(
         self,
-        *,
+        context: WorkerContext,
         admin: Any,
-        start_from: str,
-        isolation: str,
-        patience: float,
-        clock: Clock,
-        config: Mapping[str, Any] | None = None,
+        *,
         begun: Callable[[], Collection[str]] = frozenset,
-        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """begun: asks the store for topics that the group has committed offsets of."""
+        self._context = context
         self._admin = admin
         self._begun = begun
-        self._say = say
-        self._deleted = DeletedCommits(admin, config, clock=clock, say=say)
-        self._latest = start_from == "latest"
+        self._say = context.events.log
+        self._latest = context.worker.start_from == "latest"
         self._isolation = (
             IsolationLevel.READ_COMMITTED
-            if isolation == "read_committed"
+            if context.worker.isolation == "read_committed"
             else IsolationLevel.READ_UNCOMMITTED
         )
-        self._patience = patience
-        self._clock = clock
+        self._patience = context.session_timeout
+        self._clock = context.clock
         self._ids: dict[str, str] = {}
         self.cluster: str | None = None
         """Kafka's id of the cluster, learnt before the join, and again where a topic has another
@@ -435,7 +365,7 @@ class Assigner:
             latest, unended = self._there(at_end, _LATEST) if at_end else ({}, {})
             untold = {**untold, **unended}
             lost = dict.fromkeys(tp for tp in latest if tp.topic in begun & untouched)
-            deleted = lost | dict(self._deleted.of(consumer, latest.keys(), self._ids))
+            deleted = lost | self._last_commits(consumer, latest.keys())
         return tuple(
             self._start(
                 tp,
@@ -450,6 +380,46 @@ class Assigner:
             else _absent(tp, untold[tp])
             for tp in tps
         )
+
+    # `__consumer_offsets` keeps a deleted commit until it is compacted, and the tombstone a day
+    # longer: it is read for a group that begins at an end [53]. Only committed records count: an
+    # open transaction makes the position an earlier one, never a later one.
+
+    def _last_commits(
+        self, consumer: Any, tps: Collection[TopicPartition]
+    ) -> dict[TopicPartition, KafkaPartition | None]:
+        """The last deleted one of each partition; None: there was one, its offset is not known."""
+        known = parse_group_metadata(consumer.consumer_group_metadata()) if tps else None
+        found: dict[TopicPartition, KafkaPartition | None] = {}
+        for record in self._read_log(known[2]) if known is not None else ():
+            if isinstance(record, Tombstone):
+                if record.tp is not None and record.tp in tps:
+                    found.setdefault(record.tp, None)
+            elif isinstance(record, OffsetCommit) and record.tp in tps:
+                tp, topic_id = record.tp, record.topic_id
+                here = topic_id is None or _as_told(topic_id) == self._ids.get(tp.topic)
+                text = record.metadata.partition("\0")[0]  # confluent-kafka writes C strings
+                commit = KafkaPartition(tp.topic, tp.partition, record.committed, metadata=text)
+                found[tp] = commit if here else None
+        return found
+
+    def _read_log(self, group: str) -> Sequence[Record]:
+        try:
+            error = self._admin.list_topics(TOPIC, timeout=_TIMEOUT).topics[TOPIC].error
+            if error is not None and error.code() == ABSENT:  # no group ever committed here
+                return ()
+            if error is not None:
+                raise KafkaException(error)
+            login, clock = self._context.client, self._clock
+            with GroupLog(login, clock=clock, isolation="read_committed") as log:
+                log.end_within(_MOST_SECONDS)
+                return log.last_commits(group)
+        except (FleetError, KafkaException) as error:
+            self._say(
+                f"it is not known whether group {group} committed before, so what has no commit "
+                f"begins at its end (worker.start_from: latest): {error}"
+            )
+            return ()
 
     def _ask_begun(self) -> frozenset[str]:
         """Topics that the group has committed offsets of; a silent store is waited for, too."""
@@ -580,7 +550,7 @@ class Assigner:
         anew: bool,
         deleted: Sequence[Any] = (),
     ) -> Start:
-        """anew: the topic has another id than the one known until now. deleted: of `_deleted`."""
+        """anew: the topic has another id than the one known until now. deleted: `_last_commits`."""
         start = Start(
             tp=tp,
             topic_id=self._ids.get(tp.topic, tp.topic),
