@@ -21,7 +21,7 @@ from fleet.slots.evidence import Writes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The one slot of another revision that an unproven revision may take now."""
+    """The one slot of another revision that a revision without a good canary may take now."""
 
     slot: int
     token: int

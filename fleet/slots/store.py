@@ -32,7 +32,7 @@ from fleet.slots import (
 )
 from fleet.slots.backend import Backend, Claim, GateRecord, Key, Kind, Moved, Space, Value, mark_key
 from fleet.slots.evidence import Writes
-from fleet.slots.transitions import is_good_canary, waits_for_canary
+from fleet.slots.transitions import has_good_canary, waits_for_canary
 
 PATIENCE: Final = 4.0
 """Seconds for which a write is tried again while others write the same object."""
@@ -99,8 +99,8 @@ def change_of(value: Value | None) -> Change | None:
 
 # Taking a slot: one object changes hands, two must agree.
 #
-# Problem: a worker that takes a slot must be let in by the gate, and standbys of a revision that
-# nobody has proved may get one slot of an older one, not two; yet a back end compares one object
+# Problem: a worker that takes a slot must be let in by the gate, and standbys of a revision without
+# a good canary may get one slot of an older one, not two; yet a back end compares one object
 # at a time, and whoever writes may be stopped or killed between any two lines.
 #
 # Choice. Who takes writes itself into the slot (compare and swap on what it saw), then reads the
@@ -446,19 +446,19 @@ class Store:
             return None
         pin = record.gate.handover.get(stored.number)
         pinned = pin is not None and pin.revision == attempt.revision
-        if pinned or stored.revision in {None, attempt.revision} or self._is_proven(attempt):
+        if pinned or stored.revision in {None, attempt.revision} or self._has_canary(attempt):
             return FREE
         return self._claim(attempt)
 
-    def _is_proven(self, attempt: Attempt) -> bool:
-        """Whether a slot of the revision works now: those of which that was heard are read."""
+    def _has_canary(self, attempt: Attempt) -> bool:
+        """Whether the revision has a good canary now: slots of which that was heard are read."""
         backend, group = self._backend, attempt.seen.group
         if not backend.hears:
             return False  # the claim reads all of them anyway
         for slot in backend.scan(group, fresh=False)[1].values():
-            if slot.revision == attempt.revision and is_good_canary(slot):
+            if has_good_canary([slot], attempt.revision):
                 now = self._read_slot(slot)
-                if now and now.revision == attempt.revision and is_good_canary(now):
+                if now and has_good_canary([now], attempt.revision):
                     return True
         return False
 
@@ -473,7 +473,7 @@ class Store:
             tried = waits_for_canary(slots.values(), slots[seen.number], revision)
             if tried or not attempt.is_admitted(record):
                 return None
-            if any(slot.revision == revision and is_good_canary(slot) for slot in slots.values()):
+            if has_good_canary(slots.values(), revision):
                 return FREE
             other = record.canaries.get(revision)
             abandoned = other is not None and not self._is_void(attempt, other, slots)

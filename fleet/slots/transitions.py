@@ -25,7 +25,7 @@ from fleet.slots.backend import GateRecord
 # has worked, by a batch or by finding nothing to read without an error. A manager's canary has to
 # commit `rollout.canary_batches` besides (`fleet.act.steps.canary`); what takes the first slot
 # where nobody manages is told by a claim in the gate (`fleet.slots.store`), what a pod has seen of
-# its own by a note (`fleet.worker.canary_note`).
+# its own by a note (`Canary` in `fleet.worker.slot.reporting`).
 
 
 _GOING: Final = frozenset({Phase.DRAINING, Phase.DRAINED})
@@ -43,17 +43,22 @@ def waits_for_canary(slots: Iterable[Slot], wanted: Slot, revision: str) -> bool
     return bool(mine) and not any(is_good_canary(s) or s.batches > 0 for s in mine)
 
 
-def is_good_canary(slot: Slot) -> bool:
-    """Whether its holder has shown that its revision works: by a batch, or by finding nothing to
+def has_worked(phase: Phase, *, error: str | None, batches: int) -> bool:
+    """Whether a member has shown that its revision works: by a batch, or by finding nothing to
     read without an error.
     """
-    well = slot.error is None or slot.batches > 0
-    return slot.holder is not None and slot.phase is Phase.ACTIVE and well
+    return phase is Phase.ACTIVE and (error is None or batches > 0)
 
 
-def is_failed_canary(slot: Slot) -> bool:
-    """Whether its last holder failed on it before it had committed a batch."""
-    return slot.error is not None and slot.batches == 0
+def is_good_canary(slot: Slot) -> bool:
+    """Whether its holder has shown that its revision works."""
+    worked = has_worked(slot.phase, error=slot.error, batches=slot.batches)
+    return slot.holder is not None and worked
+
+
+def is_failed_canary(seen: Slot | WorkerReport) -> bool:
+    """Whether a slot's last holder, or a worker, failed before it had committed a batch."""
+    return seen.error is not None and seen.batches == 0
 
 
 def has_good_canary(slots: Iterable[Slot], revision: str) -> bool:
@@ -99,10 +104,7 @@ def doubt(
         (
             f"{report.worker} of the same revision fails: {report.error}"
             for report in reports
-            if report.revision == revision
-            and report.worker != worker
-            and report.error is not None
-            and report.batches == 0
+            if report.revision == revision and report.worker != worker and is_failed_canary(report)
         ),
         None,
     )

@@ -12,10 +12,10 @@ from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Slot, WorkerReport
 from fleet.slots.store import Store
-from fleet.worker.canary_note import CanaryNote
 from fleet.worker.events import Events, WorkerContext
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover
+from fleet.worker.slot.reporting import Canary
 from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.schedules.simulated_broker import GROUP, SimulatedBroker
@@ -84,7 +84,14 @@ class SimulatedWorker:
         self.tenure: SimulatedHolder | None = None
         self.store = around.store_for(process)
         self.events = Told(process)
-        self.canary = CanaryNote(None)
+        self.context = WorkerContext(
+            settings=settings_of(around.spec, revision=revision),
+            name=self.name,
+            clock=process,
+            events=self.events,
+            stop=self,  # type: ignore[arg-type]
+        )
+        self.canary = Canary(self.context)
         lease = around.lease
         self.watcher = SlotWatcher(self.store, group=GROUP, lease=lease, clock=process)
         self.leave = around.broker.leave_by(process)
@@ -241,13 +248,7 @@ class SimulatedHolder(SlotHolder):
 
     def __init__(self, worker: SimulatedWorker, seen: Slot, void: Handover | None) -> None:
         self._worker = worker
-        context = WorkerContext(
-            settings=settings_of(worker.around.spec, revision=worker.revision),
-            name=worker.name,
-            clock=worker.process,
-            events=worker.events,
-            stop=worker,  # type: ignore[arg-type]
-        )
+        context = worker.context
         spark: Any = SimpleNamespace(session_id=None, watch=lambda: None)
         super().__init__(
             context,

@@ -16,7 +16,10 @@ from fleet.slots.transitions import (
     missing_canary,
     waits_for_canary,
 )
-from fleet.worker.canary_note import CanaryNote, RevisionDoubts
+from fleet.worker.slot.reporting import Canary
+from fleet.worker.slot.slot_lease import SlotWatcher
+from tests.support.batch_parts import worker_context
+from tests.support.declared import group_spec, settings_of
 from tests.support.slot_records import report_of
 
 FAILED = "the entrypoint fails for every partition"
@@ -25,61 +28,67 @@ FREED = replace(HELD, holder=None, phase=Phase.FREE, error=FAILED)
 REPORT = report_of("n1", revision="r2", phase="starting", error=FAILED)
 
 
+def canary(home: Path | None) -> Canary:
+    """A worker's process that finds this home."""
+    return Canary(worker_context(), home=home)
+
+
 def test_a_failure_is_remembered_by_the_next_process(tmp_path: Path):
-    """Raised, or killed before the first commit; a proof ends it, a hand-over says nothing."""
-    first = CanaryNote(tmp_path)
+    """Raised, or killed before the first commit; a batch ends it, a hand-over says nothing."""
+    first = canary(tmp_path)
     assert first.error is None
     first.start()
-    assert "ended before its first batch" in str(CanaryNote(tmp_path).error)
+    assert "ended before its first batch" in str(canary(tmp_path).error)
     first.fail(FAILED)
-    second = CanaryNote(tmp_path)
+    second = canary(tmp_path)
     assert second.error == FAILED
     second.start()
     second.end()
-    assert CanaryNote(tmp_path).error == FAILED
+    assert canary(tmp_path).error == FAILED
     second.start()
     assert second.running
-    second.prove()
-    assert (second.running, second.error, CanaryNote(tmp_path).error) == (False, None, None)
-    second.fail("later, as a proven one")
-    assert CanaryNote(tmp_path).error is None
+    second.succeed()
+    assert (second.running, second.error, canary(tmp_path).error) == (False, None, None)
+    second.fail("later, as a good one")
+    assert canary(tmp_path).error is None
 
 
 def test_a_tenure_without_a_verdict_leaves_nothing(tmp_path: Path):
     """Taken and handed over before a record came."""
-    trial = CanaryNote(tmp_path)
-    trial.start()
-    trial.end()
+    it = canary(tmp_path)
+    it.start()
+    it.end()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_note_that_cannot_be_written_ends_nobody(tmp_path: Path):
     """A full disk, or one that is only read: what this process has seen holds, and it is told."""
     said: list[str] = []
-    trial = CanaryNote(tmp_path / "home", say=said.append)
+    it = canary(tmp_path / "home")
+    it._context.events.log = said.append
     (tmp_path / "home").write_text("no folder")
-    trial.start()
-    trial.fail(FAILED)
-    assert (trial.running, trial.error) == (True, FAILED)
-    trial.prove()
-    assert (trial.running, trial.error) == (False, None)
-    assert len(said) == 3
+    it.start()
+    it.fail(FAILED)
+    assert (it.running, it.error) == (True, FAILED)
+    it.succeed()
+    assert (it.running, it.error) == (False, None)
+    assert len(said) == 2, "each failure is told once"
     assert said[0].startswith(f"the note {tmp_path}/home/canary.json cannot be written: ")
 
 
 def test_elsewhere_than_in_a_pod_nothing_is_noted():
     """No home, no note."""
-    trial = CanaryNote(None)
-    trial.start()
-    trial.fail(FAILED)
-    assert (trial.running, trial.error) == (False, None)
+    it = canary(None)
+    it.start()
+    it.fail(FAILED)
+    assert (it.running, it.error) == (False, None)
 
 
 @pytest.mark.parametrize(
     ("report", "slots", "doubted"),
     [
         pytest.param(REPORT, [], True, id="another one fails"),
-        pytest.param(REPORT, [HELD], False, id="proven by a third"),
+        pytest.param(REPORT, [HELD], False, id="a third is a good canary"),
         pytest.param(REPORT, [FREED], True, id="failed and gone"),
         pytest.param(replace(REPORT, error=None), [], False, id="it is well"),
         pytest.param(replace(REPORT, revision="r1"), [], False, id="another revision"),
@@ -88,7 +97,7 @@ def test_elsewhere_than_in_a_pod_nothing_is_noted():
     ],
 )
 def test_what_others_report(report: WorkerReport, slots: list[Slot], doubted: bool):
-    """A living worker of the same revision that fails, and nobody who has proven it."""
+    """A living worker of the same revision that fails, and no good canary."""
     told = doubt([report], slots, worker="me", revision="r2")
     assert told == (f"n1 of the same revision fails: {FAILED}" if doubted else None)
 
@@ -103,7 +112,7 @@ PINNED = replace(OPEN, handover={0: Handover(revision="r2", token=3)})
     [
         pytest.param(OPEN, [OLD], None, id="no slot for it: it is as ready as can be"),
         pytest.param(OPEN, [replace(HELD, phase=Phase.JOINING), OLD], 0, id="one tries it"),
-        pytest.param(OPEN, [HELD, OLD], None, id="proven"),
+        pytest.param(OPEN, [HELD, OLD], None, id="a good canary"),
         pytest.param(OPEN, [FREED, OLD], 0, id="it failed, and may again"),
         pytest.param(OPEN, [replace(OLD, phase=Phase.DRAINING)], 1, id="will be free in a moment"),
         pytest.param(OPEN, [replace(OLD, holder=None, phase=Phase.FREE)], 1, id="free"),
@@ -125,13 +134,17 @@ def test_the_dead_are_not_believed(tmp_path: Path):
     clock = ManualClock()
     store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=clock)
     store.report(REPORT)
-    doubts = RevisionDoubts(store, group="g", lease=12.0, clock=clock)
+    spec = group_spec("g", runtime={"kind": "local", "lease": 12.0})
+    context = worker_context(settings_of(spec, revision="r2"), name="me", clock=clock)
+    looking = Canary(context)
+    watcher = SlotWatcher(store, group="g", lease=12.0, clock=clock)
     told = []
     for second in range(20):
         clock.sleep(1.0)
         if second < 4:
             store.report(replace(REPORT, counter=second + 2))
-        told.append(doubts.look([], worker="me", revision="r2") is not None)
+        looking.look(watcher)
+        told.append(looking.doubt is not None)
     assert told == [True] * 16 + [False] * 4
 
 
@@ -153,7 +166,7 @@ FREE = Slot(group="g", number=0)
     [
         pytest.param([], FREE, True, id="the first of all"),
         pytest.param(
-            [replace(HELD, number=5)], replace(OLD, number=2), True, id="proven elsewhere"
+            [replace(HELD, number=5)], replace(OLD, number=2), True, id="a good canary elsewhere"
         ),
         pytest.param([OLD], FREE, False, id="others run another one"),
         pytest.param([], replace(OLD, number=0), False, id="it took another one's slot"),
@@ -162,7 +175,7 @@ FREE = Slot(group="g", number=0)
     ],
 )
 def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits: bool):
-    """A revision on trial ends at its first failure, so that another one may have its slot."""
+    """A canary ends at its first failure, so that another one may have its slot."""
     mine = replace(HELD, phase=Phase.JOINING)
     assert alone([mine, *slots], former, "r2") is waits
 
@@ -177,7 +190,7 @@ def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits:
         (replace(HELD, phase=Phase.JOINING), False),
     ],
 )
-def test_what_proves_a_revision(slot, well):
+def test_what_is_a_good_canary(slot, well):
     """A batch, or nothing to read without an error; never an error alone."""
     assert is_good_canary(slot) is well
 

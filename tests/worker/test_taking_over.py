@@ -15,10 +15,9 @@ from fleet.clock import ManualClock
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Slot
 from fleet.worker.batch.spark_link import SparkLink
-from fleet.worker.canary_note import CanaryNote
 from fleet.worker.member.member_state import End, Ended
 from fleet.worker.member.membership import Membership
-from fleet.worker.slot.reporting import Reporter
+from fleet.worker.slot.reporting import Canary, Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_life import Life
 from tests.support.seen_groups import member_seen
@@ -294,9 +293,9 @@ def test_what_ended_a_worker_is_told_though_the_store_is_silent(new, monkeypatch
 
 
 def test_whoever_hangs_ends_also_on_a_full_disk(new, monkeypatch):
-    """Fault: the note of its revision's trial raises, and it stays, alive and idle [10]."""
+    """Fault: the note of its revision's canary raises, and it stays, alive and idle [10]."""
     scene = new()
-    scene.reporter.canary = CanaryNote(scene.folder / "home")
+    scene.reporter.canary = Canary(scene.context, home=scene.folder / "home")
     holder = scene.take()
     shutil.rmtree(scene.folder / "home")
     (scene.folder / "home").write_text("no folder")

@@ -25,7 +25,6 @@ from fleet.kafka_source.login import resolved
 from fleet.slots import FirstOpening, Gate, WorkerReport
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
-from fleet.slots.transitions import has_good_canary, missing_canary
 from fleet.system.runtimes import runtime_kind
 from fleet.text import plural
 from fleet.worker.batch.columnar import Columnar
@@ -34,7 +33,6 @@ from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.batch.poison_search import DeadLetters
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
-from fleet.worker.canary_note import RevisionDoubts
 from fleet.worker.events import Events, WorkerContext, catch_job_logs
 from fleet.worker.login_files import LoginFiles, known_secrets
 from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
@@ -236,7 +234,6 @@ class _Worker:
         self._reporter.traceback = self._errors.traceback_in
         self._runner: BatchRunner | None = None
         self._holder: SlotHolder | None = None
-        self._doubts: RevisionDoubts | None = None
         self._reach: Reach | None = None
 
     def live(self) -> tuple[int, str]:
@@ -248,13 +245,12 @@ class _Worker:
             if self._pod is not None:
                 end_former_life(store, group=group, name=context.name, events=events)
             watcher = SlotWatcher(store, group=group, lease=lease, clock=clock)
-            if store.unmanaged:
-                self._doubts = RevisionDoubts(store, group=group, lease=lease, clock=clock)
             self._warm(watcher)
             opener = GateOpener(store, group=group, lease=lease, clock=clock, events=events)
             look = self._looks(store, watcher, opener)
             while not self._stop.is_set():
-                self._doubt(watcher)
+                if store.unmanaged:
+                    self._reporter.canary.look(watcher)
                 ended = look()
                 if ended is not None:
                     return ended
@@ -343,7 +339,8 @@ class _Worker:
         took = context.clock.monotonic() - began
         with contextlib.suppress(Unreachable):
             watcher.look()  # whoever probes a standby is to hear at once whether it is in doubt
-        self._doubt(watcher)
+        if watcher.store.unmanaged:
+            self._reporter.canary.look(watcher)
         settled_imports()
         self._reporter.standby()
         self._events.log(f"ready after {took:.1f} s as a standby of {context.group}")
@@ -472,20 +469,6 @@ class _Worker:
             return None
 
         return look
-
-    def _doubt(self, watcher: SlotWatcher) -> None:
-        """Whether this standby may be taken for ready: its revision works, or nothing is there on
-        which it will show that.
-        """
-        if self._doubts is None:
-            return
-        revision, reporter = self._context.settings.revision, self._reporter
-        if reporter.canary.error is not None and has_good_canary(watcher.slots, revision):
-            reporter.canary.prove()
-        reporter.doubt = self._doubts.look(
-            watcher.slots, worker=self._context.name, revision=revision
-        )
-        reporter.missing_canary = missing_canary(watcher.gate, watcher.slots, revision)
 
     def _open_first(self, watcher: SlotWatcher, opener: GateOpener) -> None:
         try:

@@ -7,6 +7,7 @@ so that whoever probes it sees what a start waits for. It never asks the store.
 
 import contextlib
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -14,17 +15,120 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fleet.errors import FleetError
+from fleet.errors import FleetError, Unreachable
 from fleet.slots import WorkerReport
+from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
+from fleet.slots.transitions import doubt, has_good_canary, missing_canary
+from fleet.system.home import read_state, write_state
 from fleet.system.listening import Listening
-from fleet.worker.canary_note import CanaryNote
 from fleet.worker.events import WorkerContext
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.pod_environment import template_of
+from fleet.worker.slot.slot_lease import SlotWatcher
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+
+
+# Whether a worker's revision may be called well, beyond one life of its process [22].
+#
+# Problem: a container whose entrypoint fails on every batch ends, starts again and is a warm
+# standby once more; taken for ready, it lets a rollout go on that replaces every good worker. So
+# does a warm pod beside the canary of its revision, where the rollout is quicker than the verdict.
+# Choice: a pod notes in its home that it holds a slot and has not committed anything yet; the note
+# goes with the first batch (or with nothing to read and no error). A process that finds the note of
+# the one before it is a standby that is not ready, and says so in its report; standbys of the same
+# revision are not ready either while a living one says so. All of them go on taking slots, and the
+# first good canary ends it. Nor is a standby ready while a slot is there that has, or will have,
+# its revision's canary: held by it, free, or drained for whoever comes. Cost: a pod killed between
+# its take and its first commit is not ready until its revision has a good canary again; at a first
+# start standbys are ready once, and again when the first batch is committed. A home that cannot be
+# written ends nobody: what the process itself has seen holds for its life.
+
+
+_SCHEMA: Final = 1
+_NOTE: Final = "canary.json"
+_UNTOLD: Final = "the process before this one ended before its first batch was committed"
+
+
+class Canary:
+    """What a worker knows of its revision's canary; maybe it is that itself.
+
+    home: of a pod; elsewhere nothing is noted.
+    """
+
+    def __init__(self, context: WorkerContext, *, home: Path | None = None) -> None:
+        self._context = context
+        self._file = None if home is None else home / _NOTE
+        self._reports = LeaseWatch(context.lease, None)
+        self._looked_at = -math.inf
+        self.running = False
+        """Whether this worker holds a slot, and has not shown yet that its revision works."""
+        left = None if self._file is None else read_state(self._file, schema=_SCHEMA)
+        self.error = None if left is None else str(left.get("error") or _UNTOLD)
+        """Why this pod's last holder failed before its first batch, also of an earlier life."""
+        self.doubt: str | None = None
+        """Why others of its revision doubt it."""
+        self.missing: str | None = None
+        """On which slot its revision has to show first that it works."""
+
+    def start(self) -> None:
+        """A slot is taken."""
+        if self._file is not None:
+            self.running = True
+            self._write(self._file)
+
+    def fail(self, sentence: str) -> None:
+        """The holder fails; nothing where it was a good canary."""
+        if self.running and self._file is not None:
+            self.error = sentence
+            self._write(self._file)
+
+    def succeed(self) -> None:
+        """The revision works."""
+        self.running, self.error = False, None
+        if self._file is not None:
+            with self._weather():
+                self._file.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """The holder is over without a verdict: what was known before holds."""
+        if self.running and self.error is None:
+            self.succeed()
+        self.running = False
+
+    def look(self, watcher: SlotWatcher) -> None:
+        """What a standby sees of it in slots, and every sixth of the lease in others' reports.
+
+        A store that does not answer changes nothing.
+        """
+        context = self._context
+        revision, now = context.settings.revision, context.clock.monotonic()
+        if self.error is not None and has_good_canary(watcher.slots, revision):
+            self.succeed()
+        self.missing = missing_canary(watcher.gate, watcher.slots, revision)
+        if now - self._looked_at < context.lease / 6:
+            return
+        self._looked_at = now
+        with contextlib.suppress(Unreachable):
+            living = [
+                report
+                for report in watcher.store.reports(context.group)
+                if not self._reports.expired(report.worker, report.counter, now)
+            ]
+            self.doubt = doubt(living, watcher.slots, worker=context.name, revision=revision)
+
+    def _write(self, file: Path) -> None:
+        with self._weather():
+            write_state(file, {"error": self.error}, schema=_SCHEMA)
+
+    @contextlib.contextmanager
+    def _weather(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._context.events.log_rarely(f"the note {self._file} cannot be written: {error}")
 
 
 # Over HTTP. /startupz: the process has read its settings and may warm, however long that takes.
@@ -173,7 +277,7 @@ class Reporter:
         clock, settings, worker = context.clock, context.settings, context.worker
         self._context = context
         self._settings = settings
-        self.canary = CanaryNote(home, say=context.events.log_rarely)
+        self.canary = Canary(context, home=home)
         self._since = settings.published_at or clock.now()
         self._store: Store | None = None
         self._clock = clock
@@ -191,10 +295,6 @@ class Reporter:
         self._phase = "starting"
         self.waits_for: str | None = None
         """In words, while there is no slot."""
-        self.doubt: str | None = None
-        """Why others of its revision do."""
-        self.missing_canary: str | None = None
-        """On which slot its revision has to show first that it works."""
         self.cut_off: Callable[[], str | None] = lambda: None
         """Why a standby could not serve now: which brokers do not answer."""
         self.overdue: Callable[[], str | None] = lambda: None
@@ -262,7 +362,7 @@ class Reporter:
         """Our slot was renewed: write what is news, or where the last report is a lease old.
 
         The slot tells that a holder lives. Whoever has none, or tells an error, is watched by its
-        reports: one lease without any is a death (RevisionDoubts), so it writes every time.
+        reports: one lease without any is a death (Canary), so it writes every time.
         """
         if self._store is None:
             return
@@ -343,7 +443,7 @@ class Reporter:
             "error": error,
             "condition": condition,
             "doubt": (
-                (self.doubt or self.cut_off() or self.missing_canary)
+                (self.canary.doubt or self.cut_off() or self.canary.missing)
                 if self._state is None
                 else None
             ),
@@ -365,12 +465,12 @@ class Reporter:
         state, standby = self._state, phase == "standby"
         if not live or self._error is not None or (state is not None and state.failed):
             return "ill"
-        if standby and (self.canary.error is not None or self.doubt is not None):
+        if standby and (self.canary.error or self.canary.doubt):
             return "ill"
         if standby and self.cut_off() is not None:
             return "cut off"
         if standby:
-            return "no slot" if self.missing_canary is None else "unproven"
+            return "no slot" if self.canary.missing is None else "unproven"
         if phase == "starting":
             return phase
         return "serving" if phase in _WELL else "joining"

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Gate, Handover, Phase, Slot
-from fleet.slots.transitions import alone
+from fleet.slots.transitions import alone, has_worked
 from fleet.worker.asking import Orphans
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
@@ -280,9 +280,9 @@ class SlotHolder:
             self._answer(membership)
             return
         state = membership.state
-        well = state.error is None or state.batches > 0
-        if self._canary.running and state.phase is Phase.ACTIVE and well:
-            self._canary.prove()
+        worked = has_worked(state.phase, error=state.error, batches=state.batches)
+        if self._canary.running and worked:
+            self._canary.succeed()
         told = (state.told, state.joined_at, state.member_id, state.error, state.batches > 0)
         if told != self._told or (state.batches < 10 and state.batches != self._told_batches):
             self._told, self._told_batches = told, state.batches
