@@ -55,7 +55,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "left.start > after or (left.start < first and (not told))", "left.start > after"),
     "08-back-to-inline-without-a-seek": (
         "worker.batch.adaptive_reader:AdaptiveReader._consider_inline", "ranges/test_switch.py",
-        "consumer.seek(KafkaPartition(tp.topic, tp.partition, position))", "pass"),
+        "consumer.seek(KafkaPartition(tp.topic, tp.partition, part.start))", "pass"),
     "09-quarantined-partition-tried-again": (
         "worker.member.losses:QuarantinedPartitions._over", "worker/test_quarantine.py",
         "None if mark.revision == self._revision else 'this revision tries it'",

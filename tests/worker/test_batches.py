@@ -273,7 +273,7 @@ def test_what_moved_over_no_record_is_a_gap():
     made.end_at(planned, 6)
     assert made.gaps() == {P1: (0, 3)}
     assert made.gaps() == {}
-    assert [(tp, start) for tp, _, start, _ in made.starts()] == [(P0, 0), (P1, 3), (planned, 0)]
+    assert [(part.tp, part.start) for part in made.parts()] == [(P0, 0), (P1, 3), (planned, 0)]
 
 
 def closed(made: Buffer, count: int, *, value: bytes = b"v") -> InlineBatch:

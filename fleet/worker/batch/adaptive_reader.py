@@ -315,25 +315,27 @@ class AdaptiveReader:
         slow = self._slow_job
         if ranges_pay(waiting, inline=self._batch.inline, slow_job=slow, now=True):
             return
-        positions = self._ranges.positions
-        if any(positions[tp][1] <= at for tp, at in self._unread.items() if tp in positions):
+        parts = dict(self._ranges.parts)
+        if any(parts[tp].start <= at for tp, at in self._unread.items() if tp in parts):
             return
         try:
-            for tp, (_, position) in positions.items():
-                consumer.seek(KafkaPartition(tp.topic, tp.partition, position))
+            for tp, part in parts.items():
+                consumer.seek(KafkaPartition(tp.topic, tp.partition, part.start))
         except KafkaException:
             return  # a fetch that has stopped is assigned again first; then the next look decides
         self._named = False
-        self._ranges.drop(positions)
-        for tp, (topic_id, position) in positions.items():
-            self._inline.add_partition(tp, topic_id=topic_id, start=position, replay_to=None)
+        self._ranges.drop(parts)
+        for tp, part in parts.items():
+            self._inline.add_partition(tp, topic_id=part.topic_id, start=part.start, replay_to=None)
         self._tell("inline", waiting)
 
     def _go_ranges(self, waiting: int) -> None:
         self._named, self._wanted, self._looked_at = True, True, 0.0
         self._ends.forget()
-        for tp, topic_id, start, replay_to in self._inline.starts():
-            self._ranges.add_partition(tp, topic_id=topic_id, start=start, replay_to=replay_to)
+        for part in self._inline.parts():
+            self._ranges.add_partition(
+                part.tp, topic_id=part.topic_id, start=part.start, replay_to=part.replay_to
+            )
         self._inline.drop(self._ranges.tps)
         if self._columnar is not None:
             self._columnar.prove()

@@ -204,14 +204,46 @@ class InlineBatch:
 
 
 @dataclass(slots=True, kw_only=True)
-class _InlinePart:
-    """One assigned partition: what is read of it and not yet in a batch."""
+class Part:
+    """One assigned partition, and where its next batch begins."""
 
+    tp: TopicPartition
     topic_id: str
-    begun: int
     start: int
-    position: int
+    """The next offset that is in no batch."""
     replay_to: int | None
+    """Where its next batch has to end [4]."""
+
+    def __post_init__(self) -> None:
+        if self.replay_to is not None and self.replay_to <= self.start:
+            self.replay_to = None
+
+    def end_at(self, end: int) -> None:
+        """Its log ends here: where that is before the plan (an unclean election), there is no more
+        to repeat.
+        """
+        if self.replay_to is not None and end < self.replay_to:
+            self.replay_to = end if end > self.start else None
+
+    def cut(self, end: int) -> BatchRange:
+        """Its range of a batch, up to `end`; the next one begins there."""
+        made = BatchRange(
+            topic=self.tp.topic,
+            topic_id=self.topic_id,
+            partition=self.tp.partition,
+            start=self.start,
+            end=end,
+        )
+        self.start, self.replay_to = end, None
+        return made
+
+
+@dataclass(slots=True, kw_only=True)
+class _InlinePart(Part):
+    """What is read of it and not yet in a batch, too."""
+
+    begun: int
+    position: int
     messages: list[Any] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     end_seen: bool = False
@@ -256,9 +288,13 @@ class Buffer:
     ) -> None:
         """See AdaptiveReader.add_partition."""
         self.drop([tp])
-        planned = replay_to if replay_to is not None and replay_to > start else None
         self._parts[tp] = _InlinePart(
-            topic_id=topic_id, begun=start, start=start, position=start, replay_to=planned
+            tp=tp,
+            topic_id=topic_id,
+            start=start,
+            replay_to=replay_to,
+            begun=start,
+            position=start,
         )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
@@ -293,9 +329,7 @@ class Buffer:
             return
         part.end_seen = True
         part.position = max(part.position, position)
-        if part.replay_to is not None and position < part.replay_to:
-            # The log is shorter than the plan (an unclean election): there is no more to repeat.
-            part.replay_to = position if position > part.start else None
+        part.end_at(position)
 
     @property
     def full(self) -> bool:
@@ -380,9 +414,9 @@ class Buffer:
         """Partitions of which nothing came since they were begun, with their positions."""
         return {tp: part.position for tp, part in self._parts.items() if part.silent}
 
-    def starts(self) -> tuple[tuple[TopicPartition, str, int, int | None], ...]:
-        """(partition, topic id, first offset in no batch yet, planned end) of each."""
-        return tuple((tp, p.topic_id, p.start, p.replay_to) for tp, p in self._parts.items())
+    def parts(self) -> tuple[Part, ...]:
+        """All of them."""
+        return tuple(self._parts.values())
 
     def positions(self) -> Mapping[TopicPartition, int]:
         """Next offset to be read of each."""
@@ -401,15 +435,7 @@ class Buffer:
                 end = _end_within(part, self.max_bytes - size_of_values, least=int(not records))
             if end <= part.start:
                 continue
-            ranges.append(
-                BatchRange(
-                    topic=tp.topic,
-                    topic_id=part.topic_id,
-                    partition=tp.partition,
-                    start=part.start,
-                    end=end,
-                )
-            )
+            ranges.append(part.cut(end))
             size = bisect_left(part.offsets, end)
             taken = part.messages[:size]
             if taken:
@@ -418,7 +444,6 @@ class Buffer:
             del part.messages[:size], part.offsets[:size]
             records += size
             size_of_values += sum(map(len, taken))
-            part.start, part.replay_to = end, None
         for part in parts.values():
             part.fresh = False
         self._count -= records

@@ -21,6 +21,7 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # no
 from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
+from fleet.worker.batch.batches import Part
 from fleet.worker.events import names
 
 # *Seen* (librdkafka 2.16.1): a question to a leader that was killed a moment before is answered
@@ -100,17 +101,14 @@ class NamedBatch:
 
 
 @dataclass(slots=True, kw_only=True)
-class _RangePart:
-    topic_id: str
-    position: int
-    replay_to: int | None
+class _RangePart(Part):
     look: LogBounds | None = None
     missed: bool = False
     """Its leader was asked last, and told nothing."""
 
     @property
     def waiting(self) -> int:
-        return 0 if self.look is None else max(0, self.look.stable - self.position)
+        return 0 if self.look is None else max(0, self.look.stable - self.start)
 
 
 class Ranges:
@@ -123,8 +121,7 @@ class Ranges:
         self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
     ) -> None:
         """See AdaptiveReader.add_partition."""
-        planned = replay_to if replay_to is not None and replay_to > start else None
-        self._parts[tp] = _RangePart(topic_id=topic_id, position=start, replay_to=planned)
+        self._parts[tp] = _RangePart(tp=tp, topic_id=topic_id, start=start, replay_to=replay_to)
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """See AdaptiveReader.drop."""
@@ -141,11 +138,9 @@ class Ranges:
             if part is None:
                 continue
             part.look, part.missed = look, False
-            if part.replay_to is not None and look.end < part.replay_to:
-                # The log is shorter than the plan (an unclean election): nothing more to repeat.
-                part.replay_to = look.end if look.end > part.position else None
-            if not look.first <= part.position <= look.end:
-                outside.append((tp, part.position))
+            part.end_at(look.end)
+            if not look.first <= part.start <= look.end:
+                outside.append((tp, part.start))
                 part.look = None  # not to be named as it stands
         return tuple(outside)
 
@@ -166,9 +161,9 @@ class Ranges:
         return frozenset(self._parts)
 
     @property
-    def positions(self) -> dict[TopicPartition, tuple[str, int]]:
-        """(topic id, next offset) of each."""
-        return {tp: (part.topic_id, part.position) for tp, part in self._parts.items()}
+    def parts(self) -> Mapping[TopicPartition, Part]:
+        """All of them."""
+        return self._parts
 
     @property
     def known(self) -> bool:
@@ -208,26 +203,11 @@ class Ranges:
         if replays:
             if any(part.look is None for part in replays.values()):
                 return ()
-            sizes = {tp: (part.replay_to or 0) - part.position for tp, part in replays.items()}
+            sizes = {tp: (part.replay_to or 0) - part.start for tp, part in replays.items()}
         else:
             sizes = fair({tp: part.waiting for tp, part in self._parts.items()}, limit)
-        made = []
-        for tp, size in sorted(sizes.items()):
-            part = self._parts[tp]
-            if size <= 0:
-                continue
-            start, end = part.position, part.position + size
-            made.append(
-                BatchRange(
-                    topic=tp.topic,
-                    topic_id=part.topic_id,
-                    partition=tp.partition,
-                    start=start,
-                    end=end,
-                )
-            )
-            part.position, part.replay_to = end, None
-        return tuple(made)
+        wanted = [(self._parts[tp], size) for tp, size in sorted(sizes.items()) if size > 0]
+        return tuple(part.cut(part.start + size) for part, size in wanted)
 
 
 def fair(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
