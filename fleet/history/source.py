@@ -48,7 +48,7 @@ from pyspark.sql.streaming.datasource import (
 
 from fleet.history.read_options import EARLIEST, LATEST, ReadOptions, read_options
 from fleet.kafka_source.arrow_arrays import sliced
-from fleet.kafka_source.bounds import Bounds, bounds
+from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.login import resolved
 from fleet.kafka_source.pieces import OffsetRange, Piece, shares
@@ -142,7 +142,7 @@ class OffsetsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a batch ends: everything, or an equal part of what each partition has."""
         reach = _reach(self._options)
         _within(self._options.topic, {int(p): at for p, at in start.items()}, reach)
-        end = self._target or _keyed({number: each.end for number, each in reach.items()})
+        end = self._target or _keyed({number: at for number, (_, at) in reach.items()})
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return _limited(start, end, most)
 
@@ -163,7 +163,7 @@ class OffsetsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, partition)
 
     def _ends(self) -> dict[str, int]:
-        return _keyed({number: each.end for number, each in _reach(self._options).items()})
+        return _keyed({number: end for number, (_, end) in _reach(self._options).items()})
 
 
 def _keyed(offsets: Mapping[int, int]) -> dict[str, int]:
@@ -179,10 +179,13 @@ def _limited(start: Mapping[str, int], end: Mapping[str, int], most: int | None)
     return {p: start.get(p, 0) + -(-behind[p] * most // total) for p in end}
 
 
-def _reach(options: ReadOptions) -> dict[int, Bounds]:
-    return bounds(
-        _options(options), options.topic, isolation=options.isolation, timeout=options.read_timeout
-    )
+_Reach = Mapping[int, tuple[int, int]]
+
+
+def _reach(options: ReadOptions) -> _Reach:
+    """First offset and readable end of each partition."""
+    found = log_bounds(_options(options), options.topic, timeout=options.read_timeout)
+    return {n: (each.first, each.readable(options.isolation)) for n, each in found.items()}
 
 
 def _options(options: ReadOptions) -> dict[str, str]:
@@ -192,15 +195,15 @@ def _options(options: ReadOptions) -> dict[str, str]:
         raise RangeUnread(str(error)) from None
 
 
-def _within(topic: str, start: Mapping[int, int], reach: Mapping[int, Bounds]) -> None:
+def _within(topic: str, start: Mapping[int, int], reach: _Reach) -> None:
     """Refuse to wait for a log that is shorter than what was read of it: it was made anew."""
     for number, at in start.items():
-        first, end = reach.get(number, Bounds(0, 0))
+        first, end = reach.get(number, (0, 0))
         if at > end:
             raise RangeTruncated(topic, number, at, first, end)
 
 
-def _starts(wanted: int | Mapping[int, int], reach: Mapping[int, Bounds]) -> dict[int, int]:
+def _starts(wanted: int | Mapping[int, int], reach: _Reach) -> dict[int, int]:
     """An offset per partition; one that `wanted` does not name begins with its log."""
     if isinstance(wanted, int):
         wanted = dict.fromkeys(reach, wanted)
@@ -208,19 +211,19 @@ def _starts(wanted: int | Mapping[int, int], reach: Mapping[int, Bounds]) -> dic
     return {number: _at(offset, reach.get(number)) for number, offset in wanted.items()}
 
 
-def _ends(wanted: int | Mapping[int, int], reach: Mapping[int, Bounds]) -> dict[int, int]:
+def _ends(wanted: int | Mapping[int, int], reach: _Reach) -> dict[int, int]:
     """An offset per partition; one that `wanted` does not name is not read."""
     if isinstance(wanted, int):
         wanted = dict.fromkeys(reach, wanted)
     return {number: _at(offset, reach.get(number)) for number, offset in wanted.items()}
 
 
-def _at(offset: int, reach: Bounds | None) -> int:
-    first, end = reach or Bounds(0, 0)
+def _at(offset: int, reach: tuple[int, int] | None) -> int:
+    first, end = reach or (0, 0)
     return {EARLIEST: first, LATEST: end}.get(offset, offset)
 
 
-def _shares(options: ReadOptions, spans: Mapping[int, tuple[int, int]]) -> list[InputPartition]:
+def _shares(options: ReadOptions, spans: _Reach) -> list[InputPartition]:
     ranges = [
         OffsetRange(options.topic, p, start, end) for p, (start, end) in sorted(spans.items())
     ]

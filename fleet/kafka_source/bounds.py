@@ -2,9 +2,9 @@
 
 Problem: whoever plans ranges needs the first and the last offset of every partition, and the end
 that a reader of committed records can reach is not the end of the log [7]; while a leader moves,
-its partitions have no answer. Choice: two ListOffsets for all partitions together, with the
-isolation level that reads later; after a failure the metadata is asked again, until the time is
-up. Cost: one short-lived connection per question.
+its partitions have no answer. Choice: three ListOffsets for all partitions together; after a
+failure the metadata is asked again, until the time is up. Cost: one short-lived connection per
+question.
 """
 
 import time
@@ -98,28 +98,20 @@ def _request(places: Iterable[Where], wanted: Mapping[Where, int], *, committed:
 _PAUSE: Final = 0.3
 
 
-class Bounds(NamedTuple):
-    """Offsets that can be read: from `first` to before `end`."""
-
-    first: int
-    end: int
-
-
-def bounds(
-    options: Mapping[str, Any], topic: str, *, isolation: str, timeout: float = 20.0
-) -> dict[int, Bounds]:
+def log_bounds(
+    options: Mapping[str, Any], topic: str, *, timeout: float = 20.0
+) -> dict[int, LogBounds]:
     """Of every partition of the topic; {} where there is no such topic.
 
     options are librdkafka's, with bootstrap.servers and security. Raises RangeUnread where no
     broker answers within about `timeout` seconds, or refuses.
     """
-    committed = isolation == "read_committed"
     deadline = time.monotonic() + timeout
     with Connections(options, client_id="fleet-bounds") as net:
         while True:
             left = max(0.1, deadline - time.monotonic())
             try:
-                found, why = _asked(net, topic, committed=committed, timeout=left)
+                found, why = _asked(net, topic, left)
             except NoAnswer as error:
                 found, why = None, str(error)
             if found is not None:
@@ -129,19 +121,7 @@ def bounds(
             net.pause(_PAUSE)
 
 
-def log_bounds(options: Mapping[str, Any], topic: str) -> dict[int, LogBounds]:
-    """Of every partition of the topic; raises as `bounds` does."""
-    # In this order: a transaction that begins meanwhile is behind `stable`.
-    stable = bounds(options, topic, isolation="read_committed")
-    found = bounds(options, topic, isolation="read_uncommitted")
-    return {
-        n: LogBounds(first, stable[n].end, end) for n, (first, end) in found.items() if n in stable
-    }
-
-
-def _asked(
-    net: Connections, topic: str, *, committed: bool, timeout: float
-) -> tuple[dict[int, Bounds] | None, str]:
+def _asked(net: Connections, topic: str, timeout: float) -> tuple[dict[int, LogBounds] | None, str]:
     """The bounds, or None and why there are none just now."""
     metadata = net.metadata([topic], timeout)
     told = metadata.topics[0]
@@ -152,15 +132,19 @@ def _asked(
     places = [(topic, part.partition_index) for part in told.partitions]
     leaders = leaders_of(metadata)
     answers: list[dict[tuple[str, int], ListedOffset]] = []
-    for each in (EARLIEST, LATEST):
+    # In this order: a transaction that begins meanwhile is behind `stable`.
+    for each, committed in ((LATEST, True), (EARLIEST, False), (LATEST, False)):
         wanted = dict.fromkeys(places, each)
         answers.append(list_offsets(net, leaders, wanted, committed=committed, timeout=timeout))
         for where in places:
             error = answers[-1][where].error if where in answers[-1] else 5  # no leader
             if error:
                 return None, _refused(f"{topic}-{where[1]}", error)
-    first, end = answers
-    return {w[1]: Bounds(first[w].offset, end[w].offset) for w in sorted(places)}, ""
+    stable, first, end = answers
+    return {
+        at[1]: LogBounds(first[at].offset, stable[at].offset, end[at].offset)
+        for at in sorted(places)
+    }, ""
 
 
 def _refused(what: str, code: int) -> str:

@@ -35,6 +35,10 @@ class LogBounds(NamedTuple):
     """Up to here the isolation level lets us read: transactions from here on may be open."""
     end: int
 
+    def readable(self, isolation: str) -> int:
+        """Up to where readers of this isolation level get records."""
+        return self.stable if isolation == "read_committed" else self.end
+
 
 class Piece(NamedTuple):
     """Records of one partition, in their order, and the leader epoch in which each was written."""

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.history import source
 from fleet.history.read_options import read_options
 from fleet.history.source import OffsetsReader, OffsetsStream, register
-from fleet.kafka_source.bounds import bounds
+from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread
 from fleet.log.record_columns import LED
 from fleet.log.records import (
@@ -181,9 +181,9 @@ def test_reading_leaves_no_trace(groups: Groups):
     """No record in the topic, no group on the cluster."""
     topic = "__consumer_offsets"
     options = {"bootstrap.servers": groups.bootstrap}
-    ends, before = bounds(options, topic, isolation="read_committed"), listed(groups)
-    assert sum(each.end for each in ends.values()) == len(read(groups.bootstrap))
-    assert bounds(options, topic, isolation="read_committed") == ends
+    ends, before = log_bounds(options, topic), listed(groups)
+    assert sum(each.stable for each in ends.values()) == len(read(groups.bootstrap))
+    assert log_bounds(options, topic) == ends
     assert listed(groups) == before
 
 

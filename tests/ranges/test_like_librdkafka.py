@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.kafka_source.bounds import bounds
+from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.columns import batch_of
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.tasks import read_ranges, reading
@@ -97,7 +97,8 @@ def test_rows_equal(topic: Topic, seed: int):
     written(topic, random.Random(seed))
     login = {"bootstrap.servers": topic.bootstrap}
     for isolation in ("read_committed", "read_uncommitted"):
-        first, end = bounds(login, topic.name, isolation=isolation)[0]
+        log = log_bounds(login, topic.name)[0]
+        first, end = log.first, log.readable(isolation)
         if first == end:
             continue
         wanted = [OffsetRange(topic.name, 0, first, end)]

@@ -25,7 +25,7 @@ from fleet.commands.invocation import (
     with_worker,
 )
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
-from fleet.kafka_source.bounds import bounds
+from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.columns import SCHEMA
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.pieces import OffsetRange
@@ -187,13 +187,14 @@ def last_records(
     ends: dict[TopicPartition, int] = {}
     for topic in topics:
         try:
-            found = bounds(login, topic, isolation=isolation, timeout=5.0)
+            found = log_bounds(login, topic, timeout=5.0)
         except RangeUnread as error:
             raise Unreachable(str(error)) from error
-        for partition, (first, end) in found.items():
-            if end > first:
+        for partition, log in found.items():
+            end = log.readable(isolation)
+            if end > log.first:
                 tp = TopicPartition(topic, partition)
-                waiting[tp], ends[tp] = end - first, end
+                waiting[tp], ends[tp] = end - log.first, end
     if not waiting:
         raise Refused(
             f"{', '.join(topics) or 'no topic'}: there is no record; write some into a file and "
