@@ -12,7 +12,7 @@ ends itself.
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -103,6 +103,8 @@ class Running:
     why: Why | None = None
     interrupted_at: float | None = None
     void: bool = False
+    attempts: int = 0
+    """Calls of the entrypoint until now."""
 
     def await_records(self, batch: Prepared) -> None:
         """Wait until they are at hand. Raises Void where it is interrupted before."""
@@ -325,12 +327,11 @@ class BatchRunner:
 
     def _batch(self, batch: Prepared, job: Running) -> BatchDone:
         started = self._clock.monotonic()
-        count = [0]
         found = PoisonFound()
         damaged: dict[TopicPartition, Damage] = {}
         void, fatal = False, None
         try:
-            found = self._run_readable(batch, job, count, damaged)
+            found = self._run_readable(batch, job, damaged)
         except Void:
             void = True
         except Exception as error:  # noqa: BLE001 - any failure of ours ends the worker, named
@@ -341,7 +342,7 @@ class BatchRunner:
         return BatchDone(
             batch=batch,
             seconds=self._clock.monotonic() - started,
-            attempts=count[0],
+            attempts=job.attempts,
             failed=found.failed,
             reached=found.reached,
             damaged={} if void else damaged,
@@ -355,17 +356,16 @@ class BatchRunner:
         self,
         batch: Prepared,
         job: Running,
-        count: list[int],
         damaged: dict[TopicPartition, Damage],
     ) -> PoisonFound:
         """Run what lies before record batches that cannot be read, which are put into `damaged`."""
         left = batch
         while True:
             try:
-                error = self._attempts(left, job, count, pauses=self._pauses)
+                error = self._attempts(left, job, pauses=self._pauses)
                 found = PoisonFound()
                 if error is not None:
-                    found = self._culprits(left, job, count, error)
+                    found = self._culprits(left, job, error)
                     found = put_aside(self._letters, found, self._link.session)
             except _DamageFound as unread:
                 tp, offset, *_ = unread.damage
@@ -392,16 +392,15 @@ class BatchRunner:
             letters=len(found.letters),
         )
 
-    def _culprits(self, batch: Prepared, job: Running, count: list[int], error: str) -> PoisonFound:
+    def _culprits(self, batch: Prepared, job: Running, error: str) -> PoisonFound:
         deadline = self._clock.monotonic() + self._timeout
         return PoisonSearch(
             batch,
             error,
-            attempt=lambda part: self._attempts(part, job, count, pauses=()),
-            attempts=lambda: count[0],
+            attempt=lambda part: self._attempts(part, job, pauses=()),
+            attempts=lambda: job.attempts,
             holds=self._holds_records,
-            rest=lambda seconds: self._rest(job, seconds),
-            rests=self._pauses,
+            rests=lambda: self._rests(job),
             narrowing=self._letters,
             in_time=lambda: self._clock.monotonic() < deadline,
             say=self._events.log,
@@ -413,6 +412,11 @@ class BatchRunner:
         except Exception:  # noqa: BLE001 - what cannot be asked is no witness
             return False
 
+    def _rests(self, running: Running) -> Iterator[None]:
+        for seconds in self._pauses:
+            self._rest(running, seconds)
+            yield
+
     def _rest(self, running: Running, seconds: float) -> None:
         self._wake.wait(seconds)
         if running.void or not self._still_ours():
@@ -422,7 +426,6 @@ class BatchRunner:
         self,
         batch: Prepared,
         running: Running,
-        count: list[int],
         *,
         pauses: tuple[float, ...],
     ) -> str | None:
@@ -431,8 +434,8 @@ class BatchRunner:
         spark_failures = timeouts = 0
         suspect: Damage | None = None
         while True:
-            count[0] += 1
-            context = self._told(batch.ranges, attempt=count[0])
+            running.attempts += 1
+            context = self._told(batch.ranges, attempt=running.attempts)
             try:
                 self._call(batch, context, running)
                 return None
@@ -462,7 +465,7 @@ class BatchRunner:
                     return self._errors.told(error)
                 else:
                     told = self._errors.told(error)
-                    self._events.log(f"attempt {count[0]} of the batch failed: {told}")
+                    self._events.log(f"attempt {running.attempts} of the batch failed: {told}")
                     self._rest(running, pauses_left.pop(0))
 
     def _call(self, batch: Prepared, context: BatchContext, running: Running) -> None:

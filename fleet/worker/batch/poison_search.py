@@ -56,8 +56,8 @@ class PoisonSearch:
     """One failed batch under examination.
 
     attempt runs a part once: its error or None. holds: whether a part has a record at all, since
-    one without says nothing. rests: seconds before each time that a suspect is asked again after
-    a witness; it is poison where it fails every time.
+    one without says nothing. rests: waits before each time that a suspect is asked again after a
+    witness; it is poison where it fails every time.
     """
 
     def __init__(
@@ -68,8 +68,7 @@ class PoisonSearch:
         attempt: Callable[[Prepared], str | None],
         attempts: Callable[[], int],
         holds: Callable[[Prepared], bool],
-        rest: Callable[[float], None],
-        rests: Sequence[float],
+        rests: Callable[[], Iterable[None]],
         narrowing: "DeadLetters | None",
         in_time: Callable[[], bool],
         say: Callable[[str], None],
@@ -79,7 +78,6 @@ class PoisonSearch:
         self._attempt = attempt
         self._attempts = attempts
         self._holds = holds
-        self._rest = rest
         self._rests = rests
         self._narrowing = narrowing
         self._in_time = in_time
@@ -138,8 +136,7 @@ class PoisonSearch:
     def _still_failing(self, failed: dict[TopicPartition, str]) -> dict[TopicPartition, str]:
         large = {tp: error for tp, error in failed.items() if RESULT_LIMIT in error}
         left = {tp: error for tp, error in failed.items() if tp not in large}
-        for seconds in self._rests if left else ():
-            self._rest(seconds)
+        for _ in self._rests() if left else ():
             left = self._failing(left)
         return large | left
 
@@ -201,8 +198,7 @@ class PoisonSearch:
 
     def _poison(self, suspects: list[PoisonRecord]) -> list[PoisonRecord]:
         """Those that fail every time that they are asked again, after something else went well."""
-        for seconds in self._rests:
-            self._rest(seconds)
+        for _ in self._rests():
             outcomes = [(each, self._run(each.part)) for each in suspects]
             suspects = [
                 replace(each, error=error, attempts=self._attempts())
