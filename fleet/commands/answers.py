@@ -201,12 +201,14 @@ def _plain(text: str) -> str:
 def as_answer(
     value: object, *only: str, names: Mapping[str, str] = MappingProxyType({}), **more: object
 ) -> dict[str, Any]:
-    """A value in the contract's form: its fields, or `only` these, and `more`.
+    """A value in the contract's form: its fields, or `only` these fields and properties; `more`.
 
     A field `x_s` is written `x_seconds`, `tp` as a topic and a partition, others as `names` says.
+    Of None each of `only` is null.
     """
-    found: dict[str, Any] = _in_full(as_json(value, *only))
-    return {names.get(key, key): each for key, each in found.items()} | more
+    found = {} if value is None else as_json(value, *only)
+    found |= {name: getattr(value, name, None) for name in only if name not in found}
+    return {names.get(key, key): each for key, each in _in_full(found).items()} | more
 
 
 def _in_full(value: Any) -> Any:

@@ -5,7 +5,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
@@ -114,10 +114,6 @@ class Load:
     """Members that own nothing while the group is settled."""
     too_many: int | None = None
     sentence: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """For the page."""
-        return {**asdict(self), "slots": {str(number): each for number, each in self.slots.items()}}
 
 
 def load_of(
@@ -481,7 +477,7 @@ def overview(found: Watched) -> dict[str, Any]:
     return {
         "status": _status(found, list(found.statuses.values()), detail=False),
         "top": _top(found),
-        "load": {group: load.as_json() for group, load in found.loads.items()},
+        "load": {group: as_answer(load) for group, load in found.loads.items()},
     }
 
 
@@ -507,7 +503,7 @@ def group_answer(latest: Latest, group: str, *, cluster: str, now: float) -> dic
         **head,
         "status": _status(found, [_counted(found, status)], detail=True),
         "top": _top(found, group),
-        "load": found.loads[group].as_json(),
+        "load": as_answer(found.loads[group]),
         "change": change and change_answer(change),
         "plan": change and as_answer(change.plan),
     }
@@ -557,23 +553,19 @@ def live_rows(look: Look) -> tuple[dict[str, Any], ...]:
         last, storm = look.recent.last.get(name), look.storms.get(name)
         generation = look.generations.get(name)
         produced, consumed = speeds.get(name, (None, None))
-        rows.append(
-            {
-                "group": name,
-                "type": group.type,
-                "state": group.state.value,
-                "members": len(group.members),
-                "generation": last.number if generation is None and last else generation,
-                "lag": group.lag,
-                "lag_seconds": group.lag_seconds,
-                "in_per_second": produced,
-                "out_per_second": consumed,
-                "rebalances_per_hour": look.recent.per_hour(name),
-                "last_cause": last and last.cause.value,
-                "last_at": last and last.ended_at,
-                "storm": storm and storm.words,
-            }
+        row = as_answer(
+            group,
+            *("group", "type", "state", "lag", "lag_seconds"),
+            members=len(group.members),
+            generation=last.number if generation is None and last else generation,
+            in_per_second=produced,
+            out_per_second=consumed,
+            rebalances_per_hour=look.recent.per_hour(name),
+            last_cause=last and last.cause.value,
+            last_at=last and last.ended_at,
+            storm=storm and storm.words,
         )
+        rows.append(row)
     return tuple(sorted(rows, key=_worst_first))
 
 

@@ -587,12 +587,8 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "group": status.group,
         "exists": status.exists,
-        "state": seen.state.value if seen else None,
-        "type": seen.type if seen else None,
-        "assignor": seen.assignor if seen else None,
+        **as_answer(seen, "state", "type", "assignor", "lag", "lag_seconds"),
         "members": len(seen.members) if seen else 0,
-        "lag": seen.lag if seen else None,
-        "lag_seconds": seen.lag_seconds if seen else None,
         "rebalances_per_hour": status.per_hour,
         "last_rebalance": last
         and as_answer(last, "ended_at", "number", "cause", "confidence", names={"ended_at": "at"}),
@@ -629,52 +625,43 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
 def _detail(managed: Managed | None) -> dict[str, list[Any]]:
     if managed is None:
         return {key: [] for key in ("slots", "receipts", "failures", "spark_uis", "gaps")}
-    rows = slot_rows(managed)[: len(managed.slots)]
-    return {
-        "slots": [as_answer(row) for row in rows],
-        "receipts": [receipt_answer(each) for each in managed.change.receipts]
-        if managed.change
-        else [],
-        "failures": [asdict(each) for each in managed.failures],
-        "spark_uis": list(managed.spark_uis),
-        "gaps": list(managed.gaps),
-    }
+    receipts = managed.change.receipts if managed.change else ()
+    return as_answer(
+        managed,
+        *("spark_uis", "gaps"),
+        slots=[as_answer(row) for row in slot_rows(managed)[: len(managed.slots)]],
+        receipts=[receipt_answer(each) for each in receipts],
+        failures=[as_answer(each) for each in managed.failures],
+    )
 
 
 def _managed_answer(managed: Managed) -> dict[str, Any]:
-    change = managed.change
-    return {
-        "mode": managed.mode,
-        "owner": managed.owner,
-        "slots": {
-            "open": len(managed.gate.open),
-            "held": managed.held,
-            "active": managed.active,
-            "leaving": sorted(managed.gate.leaving),
-            "quarantined": sorted(managed.gate.quarantined),
-        },
-        "workers": {
-            "wanted": sum(w.wanted for w in managed.workers),
-            "running": sum(w.running for w in managed.workers),
-            "standby": managed.standby,
-            "restarts": sum(w.restarts for w in managed.workers),
-            "failing": [
-                {"worker": w.name, "failures": w.failures, "error": w.exit_reason}
-                for w in managed.failing
-            ],
-            "refusal": managed.refusal,
-        },
-        "hold": managed.hold and asdict(managed.hold),
-        "last_change": change and _without(change_answer(change), "group", "receipts"),
+    change, gate = managed.change, managed.gate
+    slots = as_answer(
+        managed,
+        *("held", "active"),
+        open=len(gate.open),
+        leaving=sorted(gate.leaving),
+        quarantined=sorted(gate.quarantined),
+    )
+    counts = {
+        key: sum(getattr(worker, key) for worker in managed.workers)
+        for key in ("wanted", "running", "restarts")
     }
-
-
-def _without(answer: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: each for key, each in answer.items() if key not in keys}
+    failing = [
+        as_answer(w, "failures", worker=w.name, error=w.exit_reason) for w in managed.failing
+    ]
+    workers = as_answer(managed, "standby", "refusal", failing=failing, **counts)
+    last = change and {
+        key: each for key, each in change_answer(change).items() if key not in {"group", "receipts"}
+    }
+    return as_answer(
+        managed, "mode", "owner", "hold", slots=slots, workers=workers, last_change=last
+    )
 
 
 def _member(member: Member) -> dict[str, Any]:
-    return {**as_answer(member), "partitions": [asdict(tp) for tp in sorted(member.partitions)]}
+    return as_answer(member, partitions=[asdict(tp) for tp in sorted(member.partitions)])
 
 
 def error_of(slot: Slot, managed: Managed) -> str | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from fleet.commands.answers import as_answer
 from fleet.commands.groups.rebalances import Moment, wall
 from fleet.commands.invocation import (
     Invocation,
@@ -114,11 +115,12 @@ def _open(invocation: Invocation) -> "tuple[FleetSpec, Runtime]":
 
 @dataclass(frozen=True, slots=True)
 class LoggedLine:
-    """A line with whose it is."""
+    """A line with whose it is, as JSON has it."""
 
     worker: str
     slot: int | None
-    line: "LogLine"
+    at: float | None
+    line: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,8 +140,9 @@ class _Reading:
         told: list[LoggedLine] = []
         for worker, slot in self._wanted():
             lines = [each for each in self._read(worker) if self._is_wanted(each)]
-            told += [LoggedLine(worker, slot, each) for each in lines[len(lines) - self.most :]]
-        return sorted(told, key=lambda each: each.line.at or 0.0)
+            last = lines[len(lines) - self.most :]
+            told += [LoggedLine(worker, slot, each.at, each.text) for each in last]
+        return sorted(told, key=lambda each: each.at or 0.0)
 
     def more(self) -> Iterator[LoggedLine]:
         """What came since the last look; of a new worker all, of one that is gone the rest."""
@@ -147,7 +150,7 @@ class _Reading:
         for worker in [*now, *(each for each in self.workers if each not in now)]:
             for each in self._read(worker):
                 if self._is_wanted(each):
-                    yield LoggedLine(worker, now.get(worker), each)
+                    yield LoggedLine(worker, now.get(worker), each.at, each.text)
             if worker not in now:
                 del self.workers[worker]
 
@@ -170,15 +173,9 @@ class _Reading:
 
 def _say(told: LoggedLine, output: str) -> None:
     if output == "json":
-        fields = {
-            "worker": told.worker,
-            "slot": told.slot,
-            "at": told.line.at,
-            "line": told.line.text,
-        }
-        click.echo(json.dumps(fields))
+        click.echo(json.dumps(as_answer(told)))
         return
-    text = told.line.text.replace(f" {told.worker}: ", " ", 1)
+    text = told.line.replace(f" {told.worker}: ", " ", 1)
     click.echo(f"{click.style(told.worker, fg='cyan')} {visible(text)}")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from fleet.commands.answers import as_answer, print_json, stdout, table
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_as, output_option
 from fleet.commands.parts.processes import RenewedLogin
 from fleet.extras import need
@@ -80,8 +81,6 @@ def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str)
             ending.start()
         answer = _answer(fleet, done)
     if output == "json":
-        from fleet.commands.answers import print_json
-
         print_json(answer)
         return
     _print(answer)
@@ -171,12 +170,8 @@ def status(invocation: Invocation, *, output: str) -> None:
     with invocation.open() as fleet:
         answer = _state(fleet)
     if output == "json":
-        from fleet.commands.answers import print_json
-
         print_json(answer)
         return
-    from fleet.commands.answers import stdout, table
-
     console = stdout()
     if not answer["number"]:
         sentence = f"nothing is recorded in {answer['path']} yet: `fleet history run`"
@@ -246,23 +241,16 @@ def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
     """The contract of `fleet history run -o json` (docs/json.md)."""
     state = _state(fleet)
     return {
-        "schema_version": SCHEMA_VERSION,
-        "cluster": state["cluster"],
-        "path": state["path"],
+        **{key: state[key] for key in ("schema_version", "cluster", "path", "positions", "tables")},
+        **as_answer(done, "batches", "offsets", "commits", compacted_files=done.compacted),
         "source": "polling" if done.polled else "offsets topic",
-        "batches": done.batches,
-        "offsets": done.offsets,
-        "commits": done.commits,
         "added": {name: done.rows.get(name, 0) for name in state["tables"]},
         "groups": len(done.groups),
         "causes": _counts("cause", done.causes),
         "problems": _counts("problem", done.problems),
         "lost": _gaps(done.lost),
-        "compacted_files": done.compacted,
         "seconds": round(done.seconds, 3),
         "manifest": state["number"],
-        "positions": state["positions"],
-        "tables": state["tables"],
     }
 
 
@@ -288,10 +276,8 @@ def _state(fleet: "Fleet") -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "cluster": fleet.spec.cluster.name,
         "path": str(found.place),
+        **as_answer(state, "at", "what", "began"),
         "number": 0 if state is None else state.number,
-        "at": None if state is None else state.at,
-        "what": None if state is None else state.what,
-        "began": None if state is None else state.began,
         "positions": [
             {"partition": partition, "offset": offset}
             for partition, offset in sorted(state.positions.items() if state else ())
@@ -320,8 +306,6 @@ def _counts(name: str, counted: "Counter[str]") -> list[dict[str, Any]]:
 
 
 def _print(answer: dict[str, Any]) -> None:
-    from fleet.commands.answers import stdout, table
-
     console = stdout()
     shown = table("TABLE", "ADDED", "ROWS", "FILES", right=("ADDED", "ROWS", "FILES"))
     for name, each in answer["tables"].items():
@@ -379,8 +363,6 @@ def sql(invocation: Invocation, query: str, *, output: str, limit: int) -> None:
 
 
 def _print_rows(answer: "QueryAnswer") -> None:
-    from fleet.commands.answers import stdout, table
-
     numeric = [
         name
         for name, values in zip(answer.columns, zip(*answer.rows, strict=True), strict=False)
@@ -393,8 +375,6 @@ def _print_rows(answer: "QueryAnswer") -> None:
 
 
 def _print_json(answer: "QueryAnswer") -> None:
-    from fleet.commands.answers import print_json
-
     print_json(
         {
             "schema_version": SCHEMA_VERSION,

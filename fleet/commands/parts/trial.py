@@ -7,7 +7,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import pyarrow as pa
 
+from fleet.commands.answers import as_answer, print_json, print_traceback, stdout, table
 from fleet.commands.invocation import (
     SCHEMA_VERSION,
     Invocation,
@@ -145,10 +146,7 @@ _RANGE: Final = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-
 
 def of_file(path: Path) -> list[dict[str, Any]]:
     """JSON lines with key, value, headers, …, as `fleet.testing.make_batch` takes them."""
-    return list(_lines(path))
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    found = []
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -162,7 +160,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             raise ConfigError(f"{path}:{number} is no JSON: {error}") from error
         if not isinstance(record, dict):
             raise ConfigError(f'{path}:{number} is no object; a record is {{"key": …, "value": …}}')
-        yield record
+        found.append(record)
+    return found
 
 
 def parsed(text: str) -> OffsetRange:
@@ -377,8 +376,6 @@ def _try(settings: "WorkerSettings", batch: "MadeBatch", *, output: str) -> None
             step=progress,
         )
     if output == "json":
-        from fleet.commands.answers import print_json
-
         print_json(answer(settings, batch, outcome, log))
     else:
         _show(batch, outcome, log)
@@ -399,19 +396,14 @@ def answer(
         "records": batch.table.num_rows,
         "ranges": [each.id for each in batch.context.ranges],
         "columns": [{"name": each.name, "type": str(each.type)} for each in batch.table.schema],
-        "seconds": outcome.seconds,
         "memory_bytes": {"before": outcome.memory_before, "peak": outcome.memory_peak},
-        "returned": outcome.returned,
-        "rows": json.loads(json.dumps(outcome.rows, default=str)),
         "log": log,
-        "error": outcome.error,
-        "traceback": outcome.traceback,
+        "rows": json.loads(json.dumps(outcome.rows, default=str)),
+        **as_answer(outcome, "seconds", "returned", "error", "traceback"),
     }
 
 
 def _show(batch: "MadeBatch", outcome: "TrialOutcome", log: list[str]) -> None:
-    from fleet.commands.answers import print_traceback, stdout, table
-
     console = stdout()
     size = sum(batch.table[name].nbytes for name in ("key", "value"))
     console.print(
