@@ -12,7 +12,7 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -311,9 +311,8 @@ def _read(path: Path) -> Any:
 
 # Which groups a command is for: the same arguments and one rule for all of them.
 #
-# A command that can be for many takes `[GROUP]...` or `--select KEY=VALUE`. Without either, one
-# that looks or starts is for all groups, and one that changes wants `--all`, so that nothing is
-# changed by a name that was left out.
+# Without `[GROUP]...` and `--select`, a command that looks or starts is for all groups, and one
+# that changes wants `--all`, so that nothing is changed by a name that was left out.
 
 
 Pair = tuple[str, str]
@@ -338,57 +337,68 @@ groups_argument = click.argument(
 )
 
 
-def all_option(text: str) -> Callable[[AnyCommand], AnyCommand]:
-    """`--all`, with what it means for this command."""
-    return click.option("--all", "everything", is_flag=True, help=text)
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """The groups that a command was told."""
+
+    named: tuple[str, ...]
+    select: tuple[Pair, ...]
+    everything: bool = False
+
+    def chosen(
+        self, fleet: "Fleet", *, among: "Callable[[GroupSpec], bool]" = lambda _: True
+    ) -> tuple[str, ...]:
+        """The declared groups: those named, else those of `among` with the labels.
+
+        ConfigError for a name that fleet.yaml does not declare, and for labels that no group has.
+        """
+        if self.named:
+            return tuple(dict.fromkeys(fleet.group(name).group for name in self.named))
+        fleets, select = fleet.spec.fleets, self.select
+        labelled = [spec for spec in fleets if all(_has(spec, pair) for pair in select)]
+        if select and not labelled:
+            wanted = ", ".join(f"{key}={value}" for key, value in select)
+            keys = ", ".join(sorted({"owner", *(key for f in fleets for key in f.labels)}))
+            raise ConfigError(
+                f"{fleet.config} declares no group with {wanted}; keys there are: {keys}"
+            )
+        return tuple(spec.group for spec in labelled if among(spec))
 
 
-def select_option(command: AnyCommand) -> AnyCommand:
-    """`--select KEY=VALUE`."""
-    return click.option(
-        "--select",
-        type=Label(),
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="Declared groups with this label or owner; repeatable, all must hold.",
-    )(command)
+def groups_option(
+    *, must: bool = False, all_means: str | None = None
+) -> Callable[[AnyCommand], AnyCommand]:
+    """`[GROUP]...`, `--select`, and `--all` where it means something, as `meant`.
 
-
-def one_way(groups: Sequence[str], select: Sequence[Pair], *, everything: bool = False) -> None:
-    """UsageError where groups are named in two ways."""
-    if sum((bool(groups), bool(select), everything)) > 1:
-        raise click.UsageError("GROUP, --select and --all are three ways: take one of them")
-
-
-def required(
-    groups: Sequence[str], select: Sequence[Pair], *, everything: bool | None = None
-) -> None:
-    """UsageError where groups are named in no way or in two; everything None: there is no --all."""
-    one_way(groups, select, everything=bool(everything))
-    if not (groups or select or everything):
-        ways = "" if everything is None else ", or --all"
-        raise click.UsageError(f"name one GROUP or more, or --select KEY=VALUE{ways}")
-
-
-def chosen(
-    fleet: "Fleet",
-    groups: Sequence[str],
-    select: Sequence[Pair] = (),
-    *,
-    among: "Callable[[GroupSpec], bool]" = lambda _: True,
-) -> tuple[str, ...]:
-    """The declared groups that are meant: those named, else those of `among` with the labels.
-
-    ConfigError for a name that fleet.yaml does not declare, and for labels that no group has.
+    UsageError where groups are told in two ways, or in none where one `must` be.
     """
-    if groups:
-        return tuple(dict.fromkeys(fleet.group(name).group for name in groups))
-    labelled = [spec for spec in fleet.spec.fleets if all(_has(spec, pair) for pair in select)]
-    if select and not labelled:
-        wanted = ", ".join(f"{key}={value}" for key, value in select)
-        keys = ", ".join(sorted({"owner", *(key for f in fleet.spec.fleets for key in f.labels)}))
-        raise ConfigError(f"{fleet.config} declares no group with {wanted}; keys there are: {keys}")
-    return tuple(spec.group for spec in labelled if among(spec))
+
+    def made(command: AnyCommand) -> Any:
+        @functools.wraps(command)
+        def with_groups(
+            *args: Any, groups: Any, select: Any, everything: bool = False, **options: Any
+        ) -> Any:
+            told = sum((bool(groups), bool(select), everything))
+            if told > 1:
+                raise click.UsageError("GROUP, --select and --all are three ways: take one of them")
+            if must and not told:
+                ways = "" if all_means is None else ", or --all"
+                raise click.UsageError(f"name one GROUP or more, or --select KEY=VALUE{ways}")
+            return command(*args, meant=Meant(groups, select, everything), **options)
+
+        found: Any = with_groups
+        if all_means is not None:
+            found = click.option("--all", "everything", is_flag=True, help=all_means)(found)
+        select_option = click.option(
+            "--select",
+            type=Label(),
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="Declared groups with this label or owner; repeatable, all must hold.",
+        )
+        return groups_argument(select_option(found))
+
+    return made
 
 
 def with_worker(spec: "FleetSpec", group: str, config: Path) -> "GroupSpec":

@@ -17,20 +17,16 @@ import click
 from fleet.commands.invocation import (
     SCHEMA_VERSION,
     Invocation,
-    Pair,
+    Meant,
     acting,
     actor,
-    all_option,
-    chosen,
     common,
     confirmed,
     dry_run_option,
     group_argument,
-    groups_argument,
+    groups_option,
     output_option,
     person,
-    required,
-    select_option,
     slot_numbers,
 )
 from fleet.config.spec import seconds
@@ -242,17 +238,13 @@ def in_turn(
     epilog="Examples:  fleet pause orders-enrichment --reason 'incident 4711'  |  "
     "fleet pause --select team=pay --reason freeze"
 )
-@groups_argument
-@select_option
-@all_option("Hold the changes of every group of the cluster.")
+@groups_option(must=True, all_means="Hold the changes of every group of the cluster.")
 @click.option("--reason", required=True, help="Reason, shown to whoever is refused.")
 @common
 def pause(
     invocation: Invocation,
-    groups: tuple[str, ...],
     *,
-    select: tuple[Pair, ...],
-    everything: bool,
+    meant: Meant,
     reason: str,
 ) -> None:
     """Hold all changes of groups, or of all.
@@ -260,11 +252,10 @@ def pause(
     Workers go on; no plan is carried out until `fleet resume`. A pause of --all holds groups that
     are declared later, too.
     """
-    required(groups, select, everything=everything)
     if not reason.strip():
         raise click.BadParameter("is empty: say why, for whoever is refused", param_hint="--reason")
     with invocation.open() as fleet:
-        names = (None,) if everything else chosen(fleet, groups, select)
+        names = (None,) if meant.everything else meant.chosen(fleet)
         for name in names:
             fleet.pause(name, reason=reason.strip(), by=person())
             what = f"group {name} is" if name else "all groups are"
@@ -275,9 +266,7 @@ def pause(
 @click.command(
     epilog="Examples:  fleet resume orders-enrichment  |  fleet resume orders-enrichment --slot 2"
 )
-@groups_argument
-@select_option
-@all_option("Lift the pause of --all.")
+@groups_option(must=True, all_means="Lift the pause of --all.")
 @click.option(
     "--slot",
     type=int,
@@ -288,49 +277,44 @@ def pause(
 @common
 def resume(
     invocation: Invocation,
-    groups: tuple[str, ...],
     *,
-    select: tuple[Pair, ...],
-    everything: bool,
+    meant: Meant,
     slot: int | None,
 ) -> None:
     """Lift a pause, or open a slot that was shut.
 
     A pause of --all and a group's own are two pauses; each is lifted by its own command.
     """
-    required(groups, select, everything=everything)
     if slot is not None:
-        if len(groups) != 1:
+        if len(meant.named) != 1:
             raise click.UsageError("--slot needs the GROUP whose slot it is")
-        _reopen(invocation, groups[0], slot)
+        _reopen(invocation, meant.named[0], slot)
         return
     with invocation.open() as fleet:
-        names = (None,) if everything else chosen(fleet, groups, select)
+        names = (None,) if meant.everything else meant.chosen(fleet)
         for name in names:
             lifted = fleet.unpause(name)
             what = f"group {name}" if name else "all groups"
             click.echo(
                 f"the pause of {what} is lifted" if lifted else f"{what}: there was no pause"
             )
-        for held in fleet.pauses() if not everything else ():
+        for held in fleet.pauses() if not meant.everything else ():
             if held.group is None:
                 said = visible(f"{held.reason} ({held.by})")
                 click.echo(f"still held by the pause of all groups: {said}")
 
 
 @click.command(epilog="Example:  fleet release orders-enrichment")
-@groups_argument
-@select_option
+@groups_option(must=True)
 @common
-def release(invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pair, ...]) -> None:
+def release(invocation: Invocation, *, meant: Meant) -> None:
     """Stop managing groups; their workers go on.
 
     Nothing acts on them from here on: slots, takeovers and rolls are their workers' own business,
     as without a manager. `fleet resume GROUP` manages it again, `fleet down` ends its workers.
     """
-    required(groups, select)
     with invocation.open() as fleet:
-        for group in chosen(fleet, groups, select):
+        for group in meant.chosen(fleet):
             left = fleet.release(group, by=person())
             goes = "goes" if left == 1 else "go"
             click.echo(f"group {group} is not managed any more; {plural(left, 'worker')} {goes} on")
@@ -426,19 +410,15 @@ def scale(
 @click.command(
     epilog="Examples:  fleet roll orders-enrichment  |  fleet roll --select team=pay --dry-run"
 )
-@groups_argument
-@select_option
-@all_option("Roll every declared group with mode: act.")
+@groups_option(must=True, all_means="Roll every declared group with mode: act.")
 @plan_option
 @dry_run_option
 @output_option
 @common
 def roll(
     invocation: Invocation,
-    groups: tuple[str, ...],
     *,
-    select: tuple[Pair, ...],
-    everything: bool,
+    meant: Meant,
     approved: str | None,
     dry_run: bool,
     output: str,
@@ -450,23 +430,20 @@ def roll(
     Rolls even where the code is the same. Keeps the number of slots. Of many groups, one after the
     other; stops at the first whose receipt differs from its price.
     """
-    required(groups, select, everything=everything)
-    if approved is not None and len(groups) != 1:
+    if approved is not None and len(meant.named) != 1:
         raise click.UsageError("--plan names the plan of one GROUP")
     with invocation.open() as fleet:
         session = ChangeSession(invocation, fleet, output=output)
-        names = _meant(session, groups, select)
+        names = _acting(session, meant)
 
         def one(name: str) -> GroupOutcome:
             return _roll_one(session, name, dry_run=dry_run, approved=approved)
 
-        session.end(in_turn(session, names, one), one=len(groups) == 1)
+        session.end(in_turn(session, names, one), one=len(meant.named) == 1)
 
 
-def _meant(
-    session: ChangeSession, groups: tuple[str, ...], select: tuple[Pair, ...]
-) -> tuple[str, ...]:
-    names = chosen(session.fleet, groups, select, among=acting(session.fleet))
+def _acting(session: ChangeSession, meant: Meant) -> tuple[str, ...]:
+    names = meant.chosen(session.fleet, among=acting(session.fleet))
     if not names:
         session.say("no group that is meant has mode: act, so there is nothing to do")
     return names
@@ -527,9 +504,7 @@ def drain(
 
 
 @click.command(epilog="Examples:  fleet apply orders-enrichment  |  fleet apply --all --yes")
-@groups_argument
-@select_option
-@all_option("Carry out the plan of every declared group with mode: act.")
+@groups_option(must=True, all_means="Carry out the plan of every declared group with mode: act.")
 @click.option(
     "--resume", "how", flag_value="resume", help="Finish an unfinished change and start no new one."
 )
@@ -543,10 +518,8 @@ def drain(
 @common
 def apply(
     invocation: Invocation,
-    groups: tuple[str, ...],
     *,
-    select: tuple[Pair, ...],
-    everything: bool,
+    meant: Meant,
     how: str | None,
     yes: bool,
     approved: str | None,
@@ -558,14 +531,13 @@ def apply(
     An unfinished change of somebody who died is finished first. Stops at the first group whose
     receipt differs from its price; a refused group does not stop the others.
     """
-    required(groups, select, everything=everything)
-    if approved is not None and (how or len(groups) != 1):
+    if approved is not None and (how or len(meant.named) != 1):
         raise click.UsageError("--plan names the plan of one GROUP, and starts a change")
     if how and dry_run:
         raise click.UsageError("--dry-run shows a plan; --resume and --abort make none")
     with invocation.open() as fleet:
         session = ChangeSession(invocation, fleet, output=output)
-        names = _meant(session, groups, select)
+        names = _acting(session, meant)
         if how:
             session.end([_settle(session, name, how) for name in names], one=False)
         else:
@@ -623,13 +595,13 @@ def _apply(
         return [session.act(name, plan, None, approved=approved) for name, plan in plans.items()]
     if ask and any(plan.steps and not plan.refusals for plan in plans.values()):
         confirmed("Carry this out?")
-    return in_turn(session, names, lambda name: _apply_one(session, name, plans[name], approved))
 
+    def one(name: str) -> GroupOutcome:
+        def act(progress: Callable[[str], None]) -> "Change":
+            return session.fleet.apply(
+                name, approved=approved, actor=session.actor, progress=progress
+            )
 
-def _apply_one(
-    session: ChangeSession, name: str, plan: "Plan", approved: str | None
-) -> GroupOutcome:
-    def act(progress: Callable[[str], None]) -> "Change":
-        return session.fleet.apply(name, approved=approved, actor=session.actor, progress=progress)
+        return session.act(name, plans[name], act, approved=approved)
 
-    return session.act(name, plan, act, approved=approved)
+    return in_turn(session, names, one)

@@ -11,16 +11,13 @@ import click
 
 from fleet.commands.invocation import (
     Invocation,
-    Pair,
+    Meant,
     acting,
     actor,
-    chosen,
     common,
     confirmed,
-    groups_argument,
-    one_way,
+    groups_option,
     runtime_of,
-    select_option,
 )
 from fleet.config.first_job import write_first_job
 from fleet.errors import ConfigError, FleetError, Unreachable
@@ -255,17 +252,15 @@ def _look(cluster: "ClusterSpec") -> "Snapshot":
 @click.command(
     epilog="Examples:  fleet up && fleet status  |  fleet up orders  |  fleet up --select team=pay"
 )
-@groups_argument
-@select_option
+@groups_option()
 @common
-def up(invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pair, ...]) -> None:
+def up(invocation: Invocation, *, meant: Meant) -> None:
     """Start what fleet.yaml declares.
 
     The embedded broker, topics with `create:`, the supervisor and Spark where they do not run
     yet; then the plans of the groups named, or of every group with mode: act. Runs again without
     harm.
     """
-    one_way(groups, select)
     from fleet.broker import Broker
     from fleet.commands.answers import good, print_change, stdout
     from fleet.commands.screen import Progress
@@ -275,8 +270,8 @@ def up(invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pair, .
         if invocation.spec().cluster.bootstrap_servers == "embedded":
             Broker(fleet_home()).start(say=progress)  # the first start fetches 45 MB
         with invocation.open() as fleet:
-            named = groups or select
-            names = chosen(fleet, groups, select, among=acting(fleet)) if named else None
+            named = meant.named or meant.select
+            names = meant.chosen(fleet, among=acting(fleet)) if named else None
             invocation.changing = " ".join(names) if names else "--all"
             changes = fleet.up(names, actor=actor(), progress=progress)
             invocation.changing = None

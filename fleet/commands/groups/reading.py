@@ -8,7 +8,17 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from fleet.commands.answers import print_receipts, print_traceback
+from fleet.commands.answers import (
+    as_answer,
+    failed_answer,
+    failed_before,
+    print_failed,
+    print_json,
+    print_plan,
+    print_receipts,
+    print_traceback,
+    stdout,
+)
 from fleet.commands.groups.group_status import (
     GROUPS,
     PARTITIONS,
@@ -16,20 +26,19 @@ from fleet.commands.groups.group_status import (
     GroupStatus,
     Managed,
     as_table,
+    gather,
     last_cause,
     last_change,
     slot_rows,
+    status_answer,
 )
 from fleet.commands.invocation import (
     SCHEMA_VERSION,
     Invocation,
-    Pair,
-    chosen,
+    Meant,
     common,
-    groups_argument,
-    one_way,
+    groups_option,
     output_option,
-    select_option,
 )
 from fleet.decide.verdicts import Level
 from fleet.errors import FleetError
@@ -40,9 +49,6 @@ from fleet.text import duration, few, plural
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
     from fleet.model import Plan
-
-
-# `fleet status` as tables of at most 100 columns for names of common length.
 
 
 _MOST_FAILURES: Final = 3
@@ -185,8 +191,7 @@ def _story(status: GroupStatus, now: float) -> str:
     + ".",
     epilog="Examples:  fleet status  |  fleet status orders-enrichment  |  fleet status -o json",
 )
-@groups_argument
-@select_option
+@groups_option()
 @output_option
 @click.option(
     "--watch",
@@ -197,28 +202,25 @@ def _story(status: GroupStatus, now: float) -> str:
 @common
 def status(
     invocation: Invocation,
-    groups: tuple[str, ...],
     *,
-    select: tuple[Pair, ...],
+    meant: Meant,
     output: str,
     watch: float | None,
 ) -> None:
     """Show what is."""
     if watch and output == "json":
         raise click.UsageError("--watch is for people: leave it out with -o json")
-    one_way(groups, select)
     with invocation.open() as fleet:
-        names = chosen(fleet, (), select) if select else groups
-        if watch:
-            _watch(fleet, names, every=watch, detail=bool(groups))
-        else:
-            _show_once(fleet, names, output=output, detail=bool(groups))
+        names = meant.chosen(fleet) if meant.select else meant.named
+        detail = bool(meant.named)
+        while watch:
+            click.clear()
+            _show_once(fleet, names, output=output, detail=detail)
+            time.sleep(watch)
+        _show_once(fleet, names, output=output, detail=detail)
 
 
 def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str, detail: bool) -> None:
-    from fleet.commands.answers import print_json, stdout
-    from fleet.commands.groups.group_status import gather, status_answer
-
     snapshot, found, recent, pauses = gather(fleet, groups)
     _known(fleet, [s.group for s in found if not s.exists and not fleet.spec.fleet(s.group)])
     if output == "json":
@@ -226,13 +228,6 @@ def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str, detail: 
         return
     now = fleet.clock.now()
     print_status(stdout(), snapshot, found, now=now, detail=detail, recent=recent)
-
-
-def _watch(fleet: "Fleet", groups: tuple[str, ...], *, every: float, detail: bool) -> None:
-    while True:
-        click.clear()
-        _show_once(fleet, groups, output="table", detail=detail)
-        time.sleep(every)
 
 
 def _known(fleet: "Fleet", strangers: list[str]) -> None:
@@ -245,47 +240,29 @@ def _known(fleet: "Fleet", strangers: list[str]) -> None:
 
 
 @click.command(epilog="Example:  fleet plan orders-enrichment -o json")
-@groups_argument
-@select_option
+@groups_option()
 @output_option
 @common
-def plan(
-    invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pair, ...], output: str
-) -> None:
+def plan(invocation: Invocation, *, meant: Meant, output: str) -> None:
     """What would be done, and what it costs.
 
     For the groups named, or all that declare a worker or a Deployment. The price is counted in
     rebalances (completed generations, or new assignments under KIP-848) and partitions that
     change owner; `fleet apply` carries it out and compares.
     """
-    from fleet.commands.answers import (
-        as_answer,
-        failed_answer,
-        failed_before,
-        print_failed,
-        print_json,
-        print_plan,
-        stdout,
-    )
-
-    one_way(groups, select)
     with invocation.open() as fleet:
-        plans = _plans(fleet, chosen(fleet, groups, select, among=lambda f: f.is_changeable))
+        names = meant.chosen(fleet, among=lambda f: f.is_changeable)
+        snapshot = fleet.snapshot(names) if names else None
+        plans = [fleet.plan(name, snapshot=snapshot) for name in names]
         before = {
             p.group: failed_before(next(iter(fleet.changes(p.group, 1)), None), p) for p in plans
         }
         if output == "json":
             answers = [
-                {**as_answer(made), "failed_before": failed_answer(before[made.group])}
-                for made in plans
+                as_answer(made, failed_before=failed_answer(before[made.group])) for made in plans
             ]
-            print_json(
-                {
-                    "schema_version": SCHEMA_VERSION,
-                    "cluster": fleet.spec.cluster.name,
-                    "plans": answers,
-                }
-            )
+            cluster = fleet.spec.cluster.name
+            print_json({"schema_version": SCHEMA_VERSION, "cluster": cluster, "plans": answers})
             _possible(plans)
             return
         console = stdout()
@@ -293,7 +270,7 @@ def plan(
             print_plan(console, made)
             print_failed(console, before[made.group])
         observed = len(fleet.spec.fleets) - len(plans)
-        if not (groups or select) and observed:
+        if not (meant.named or meant.select) and observed:
             console.print(f"{plural(observed, 'declared group')} without a worker: observed only")
         _possible(plans)
 
@@ -303,10 +280,3 @@ def _possible(plans: "list[Plan]") -> None:
     told = [sentence for plan in plans if plan.empty for sentence in plan.refusals]
     if told:
         raise FleetError("\nfleet: ".join(told))
-
-
-def _plans(fleet: "Fleet", names: tuple[str, ...]) -> "list[Plan]":
-    if not names:
-        return []
-    snapshot = fleet.snapshot(names)
-    return [fleet.plan(name, snapshot=snapshot) for name in names]
