@@ -1,4 +1,13 @@
-"""`fleet ui`: one page of all groups, for as long as it runs."""
+"""`fleet ui`: one page of all groups, for as long as it runs.
+
+Problem: a broker that is away holds a look for ten seconds, and a page has to answer at once; ten
+people who open it during an incident must not make ten times the requests, and a page that nobody
+looks at must make none. Choice: one thread looks, as long as somebody asked within `IDLE` seconds,
+and rests four times as long as a look takes. The last look that went well is kept as one value,
+from which every answer is made; beside it stands since when looks fail, and why. One view of the
+offsets topic is read along, so that rebalances and storms cost no look of their own. Cost: a figure
+is as old as its look, and who comes after a silence sees the last one until the next is done.
+"""
 
 import json
 import os
@@ -7,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
@@ -54,14 +63,10 @@ if TYPE_CHECKING:
     from fleet.ui.page_server import PageServer
 
 
-# How busy a group's workers are, and how many are too many. Pure.
-#
-# Problem: lag says when there are too few workers; nothing says when there are too many, and each
-# costs a Spark session. Choice: a worker's report has the seconds that it spent inside batches;
-# how these grew over the last minute is its busy ratio, and the sum over the group is how many
-# workers would do. A member that owns no partition is too many whatever it does. Cost: a report
-# comes once a lease, so that nothing is known in the first seconds, and batches longer than the
-# window make the ratio jump.
+# How busy a group's workers are, and how many are too many: lag says only when there are too few.
+# A report has the seconds spent inside batches; how these grew over the last minute is a worker's
+# busy ratio, and the sum over the group is how many workers would do. Cost: a report comes once a
+# lease, and batches longer than the window make the ratio jump.
 
 
 WINDOW: Final = 60.0
@@ -157,15 +162,6 @@ def _without_partitions(seen: GroupSnapshot | None) -> int | None:
     return None if idle == len(seen.members) else idle
 
 
-# Looks at all groups, again and again.
-#
-# Problem: a broker that is away holds a look for ten seconds, and a page has to answer at once and
-# to go on showing what was last seen. Choice: looks are taken on a thread; the last that went well
-# stays, and beside it stands since when they fail, and why. One view of the offsets topic is read
-# along, so that rebalances and storms cost no look of their own. Cost: a figure is as old as the
-# look that it is from.
-
-
 _GOODBYE: Final = 3.0
 _OLD: Final = 30.0
 """Seconds after which what was read of the offsets topic tells nothing of now."""
@@ -227,23 +223,14 @@ class Looks(Closing):
         else:
             snapshot = replace(snapshot, problems=(problem, *snapshot.problems))
         before, self._before = self._before, snapshot
-        changes = self._changes
-        look = Look(
-            snapshot=snapshot,
-            before=before,
-            recent=self._recent(),
-            changes=changes,
-            pauses=pauses,
-        )
-        if self.tail is None or not look.recent.known:
+        changes, recent, tail = self._changes, self._recent(), self.tail
+        look = Look(snapshot=snapshot, before=before, recent=recent, changes=changes, pauses=pauses)
+        if tail is None or not recent.known:
             return look
         now, spec = self._fleet.clock.now(), self._fleet.spec
-        self._watch = self._watch.look(spec, self.tail.rebalances(), now=now, changes=changes)
-        return replace(
-            look,
-            storms=self._watch.storms,
-            generations={group: told.generation for group, told in self.tail.summaries().items()},
-        )
+        self._watch = self._watch.look(spec, tail.rebalances(), now=now, changes=changes)
+        generations = {group: told.generation for group, told in tail.summaries().items()}
+        return replace(look, storms=self._watch.storms, generations=generations)
 
     def _read(self) -> None:
         """Begin to read the offsets topic, where that has not begun."""
@@ -291,7 +278,7 @@ def changes_now(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """What a repetition has come to."""
+    """What the looks have come to."""
 
     value: "Watched | None" = None
     """The last that went well; None: none did yet."""
@@ -299,89 +286,6 @@ class Latest:
     """Why the one after it failed; None: it did not."""
     since: float | None = None
     """Wall time of the first failure in a row."""
-
-
-class Repeated(Closing):
-    """Takes a value every so many seconds on a thread of its own, until closed.
-
-    `rest`: so many seconds of rest at least for each second that a taking took. `idle`: after so
-    many seconds in which nobody asked for the latest it waits until somebody does.
-    """
-
-    def __init__(
-        self,
-        take: "Callable[[], Watched]",
-        *,
-        every: float,
-        clock: Clock,
-        rest: float = 0.0,
-        idle: float | None = None,
-    ) -> None:
-        self._take, self._every, self._clock = take, every, clock
-        self._rest, self._idle = rest, idle
-        self._asked_at = clock.monotonic()
-        self._latest = Latest()
-        self._defect: Exception | None = None
-        """What ended it, to be raised where it is told."""
-        self._stop = threading.Event()
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
-
-    def start(self) -> Self:
-        """Begin."""
-        self._thread.start()
-        return self
-
-    def close(self) -> None:
-        """Take no more."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=_GOODBYE)
-
-    def latest(self) -> Latest:
-        """What there is. Raises what ended the taking, where that was a defect."""
-        if self._defect is not None:
-            raise self._defect
-        self._asked_at = self._clock.monotonic()
-        self._wake.set()
-        return self._latest
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                began = self._clock.monotonic()
-                self._once()
-                took = self._clock.monotonic() - began
-                self._stop.wait(max(self._every, self._rest * took))
-                self._wake.clear()
-                silent = self._clock.monotonic() - self._asked_at
-                if self._idle is not None and silent > self._idle and not self._stop.is_set():
-                    self._wake.wait()
-        except Exception as error:  # noqa: BLE001 - raised again by `latest`
-            self._defect = error
-
-    def _once(self) -> None:
-        """A failure is told at once; what was seen before stays."""
-        try:
-            self._latest = Latest(value=self._take())
-        except FleetError as error:
-            since = self._latest.since
-            self._latest = Latest(
-                value=self._latest.value,
-                problem=str(error),
-                since=self._clock.now() if since is None else since,
-            )
-
-
-# One look at the cluster for all who watch.
-#
-# Problem: ten people who open the page during an incident must not make ten times the requests to
-# a cluster that is in trouble, and a page that nobody looks at must make none. Choice: one thread
-# looks, as long as somebody asked within `IDLE` seconds, and rests four times as long as a look
-# takes; what it saw is kept as one value, from which every answer is made. Nothing is written, to
-# Kafka or to the store. Cost: who comes after a silence sees the last look, with its age, until
-# the next one is done.
 
 
 IDLE: Final = 30.0
@@ -400,8 +304,6 @@ class Watched:
     """What is live of each group, worst first (`live_rows`)."""
     statuses: Mapping[str, GroupStatus]
     """By group, in order of name."""
-    pauses: tuple[Pause, ...] | None
-    """None where nothing that Fleet itself keeps can be read."""
     loads: Mapping[str, Load]
     past: Past | None
     """Of the last day, and it goes on; None where it is not known."""
@@ -414,34 +316,70 @@ class Watched:
 
 
 class Watch(Closing):
-    """Looks at one cluster while somebody watches."""
+    """Looks at one cluster on a thread of its own, until closed, while somebody watches."""
 
     def __init__(self, fleet: "Fleet", *, every: float) -> None:
-        self._fleet = fleet
+        self._fleet, self._every = fleet, every
         self._looks = Looks(fleet, apart=every)
         self._times = BusyTimes()
-        self._repeated = Repeated(self._take, every=every, clock=fleet.clock, rest=_REST, idle=IDLE)
+        self._asked_at = fleet.clock.monotonic()
+        self._latest = Latest()
+        self._defect: Exception | None = None
+        """What ended it, to be raised where it is told."""
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
 
     def start(self) -> None:
         """Begin to look."""
-        self._repeated.start()
+        self._thread.start()
 
     def latest(self) -> Latest:
-        """What was seen last, at once."""
-        return self._repeated.latest()
+        """What was seen last, at once. Raises what ended the looks, where that was a defect."""
+        if self._defect is not None:
+            raise self._defect
+        self._asked_at = self._fleet.clock.monotonic()
+        self._wake.set()
+        return self._latest
 
     def close(self) -> None:
         """Look no more."""
-        self._repeated.close()
+        self._stop.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=_GOODBYE)
         self._looks.close()
+
+    def _run(self) -> None:
+        now = self._fleet.clock.monotonic
+        try:
+            while not self._stop.is_set():
+                began = now()
+                self._once()
+                self._stop.wait(max(self._every, _REST * (now() - began)))
+                self._wake.clear()
+                if now() - self._asked_at > IDLE and not self._stop.is_set():
+                    self._wake.wait()
+        except Exception as error:  # noqa: BLE001 - raised again by `latest`
+            self._defect = error
+
+    def _once(self) -> None:
+        """A failure is told at once; what was seen before stays."""
+        try:
+            self._latest = Latest(value=self._take())
+        except FleetError as error:
+            known = self._latest
+            since = self._fleet.clock.now() if known.since is None else known.since
+            self._latest = replace(known, problem=str(error), since=since)
 
     def _take(self) -> Watched:
         fleet, look, tail = self._fleet, self._looks.look(), self._looks.tail
         if tail is not None and look.recent.known:
             past = replace(look.recent, commits=tail.commits(), reaches=self._looks.reaches)
             look = replace(look, recent=past)
-        storm, pauses = look.storms.get, look.pauses
-        found = statuses(fleet, look.snapshot, look.recent, storm=storm, pauses=pauses)
+        found = statuses(
+            fleet, look.snapshot, look.recent, storm=look.storms.get, pauses=look.pauses
+        )
         at = fleet.clock.monotonic()
         reports = (each for status in found if status.managed for each in status.managed.reports)
         self._times.look(reports, at=at)
@@ -450,7 +388,6 @@ class Watch(Closing):
             look=look,
             live=live_rows(look),
             statuses={status.group: status for status in found},
-            pauses=pauses,
             loads={status.group: self._load(status) for status in found},
             past=None if tail is None or not look.recent.known else _past(tail, fleet.clock.now()),
         )
@@ -537,7 +474,7 @@ def _head(latest: Latest, *, cluster: str, now: float) -> dict[str, Any]:
 
 def _status(found: Watched, groups: list[GroupStatus], *, detail: bool) -> dict[str, Any]:
     look = found.look
-    return status_answer(look.snapshot, groups, found.pauses, recent=look.recent, detail=detail)
+    return status_answer(look.snapshot, groups, look.pauses, recent=look.recent, detail=detail)
 
 
 def live_rows(look: Look) -> tuple[dict[str, Any], ...]:

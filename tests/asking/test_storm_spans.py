@@ -205,7 +205,7 @@ def test_a_page_since_a_time_reads_two_windows_more():
         past = Past(rows=rows, source=source)
         pages.append(_as_html(fleet, past, found, since=since, until=None))
     assert pages[0] == pages[1]
-    assert b"storm" in pages[0]
+    assert "storm" in pages[0]
     assert asked.since == [since - 1_320]
     assert asked.members == [since]
 

@@ -117,7 +117,6 @@ def picture(groups: int = 1000, *, now: float = START + 3600) -> Watched:
         look=look,
         live=live_rows(look),
         statuses=statuses,
-        pauses=(),
         loads=_loads(statuses),
         past=Past(
             rows=Replayed([*rounds, *members]),

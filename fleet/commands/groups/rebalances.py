@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from fleet.commands.answers import as_answer, table
+from fleet.commands.answers import as_answer, print_json, stdout, table
 from fleet.commands.invocation import (
     SCHEMA_VERSION,
     Invocation,
@@ -20,6 +20,7 @@ from fleet.commands.invocation import (
     groups_argument,
     output_option,
 )
+from fleet.commands.screen import Progress
 from fleet.config.spec import FleetSpec, seconds
 from fleet.config.spec import StormSpec as Budget
 from fleet.decide.storms.assessment import (
@@ -32,7 +33,7 @@ from fleet.decide.storms.assessment import (
 )
 from fleet.decide.storms.storm_watch import budget_of, excuses_of
 from fleet.errors import FleetError
-from fleet.manager.past import Source, by_group
+from fleet.manager.past import Past, Source, by_group, past_of
 from fleet.model.rebalances import Cause, Confidence, Rebalance
 from fleet.report.timeline import Span
 from fleet.report.wording import by_cause, cause_text, clock_text, in_table, took, who
@@ -41,10 +42,6 @@ from fleet.text import duration
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
-    from fleet.manager.past import Past
-
-
-# Rebalances as a table of 100 columns and as JSON; the contract is docs/json.md.
 
 
 HOUR: Final = 3600.0
@@ -143,17 +140,9 @@ def print_rebalances(
 
 
 def _table(rebalances: Sequence[Rebalance], *, several: bool) -> Any:
-    columns = (
-        "WHEN (UTC)",
-        *(("GROUP",) if several else ()),
-        "NO",
-        "CAUSE",
-        "WHO",
-        "MOVED",
-        "TOOK",
-    )
     aborted = any(r.aborted for r in rebalances)
-    columns += ("ABORTED",) if aborted else ()
+    group, rounds = ("GROUP",) * several, ("ABORTED",) * aborted
+    columns = ("WHEN (UTC)", *group, "NO", "CAUSE", "WHO", "MOVED", "TOOK", *rounds)
     rows = table(*columns, right=("NO", "MOVED", "TOOK", "ABORTED"))
     for column in rows.columns:
         column.no_wrap = column.header in {"WHEN (UTC)", "NO", "MOVED", "TOOK", "ABORTED"}
@@ -399,7 +388,8 @@ def rebalances(
         begin, end = wall(since, now), wall(until, now)
         if begin is not None and begin >= (end or now):
             raise click.UsageError("--since is not before --until: nothing lies between them")
-        past = _read(fleet, group, live=live)
+        with Progress("reading the offsets topic"):
+            past = past_of(fleet, group=group, live=live, patience=_PATIENCE)
         wanted = None if cause is None else Cause(cause)
         found = past.rows.rebalances(group=group, since=begin, until=end, cause=wanted)
         seen = {each.group for each in found}
@@ -414,18 +404,20 @@ def rebalances(
         if html is not None:
             _write(html, _as_html(fleet, past, found, since=begin, until=end))
             click.echo(f"wrote {html}", err=True)
-        _print(fleet, past, found, since=counted_from, until=end or now, last=last, output=output)
+        source, counted_to = past.source, end or now
+        if output == "json":
+            cluster = fleet.spec.cluster.name
+            print_json(
+                answer(found, cluster=cluster, source=source, since=counted_from, until=counted_to)
+            )
+            return
+        print_rebalances(
+            stdout(), found, source=source, since=counted_from, until=counted_to,
+            most=last or _SHOWN, now=fleet.clock.now(),
+        )  # fmt: skip
 
 
-def _read(fleet: "Fleet", group: str | None, *, live: bool) -> "Past":
-    from fleet.commands.screen import Progress
-    from fleet.manager.past import past_of
-
-    with Progress("reading the offsets topic"):
-        return past_of(fleet, group=group, live=live, patience=_PATIENCE)
-
-
-def _known(fleet: "Fleet", past: "Past", group: str) -> None:
+def _known(fleet: "Fleet", past: Past, group: str) -> None:
     """No rebalances are an answer; a group that nobody knows is a mistake."""
     if past.rows.rebalances(group=group) or fleet.spec.fleet(group) is not None:
         return
@@ -437,44 +429,17 @@ def _known(fleet: "Fleet", past: "Past", group: str) -> None:
         )
 
 
-def _print(
-    fleet: "Fleet",
-    past: "Past",
-    found: Sequence[Rebalance],
-    *,
-    since: float | None,
-    until: float,
-    last: int | None,
-    output: str,
-) -> None:
-    from fleet.commands.answers import print_json, stdout
-
-    if output == "json":
-        cluster = fleet.spec.cluster.name
-        print_json(answer(found, cluster=cluster, source=past.source, since=since, until=until))
-        return
-    print_rebalances(
-        stdout(),
-        found,
-        source=past.source,
-        since=since,
-        until=until,
-        most=last or _SHOWN,
-        now=fleet.clock.now(),
-    )
-
-
 # --- the picture -------------------------------------------------------------------------------
 
 
 def _as_html(
     fleet: "Fleet",
-    past: "Past",
+    past: Past,
     found: Sequence[Rebalance],
     *,
     since: float | None,
     until: float | None,
-) -> bytes:
+) -> str:
     from fleet.report.timeline import extent, lay_out
     from fleet.report.timeline_html import as_html
 
@@ -504,14 +469,14 @@ def _as_html(
         until=end,
         storms=storms,
     )
-    return as_html(line, found).encode()
+    return as_html(line, found)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, page: str) -> None:
     """Whole, or not at all."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_bytes(data)
+        part.write_text(page, encoding="utf-8")
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
