@@ -1,8 +1,8 @@
-"""What `fleet doctor` looks at beyond the machine: fleet.yaml, its cluster, its workers.
+"""`fleet doctor`: the machine, fleet.yaml, its cluster and its workers, with what to do.
 
 Each part is looked at only where what it needs was found: a cluster that does not answer is
-one FAIL and not ten. Everything here reads; a change that a check waits on is waited for one
-lease at most.
+one FAIL and not ten. A check yields findings; a FleetError on the way is one more (`guarded`).
+Everything here reads; a change that a check waits on is waited for one lease at most.
 """
 
 import json
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
     from fleet.lag.snapshot import Snapshot
     from fleet.manager.cycle import Fleet
     from fleet.slots import Slot
-
-
-# What `fleet doctor` finds on this machine.
-#
-# Each check is a function that returns findings and raises nothing that a broken machine can
-# cause; `guarded` turns a FleetError into a FAIL that carries its sentence. The machine is here;
-# what needs fleet.yaml and a cluster is in checks_fleet.
 
 
 _LEAST_PYTHON: Final = (3, 11)
@@ -146,9 +139,6 @@ def packages(*, needed: bool) -> Iterator[Finding]:
             yield ok(module, "installed")
         else:
             yield tell(module, f"not installed: {without}", pip_line(EXTRAS[module]))
-
-
-# `fleet doctor`: everything that has to be right, one line each, with what to do.
 
 
 _COLOURS: Final = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "red"}

@@ -302,8 +302,7 @@ class Fleet(Closing):
     def offsets_bounds(self) -> dict[int, LogBounds]:
         """Of each partition of the coordinator's log; {} while there is none.
 
-        Raises Unreadable where this login may
-        not read it, Unreachable where nobody answers.
+        Raises Unreadable where this login may not read it, Unreachable where nobody answers.
         """
         allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
         if allowed is not None and not allows(allowed, "Read"):
@@ -519,15 +518,12 @@ class Fleet(Closing):
             force_roll=roll,
             why=sentence,
         )
-        plan = self._within_limits(world, _priced(world, plan, by_policy=by_policy))
+        plan = _priced(world, plan, by_policy=by_policy)
+        if brings_members(plan):  # the brokers are asked what they would refuse of it
+            refused = beyond_limits(world, plan, self._broker_limits)
+            plan = Vetoes(refusals=refused).told_in(plan)
         against = obstacles(spec, plan, environ=self._environ, here=Path.cwd())
         return self.runtime.vetoes(plan).told_in(against.told_in(plan))
-
-    def _within_limits(self, world: GroupWorld, plan: Plan) -> Plan:
-        """With what the brokers would refuse of it; they are asked where members come."""
-        if not brings_members(plan):
-            return plan
-        return Vetoes(refusals=beyond_limits(world, plan, self._broker_limits)).told_in(plan)
 
     def _adopted_plan(
         self, spec: GroupSpec, seen: Snapshot, *, wanted: int | None, roll: bool

@@ -45,32 +45,12 @@ if TYPE_CHECKING:
 # from that window: it knows commits, not how long records have waited. Judging 240,000 partitions
 # one by one takes seconds. Choice: Burrow's words, but every alarm needs a record that has waited
 # for longer than the group's patience, which is a minute, or three of its usual gaps between
-# commits, at most a quarter of an hour. The rules stand once, over columns, for the command, the
-# exporter, Dagster's check and the page; sentences are made only for the rows that are not OK.
-# First match:
-#
-# 1. LOSS      committed below the log start: retention took records unread
-# 2. STOP      committed beyond the end of a log with records, and no commit for its patience
-# 3. UNSCORED  never committed, topic deleted or left, committed beyond the end, unknown: no figure
-# 4. OK        at most `allowed` records wait
-# 5. REWIND    it went back, within `rewound` seconds, and is not where it was
-# 6. OK        the group rebalances, or nothing has waited for longer than its patience
-# 7. HELD      an open transaction holds back what waits
-# 8. STOP      no commit for that long, counted from the last rebalance at the earliest
-# 9. STALL     it commits, and stands still
-# 10. WARN     it moves, and what waits grows older by a tenth of the time or more
-# 11. OK
-#
-# Where 8 or 9 would fit, what waits is read first (`standing`, `Observer.read_on`): what nobody
-# can read has not waited. A group is as its worst partition; Empty for `abandoned` seconds it is
-# ABANDONED, which is no error. STOP, STALL and LOSS are level ERR, HELD, REWIND and WARN level
-# WARN.
-#
-# False alarms that this ends, each a case in the tests: a commit after a pause (the pause counts,
-# not the wait); a consumer that commits every ten minutes; a quiet topic's transaction marker; a
-# rebalance; topics deleted; groups deleted (their tombstones); an exporter that has just begun;
-# a busy topic whose lag never shrinks between commits. Cost: a group that hangs is told after its
-# patience, so after 60 s at the earliest.
+# commits, at most a quarter of an hour. The rules stand once, over columns (`_codes`; the first
+# that fits counts), for the command, the exporter, Dagster's check and the page; sentences are made
+# only for rows that are not OK. Where STOP or STALL would fit, what waits is read first
+# (`standing`, `Observer.read_on`): what nobody can read has not waited. A group is as its worst
+# partition; Empty for `abandoned` seconds it is ABANDONED, which is no error. Cost: a group that
+# hangs is told after its patience, so after 60 s at the earliest.
 
 
 Codes = NDArray[np.int8]
@@ -147,7 +127,10 @@ def _judged(seen: Snapshot, patience: Patience) -> Codes:
 
 
 def _codes(seen: Snapshot, calm: Floats, moving: Rows, patience: Patience) -> Longs:
-    """By the first rule that fits each row; `calm` and `moving` are of each row's group."""
+    """By the first rule that fits each row; `calm` and `moving` are of each row's group.
+
+    Silence counts from the last rebalance at the earliest.
+    """
     commits, lag, now = seen.commits, seen.lag, seen.at
     gap = np.where(commits.gap == NONE, 0.0, commits.gap / 1000)
     enough = np.minimum(np.maximum(patience.least, patience.gaps * gap), patience.most)

@@ -179,7 +179,6 @@ def tables_of(fleet: "Fleet") -> Past | None:
 def _of_one(fleet: "Fleet", group: str, patience: float) -> Past:
     """From the one partition that holds the group."""
     from fleet.log.readers.group_log import GroupLog
-    from fleet.log.replay.causes import Replay
 
     with GroupLog(fleet.client, clock=fleet.clock, timeout=patience) as log:
         partition = log.partition_of(group)
@@ -260,6 +259,7 @@ INTERVALS: Final = 3.0
 """Of `history.every`: older tables have no writer any more."""
 SMALL: Final = 250_000
 """Records that are read in about a second."""
+_JUST_NOW: Final = "from __consumer_offsets, read just now"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,23 +348,19 @@ def _by_tables(fleet: "Fleet", now: float) -> Recent:
 
 def _by_log(fleet: "Fleet", now: float, *, patience: float) -> Recent:
     """What is retained of the offsets topic, where that is read in time."""
-    done, commits, reaches = False, None, None
     try:
         reaches = beginning(fleet)
         with tail_of(fleet, since=reaches, keep=DAY) as tail:
-            done = tail.catch_up(patience)
-            found, why = tail.rebalances(since=now - DAY), tail.problem
-            commits = tail.commits()
+            if tail.catch_up(patience):
+                found = tail.rebalances(since=now - DAY)
+                made = recent_from(found, kind="log", sentence=_JUST_NOW, now=now)
+                return replace(made, commits=tail.commits(), reaches=reaches)
+            why = tail.problem or (
+                f"__consumer_offsets was not read within {patience:g} s; `fleet history tail` "
+                "keeps tables that answer at once"
+            )
     except FleetError as error:
-        done, found, why = False, [], str(error)
-    if done:
-        told = "from __consumer_offsets, read just now"
-        made = recent_from(found, kind="log", sentence=told, now=now)
-        return replace(made, commits=commits, reaches=reaches)
-    why = why or (
-        f"__consumer_offsets was not read within {patience:g} s; `fleet history tail` keeps "
-        "tables that answer at once"
-    )
+        why = str(error)
     return Recent(kind="none", sentence=f"rebalances are not known: {why}")
 
 
@@ -407,8 +403,7 @@ def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, patience:
                     ]
     except FleetError as error:
         return Recent(kind="none", sentence=f"commits are not known: {error}")
-    told = "from __consumer_offsets, read just now"
-    found = recent_from(rebalances, kind="log", sentence=told, now=now)
+    found = recent_from(rebalances, kind="log", sentence=_JUST_NOW, now=now)
     return replace(found, commits=positions.copy(), reaches=now - HORIZON, unread=frozenset(unread))
 
 

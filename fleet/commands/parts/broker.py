@@ -1,16 +1,19 @@
 """`fleet broker`: the embedded Kafka, by hand."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from fleet.commands.answers import table
 from fleet.commands.invocation import SCHEMA_VERSION, output_option
+from fleet.commands.screen import Progress, Screen
 from fleet.errors import FleetError
 from fleet.system.home import fleet_home
 from fleet.text import visible
@@ -99,7 +102,6 @@ def start(
     lines of fleet.yaml that refer to them.
     """
     from fleet.broker import Broker, Logins
-    from fleet.commands.screen import Progress
 
     if (oidc_jwks or client_ca) and not secure:
         raise click.UsageError("--oidc-jwks and --client-ca are logins of a --secure broker")
@@ -175,9 +177,6 @@ def status(output: str) -> None:
     if not now.nodes:
         click.echo(f"no broker in {fleet_home()}; `fleet broker start` makes one")
         return
-    from fleet.commands.answers import table
-    from fleet.commands.screen import Screen
-
     rows = table("NODE", "ADDRESS", "PID", "LOG")
     for node in now.nodes:
         pid = "stopped" if node.pid is None else str(node.pid)
@@ -238,7 +237,7 @@ def _following(path: Path) -> Iterator[str]:
                 continue
             time.sleep(_FOLLOW_SECONDS)
             try:
-                rolled = path.stat().st_ino != _inode(file)
+                rolled = path.stat().st_ino != os.fstat(file.fileno()).st_ino
             except FileNotFoundError:
                 continue  # in the middle of being rolled over
             if rolled:
@@ -246,12 +245,6 @@ def _following(path: Path) -> Iterator[str]:
                 file = path.open(encoding="utf-8", errors="replace")
     finally:
         file.close()
-
-
-def _inode(file: Any) -> int:
-    import os
-
-    return os.fstat(file.fileno()).st_ino
 
 
 def _setting(text: str) -> tuple[str, str]:

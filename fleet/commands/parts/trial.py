@@ -1,4 +1,10 @@
-"""`fleet test`: an entrypoint once, on real records, without joining and without committing."""
+"""`fleet test`: an entrypoint once, on real records, without joining and without committing.
+
+Problem: the author of a job wants to see it run on real records before a worker does. Choice:
+what a worker does with a batch, `setup`, the warming call, `process`, once and in this process,
+on a Spark of its own. Cost: what the entrypoint itself writes is written, unless it looks at
+`context.trial`; Spark's JVM is not in the memory told.
+"""
 
 import contextlib
 import json
@@ -25,6 +31,7 @@ from fleet.commands.invocation import (
     topic_ranges,
     with_worker,
 )
+from fleet.config.settings import WorkerSettings
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.columns import SCHEMA
@@ -32,22 +39,13 @@ from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.tasks import read_ranges, reading
 from fleet.model import TopicPartition
+from fleet.model.batch_context import BatchRange
 from fleet.testing.made_batch import MadeBatch, local_spark, make_batch
 from fleet.worker.batch.entrypoint import Entrypoint, JobErrors, call
 from fleet.worker.batch.ranges import fair
 
 if TYPE_CHECKING:
-    from fleet.config.settings import WorkerSettings
     from fleet.config.spec import FleetSpec, GroupSpec
-
-
-# One call of an entrypoint on records of one's choice: what `fleet test` does.
-#
-# Problem: the author of a job wants to see it run on real records before a worker does. Choice:
-# what a worker does with a batch, `setup`, the warming call, `process`, once and in this process,
-# on a Spark of its own; no group is joined and nothing is committed. Cost: what the entrypoint
-# itself writes is written, unless it looks at `context.trial`; Spark's JVM is not in the memory
-# told.
 
 
 _ROWS: Final = 20
@@ -131,11 +129,6 @@ def _peak() -> int:
     """The most memory that this process has had, in bytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
-
-
-# Which records `fleet test` gives to the entrypoint: of the topics, or of a file.
-#
-# Read by offsets, as ranges are: no group is joined, named or asked.
 
 
 _READ_SECONDS: Final = 20.0
@@ -289,7 +282,10 @@ def trial(
         if not records:
             raise Refused(f"{file} holds no record")
         batch = make_batch(records, topic=declared.topics[0], **_who(spec, group))
-    _try(_settings(spec, bootstrap, declared), batch, output=output)
+    settings = WorkerSettings(
+        cluster=spec.cluster, bootstrap_servers=bootstrap, group=declared, revision="test"
+    )
+    _try(settings, batch, output=output)
 
 
 def _declared(spec: "FleetSpec", group: str, config: Path) -> "GroupSpec":
@@ -311,20 +307,11 @@ def _who(spec: "FleetSpec", group: str) -> dict[str, Any]:
     }
 
 
-def _settings(spec: "FleetSpec", bootstrap: str, group: "GroupSpec") -> "WorkerSettings":
-    from fleet.config.settings import WorkerSettings
-
-    return WorkerSettings(
-        cluster=spec.cluster, bootstrap_servers=bootstrap, group=group, revision="test"
-    )
-
-
 def _of_topics(
     fleet: Any, group: "GroupSpec", ranges: "list[OffsetRange]", sample: int
 ) -> "MadeBatch":
     """Records of the cluster, with the context that a worker would have of them."""
     from fleet.decide.scaling import subscribed
-    from fleet.model.batch_context import BatchRange
 
     assert group.worker is not None
     isolation = group.worker.isolation
@@ -351,7 +338,7 @@ def _of_topics(
     return MadeBatch(table=table, context=replace(empty.context, ranges=told))
 
 
-def _try(settings: "WorkerSettings", batch: "MadeBatch", *, output: str) -> None:
+def _try(settings: WorkerSettings, batch: "MadeBatch", *, output: str) -> None:
     from fleet.commands.screen import Progress
     from fleet.config.references import worker_environment
     from fleet.config.spec import KubernetesRuntimeSpec
@@ -384,7 +371,7 @@ def _try(settings: "WorkerSettings", batch: "MadeBatch", *, output: str) -> None
 
 
 def answer(
-    settings: "WorkerSettings", batch: "MadeBatch", outcome: "TrialOutcome", log: list[str]
+    settings: WorkerSettings, batch: "MadeBatch", outcome: "TrialOutcome", log: list[str]
 ) -> dict[str, Any]:
     """The contract of `fleet test -o json`."""
     assert settings.group.worker is not None
