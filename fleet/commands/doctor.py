@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from fleet.broker.jars import KAFKA, damage, find_java
+from fleet.commands.answers import as_answer
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.errors import CodeElsewhere, ConfigError, FleetError, Unreachable
 from fleet.extras import EXTRAS, installed, pip_line
 from fleet.model import Finding, Severity, fail, ok, warn
 from fleet.slots import ChangeState
+from fleet.system.home import cache_home, fleet_home, make_home
 from fleet.text import duration, few, plural, visible
 
 if TYPE_CHECKING:
@@ -58,8 +61,6 @@ def python() -> Iterator[Finding]:
 
 def java(*, needed: bool, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Spark and the embedded broker need Java 17 or newer; who only looks does not."""
-    from fleet.broker.jars import find_java
-
     try:
         yield ok("java", f"Java at {find_java(environ)}")
     except FleetError as error:
@@ -70,9 +71,6 @@ def java(*, needed: bool, environ: Mapping[str, str] = os.environ) -> Iterator[F
 
 def jars(*, embedded: bool, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """The embedded broker's jars are there, or can be fetched at its first start."""
-    from fleet.broker.jars import KAFKA, damage
-    from fleet.system.home import cache_home
-
     if not embedded:
         yield ok("jars", "not needed: the cluster is not the embedded one")
         return
@@ -119,8 +117,6 @@ def disk(home: Path) -> Iterator[Finding]:
 
 def home() -> Iterator[Finding]:
     """State can be written; a home that is not there yet is the next command's to make."""
-    from fleet.system.home import fleet_home, make_home
-
     folder = fleet_home()
     if folder.exists():
         yield ok("home", f"{make_home(folder)} can be written")
@@ -166,8 +162,6 @@ def doctor(invocation: Invocation, *, output: str) -> None:
 
 def examine(invocation: Invocation) -> list[Finding]:
     """All findings, machine first; the cluster only where the file loads."""
-    from fleet.system.home import fleet_home
-
     path = invocation.path()
     needed = _runs_here(path)
     found = guarded("python", python) + guarded("java", lambda: java(needed=needed))
@@ -199,8 +193,6 @@ def _runs_here(path: Path) -> bool:
 
 def as_json(findings: list[Finding]) -> dict[str, object]:
     """The contract of `fleet doctor -o json`."""
-    from fleet.commands.answers import as_answer
-
     return {
         "schema_version": SCHEMA_VERSION,
         "ok": all(finding.level is not Severity.FAIL for finding in findings),

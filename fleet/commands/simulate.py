@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     Named = tuple[str, Callable[[random.Random], Scenario]]
 
 
-# A scenario file of `fleet simulate` as values: no unknown keys, no impossible timeouts.
-
-
 class NetworkSpec(Strict):
     """How long a message is under way, one way, evenly distributed."""
 

@@ -78,12 +78,17 @@ def operations_of(bits: Iterable[int] | None) -> frozenset[str] | None:
 # --- describing -----------------------------------------------------------------------------
 
 
-def _classic(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
-    for group in answer.groups:
-        yield GroupAnswer(group.group_id, group.error_code, _classic_group(group))
+def _each(value: Callable[[Any], Any]) -> Callable[[Any, Sequence[str]], Iterator[GroupAnswer]]:
+    """Takes an answer about several groups apart; `value` makes a group's part of it."""
+
+    def take(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
+        for group in answer.groups:
+            yield GroupAnswer(group.group_id, group.error_code, value(group))
+
+    return take
 
 
-def _classic_group(group: Any) -> DescribedGroup:
+def _classic(group: Any) -> DescribedGroup:
     consumers = group.protocol_type == CONSUMER_PROTOCOL
     members, unreadable, topics = [], [], set[str]()
     known = consumers
@@ -111,27 +116,21 @@ def _classic_group(group: Any) -> DescribedGroup:
     )
 
 
-def _consumer(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
-    for group in answer.groups:
-        members = (_member(m, m.instance_id, _held(m)) for m in group.members)
-        told = _described("consumer", group, members, topics=_subscribed(group.members))
-        yield GroupAnswer(group.group_id, group.error_code, told)
+def _consumer(group: Any) -> DescribedGroup:
+    members = (_member(m, m.instance_id, _held(m)) for m in group.members)
+    return _described("consumer", group, members, topics=_subscribed(group.members))
 
 
-def _share(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
-    for group in answer.groups:
-        members = (_member(m, None, _held(m)) for m in group.members)
-        told = _described("share", group, members, topics=_subscribed(group.members))
-        yield GroupAnswer(group.group_id, group.error_code, told)
+def _share(group: Any) -> DescribedGroup:
+    members = (_member(m, None, _held(m)) for m in group.members)
+    return _described("share", group, members, topics=_subscribed(group.members))
 
 
-def _streams(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
-    for group in answer.groups:
-        topics = _topics_of(group.topology)
-        members = (_member(m, m.instance_id, _tasks(m, topics)) for m in group.members)
-        read = {topic for each in topics.values() for topic in each}
-        told = _described("streams", group, members, topics=read)
-        yield GroupAnswer(group.group_id, group.error_code, told)
+def _streams(group: Any) -> DescribedGroup:
+    topics = _topics_of(group.topology)
+    members = (_member(m, m.instance_id, _tasks(m, topics)) for m in group.members)
+    read = {topic for each in topics.values() for topic in each}
+    return _described("streams", group, members, topics=read)
 
 
 def _topics_of(topology: Any) -> dict[str, list[str]]:
@@ -196,33 +195,28 @@ def _member(told: Any, instance: str | None, held: frozenset[TopicPartition]) ->
 
 DESCRIBING: Final[Mapping[str, GroupQuestion]] = {
     "classic": GroupQuestion(
-        DescribeGroupsRequest, lambda groups: DescribeGroupsRequest(groups=list(groups)), _classic
+        DescribeGroupsRequest,
+        lambda groups: DescribeGroupsRequest(groups=list(groups)),
+        _each(_classic),
     ),
     "consumer": GroupQuestion(
         ConsumerGroupDescribeRequest,
         lambda groups: ConsumerGroupDescribeRequest(group_ids=list(groups)),
-        _consumer,
+        _each(_consumer),
     ),
     "share": GroupQuestion(
         ShareGroupDescribeRequest,
         lambda groups: ShareGroupDescribeRequest(group_ids=list(groups)),
-        _share,
+        _each(_share),
         version=1,
     ),
     "streams": GroupQuestion(
         StreamsGroupDescribeRequest,
         lambda groups: StreamsGroupDescribeRequest(group_ids=list(groups)),
-        _streams,
+        _each(_streams),
     ),
 }
 """By the type of the groups."""
-
-
-def _allowed(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
-    for group in answer.groups:
-        yield GroupAnswer(
-            group.group_id, group.error_code, operations_of(group.authorized_operations)
-        )
 
 
 ALLOWED: Final = GroupQuestion(
@@ -233,18 +227,13 @@ ALLOWED: Final = GroupQuestion(
         min_version=_READING,
         max_version=_DEAD_ONLY,
     ),
-    _allowed,
+    _each(lambda group: operations_of(group.authorized_operations)),
     version=_READING,
 )
 """What this login may do to groups of any kind, also to such as do not exist."""
 
 
 # --- offsets --------------------------------------------------------------------------------
-
-
-def _offsets(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
-    for group in answer.groups:
-        yield GroupAnswer(group.group_id, group.error_code, _committed(group.topics))
 
 
 def _offsets_of_one(answer: Any, groups: Sequence[str]) -> Iterator[GroupAnswer]:
@@ -261,15 +250,14 @@ def _committed(topics: Iterable[Any]) -> dict[TopicPartition, int]:
     }
 
 
-def _share_offsets(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
-    for group in answer.groups:
-        told = {
-            TopicPartition(topic.topic_name, part.partition_index): part
-            for topic in group.topics
-            for part in topic.partitions
-            if part.start_offset >= 0 and part.error_code == 0
-        }
-        yield GroupAnswer(group.group_id, group.error_code, ShareOffsets(told))
+def _share_offsets(group: Any) -> ShareOffsets:
+    told = {
+        TopicPartition(topic.topic_name, part.partition_index): part
+        for topic in group.topics
+        for part in topic.partitions
+        if part.start_offset >= 0 and part.error_code == 0
+    }
+    return ShareOffsets(told)
 
 
 OFFSETS: Final = GroupQuestion(
@@ -282,7 +270,7 @@ OFFSETS: Final = GroupQuestion(
         min_version=8,
         max_version=9,  # the next one names topics by their ids alone
     ),
-    _offsets,
+    _each(lambda group: _committed(group.topics)),
     version=8,
 )
 OFFSETS_ONE_BY_ONE: Final = GroupQuestion(
@@ -305,5 +293,5 @@ SHARE_OFFSETS: Final = GroupQuestion(
             for each in groups
         ]
     ),
-    _share_offsets,
+    _each(_share_offsets),
 )

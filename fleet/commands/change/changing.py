@@ -14,6 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.commands.answers import (
+    as_answer,
+    change_answer,
+    good,
+    outcome,
+    print_change,
+    print_json,
+    print_plan,
+    stdout,
+)
 from fleet.commands.invocation import (
     SCHEMA_VERSION,
     Invocation,
@@ -29,8 +39,11 @@ from fleet.commands.invocation import (
     person,
     slot_numbers,
 )
+from fleet.commands.screen import Progress
 from fleet.config.spec import seconds
+from fleet.decide.adopted import not_as_approved
 from fleet.errors import FleetError, Refused
+from fleet.slots import ChangeState
 from fleet.text import plural, visible
 
 if TYPE_CHECKING:
@@ -39,12 +52,6 @@ if TYPE_CHECKING:
     from fleet.slots import Change
 
     Act = Callable[[Callable[[str], None]], Change]
-
-
-# One changing command from its plan to its exit code: what is shown, done and told.
-#
-# A refused, failed or rolled back change, and one that cost something else than stated, is an
-# outcome with a trouble: all of them end the command with exit code 1 and a sentence each.
 
 
 @dataclass(slots=True)
@@ -60,8 +67,6 @@ class GroupOutcome:
 
     def trouble(self) -> str | None:
         """Why this is not what was asked for; None where it is."""
-        from fleet.commands.answers import good, outcome
-
         if self.refused is not None:
             return self.refused
         if self.change is None or good(self.change):
@@ -76,13 +81,12 @@ class GroupOutcome:
 
     def as_json(self) -> dict[str, Any]:
         """The plan (the performed one, where one was) and the change."""
-        from fleet.commands.answers import as_answer, change_answer
-
         plan = self.change.plan if self.change else self.plan
+        change = self.change and change_answer(self.change)
         return {
             "group": self.group,
-            "plan": as_answer(plan) if plan else None,
-            "change": change_answer(self.change) if self.change else None,
+            "plan": plan and as_answer(plan),
+            "change": change,
             "refused": self.refused,
         }
 
@@ -91,8 +95,6 @@ class ChangeSession:
     """One changing command: shows, acts and remembers what came of it."""
 
     def __init__(self, invocation: Invocation, fleet: "Fleet", *, output: str) -> None:
-        from fleet.commands.answers import stdout
-
         self._invocation = invocation
         self._console = stdout()
         self._table = output == "table"
@@ -101,8 +103,6 @@ class ChangeSession:
 
     def show(self, plan: "Plan") -> None:
         """Print a plan."""
-        from fleet.commands.answers import print_plan
-
         if self._table:
             print_plan(self._console, plan)
 
@@ -125,10 +125,6 @@ class ChangeSession:
         Without `act`, or where the plan shown is refused, empty (unless `empty`: there is more to
         do than its steps) or not the approved one, nothing is begun.
         """
-        from fleet.commands.answers import print_change
-        from fleet.commands.screen import Progress
-        from fleet.decide.adopted import not_as_approved
-
         if approved is not None and shown is not None:
             why = not_as_approved(approved, shown)
             if why is not None:
@@ -161,8 +157,6 @@ class ChangeSession:
 
     def finish_left(self, group: str) -> GroupOutcome | None:
         """Finish what a dead actor left, before a plan is shown; None where nothing was left."""
-        from fleet.slots import ChangeState
-
         spec = self.fleet.group(group)
         last = self.fleet.changes(group, limit=1)
         if self.fleet.spec.mode_of(spec) != "act" or not last:
@@ -179,8 +173,6 @@ class ChangeSession:
 
     def end(self, results: Iterable[GroupOutcome], *, one: bool) -> None:
         """Print JSON where asked for, and fail where something is not as asked for."""
-        from fleet.commands.answers import print_json
-
         found = list(results)
         if not self._table:
             answers = [result.as_json() for result in found]
@@ -227,11 +219,8 @@ def in_turn(
     return results
 
 
-# `fleet pause`, `resume` and `release`: a person holds all changes, lets go, or ends managing.
-#
 # A pause is kept beside the slots, so everything that acts obeys it: this command, Dagster's
-# runs, a second shell. Workers go on working; handovers that they do among themselves (a crash,
-# a plain `kubectl rollout restart`) go on too.
+# runs, a second shell. Handovers that workers do among themselves go on.
 
 
 @click.command(
@@ -548,8 +537,6 @@ def apply(
 
 def _settle(session: ChangeSession, group: str, how: str) -> GroupOutcome:
     """`--resume` and `--abort` of one group."""
-    from fleet.slots import ChangeState
-
     last = session.fleet.changes(group, limit=1)
     if not last or last[0].state is not ChangeState.RUNNING:
         held = session.fleet.let_go(group) if how == "abort" else None

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
+from pydantic import ValidationError
 
+from fleet.broker import Broker, embedded_bootstrap
+from fleet.commands.answers import good, print_change, stdout
 from fleet.commands.invocation import (
     Invocation,
     Meant,
@@ -19,8 +22,11 @@ from fleet.commands.invocation import (
     groups_option,
     runtime_of,
 )
-from fleet.config.first_job import write_first_job
+from fleet.commands.screen import Progress
+from fleet.config.first_job import check_names, write_first_job
+from fleet.config.load import LoginFile, load, load_security
 from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.system.home import fleet_home, write_whole
 from fleet.text import plural, visible
 
 if TYPE_CHECKING:
@@ -116,8 +122,6 @@ def init(
     if context is not None and namespace is None:
         raise click.UsageError("--context says where --kubernetes NAMESPACE is: name that, too")
     if group is not None:
-        from fleet.config.first_job import check_names
-
         check_names(group, topic)
     path = out or invocation.path()
     if group is not None and path.exists() and not force and bootstrap is None:
@@ -130,7 +134,6 @@ def init(
     cluster = _cluster(path, bootstrap=bootstrap, name=name, security=security, secrets=secrets)
     from fleet.config.draft import draft
     from fleet.decide.adopted import deployed
-    from fleet.system.home import write_whole
 
     runtime = None if namespace is None else _namespace(namespace, context)
     found = () if runtime is None else _deployments(runtime)
@@ -165,9 +168,6 @@ def _cluster(
     secrets: tuple[str, ...],
 ) -> "ClusterSpec":
     """The cluster to look at: the option's, the old file's, or the embedded one."""
-    from pydantic import ValidationError
-
-    from fleet.config.load import LoginFile, load, load_security
     from fleet.config.spec import ClusterSpec, Security
 
     if bootstrap is None and security is None and path.exists():
@@ -206,8 +206,6 @@ def _secret(text: str) -> tuple[str, str]:
 
 
 def _namespace(namespace: str, context: str | None) -> "KubernetesRuntimeSpec":
-    from pydantic import ValidationError
-
     from fleet.config.spec import KubernetesRuntimeSpec
 
     try:
@@ -231,9 +229,7 @@ def _look(cluster: "ClusterSpec") -> "Snapshot":
     """One snapshot of a cluster that has no fleet.yaml yet: a file that names only the cluster."""
     import yaml
 
-    from fleet.broker import embedded_bootstrap
     from fleet.manager.cycle import Fleet
-    from fleet.system.home import fleet_home
 
     if cluster.bootstrap_servers == "embedded" and embedded_bootstrap(fleet_home()) is None:
         raise Unreachable(  # not by `fleet up`, which wants the file that is to be written here
@@ -261,11 +257,6 @@ def up(invocation: Invocation, *, meant: Meant) -> None:
     yet; then the plans of the groups named, or of every group with mode: act. Runs again without
     harm.
     """
-    from fleet.broker import Broker
-    from fleet.commands.answers import good, print_change, stdout
-    from fleet.commands.screen import Progress
-    from fleet.system.home import fleet_home
-
     with Progress("starting") as progress:
         if invocation.spec().cluster.bootstrap_servers == "embedded":
             Broker(fleet_home()).start(say=progress)  # the first start fetches 45 MB
@@ -300,9 +291,7 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     embedded broker that is purged. Works where the embedded broker has died, too, and ends what
     is left of a demo that was killed.
     """
-    from fleet.commands.screen import Progress
     from fleet.demo.stage import Stage
-    from fleet.system.home import fleet_home
 
     spec = invocation.spec()
     cluster = spec.cluster
@@ -334,9 +323,6 @@ def _down_without_broker(
     Members of the dead broker's groups are met again when it comes back with its data; the next
     `fleet up` takes their slots over.
     """
-    from fleet.broker import Broker
-    from fleet.system.home import fleet_home
-
     runtime = runtime_of(spec)
     runtime.down(grace=_GRACE_SECONDS)
     if purge:

@@ -578,9 +578,6 @@ def _short(member: str | None) -> str:
     return member[:-37] if len(member) > 40 and member[-37] == "-" else member
 
 
-# The answer in JSON (docs/json.md).
-
-
 def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
     seen, storm, last = status.seen, status.storm, status.last_rebalance
     verdict = status.verdict

@@ -197,9 +197,6 @@ def _sentence(told: Mapping[str, Any], seconds: float) -> str:
     return "; ".join(parts)
 
 
-# Storms as a person sees them: who is in one now, and when a group was in one.
-
-
 _FAIR: Final = Course()
 _FURTHER: Final = (1, 8, 64)
 """How far back is read, in reaches of a budget, before all is."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from fleet.broker import Broker, Logins
+from fleet.broker.embedded import last_lines
 from fleet.commands.answers import table
 from fleet.commands.invocation import SCHEMA_VERSION, output_option
 from fleet.commands.screen import Progress, Screen
@@ -101,8 +103,6 @@ def start(
     ACL allows. The secrets of its super user are files that only you can read; printed are the
     lines of fleet.yaml that refer to them.
     """
-    from fleet.broker import Broker, Logins
-
     if (oidc_jwks or client_ca) and not secure:
         raise click.UsageError("--oidc-jwks and --client-ca are logins of a --secure broker")
     logins = Logins(jwks=oidc_jwks, client_ca=client_ca and client_ca.absolute())
@@ -155,8 +155,6 @@ For Kafka's own tools: --command-config {kept.admin_properties}"""
 )
 def stop(*, purge: bool, timeout: float) -> None:
     """Stop the nodes; the data stays unless --purge is given. Stopping twice is fine."""
-    from fleet.broker import Broker
-
     embedded = Broker(fleet_home())
     embedded.stop(timeout=timeout)
     if purge:
@@ -167,8 +165,6 @@ def stop(*, purge: bool, timeout: float) -> None:
 @output_option
 def status(output: str) -> None:
     """Show the nodes, their processes and logs. Exit 0 whether it runs or not."""
-    from fleet.broker import Broker
-
     now = Broker(fleet_home()).status()
     if output == "json":
         versions = {"schema_version": SCHEMA_VERSION, "schema": 1}  # the latter from before
@@ -209,9 +205,6 @@ def status(output: str) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 def logs(*, node: int, coordinator: bool, lines: int, follow: bool) -> None:
     """Print the last lines of a node's log. Exit 1 where there is none."""
-    from fleet.broker import Broker
-    from fleet.broker.embedded import last_lines
-
     found = {each.id: each for each in Broker(fleet_home()).status().nodes}.get(node)
     if found is None:
         raise FleetError(f"no node {node} in {fleet_home()}: see `fleet broker status`")

@@ -19,6 +19,8 @@ import click
 from fleet.commands.answers import as_answer, print_json, stdout, table
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_as, output_option
 from fleet.commands.parts.processes import RenewedLogin
+from fleet.commands.screen import Progress
+from fleet.demo.interrupts import interruptible
 from fleet.extras import need
 from fleet.text import duration
 
@@ -65,8 +67,6 @@ def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str)
     the tables. Where the offsets topic may not be read, groups are looked at instead.
     """
     need("pyarrow", "deltalake", extra="history")
-    from fleet.commands.screen import Progress
-    from fleet.demo.interrupts import interruptible
     from fleet.manager.history_session import recording
 
     with (
@@ -97,7 +97,6 @@ def tail(invocation: Invocation, *, spark: str | None, polled: bool) -> None:
     second one ends it at once. A broker or Spark that is away for a while is waited for. Renewed
     passwords and certificates count once a batch fails.
     """
-    from fleet.commands.screen import Progress
     from fleet.manager.history_session import recording
 
     with _asked_to_stop() as stopped, Progress("history") as say:
@@ -325,9 +324,6 @@ def _print(answer: dict[str, Any]) -> None:
         )
     for sentence in sentences:
         console.print(sentence, markup=False, soft_wrap=True)
-
-
-# `fleet history sql`: a question to the tables, answered as a table, JSON or CSV.
 
 
 @history.command(

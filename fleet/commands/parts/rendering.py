@@ -1,4 +1,4 @@
-"""`fleet completion`: what makes a shell complete the command at Tab."""
+"""`fleet alerts`, `manifests`, `schema` and `completion`: what is rendered for other tools."""
 
 import json
 import os
@@ -20,13 +20,12 @@ from fleet.commands.invocation import (
     output_as,
     verbose_option,
 )
+from fleet.config.draft import dump
+from fleet.system.home import write_whole
 from fleet.system.runtimes import PARTS, runtime_kind
 
 if TYPE_CHECKING:
     from fleet.act.runtime import Manifests, RuntimeKind
-
-
-# `fleet alerts`: rules, routes and a dashboard for Prometheus, Alertmanager and Grafana.
 
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
@@ -142,16 +141,11 @@ def dashboard(invocation: Invocation, *, output: Path | None) -> None:  # noqa: 
 
 
 def _put(text: str, output: Path | None) -> None:
-    from fleet.system.home import write_whole
-
     if output is None:
         click.echo(text, nl=False)
     else:
         write_whole(output, text)
         click.echo(f"wrote {output}", err=True)
-
-
-# `fleet manifests`: fleet.yaml as Kubernetes objects.
 
 
 _ALL: Final = "all"
@@ -242,8 +236,6 @@ def manifests(
 
 def as_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     """One document each; texts of several lines stay readable."""
-    from fleet.config.draft import dump
-
     return "".join(f"---\n{dump(each)}" for each in objects)
 
 
@@ -255,8 +247,6 @@ def as_json(made: "Manifests") -> str:
 
 def _write(made: "Manifests", folder: Path) -> None:
     """A file per fleet and per part; what an earlier rendering left is not listed any more."""
-    from fleet.system.home import write_whole
-
     files: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for each in made.objects:
         files[_file_of(each)].append(each)
@@ -275,9 +265,6 @@ def _file_of(each: Mapping[str, Any]) -> str:
     labels = each["metadata"].get("labels", {})
     fleet, app = labels.get("fleet/name"), labels.get("app.kubernetes.io/name")
     return f"{fleet or app or each['kind'].lower()}.yaml"
-
-
-# `fleet schema`: the JSON schema of fleet.yaml, for editors.
 
 
 def schema_text() -> str:

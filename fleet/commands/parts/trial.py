@@ -31,6 +31,8 @@ from fleet.commands.invocation import (
     topic_ranges,
     with_worker,
 )
+from fleet.commands.screen import Progress
+from fleet.config.references import worker_environment
 from fleet.config.settings import WorkerSettings
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kafka_source.bounds import log_bounds
@@ -40,9 +42,12 @@ from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.tasks import read_ranges, reading
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
+from fleet.system.code import examine_entrypoint
 from fleet.testing.made_batch import MadeBatch, local_spark, make_batch
-from fleet.worker.batch.entrypoint import Entrypoint, JobErrors, call
+from fleet.worker.batch.entrypoint import Entrypoint, JobErrors, call, load
 from fleet.worker.batch.ranges import fair
+from fleet.worker.events import catch_job_logs
+from fleet.worker.login_files import known_secrets
 
 if TYPE_CHECKING:
     from fleet.config.spec import FleetSpec, GroupSpec
@@ -290,7 +295,6 @@ def trial(
 
 def _declared(spec: "FleetSpec", group: str, config: Path) -> "GroupSpec":
     found = with_worker(spec, group, config)
-    from fleet.system.code import examine_entrypoint
 
     examine_entrypoint(found)
     return found
@@ -339,12 +343,7 @@ def _of_topics(
 
 
 def _try(settings: WorkerSettings, batch: "MadeBatch", *, output: str) -> None:
-    from fleet.commands.screen import Progress
-    from fleet.config.references import worker_environment
     from fleet.config.spec import KubernetesRuntimeSpec
-    from fleet.worker.batch.entrypoint import JobErrors, load
-    from fleet.worker.events import catch_job_logs
-    from fleet.worker.login_files import known_secrets
 
     worker = settings.group.worker
     assert worker is not None
