@@ -142,28 +142,23 @@ def _set_verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.ensure_object(Invocation).verbose = True
 
 
-def config_option(command: AnyCommand) -> AnyCommand:
-    """`--config`, before or after the command's name."""
-    return click.option(
-        "--config",
-        "-c",
-        type=click.Path(path_type=Path, dir_okay=False),
-        expose_value=False,
-        callback=_set_config,
-        metavar="FILE",
-        help="Path of fleet.yaml (default: $FLEET_CONFIG, or fleet.yaml in this folder).",
-    )(command)
-
-
-def verbose_option(command: AnyCommand) -> AnyCommand:
-    """`--verbose`, before or after the command's name."""
-    return click.option(
-        "--verbose",
-        is_flag=True,
-        expose_value=False,
-        callback=_set_verbose,
-        help="Show the traceback of an error.",
-    )(command)
+config_option = click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path, dir_okay=False),
+    expose_value=False,
+    callback=_set_config,
+    metavar="FILE",
+    help="Path of fleet.yaml (default: $FLEET_CONFIG, or fleet.yaml in this folder).",
+)
+verbose_option = click.option(
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_verbose,
+    help="Show the traceback of an error.",
+)
+"""Both stand before or after the command's name."""
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,11 +207,9 @@ def listen_option(what: str, key: str, usual: int) -> Callable[[AnyCommand], Any
     )
 
 
-def dry_run_option(command: AnyCommand) -> AnyCommand:
-    """`--dry-run`."""
-    return click.option("--dry-run", is_flag=True, help="Print the plan without carrying it out.")(
-        command
-    )
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Print the plan without carrying it out."
+)
 
 
 # What a shell offers at Tab: groups, slots and topics, as fleet.yaml has them.

@@ -50,7 +50,6 @@ from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot, rates
 from fleet.manager.past import DAY, Past, Recent, Source, beginning, recent_from, tail_of
 from fleet.model import GroupSnapshot, GroupState
-from fleet.model.rebalances import Rebalance
 from fleet.report.timeline import lay_out
 from fleet.report.timeline_html import as_svg
 from fleet.slots import Change, Pause, WorkerReport
@@ -459,8 +458,17 @@ def timeline_answer(
     told = rebalances_answer(
         shown[-_SHOWN:], cluster=cluster, source=found.past.source, since=since, until=now
     )
-    drawn = _drawn(found, group, all_of_it, since=since, until=now, width=width) if shown else None
-    return {**head, "rebalances": told, "svg": drawn}
+    if not shown:
+        return {**head, "rebalances": told, "svg": None}
+    changes = found.look.changes.get(group, ())
+    line = lay_out(
+        rebalances=all_of_it,
+        memberships=found.past.rows.memberships(group=group, until=now),
+        since=since,
+        until=now,
+        storms=storm_spans(found.spec, all_of_it, until=now, changes=changes),
+    )
+    return {**head, "rebalances": told, "svg": as_svg(line, width=width)}
 
 
 def _head(latest: Latest, *, cluster: str, now: float) -> dict[str, Any]:
@@ -533,29 +541,6 @@ def _counted(found: Watched, status: GroupStatus) -> GroupStatus:
     since = found.look.snapshot.at - window
     counted = len(found.past.rows.rebalances(group=status.group, since=since))
     return replace(status, window=window, rebalances=counted)
-
-
-def _drawn(
-    found: Watched,
-    group: str,
-    rebalances: list[Rebalance],
-    *,
-    since: float,
-    until: float,
-    width: float,
-) -> str:
-    assert found.past is not None
-    spans = storm_spans(
-        found.spec, rebalances, until=until, changes=found.look.changes.get(group, ())
-    )
-    line = lay_out(
-        rebalances=rebalances,
-        memberships=found.past.rows.memberships(group=group, until=until),
-        since=since,
-        until=until,
-        storms=spans,
-    )
-    return as_svg(line, width=width)
 
 
 _LONGEST = 86_400.0

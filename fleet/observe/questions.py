@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from kafka.admin import ACLOperation
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
@@ -32,21 +33,7 @@ _READING: Final = 3
 """DescribeGroups from this version on tells the allowed operations."""
 _DEAD_ONLY: Final = 5
 """Up to this version it describes a group that does not exist as Dead."""
-_OPERATIONS: Final[Mapping[int, str]] = {
-    3: "Read",
-    4: "Write",
-    5: "Create",
-    6: "Delete",
-    7: "Alter",
-    8: "Describe",
-    9: "ClusterAction",
-    10: "DescribeConfigs",
-    11: "AlterConfigs",
-    12: "IdempotentWrite",
-    13: "CreateTokens",
-    14: "DescribeTokens",
-    15: "TwoPhaseCommit",
-}
+_OPERATIONS: Final = {each.value: each.name.title().replace("_", "") for each in ACLOperation}
 """Kafka's AclOperation by code, as kafka-acls writes them."""
 
 

@@ -180,15 +180,7 @@ class GroupWatcher(Observer):
         self._told_at = {g: at for g, at in self._told_at.items() if g in known}
         self._told_at |= dict.fromkeys(seen.committed, look.began)
         untold = {g for g in silent if look.began - self._told_at.get(g, look.began) > _STALE}
-        groups = {
-            group: GroupFacts(
-                state=seen.state(group),
-                type=seen.kind(group),
-                members=len(seen.members(group)) if group in described else None,
-                topics=described[group].topics if group in described else None,
-            )
-            for group in wanted
-        }
+        groups = {group: seen.facts(group) for group in wanted}
         told = {group: seen.committed[group] for group in shared}
         return groups, self._polled.copy(), frozenset(untold), told
 

@@ -142,23 +142,11 @@ def as_html(line: Timeline, rebalances: Sequence[Rebalance]) -> str:
 
 
 def _table(rebalances: Sequence[Rebalance]) -> str:
-    return "\n".join(["<table>", _row("th", _COLUMNS), *_rows(rebalances), "</table>"])
-
-
-def _rows(rebalances: Sequence[Rebalance]) -> Iterator[str]:
-    for rebalance in sorted(rebalances, key=lambda r: -r.ended_at):
-        yield _row(
-            "td",
-            (
-                clock_text(rebalance.ended_at),
-                str(rebalance.number),
-                cause_text(rebalance),
-                who(rebalance, most=8),
-                str(len(rebalance.moved)),
-                took(rebalance),
-                str(rebalance.aborted or ""),
-            ),
-        )
+    rows = [_row("th", _COLUMNS)]
+    for r in sorted(rebalances, key=lambda r: -r.ended_at):
+        what = (clock_text(r.ended_at), str(r.number), cause_text(r), who(r, most=8))
+        rows.append(_row("td", (*what, str(len(r.moved)), took(r), str(r.aborted or ""))))
+    return "\n".join(["<table>", *rows, "</table>"])
 
 
 def _row(tag: str, cells: Iterable[str]) -> str:

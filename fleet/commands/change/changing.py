@@ -426,7 +426,21 @@ def roll(
         names = _acting(session, meant)
 
         def one(name: str) -> GroupOutcome:
-            return _roll_one(session, name, dry_run=dry_run, approved=approved)
+            return change_one(
+                session,
+                name,
+                dry_run=dry_run,
+                approved=approved,
+                make=lambda: fleet.plan(name, wanted=fleet.open_slots(name), roll=True),
+                act=lambda progress: fleet.apply(
+                    name,
+                    wanted=fleet.open_slots(name),
+                    roll=True,
+                    approved=approved,
+                    actor=session.actor,
+                    progress=progress,
+                ),
+            )
 
         session.end(in_turn(session, names, one), one=len(meant.named) == 1)
 
@@ -436,27 +450,6 @@ def _acting(session: ChangeSession, meant: Meant) -> tuple[str, ...]:
     if not names:
         session.say("no group that is meant has mode: act, so there is nothing to do")
     return names
-
-
-def _roll_one(
-    session: ChangeSession, group: str, *, dry_run: bool, approved: str | None
-) -> GroupOutcome:
-    fleet = session.fleet
-    return change_one(
-        session,
-        group,
-        dry_run=dry_run,
-        approved=approved,
-        make=lambda: fleet.plan(group, wanted=fleet.open_slots(group), roll=True),
-        act=lambda progress: fleet.apply(
-            group,
-            wanted=fleet.open_slots(group),
-            roll=True,
-            approved=approved,
-            actor=session.actor,
-            progress=progress,
-        ),
-    )
 
 
 @click.command(epilog="Example:  fleet drain orders-enrichment 2 5")

@@ -119,23 +119,17 @@ def _keep_on(
     while not stopped():
         try:
             with record() as recorder:
-                _follow(recorder, every, stopped, say)
+                while not stopped():
+                    began = time.monotonic()
+                    done = recorder.catch_up(stopped=stopped)
+                    if done.polled and done.rows.get("rebalances"):
+                        say(f"{done.rows['rebalances']} rebalances seen by looking")
+                    _sleep(every - (time.monotonic() - began), stopped)
         except Exception as error:  # noqa: BLE001 - PySpark raises what gRPC gave it
             _wait_out(error, say)
             if renewed.ready(say):
                 return
             _sleep(every, stopped)
-
-
-def _follow(
-    recorder: Any, every: float, stopped: Callable[[], bool], say: Callable[[str], None]
-) -> None:
-    while not stopped():
-        began = time.monotonic()
-        done = recorder.catch_up(stopped=stopped)
-        if done.polled and done.rows.get("rebalances"):
-            say(f"{done.rows['rebalances']} rebalances seen by looking")
-        _sleep(every - (time.monotonic() - began), stopped)
 
 
 def _wait_out(error: Exception, say: Callable[[str], None]) -> None:
