@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fleet.commands.screen import Screen
@@ -64,7 +65,7 @@ def good(change: Change) -> bool:
 def print_plan(console: Console, plan: Plan) -> None:
     """The plan with its price, before anything is done."""
     slots = f"{plan.wanted} slot{'' if plan.wanted == 1 else 's'}"
-    console.print(f"[bold]{_plain(plan.group)}[/bold]: {slots} of revision {plan.revision or '-'}")
+    console.print(f"[bold]{escape(plan.group)}[/bold]: {slots} of revision {plan.revision or '-'}")
     told = any(note.startswith("nothing to do") for note in plan.notes)
     if plan.empty and not plan.refusals and not told:
         console.print("  nothing to do")
@@ -75,13 +76,13 @@ def print_plan(console: Console, plan: Plan) -> None:
         )  # fmt: skip
         for number, step in enumerate(plan.steps, 1):
             what = (str(number), step.kind.value, numbers_of(step.slots))
-            rows.add_row(*what, *_price_row(step.price), _plain(_what(step)))
+            rows.add_row(*what, *_price_row(step.price), escape(_what(step)))
         console.print(rows)
     _print_ways(console, plan)
     for refusal in plan.refusals:
-        console.print(f"  [red]refused[/red]: {_plain(refusal)}")
+        console.print(f"  [red]refused[/red]: {escape(refusal)}")
     for note in plan.notes:
-        console.print(f"  note: {_plain(note)}")
+        console.print(f"  note: {escape(note)}")
 
 
 def _print_ways(console: Console, plan: Plan) -> None:
@@ -108,7 +109,7 @@ def print_change(console: Console, change: Change) -> None:
         print_traceback(console, change.traceback)
     colour = "green" if good(change) else "red"
     console.print(
-        f"[bold]{_plain(change.group)}[/bold]: [{colour}]{_plain(outcome(change))}[/{colour}]"
+        f"[bold]{escape(change.group)}[/bold]: [{colour}]{escape(outcome(change))}[/{colour}]"
     )
 
 
@@ -128,13 +129,13 @@ def print_receipts(console: Console, change: Change) -> None:
         if receipt.settled_s is not None:
             console.print(f"  step {receipt.step + 1} settled after {receipt.settled_s:.1f} s")
         for sentence in receipt.sentences:
-            console.print(f"  step {receipt.step + 1}: {_plain(sentence)}")
+            console.print(f"  step {receipt.step + 1}: {escape(sentence)}")
 
 
 def print_failed(console: Console, change: Change | None) -> None:
     """That the same revision was tried before, and why it did not go well."""
     if change is not None:
-        console.print(f"  [red]tried before[/red]: {_plain(outcome(change))}")
+        console.print(f"  [red]tried before[/red]: {escape(outcome(change))}")
         if change.traceback is not None:
             print_traceback(console, change.traceback)
 
@@ -146,7 +147,7 @@ def print_traceback(console: Console, traceback: str, *, lines: int = 60) -> Non
         left_out = len(told) - lines
         told = [f"… {left_out} lines left out: `fleet logs GROUP` has them …", *told[-lines:]]
     for line in told:
-        console.print(f"    {_plain(line)}", soft_wrap=True)
+        console.print(f"    {escape(line)}", soft_wrap=True)
 
 
 def outcome(change: Change) -> str:
@@ -190,12 +191,6 @@ def _count(value: int | None) -> str:
 
 def _what(step: Step) -> str:
     return f"{step.sentence} ({step.price.note})" if step.price.note else step.sentence
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def as_answer(

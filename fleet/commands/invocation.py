@@ -223,22 +223,14 @@ dry_run_option = click.option(
 _MOST_SLOTS: Final = 200
 
 
-def group_names(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001 - click's signature
-    incomplete: str,
-) -> list[CompletionItem]:
+def group_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Declared groups that are not named yet."""
     there = ctx.params.get("groups") or ()
     names = [str(each["group"]) for each in _fleets(ctx)[1]]
     return _offered([name for name in names if name not in there], incomplete)
 
 
-def slot_numbers(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001 - click's signature
-    incomplete: str,
-) -> list[CompletionItem]:
+def slot_numbers(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Slots that the named group may have."""
     defaults, fleets = _fleets(ctx)
     named = _named(ctx)
@@ -252,11 +244,7 @@ def slot_numbers(
     return []
 
 
-def topic_ranges(
-    ctx: click.Context,
-    param: click.Parameter,  # noqa: ARG001 - click's signature
-    incomplete: str,
-) -> list[CompletionItem]:
+def topic_ranges(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The named group's topics, each as the beginning of T:P:A-B."""
     topics = [
         f"{topic}:"

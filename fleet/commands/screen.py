@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.segment import Segment
 from rich.status import Status
 
@@ -95,7 +96,5 @@ class Progress:
                 status.update(self._line())
 
     def _line(self) -> str:
-        from rich.markup import escape
-
         seconds = time.monotonic() - self._started
         return f"{escape(self._sentence.strip())} [dim]({duration(seconds)})[/dim]"

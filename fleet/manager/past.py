@@ -8,16 +8,19 @@ began; of all groups the whole topic, membership alone.
 Cost: without tables the topic is read anew by each command, within `patience` seconds.
 """
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fleet.config.acls import OFFSETS
 from fleet.decide.verdicts import HORIZON
 from fleet.errors import FleetError
+from fleet.log.readers.log_view import KeptRebalances
 from fleet.log.readers.positions import Positions
 from fleet.log.records import OffsetCommit, Tombstone
 from fleet.log.replay.causes import Replay
@@ -80,15 +83,9 @@ class Replayed:
     """Rows in memory."""
 
     def __init__(self, made: Iterable[Rebalance | MembershipSpan]) -> None:
-        self._rebalances: list[Rebalance] = []
-        self._memberships: list[MembershipSpan] = []
-        for row in made:
-            if isinstance(row, Rebalance):
-                self._rebalances.append(row)
-            else:
-                self._memberships.append(row)
-        self._rebalances.sort(key=lambda r: (r.ended_at, r.log_offset))
-        self._memberships.sort(key=lambda m: (m.at, m.log_offset))
+        self._kept = KeptRebalances(keep=inf, most=sys.maxsize)
+        for row in sorted(made, key=lambda row: row.log_offset):
+            self._kept.add(row, now=0.0)
 
     def rebalances(
         self,
@@ -99,27 +96,17 @@ class Replayed:
         cause: Cause | None = None,
     ) -> list[Rebalance]:
         """Rebalances that ended in [since, until), oldest first."""
-        return [
-            r
-            for r in self._rebalances
-            if (group is None or r.group == group)
-            and _within(r.ended_at, since, until)
-            and (cause is None or r.cause is cause)
-        ]
+        return self._kept.rebalances(group, since, until, cause)
 
     def memberships(
         self, *, group: str, since: float | None = None, until: float | None = None
     ) -> list[MembershipSpan]:
         """Events of a group's members in [since, until), oldest first."""
-        return [m for m in self._memberships if m.group == group and _within(m.at, since, until)]
+        return self._kept.memberships(group, since, until)
 
     def standing(self, *, group: str, at: float) -> list[MembershipSpan]:
         """Events before a time of those who are members then, since they came; oldest first."""
         return standing(self.memberships(group=group, until=at))
-
-
-def _within(at: float, since: float | None, until: float | None) -> bool:
-    return (since is None or at >= since) and (until is None or at < until)
 
 
 def past_of(fleet: "Fleet", *, group: str | None, live: bool, patience: float) -> Past:

@@ -109,21 +109,23 @@ class Managed:
     @property
     def spark_uis(self) -> tuple[str, ...]:
         """Addresses of Spark's own web UI, as workers that run tell them."""
-        running = {worker.name for worker in self.workers if worker.running}
-        told = {r.spark_ui for r in self.reports if r.spark_ui and r.worker in running}
-        return tuple(sorted(told))
+        return tuple(sorted({r.spark_ui for r in self._of_running if r.spark_ui}))
 
     @property
     def gaps(self) -> tuple[str, ...]:
         """Where partitions went on whose commits Kafka had deleted, as workers that run tell."""
-        running = {worker.name for worker in self.workers if worker.running}
-        return tuple(r.gap for r in self.reports if r.gap and r.worker in running)
+        return tuple(r.gap for r in self._of_running if r.gap)
 
     @property
     def without_slot(self) -> tuple[WorkerReport, ...]:
-        """Reports of running workers without a slot (a dead one's last report stays stored)."""
+        """Reports of running workers without a slot."""
+        return tuple(r for r in self._of_running if r.slot is None)
+
+    @property
+    def _of_running(self) -> tuple[WorkerReport, ...]:
+        """Reports of workers that run: a dead one's last report stays stored."""
         running = {worker.name for worker in self.workers if worker.running}
-        return tuple(r for r in self.reports if r.slot is None and r.worker in running)
+        return tuple(r for r in self.reports if r.worker in running)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`fleet exporter`: Prometheus metrics of every group of the cluster."""
+"""`fleet worker`, `supervise` and `exporter`: what runs for months in the foreground."""
 
 import contextlib
 import os
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from fleet.config.settings import WorkerSettings
     from fleet.exporter.exporting import Exporter
     from fleet.manager.cycle import Fleet
-
-
-# `fleet worker`: one worker in the foreground, as a runtime or a container starts it.
 
 
 @click.command(epilog="Example:  fleet worker --group orders-enrichment")
@@ -114,11 +111,6 @@ def default_name(group: str) -> str:
     return re.sub(r"[^A-Za-z0-9-]+", "-", text).strip("-").lower()
 
 
-# `fleet supervise` (hidden): the process that keeps this machine's workers alive.
-#
-# `fleet up` starts it in the background; by hand it is for service units of one's own.
-
-
 @click.command(hidden=True)
 @common
 def supervise(invocation: Invocation) -> None:
@@ -134,8 +126,6 @@ def supervise(invocation: Invocation) -> None:
     click.get_current_context().exit(main(["--home", str(fleet_home())]))
 
 
-# Whether a command that runs for months should begin anew, for what its login is now.
-#
 # Problem: passwords and certificates are renewed under a running process, and Kafka's clients read
 # them once, when they are made. Choice: where brokers refuse them, what stands in their files is
 # held against what stood there; other contents, and a fleet.yaml that opens with them, are the
