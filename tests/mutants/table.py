@@ -19,22 +19,22 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.member.membership:Membership._finish", "worker/test_owning.py",
         "self._serve(_STILL)", "pass"),
     "02-token-of-an-earlier-assignment-holds": (
-        "worker.offsets.assigning:Partitions.held", "worker/test_commit_metadata.py",
+        "worker.offsets.assigning:Partitions.held", "worker/test_positions.py",
         "tp in owned and owned[tp].token == token", "tp in owned"),
     "02-commit-under-another-member-id": (
-        "worker.offsets.assigning:Partitions.commitable", "worker/test_commit_metadata.py",
+        "worker.offsets.assigning:Partitions.commitable", "worker/test_positions.py",
         "member_now != member_then", "member_now is None"),
     "02-commit-without-a-look-at-the-token": (
         "worker.offsets.assigning:Partitions.commitable", "worker/test_owning.py",
         "self.held(tokens)", "set(tokens)"),
     "03-dead-workers-session-goes-on": (
-        "worker.slot.slot_holder:SlotHolder.take", "worker/test_taking_over.py",
+        "worker.slot.slot_holder:SlotHolder.take", "worker/test_slot_holder.py",
         "not self._cured", "self._cured"),
     "03-unclean-session-forgotten-by-a-take": (
         "slots.transitions:taken", "slots/test_compare_and_set.py",
         "spark_session if stored.clean else stored.spark_session", "spark_session"),
     "04-range-begins-without-its-plan-committed": (
-        "worker.member.pipeline:Pipeline.step", "worker/test_begun.py",
+        "worker.member.pipeline:Pipeline.step", "worker/test_pipeline.py",
         "self._plan()", "True"),
     "04-planned-range-not-repeated-exactly": (
         "worker.batch.batches:Buffer._cut", "worker/test_batches.py",
@@ -57,11 +57,11 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.batch.adaptive_reader:AdaptiveReader._consider_inline", "ranges/test_switch.py",
         "consumer.seek(KafkaPartition(tp.topic, tp.partition, part.start))", "pass"),
     "09-quarantined-partition-tried-again": (
-        "worker.member.losses:QuarantinedPartitions._over", "worker/test_quarantine.py",
+        "worker.member.losses:QuarantinedPartitions._over", "worker/test_poison.py",
         "None if mark.revision == self._revision else 'this revision tries it'",
         "'this revision tries it'"),
     "09-refused-dead-letter-passed-over": (
-        "worker.batch.poison_search:DeadLetters._refused", "worker/test_letters_written.py",
+        "worker.batch.poison_search:DeadLetters._refused", "worker/test_poison.py",
         "not refused", "True"),
     "10-member-that-cannot-work-stays-idle": (
         "worker.member.protocols:verdict", "worker/test_consumer_protocol.py",
@@ -80,7 +80,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "not self._is_gone(row.name)", "False"),
     "14-session-of-any-length": ("config.spec:ClassicWorker", "spec/test_load.py",
         "Field(ge=6.0, le=1800.0)", "Field(ge=6.0)"),
-    "15-fenced-for-ever": ("worker.slot.slot_life:SlotLife._refused", "worker/test_taking_over.py",
+    "15-fenced-for-ever": ("worker.slot.slot_life:SlotLife._refused", "worker/test_slot_holder.py",
         "now - before > self._window", "now - before >= 0"),
     "16-leave-by-instance-id-alone": (
         "act.steps.leave_slots:_send_leave", "acting/test_performing.py",
@@ -93,7 +93,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.slot.leave_completion:Takeover.free", "worker/test_consumer_protocol.py",
         "return why", "return None"),
     "17-taker-frees-nobody": (
-        "worker.slot.slot_holder:SlotHolder.take", "worker/test_taking_over.py",
+        "worker.slot.slot_holder:SlotHolder.take", "worker/test_slot_holder.py",
         "context.worker.protocol == 'consumer' and seen.holder is not None",
         "context.worker.protocol == 'consumer' and seen.holder is None"),
     "18-foreign-process-evicted": (
@@ -110,16 +110,16 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "act.steps.leave_slots:gone", "acting/test_performing.py",
         "s.phase is Phase.CLOSED", "s.phase in {Phase.DRAINING, Phase.DRAINED, Phase.CLOSED}"),
     "21-first-drained-closes": (
-        "worker.slot.leave_completion:all_drained", "worker/test_leave_completion.py",
+        "worker.slot.leave_completion:all_drained", "worker/test_slot_lease.py",
         "all", "any"),
     "21-worker-does-not-wait-for-the-actor": (
-        "worker.slot.leave_completion:LeaveCompleter.step", "worker/test_leave_completion.py",
+        "worker.slot.leave_completion:LeaveCompleter.step", "worker/test_slot_lease.py",
         "not self._actor_silent(gate)", "False"),
     "22-second-slot-without-a-canary": (
-        "worker.slot.slot_lease:_admits", "worker/test_eligibility.py worker/test_canary_note.py",
+        "worker.slot.slot_lease:_admits", "worker/test_eligibility.py",
         "(first or waited) and (not waits_for_canary(slots, slot, revision))", "first or waited"),
     "22-gate-opens-before-enough-are-warm": (
-        "worker.slot.process:first_gate", "worker/test_gate_opener.py",
+        "worker.slot.process:first_gate", "worker/test_eligibility.py",
         "warm < asked.slots", "warm < 1"),
     "23-all-stop-before-anybody-is-warm": (
         "act.steps.membership:stop_all", "acting/test_stopping_all.py",
@@ -181,7 +181,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
         "seen is None or seen.mark != mark or gap", "seen is None or seen.mark != mark"),
     "40-full-disk-ends-a-holder": (
-        "worker.slot.reporting:Canary._weather", "worker/test_canary_note.py",
+        "worker.slot.reporting:Canary._weather", "worker/test_eligibility.py",
         "OSError", "KeyError"),
     "41-nudge-without-an-end": ("worker.member.membership:Nudging._over", "worker/test_nudging.py",
         "'limit'", "None"),
@@ -189,7 +189,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.offsets.assigning:Start.chosen", "worker/test_positions.py",
         "not self.gone and self.committed != self.position", "False"),
     "43-poison-without-a-witness": (
-        "worker.batch.poison_search:PoisonSearch.search", "worker/test_poison_search.py",
+        "worker.batch.poison_search:PoisonSearch.search", "worker/test_poison.py",
         "failed and (not self._witness)", "False"),
     "44-first-part-of-the-childs-answer-lost": (
         "worker.asking:Question.done", "worker/test_asking.py::test_an_answer_of_any_size_is_heard_without_waiting",
@@ -224,10 +224,10 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.batch.adaptive_reader:AdaptiveReader.add_partition", "ranges/test_switch.py",
         "known and self._first_ids.setdefault(tp.topic, topic_id) != topic_id", "False"),
     "51-asks-for-offsets-while-it-closes": (
-        "worker.member.membership:Membership._on_assign", "worker/test_ended_while_joining.py",
+        "worker.member.membership:Membership._on_assign", "worker/test_owning.py",
         "self._done", "self._done and (not partitions)"),
     "52-drains-with-records-in-its-hands": (
-        "worker.member.membership:Membership._begin_drain", "worker/test_giving_up.py",
+        "worker.member.membership:Membership._begin_drain", "worker/test_owning.py",
         "then is not Life.REJOINING", "False"),
     "53-store-not-asked-what-was-committed": (
         "worker.offsets.assigning:Assigner.starts", "worker/test_positions.py",

@@ -1,6 +1,6 @@
 """A client's certificate that brokers refuse: what librdkafka tells, what a worker makes of it.
 
-tests/worker/test_login_files.py has the rule; this is the client that it is about.
+tests/worker/test_pod.py has the rule; this is the client that it is about.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """kill -9 in the midst of a batch: afterwards rows = offsets, none twice, for every sink.
 
 Here a writer ends itself at steps of its own code, two of them; with FLEET_LONG at ten, and
-tests/worker/test_sinks_killed.py kills real workers.
+tests/worker/test_sinks.py kills real workers.
 """
 
 import json

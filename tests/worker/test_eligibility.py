@@ -1,11 +1,26 @@
-"""Which slot a standby may take."""
+"""Which slot a standby may take, who opens the first gate [22], and what a revision has shown."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from fleet.slots import Gate, Handover, Phase, Slot
-from fleet.worker.slot.slot_lease import candidates, outranked
+from fleet.clock import ManualClock
+from fleet.slots import FirstOpening, Gate, Handover, Phase, Slot, WorkerReport
+from fleet.slots.sqlite import SqliteStore
+from fleet.slots.transitions import (
+    alone,
+    doubt,
+    is_failed_canary,
+    is_good_canary,
+    missing_canary,
+    waits_for_canary,
+)
+from fleet.worker.slot.process import AHEAD, GateOpener, first_gate
+from fleet.worker.slot.reporting import Canary
+from fleet.worker.slot.slot_lease import SlotWatcher, candidates, outranked
+from tests.support.batch_parts import events_of, worker_context
+from tests.support.declared import group_spec, settings_of
 from tests.support.slot_records import report_of
 
 GATE = Gate(group="g", version=1, open=frozenset({0, 1}))
@@ -156,3 +171,304 @@ def test_a_pin_that_has_ended_is_none():
     assert numbers(gate, was, void={0}) == {0}
     assert numbers(gate, was, revision="r3", void={0}) == set()
     assert numbers(gate, was, revision="r3", void={0}, waited={0}) == {0}
+
+
+# --- the first opening of a gate where no manager does it [22] --------------------------------
+
+
+ASKED = FirstOpening(slots=3, after=60.0)
+
+
+class Asked(SqliteStore):
+    """A store that was made by manifests: nobody has written the gate, three slots are wanted."""
+
+    unmanaged = True
+
+    def first(self, group: str) -> FirstOpening | None:
+        """Asked for one group."""
+        return ASKED if group == "g" else None
+
+    def since(self, group: str, template_hash: str, now: float) -> float:
+        del group, template_hash
+        return now
+
+
+@pytest.mark.parametrize(
+    ("gate", "asked", "warm", "waited", "due"),
+    [
+        pytest.param(Gate(group="g"), ASKED, 3, 0.0, True, id="all warm"),
+        pytest.param(Gate(group="g"), ASKED, 4, 0.0, True, id="more than wanted"),
+        pytest.param(Gate(group="g"), ASKED, 2, 59.9, False, id="too few, too early"),
+        pytest.param(Gate(group="g"), ASKED, 1, 60.0, True, id="too few for too long"),
+        pytest.param(Gate(group="g"), ASKED, 0, 99.0, False, id="nobody"),
+        pytest.param(Gate(group="g"), None, 9, 99.0, False, id="not asked for"),
+        pytest.param(Gate(group="g", version=1), ASKED, 9, 99.0, False, id="written before"),
+        pytest.param(
+            Gate(group="g"), FirstOpening(slots=0, after=60.0), 9, 99.0, False, id="no slots"
+        ),
+    ],
+)
+def test_when_it_is_due(
+    gate: Gate, asked: FirstOpening | None, warm: int, waited: float, due: bool
+):
+    """As many standbys as slots, or the time is over; never for a gate that was written."""
+    wanted = first_gate(gate, asked, warm=warm, waited=waited, now=1000.0)
+    assert (wanted is not None) is due
+    if wanted is not None:
+        assert wanted == Gate(group="g", open=frozenset({0, 1, 2}), open_at=1000.0 + AHEAD)
+
+
+class Standbys:
+    """Standbys on one store, each with its opener; the clock is the test's."""
+
+    def __init__(self, home: Path, store: type[SqliteStore] = Asked) -> None:
+        self.clock = ManualClock()
+        self.store = store(home / "fleet.db", cluster="main", clock=self.clock)
+        self.openers: dict[str, GateOpener] = {}
+        self.counter = 0
+
+    def add(self, name: str) -> None:
+        """One more warm worker."""
+        self.openers[name] = GateOpener(
+            self.store, group="g", lease=10.0, clock=self.clock, events=events_of(name, self.clock)
+        )
+
+    def step(self, *, alive: set[str] | None = None) -> list[str]:
+        """All report and look; who opened."""
+        self.clock.sleep(1.0)
+        self.counter += 1
+        for name in self.openers:
+            if alive is None or name in alive:
+                self.store.report(report_of(name, counter=self.counter))
+        gate = self.store.gate("g")
+        return [
+            name
+            for name, opener in self.openers.items()
+            if (alive is None or name in alive) and opener.step(gate)
+        ]
+
+
+def test_one_of_them_opens_all_at_once(tmp_path: Path):
+    """Compare-and-set: three are warm, one writes the gate, once."""
+    crew = Standbys(tmp_path)
+    for name in ("w1", "w2"):
+        crew.add(name)
+        assert crew.step() == []
+    assert crew.openers["w1"].waits_for == "the first opening: 2 of 3 standbys are warm"
+    crew.add("w3")
+    assert len(crew.step()) == 1
+    gate = crew.store.gate("g")
+    assert (gate.version, gate.open) == (1, frozenset({0, 1, 2}))
+    assert crew.step() == []
+    assert crew.openers["w1"].waits_for is None
+    crew.store.write_gate(replace(gate, open=frozenset()))
+    assert crew.step() == [], "a manager closed it: it stays closed"
+
+
+def test_the_dead_do_not_count_and_patience_ends(tmp_path: Path):
+    """Two of three die; after 60 s the one that lives opens all three."""
+    crew = Standbys(tmp_path)
+    for name in ("w1", "w2"):
+        crew.add(name)
+        crew.step()
+    crew.add("w3")
+    crew.openers.pop("w2")
+    for _ in range(11):
+        crew.step(alive={"w1"})
+    assert crew.store.gate("g").version == 0
+    assert crew.openers["w1"].waits_for == "the first opening: 1 of 3 standbys are warm"
+    opened = [at for at in range(13, 70) if crew.step(alive={"w1"})]
+    assert opened == [60]
+
+
+def test_a_store_for_managers_is_left_to_them(tmp_path: Path):
+    """Locally nothing opens by itself."""
+    crew = Standbys(tmp_path, SqliteStore)
+    for name in ("w1", "w2", "w3"):
+        crew.add(name)
+    assert [crew.step() for _ in range(70)] == [[]] * 70
+    assert crew.store.gate("g").version == 0
+
+
+# --- whether a revision may be called well, over the lives of a pod's processes ---------------
+
+
+FAILED = "the entrypoint fails for every partition"
+HELD = Slot(group="g", number=0, holder="n1", revision="r2", phase=Phase.ACTIVE, token=3)
+FREED = replace(HELD, holder=None, phase=Phase.FREE, error=FAILED)
+REPORT = report_of("n1", revision="r2", phase="starting", error=FAILED)
+
+
+def canary(home: Path | None) -> Canary:
+    """A worker's process that finds this home."""
+    return Canary(worker_context(), home=home)
+
+
+def test_a_failure_is_remembered_by_the_next_process(tmp_path: Path):
+    """Raised, or killed before the first commit; a batch ends it, a hand-over says nothing."""
+    first = canary(tmp_path)
+    assert first.error is None
+    first.start()
+    assert "ended before its first batch" in str(canary(tmp_path).error)
+    first.fail(FAILED)
+    second = canary(tmp_path)
+    assert second.error == FAILED
+    second.start()
+    second.end()
+    assert canary(tmp_path).error == FAILED
+    second.start()
+    assert second.running
+    second.succeed()
+    assert (second.running, second.error, canary(tmp_path).error) == (False, None, None)
+    second.fail("later, as a good one")
+    assert canary(tmp_path).error is None
+
+
+def test_a_tenure_without_a_verdict_leaves_nothing(tmp_path: Path):
+    """Taken and handed over before a record came."""
+    it = canary(tmp_path)
+    it.start()
+    it.end()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_note_that_cannot_be_written_ends_nobody(tmp_path: Path):
+    """A full disk, or one that is only read: what this process has seen holds, and it is told."""
+    said: list[str] = []
+    it = canary(tmp_path / "home")
+    it._context.events.log = said.append
+    (tmp_path / "home").write_text("no folder")
+    it.start()
+    it.fail(FAILED)
+    assert (it.running, it.error) == (True, FAILED)
+    it.succeed()
+    assert (it.running, it.error) == (False, None)
+    assert len(said) == 2, "each failure is told once"
+    assert said[0].startswith(f"the note {tmp_path}/home/canary.json cannot be written: ")
+
+
+def test_elsewhere_than_in_a_pod_nothing_is_noted():
+    """No home, no note."""
+    it = canary(None)
+    it.start()
+    it.fail(FAILED)
+    assert (it.running, it.error) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("report", "slots", "doubted"),
+    [
+        pytest.param(REPORT, [], True, id="another one fails"),
+        pytest.param(REPORT, [HELD], False, id="a third is a good canary"),
+        pytest.param(REPORT, [FREED], True, id="failed and gone"),
+        pytest.param(replace(REPORT, error=None), [], False, id="it is well"),
+        pytest.param(replace(REPORT, revision="r1"), [], False, id="another revision"),
+        pytest.param(replace(REPORT, worker="me"), [], False, id="ourselves"),
+        pytest.param(replace(REPORT, batches=4), [], False, id="one partition is stopped"),
+    ],
+)
+def test_what_others_report(report: WorkerReport, slots: list[Slot], doubted: bool):
+    """A living worker of the same revision that fails, and no good canary."""
+    told = doubt([report], slots, worker="me", revision="r2")
+    assert told == (f"n1 of the same revision fails: {FAILED}" if doubted else None)
+
+
+OLD = replace(HELD, number=1, holder="o1", revision="r1")
+OPEN = Gate(group="g", version=1, open=frozenset({0, 1}))
+PINNED = replace(OPEN, handover={0: Handover(revision="r2", token=3)})
+
+
+@pytest.mark.parametrize(
+    ("gate", "slots", "waits"),
+    [
+        pytest.param(OPEN, [OLD], None, id="no slot for it: it is as ready as can be"),
+        pytest.param(OPEN, [replace(HELD, phase=Phase.JOINING), OLD], 0, id="one tries it"),
+        pytest.param(OPEN, [HELD, OLD], None, id="a good canary"),
+        pytest.param(OPEN, [FREED, OLD], 0, id="it failed, and may again"),
+        pytest.param(OPEN, [replace(OLD, phase=Phase.DRAINING)], 1, id="will be free in a moment"),
+        pytest.param(OPEN, [replace(OLD, holder=None, phase=Phase.FREE)], 1, id="free"),
+        pytest.param(replace(OPEN, open=frozenset({1})), [FREED, OLD], None, id="not open"),
+        pytest.param(replace(OPEN, leaving=frozenset({0})), [FREED, OLD], None, id="leaves"),
+        pytest.param(PINNED, [FREED, OLD], None, id="a manager rolls"),
+    ],
+)
+def test_one_shows_for_all_that_a_revision_works(gate: Gate, slots: list[Slot], waits: int | None):
+    """Warm pods beside the first of a new revision are not ready before its verdict."""
+    told = missing_canary(gate, slots, "r2")
+    assert told == (
+        None if waits is None else f"slot {waits} has to show first that this revision works"
+    )
+
+
+def test_the_dead_are_not_believed(tmp_path: Path):
+    """A report that does not move for a lease is a dead pod's."""
+    clock = ManualClock()
+    store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=clock)
+    store.report(REPORT)
+    spec = group_spec("g", runtime={"kind": "local", "lease": 12.0})
+    context = worker_context(settings_of(spec, revision="r2"), name="me", clock=clock)
+    looking = Canary(context)
+    watcher = SlotWatcher(store, group="g", lease=12.0, clock=clock)
+    told = []
+    for second in range(20):
+        clock.sleep(1.0)
+        if second < 4:
+            store.report(replace(REPORT, counter=second + 2))
+        looking.look(watcher)
+        told.append(looking.doubt is not None)
+    assert told == [True] * 16 + [False] * 4
+
+
+def test_a_failed_revision_keeps_its_one_slot_after_it_is_freed():
+    """Its next process may have that slot, none of another revision [22]."""
+    other = Slot(group="g", number=1, revision="r1")
+    assert is_failed_canary(FREED)
+    assert not is_good_canary(FREED)
+    assert waits_for_canary([FREED, other], other, "r2")
+    assert not waits_for_canary([FREED, other], FREED, "r2")
+    assert not waits_for_canary([replace(FREED, batches=3), other], other, "r2"), "it worked once"
+
+
+FREE_SLOT = Slot(group="g", number=0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "former", "waits"),
+    [
+        pytest.param([], FREE_SLOT, True, id="the first of all"),
+        pytest.param(
+            [replace(HELD, number=5)], replace(OLD, number=2), True, id="a good canary elsewhere"
+        ),
+        pytest.param([OLD], FREE_SLOT, False, id="others run another one"),
+        pytest.param([], replace(OLD, number=0), False, id="it took another one's slot"),
+        pytest.param([], FREED, False, id="it failed on this slot before"),
+        pytest.param([], replace(FREED, batches=3), True, id="it worked on this slot before"),
+    ],
+)
+def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits: bool):
+    """A canary ends at its first failure, so that another one may have its slot."""
+    mine = replace(HELD, phase=Phase.JOINING)
+    assert alone([mine, *slots], former, "r2") is waits
+
+
+@pytest.mark.parametrize(
+    ("slot", "well"),
+    [
+        (HELD, True),
+        (replace(HELD, error="no"), False),
+        (replace(HELD, error="no", batches=1), True),
+        (replace(HELD, holder=None), False),
+        (replace(HELD, phase=Phase.JOINING), False),
+    ],
+)
+def test_what_is_a_good_canary(slot, well):
+    """A batch, or nothing to read without an error; never an error alone."""
+    assert is_good_canary(slot) is well
+
+
+@pytest.mark.parametrize(
+    ("error", "batches", "bad"), [(None, 0, False), ("no", 0, True), ("no", 1, False)]
+)
+def test_what_spoils_a_slot(error, batches, bad):
+    """A failure before the first batch: one that comes after it is of a record, not of the code."""
+    assert is_failed_canary(replace(HELD, error=error, batches=batches)) is bad

@@ -1,16 +1,24 @@
-"""What a member may commit, and what it waits for, on a cluster in memory [2, 6, 7].
+"""What a member may commit, and what it waits for, on a cluster in memory [2, 6, 7, 51, 52].
 
 The real membership, from its settings on: its client's options, its reading both ways, its batch
 thread. Each test names the fault that it is there for.
 """
 
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.model import TopicPartition
-from fleet.worker.member.member_state import MemberState
+from fleet.worker.member.member_state import End, MemberState
 from fleet.worker.member.membership import Draining
 from fleet.worker.slot.slot_life import Life
-from tests.support.memory_kafka import MemoryKafka
+from tests.support.memory_kafka import MemoryConsumer, MemoryKafka
+from tests.support.waiting import until
 from tests.worker.driving import QUICK, Drive, Driven
 
 P = [TopicPartition("t", number) for number in range(2)]
@@ -312,3 +320,268 @@ def test_a_damaged_record_batch_stops_its_partition_alone(
     kafka.produce(P[1], b"d")
     driven.until(lambda: kafka.committed(P[1])[-1:] == [4], "the others go on")
     assert driven.member.ended is None
+
+
+# --- what trickled in, when partitions change hands [52] --------------------------------------
+
+
+LONG = {"max_wait": "30s"}
+"""Far longer than a batch takes, and than a test."""
+
+
+def resting(drive: Drive, kafka: MemoryKafka, **worker) -> Driven:
+    """A member of both partitions that waits for more records; its first batch is committed."""
+    driven = drive(*P, **worker)
+    driven.until(lambda: all(kafka.committed(tp)[-1:] == [3] for tp in P), "the first batch")
+    driven.until(lambda: not driven.member.state.in_hand, "it to rest")
+    return driven
+
+
+def trickles(driven: Driven, tp: TopicPartition) -> None:
+    """One record that the member reads, and keeps for its next batch."""
+    driven.kafka.produce(tp, b"late")
+    driven.turns(8)
+    assert len(driven.contexts) == 1
+
+
+@pytest.mark.parametrize("then", [Life.CLOSING, Life.HOLDING])
+def test_a_drain_processes_what_trickled_in(kafka, drive: Drive, then: Life):
+    """Fault: it waits until the rebalance is over and another one's batch is done."""
+    driven = resting(drive, kafka, batch=LONG)
+    trickles(driven, P[0])
+    driven.member.become(then)
+    if then is Life.HOLDING:
+        driven.until(lambda: driven.member.state.phase == "drained", "the drain")
+    else:
+        driven.until(lambda: driven.member.ended is not None, "the end")
+    assert kafka.committed(P[0])[-1] == 4
+    assert driven.values().count(b"late") == 1
+
+
+def test_one_more_batch_is_all(kafka, drive: Drive):
+    """Fault: a member that drains reads on, and never ends under a stream."""
+    driven = resting(drive, kafka, batch=LONG)
+    trickles(driven, P[0])
+    driven.may_end.clear()
+    driven.member.become(Life.HOLDING)
+    driven.until(lambda: len(driven.contexts) == 2, "the last batch")
+    kafka.produce(P[0], b"later")
+    driven.turns(8)
+    driven.may_end.set()
+    driven.until(lambda: driven.member.state.phase == "drained", "the drain")
+    driven.turns(8)
+    assert b"later" not in driven.values()
+    assert kafka.committed(P[0])[-1] == 4
+
+
+@pytest.mark.parametrize(("assignor", "done"), [("cooperative-sticky", 4), ("range", 3)])
+def test_a_revocation_that_waits_anyway_processes_it(kafka, drive: Drive, assignor: str, done: int):
+    """Fault: a cooperative member idles for the quarter of a second that it waits; or one that
+    has to wait for nothing keeps its group from settling.
+    """
+    driven = resting(drive, kafka, assignor=assignor, batch=LONG)
+    trickles(driven, P[0])
+    kafka.revoke(*(P if assignor == "range" else P[:1]))
+    driven.until(lambda: any(kind == "unassign" for kind, _ in kafka.done), "the answer")
+    assert kafka.committed(P[0])[-1] == done
+    assert driven.values().count(b"late") == done - 3
+
+
+def test_who_took_partitions_over_goes_first(kafka, drive: Drive):
+    """Fault: members that gave some up begin with what they kept in the same moment, and those
+    who share their Spark, and read what has waited longest, take twice as long.
+    """
+    driven = resting(drive, kafka, assignor="cooperative-sticky", batch={"max_wait": "1500ms"})
+    time.sleep(1.2)
+    asked = time.monotonic()
+    kafka.revoke(P[0])
+    driven.until(lambda: any(kind == "unassign" for kind, _ in kafka.done), "the answer")
+    kafka.produce(P[1], b"kept")
+    driven.until(lambda: len(driven.contexts) == 2, "the next batch")
+    assert time.monotonic() - asked > 0.25 + 1.5
+
+
+def test_a_batch_that_waits_for_its_plan_takes_along_what_is_assigned(kafka, drive: Drive):
+    """Fault: cut before the rebalance, and refused its plan by it, it is first in the new
+    generation, and what was moved waits until it is done.
+    """
+    driven = drive(P[0])
+    driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "the first batch")
+    asked = kafka.asked
+    kafka.answers.extend([22] * 100_000)
+    kafka.produce(P[0], b"late")
+    driven.until(lambda: kafka.asked > asked + 2, "a plan that is refused")
+    kafka.todo.append(lambda _: kafka.answers.clear())
+    kafka.assign(P[1])
+    driven.until(lambda: len(driven.contexts) == 2, "the next batch")
+    assert [(r.partition, r.start, r.end) for r in driven.contexts[1].ranges] == [
+        (0, 3, 4),
+        (1, 0, 3),
+    ]
+
+
+# --- what the consumer thread waits for -------------------------------------------------------
+
+
+P_0 = TopicPartition("t", 0)
+
+
+def test_no_poll_waits_while_a_batch_runs(kafka: Any, drive: Drive, monkeypatch):
+    """Fault: a batch that is done waits until the poll is over that was begun meanwhile."""
+    polls: list[tuple[bool, float]] = []
+    """(a batch runs, how long the poll may wait) of each."""
+    consume = MemoryConsumer.consume
+
+    def noted(consumer: MemoryConsumer, count: int, timeout: float) -> Any:
+        polls.append((driven.began() and not driven.rows, timeout))
+        return consume(consumer, count, timeout)
+
+    driven = drive(P_0)
+    driven.until(lambda: kafka.committed(P_0)[-1:] == [3], "what is there")
+    driven.rows.clear()
+    driven.contexts.clear()
+    driven.may_end.clear()
+    monkeypatch.setattr(MemoryConsumer, "consume", noted)
+    kafka.produce(P_0, b"one")
+    driven.until(driven.began, "a batch")
+    driven.turns(1)  # the poll that was begun before the batch was
+    polls.clear()
+    driven.turns(10)
+    while_running = list(polls)
+    assert while_running
+    assert all(running and timeout == 0 for running, timeout in while_running)
+    driven.may_end.set()
+    driven.until(lambda: kafka.committed(P_0)[-1] == 4, "its commit")
+    polls.clear()
+    driven.turns(10)
+    assert max(timeout for _, timeout in polls) == pytest.approx(0.02), "idle, it waits for records"
+
+
+# --- who is to end while its join is under way ends [51] --------------------------------------
+
+
+PARTS = (TopicPartition("t", 0), TopicPartition("t", 1))
+ANSWERED = 5.0
+"""Seconds that a question of this test may take."""
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_what_it_is_given_while_it_closes_is_given_back(
+    kafka: MemoryKafka, drive: Drive, assignor: str
+) -> None:
+    """It asks for no offsets, reads nothing, commits nothing, and its end is a clean one."""
+    kafka.at_close = PARTS
+    joining = drive(assignor=assignor)
+    joining.until(lambda: bool(kafka.done), "the join, with nothing yet")
+    asked = kafka.asked
+    joining.member.become(Life.CLOSING)
+    assert joining.member.join(20), "it asks until its patience is over"
+    ended = joining.member.ended
+    assert ended is not None
+    assert (ended.how, ended.clean) == (End.CLOSED, True)
+    assert [what for what, _ in kafka.done[-3:]] == ["assign", "unassign", "close"]
+    assert set(kafka.done[-3][1]) == set(PARTS)
+    assert kafka.asked == asked
+    assert not kafka.commits
+
+
+def test_who_is_to_end_before_it_subscribed_does_not_join(
+    kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dynamic member would cost two rebalances, the gate being open or not."""
+    asked = Driven(kafka, tmp_path, monkeypatch)
+    asked.member.become(Life.CLOSING)
+    asked.member.start()
+    assert asked.member.join(20)
+    ended = asked.member.ended
+    asked.end()
+    assert ended is not None
+    assert (ended.how, ended.clean) == (End.CLOSED, True)
+    assert kafka.subscribed == []
+
+
+@pytest.mark.parametrize("answer", [False, None])
+def test_a_slot_of_another_worker_is_not_joined(
+    kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool | None
+) -> None:
+    """Its join would fence the new owner; a silent store is waited for, until it is to end [54]."""
+    joining = Driven(kafka, tmp_path, monkeypatch)
+    joining.confirmed = answer
+    joining.member.start()
+    if answer is None:
+        assert not joining.member.join(1.5), "it waits"
+        joining.member.become(Life.CLOSING)
+    assert joining.member.join(20)
+    joining.end()
+    assert joining.member.ended is not None
+    assert (joining.member.ended.how, joining.member.ended.clean) == (End.CLOSED, True)
+    assert kafka.subscribed == []
+
+
+@pytest.mark.parametrize("confirmed", [True, None])
+def test_who_is_to_end_while_it_leaves_to_join_again_ends(
+    kafka: MemoryKafka, drive: Drive, confirmed: bool | None
+) -> None:
+    """It is no member by then: where the store is silent it does not join at all [54]."""
+    joined = drive(*PARTS)
+    joined.until(lambda: bool(joined.member.state.partitions), "its partitions")
+    joined.confirmed = confirmed
+    joined.member.become(Life.REJOINING)
+    joined.until(lambda: not joined.member.state.partitions, "its leave")
+    joined.member.become(Life.CLOSING)
+    assert joined.member.join(20)
+    assert joined.member.ended is not None
+    assert joined.member.ended.how is End.CLOSED
+    assert len(kafka.subscribed) == (2 if confirmed else 1)
+
+
+def test_a_member_joins_once_the_store_answers(
+    kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its probe sees it move meanwhile."""
+    joining = Driven(kafka, tmp_path, monkeypatch)
+    joining.confirmed = None
+    joining.member.start()
+    assert not joining.member.join(1.5), "it waits"
+    assert joining.member.state.moves(time.monotonic(), stalled=5.0, patience=5.0)
+    assert kafka.subscribed == []
+    joining.confirmed = True
+    joining.until(lambda: bool(kafka.subscribed), "its join")
+    joining.end()
+
+
+@pytest.mark.broker
+def test_librdkafka_answers_nothing_about_offsets_while_it_closes(broker, unique) -> None:
+    """Why: the assignment of a join that was answered comes inside close()."""
+    topic = f"t-{unique}"
+    told = {"bootstrap.servers": broker.bootstrap_servers}
+    admin = AdminClient(told)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
+    named = {**told, "group.id": f"g-{unique}", "group.instance.id": "i", "log_level": 0}
+
+    def joined(consumer: Consumer) -> bool:
+        consumer.poll(0.1)
+        return bool(consumer.assignment())
+
+    first = Consumer(named)
+    first.subscribe([topic])
+    until(lambda: joined(first), "the first member")
+    first.close()  # a static one: its successor's join is answered at once
+
+    found: list[object] = []
+
+    def assigned(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
+        try:
+            found.append(consumer.committed(partitions, ANSWERED))
+        except KafkaException as error:
+            found.append(error)
+        consumer.assign(partitions)
+
+    again = Consumer(named)
+    again.committed([KafkaPartition(topic, 0)], 60)  # the coordinator is known
+    again.subscribe([topic], on_assign=assigned)
+    again.poll(0)
+    time.sleep(1.0)  # the answer has come, and nobody has polled
+    again.close()
+    assert found, "no assignment came inside close(): the join was not answered yet"
+    assert isinstance(found[0], KafkaException), found

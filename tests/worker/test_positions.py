@@ -1,16 +1,38 @@
-"""Where reading begins is committed before a record is read from it [42]: on a cluster in memory.
+"""Where reading begins is committed before a record is read from it [42].
 
-The real membership, pipeline and assigner; what it did is told by the cluster.
+The real membership, pipeline and assigner on a cluster in memory; deleted commits on a broker.
 """
 
 import json
+import struct
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fleet.clock import ManualClock, SystemClock
 from fleet.errors import Unreachable
+from fleet.log.records import partition_for, record_key
 from fleet.model import TopicPartition
-from fleet.worker.offsets.commit_metadata import encode_plan
+from fleet.worker.offsets.assigning import Assigner, Partitions, Start
+from fleet.worker.offsets.commit_metadata import (
+    decode_cluster,
+    decode_parts,
+    decode_plan,
+    decode_topic,
+    encode_plan,
+    parse_group_metadata,
+)
+from tests.conftest import RunningBroker
+from tests.support.batch_parts import worker_context
+from tests.support.brokers import running_broker
+from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import Drive, Driven
 
@@ -356,3 +378,394 @@ def test_a_worker_that_is_led_to_another_cluster_goes_on_there(kafka, drive: Dri
     assert driven.values() == [b"a", b"b", b"c", b"d"], "nothing is read from the beginning"
     told = metadata(kafka, P[0])
     assert (told["cluster"], told["topic"]) == ("the-mirror", "id-9")
+
+
+# --- commit metadata, and which partitions a late commit may still name [2] -------------------
+
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+NUMBERS = st.integers(min_value=0, max_value=2**63 - 1)
+NAMES = st.none() | st.text(min_size=1, max_size=12)
+
+
+@given(st.none() | NUMBERS, st.text(max_size=12), NAMES, NAMES, st.none() | NUMBERS)
+def test_what_one_worker_plans_its_successor_reads(
+    end: int | None, revision: str, topic: str | None, cluster: str | None, parts: int | None
+):
+    """Each key alone, and none where nothing is known."""
+    text = encode_plan(end, revision, topic, cluster=cluster, parts=parts)
+    plan = decode_plan(text, 0)
+    assert (plan and (plan.end, plan.revision)) == (None if end is None else (end, revision))
+    assert (decode_topic(text), decode_cluster(text), decode_parts(text)) == (topic, cluster, parts)
+    assert ('"topic":' in text, '"parts":' in text) == (topic is not None, parts is not None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "", "checkpoint 7", "[1]", '{"v":1}', '{"v":2,"next":5,"topic":"a"}'),
+        '{"v":1,"next":true,"topic":3}',
+    ],
+)
+def test_foreign_metadata_is_no_plan_and_names_no_topic(text: str | None):
+    """Of another program, or of a later version: an offset without a topic id is believed."""
+    found = [decode_plan(text, 0), decode_topic(text), decode_cluster(text), decode_parts(text)]
+    assert found == [None] * 4
+
+
+def test_group_metadata_of_librdkafka():
+    """Generation, member id and group are read out of librdkafka's opaque bytes."""
+    raw = b"CGMDv2:" + struct.pack("=i", 7) + b"g1\0i1-0f6b\0i1\0"
+    assert parse_group_metadata(raw) == (7, "i1-0f6b", "g1")
+
+
+@pytest.mark.parametrize("raw", [None, b"", b"CGMDv2:", b"CGMDv9:\0\0\0\0g\0m\0"])
+def test_unknown_group_metadata(raw: bytes | None):
+    """Another format is unknown, not a guess."""
+    assert parse_group_metadata(raw) is None
+
+
+def gained(owned: Partitions, *tps: TopicPartition) -> dict[TopicPartition, int]:
+    """The tokens of partitions that are assigned now."""
+    for tp in tps:
+        owned.gain(Start(tp=tp, topic_id="T", position=0, committed=0), member="m", reads=True)
+    return owned.tokens(tps)
+
+
+@pytest.mark.parametrize(
+    ("lost", "back", "member", "expected"),
+    [
+        pytest.param([], [], "m", {P0, P1}, id="still owned"),
+        pytest.param([P0], [], "m", {P1}, id="gone"),
+        pytest.param([P0], [P0], "m", {P1}, id="gone and back"),
+        pytest.param([], [P0], "m", {P1}, id="assigned again"),
+        pytest.param([], [], "m2", set(), id="another member id"),
+    ],
+)
+def test_what_a_late_commit_may_name(
+    lost: list[TopicPartition], back: list[TopicPartition], member: str, expected: set[object]
+):
+    """A token does not come back with the partition: somebody else may have been at it [2]."""
+    owned = Partitions()
+    batch = gained(owned, P0, P1)
+    owned.lose(lost)
+    gained(owned, *back)
+    assert owned.commitable(batch, member_then="m", member_now=member) == expected
+
+
+def test_a_token_is_never_given_again():
+    """What came back is another assignment: a batch of the one before may not be committed [2]."""
+    owned = Partitions()
+    tokens = [gained(owned, P0)[P0] for _ in range(3)]
+    owned.lose([P0])
+    assert not owned.held({P0: tokens[-1]})
+    tokens.append(gained(owned, P0)[P0])
+    assert len(set(tokens)) == 4
+    assert [bool(owned.held({P0: each})) for each in tokens] == [False, False, False, True]
+
+
+# --- a topic's id: sinks keep offsets by it, so no luck is needed -----------------------------
+
+
+T0 = TopicPartition("t", 0)
+TIMED_OUT = KafkaError._TIMED_OUT
+PATIENCE = 180.0
+
+
+class Scene:
+    """One topic, and an assigner over it with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.kafka = MemoryKafka()
+        self.kafka.make("t", 1)
+        context = worker_context(clock=self.clock)
+        assert context.session_timeout == PATIENCE
+        self.assigner = Assigner(context, self.kafka.admin({}))
+
+    def start(self) -> Start:
+        """Of the topic's partition, as it is assigned."""
+        (found,) = self.assigner.starts(self.kafka.consumer({}), [T0])
+        return found
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """A new one."""
+    return Scene()
+
+
+@pytest.mark.parametrize(
+    ("answers", "topic_id", "known"),
+    [
+        pytest.param([TIMED_OUT] * 3, "id-1", "id-1", id="asked for until it is told"),
+        pytest.param([KafkaError.UNSUPPORTED_VERSION] * 9, "t", None, id="brokers without ids"),
+        pytest.param([KafkaError._UNSUPPORTED_FEATURE] * 9, "t", None, id="a client without"),
+        pytest.param([KafkaError.UNKNOWN_TOPIC_OR_PART] * 9999, "t", None, id="deleted meanwhile"),
+    ],
+)
+def test_an_id_that_was_never_told(
+    scene: Scene, answers: list[int], topic_id: str, known: str | None
+):
+    """The name stands in only where there is none; nobody waits long for that."""
+    scene.kafka.silent.extend(answers)
+    began = scene.clock.monotonic()
+    start = scene.start()
+    assert (start.topic_id, start.known_id) == (topic_id, known)
+    assert scene.clock.monotonic() - began < 10
+
+
+def test_an_id_that_nobody_tells_is_brokers_that_are_away(scene: Scene):
+    """The name does not stand in: the batch in hand would be written once more under it."""
+    scene.kafka.silent.extend([TIMED_OUT] * 9999)
+    began = scene.clock.monotonic()
+    with pytest.raises(Unreachable, match="did not tell where the assigned partitions begin"):
+        scene.start()
+    assert PATIENCE <= scene.clock.monotonic() - began < PATIENCE + 1
+
+
+def test_a_known_id_is_not_waited_for(scene: Scene):
+    """What it is now, the next look at the topic tells."""
+    scene.start()
+    scene.kafka.silent.append(TIMED_OUT)
+    began = scene.clock.monotonic()
+    assert scene.start().topic_id == "id-1"
+    assert scene.clock.monotonic() == began
+
+
+def test_a_topic_made_again_has_its_own_id(scene: Scene):
+    """Never the former one, under which its first records would count as written."""
+    former = scene.start()
+    scene.kafka.make("t", 1, "id-2")
+    scene.kafka.silent.append(TIMED_OUT)
+    found = scene.assigner.anew(scene.kafka.consumer({}), T0, former)
+    assert found.topic_id == "id-2"
+
+
+# --- `latest` after Kafka has deleted a group's commits, on a real broker [53] ----------------
+
+
+class Deleted:
+    """A topic of two partitions with 100 records in each, and a group of the same name."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.name = name
+        self.config = {"bootstrap.servers": bootstrap}
+        self.admin = AdminClient(self.config)
+        self.said: list[str] = []
+        self.make()
+
+    def make(self) -> None:
+        """The topic, with its records."""
+        self.admin.create_topics([NewTopic(self.name, 2, 1)])[self.name].result(60)
+        self.produce(100)
+
+    def produce(self, count: int) -> None:
+        """So many to each partition."""
+        producer = Producer(self.config)
+        for number in range(2 * count):
+            producer.produce(self.name, b"x", partition=number % 2)
+        producer.flush(60)
+
+    def consumer(self, **more: Any) -> Consumer:
+        """A member that never joins."""
+        usual = {"group.id": self.name, "enable.auto.commit": False}
+        return Consumer({**self.config, **usual, **more})
+
+    def commit(self, *offsets: int, metadata: str = "") -> None:
+        """Of partition 0, and of partition 1 where two are given."""
+        consumer = self.consumer()
+        entries = [
+            KafkaPartition(self.name, number, offset, metadata=metadata)
+            for number, offset in enumerate(offsets)
+        ]
+        consumer.commit(offsets=entries, asynchronous=False)
+        consumer.close()
+
+    def expire(self) -> None:
+        """All that the group committed."""
+        self.admin.delete_consumer_groups([self.name])[self.name].result(60)
+
+    def commit_partitions(self) -> int:
+        """Of the coordinator's log."""
+        topics = self.admin.list_topics("__consumer_offsets", timeout=10).topics
+        return len(topics["__consumer_offsets"].partitions)
+
+    def starts(
+        self, start_from: str = "latest", bootstrap: str | None = None, **more: Any
+    ) -> list[Start]:
+        """Of both partitions."""
+        group = group_spec(worker={"start_from": start_from})
+        settings = settings_of(group, bootstrap=bootstrap or self.config["bootstrap.servers"])
+        context = worker_context(settings)
+        context.events.log = self.said.append  # type: ignore[method-assign]
+        assigner = Assigner(context, self.admin, **more)
+        consumer = self.consumer()
+        try:
+            tps = [TopicPartition(self.name, number) for number in range(2)]
+            return list(assigner.starts(consumer, tps))
+        finally:
+            consumer.close()
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker of these tests alone.
+
+    A record that a client writes to the coordinator's log puts the coordinator out of step with it:
+    other groups' transactions would not end.
+    """
+    with running_broker(tmp_path_factory.mktemp("deleted")) as made:
+        yield made
+
+
+@pytest.fixture
+def deleted(own: RunningBroker, unique: str) -> Deleted:
+    """A new one."""
+    return Deleted(own.bootstrap_servers, f"deleted-{unique}")
+
+
+@pytest.mark.broker
+def test_a_new_group_begins_at_the_end(deleted: Deleted) -> None:
+    """Nothing is known of it, nor of the partition that another group read."""
+    assert [each.position for each in deleted.starts()] == [100, 100]
+    assert all(each.expired is None for each in deleted.starts())
+
+
+@pytest.mark.broker
+def test_a_group_that_only_the_store_remembers_begins_at_the_start(deleted: Deleted) -> None:
+    """The coordinator's log holds nothing of it any more; another topic of its is new."""
+    begun = deleted.starts(begun=lambda: {deleted.name})
+    assert [(each.position, each.expired, each.resumes) for each in begun] == [(0, 100, False)] * 2
+    assert [each.position for each in deleted.starts(begun=lambda: {"another"})] == [100, 100]
+
+
+@pytest.mark.broker
+def test_a_group_goes_on_at_its_last_position(deleted: Deleted) -> None:
+    """Of the partition that it had; a reset to an earlier offset was its last word."""
+    deleted.commit(90)
+    deleted.commit(60)
+    deleted.expire()
+    deleted.produce(100)
+    start, other = deleted.starts()
+    assert (start.position, start.committed, start.lost) == (60, None, None)
+    assert (start.expired, start.resumes, start.chosen) == (200, True, True)
+    assert (other.position, other.expired) == (200, None)
+
+
+@pytest.mark.broker
+def test_a_planned_range_is_repeated(deleted: Deleted) -> None:
+    """The commit's metadata is believed as if it stood."""
+    deleted.commit(40, metadata=json.dumps({"v": 1, "next": 70, "rev": "r1"}))
+    deleted.expire()
+    assert deleted.starts()[0].replay_to == 70
+
+
+@pytest.mark.broker
+def test_what_retention_took_is_a_named_loss(deleted: Deleted) -> None:
+    """The log begins behind the last position."""
+    deleted.commit(50)
+    deleted.expire()
+    for future in deleted.admin.delete_records([KafkaPartition(deleted.name, 0, 80)]).values():
+        future.result(60)
+    start = deleted.starts()[0]
+    assert (start.position, start.lost, start.resumes) == (80, (50, 80), False)
+
+
+@pytest.mark.broker
+def test_a_position_behind_the_log_s_end_is_a_named_loss(deleted: Deleted) -> None:
+    """As after an unclean election: the log was cut, and begins anew for this group."""
+    deleted.commit(900)
+    deleted.expire()
+    start = deleted.starts()[0]
+    assert (start.position, start.lost, start.expired) == (0, (900, 0), 100)
+
+
+@pytest.mark.broker
+def test_a_topic_made_again_is_read_from_its_start(deleted: Deleted) -> None:
+    """The old topic's offset lies within the new one, or beyond its end."""
+    deleted.commit(40, 900)
+    deleted.expire()
+    deleted.admin.delete_topics([deleted.name])[deleted.name].result(60)
+    _until(lambda: deleted.name not in deleted.admin.list_topics(timeout=10).topics)
+    deleted.make()
+    assert [each.position for each in deleted.starts()] == [0, 0]
+    assert [each.expired for each in deleted.starts()] == [100, 100]
+
+
+@pytest.mark.broker
+def test_a_position_that_is_not_known_any_more_is_the_start(deleted: Deleted) -> None:
+    """Compaction has left the tombstone alone."""
+    producer = Producer({**deleted.config, "client.id": "__admin_client"})
+    producer.produce(
+        "__consumer_offsets",
+        key=record_key(1, deleted.name, deleted.name, 1),
+        partition=partition_for(deleted.name, deleted.commit_partitions()),
+    )
+    producer.flush(60)
+    start, other = deleted.starts()
+    assert (start.position, start.expired) == (100, None)
+    assert (other.position, other.expired, other.resumes) == (0, 100, False)
+
+
+@pytest.mark.broker
+def test_a_commit_of_an_aborted_transaction_counts_for_nothing(deleted: Deleted) -> None:
+    """The position before it is the last."""
+    deleted.commit(30)
+    with_offsets(deleted, deleted.name).abort_transaction(60)
+    deleted.expire()
+    assert deleted.starts()[0].position == 30
+
+
+@pytest.mark.broker
+def test_an_open_transaction_of_another_group_holds_nothing_up(deleted: Deleted) -> None:
+    """The reading ends before it, and what stands there counts."""
+    deleted.commit(30)
+    deleted.expire()
+    partitions = deleted.commit_partitions()
+    here = partition_for(deleted.name, partitions)
+    others = (f"{scene.name}-{number}" for number in range(10_000))
+    other = next(name for name in others if partition_for(name, partitions) == here)
+    producer = with_offsets(deleted, other)
+    start = deleted.starts()[0]
+    producer.abort_transaction(60)
+    assert (start.position, deleted.said) == (30, [])
+
+
+def with_offsets(deleted: Deleted, group: str) -> Producer:
+    """A producer in a transaction that holds a commit of this group."""
+    producer = Producer({**deleted.config, "transactional.id": group})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    consumer = deleted.consumer(**{"group.id": group})
+    entry = KafkaPartition(deleted.name, 0, 95)
+    producer.send_offsets_to_transaction([entry], consumer.consumer_group_metadata(), 60)
+    consumer.close()
+    return producer
+
+
+@pytest.mark.broker
+def test_brokers_that_cannot_be_read_are_named(deleted: Deleted) -> None:
+    """Then the group is taken for a new one."""
+    deleted.commit(50)
+    deleted.expire()
+    assert deleted.starts(bootstrap="127.0.0.1:1")[0].position == 100
+    assert "it is not known whether group" in deleted.said[0]
+
+
+@pytest.mark.broker
+def test_earliest_asks_nobody(deleted: Deleted) -> None:
+    """It begins at the log's start whatever was committed."""
+    deleted.commit(50)
+    deleted.expire()
+    assert [each.position for each in deleted.starts("earliest")] == [0, 0]
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    clock = SystemClock()
+    end = clock.monotonic() + 60
+    while not condition():
+        assert clock.monotonic() < end, "the topic is still there"
+        clock.sleep(0.1)

@@ -1,23 +1,36 @@
-"""One slot held: what its taker does first, and what it does once it is somebody else's.
+"""What a holder does when it takes a slot, is asked for something, loses it, or is fenced.
 
 Kafka is librdkafka's own mock cluster, Spark's session a stand-in.
 """
 
 import gc
+import os
 import queue
+import shutil
+import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.slots import Slot
+from fleet.clock import ManualClock
+from fleet.errors import FleetError, Unreachable
+from fleet.slots import Handover, Slot
 from fleet.worker.batch.executor import BatchDone
+from fleet.worker.batch.spark_link import SparkLink
+from fleet.worker.member.member_state import End, Ended
+from fleet.worker.member.membership import Membership
+from fleet.worker.slot.reporting import Canary, Reporter
+from fleet.worker.slot.slot_holder import SlotHolder
+from fleet.worker.slot.slot_life import Life
 from tests.support.batch_parts import SYSTEM, connected
+from tests.support.seen_groups import member_seen
 from tests.support.spark_stand_in import Link
-from tests.worker.holder import GROUP, Parts
+from tests.worker.holder import CLASSIC, CONSUMER, GROUP, Parts
 from tests.worker.test_failures import batch, unavailable
 
 pytestmark = pytest.mark.timeout(60)
@@ -226,3 +239,411 @@ def test_a_tenure_leaves_nothing_open(shop: Shop):
         gc.enable()
     assert min(figures[3:]) <= max(figures[:2]), figures
     assert min(threads[3:]) <= max(threads[:2]), threads
+
+
+FENCED = Ended(how=End.FENCED, sentence="82", clean=True)
+REFUSED = Ended(how=End.UNRELEASED, sentence="111", clean=True)
+
+
+class FarLink(SparkLink):
+    """Spark is elsewhere: what is asked to end there is kept."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(where=lambda: None, clock=clock, app="test")
+        self.cured: list[str] = []
+        self.session_id = "ours"
+
+    def cure(self, session_id: str) -> str | None:
+        """As a server that answers."""
+        self.cured.append(session_id)
+        return None
+
+
+class Scene(Parts):
+    """Slot 0 of a group, left by `dead` as a test says; worker `w` looks at it."""
+
+    clock: ManualClock
+    link: FarLink
+
+    def __init__(self, folder: Path, worker: Mapping[str, Any]) -> None:
+        clock = ManualClock()
+        super().__init__(folder, clock=clock, link=FarLink(clock), worker=worker)
+        self.tenures: list[SlotHolder] = []
+
+    def held(self, **fields: Any) -> Slot:
+        """By `dead`, with these fields."""
+        taken = self.store.take(self.slot(), worker="dead", revision="r", spark_session="theirs")
+        assert taken is not None
+        stored = self.store.renew(replace(taken, **{"spark_session": "theirs", **fields}))
+        assert stored is not None
+        return stored
+
+    def take(self) -> SlotHolder:
+        """Take the slot as it is."""
+        holder = self.taken(self.slot())
+        self.tenures.append(holder)
+        self.runner._call_later(lambda: None).result(120)  # behind what is to be cured
+        return holder
+
+    def ask(self, **gate: Any) -> None:
+        """Somebody writes the gate."""
+        assert self.store.write_gate(replace(self.store.gate("g"), **gate)) is not None
+        self.watcher.forget()
+        self.watcher.look()
+
+    def lose(self) -> None:
+        """Somebody else takes the slot; its holder may write it in between."""
+        takes = (
+            self.store.take(self.slot(), worker="x", revision="r", spark_session=None)
+            for _ in range(50)
+        )
+        assert any(takes)
+
+    def close(self) -> None:
+        for holder in self.tenures:
+            holder._lease.abandon()
+        self.runner.stop()
+
+
+@pytest.fixture(scope="module")
+def listening() -> Iterator[list[Reporter]]:
+    """Ended all at once: each takes half a second to listen no more."""
+    made: list[Reporter] = []
+    yield made
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(Reporter.close, made))
+
+
+@pytest.fixture
+def new(tmp_path: Path, listening: list[Reporter]) -> Iterator[Callable[..., Scene]]:
+    made: list[Scene] = []
+
+    def scene(worker: Mapping[str, Any] = CLASSIC) -> Scene:
+        made.append(Scene(tmp_path, worker))
+        listening.append(made[-1].reporter)
+        return made[-1]
+
+    yield scene
+    for each in made:
+        each.close()
+
+
+# --- taking ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("session", "clean", "cured"),
+    [
+        pytest.param("theirs", None, ["theirs"], id="died"),  # Spark outlives its client [3]
+        pytest.param("theirs", True, [], id="released it cleanly"),  # it may serve another slot
+        pytest.param("ours", False, [], id="was ourselves"),
+    ],
+)
+def test_who_is_cured_first(new, session, clean, cured):
+    """What a former holder's Spark still runs would write beside us."""
+    scene = new()
+    held = scene.held(spark_session=session)
+    if clean is not None:
+        assert scene.store.release(held, clean=clean)
+    scene.take()
+    assert scene.link.cured == cured
+
+
+def test_a_slot_that_somebody_took_is_left(new):
+    """Nothing is cured, nobody is evicted."""
+    scene = new(CONSUMER)
+    seen = scene.held(member_id="m")
+    scene.lose()
+    assert not scene.tenure(seen).take()
+    assert (scene.link.cured, scene.left) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("worker", "released", "leave"),
+    [
+        pytest.param(CLASSIC, False, [], id="classic"),  # replaced: a leave were a rebalance
+        pytest.param({**CLASSIC, "membership": "dynamic"}, False, [(None, "m")], id="dynamic"),
+        pytest.param(CONSUMER, False, [("g-0", "m")], id="KIP-848"),
+        pytest.param(CONSUMER, True, [], id="KIP-848, released"),  # closed before, clean or not
+    ],
+)
+def test_whether_a_dead_member_leaves_before_the_join(new, worker, released, leave):
+    """By its member id where it has no successor by name [18], by both under KIP-848 [17]."""
+    scene = new(worker)
+    held = scene.held(member_id="m")
+    if released:
+        assert scene.store.release(held, clean=False)
+    scene.take()
+    assert scene.left == leave
+
+
+# --- being asked ------------------------------------------------------------------------------
+
+
+def test_what_is_asked_of_the_holder(new):
+    """The most urgent first; of a token that is another holder's, nothing."""
+    scene = new()
+    holder = scene.take()
+    token = holder._lease.slot.token
+    scene.watcher.look()
+    assert asked(scene, holder) is None
+    scene.ask(rejoin={0: token - 1}, handover={0: Handover(token=token - 1, revision="r2")})
+    assert asked(scene, holder) is None, "asked of the holder before us"
+    scene.ask(rejoin={0: token})
+    assert asked(scene, holder) == ("rejoin", token)
+    scene.ask(handover={0: Handover(token=token, revision="r2")})
+    assert asked(scene, holder) == ("handover", token)
+    scene.ask(quarantined=frozenset({0}))
+    assert asked(scene, holder) == ("slot closed", None)
+    scene.ask(quarantined=frozenset(), open=frozenset())
+    assert asked(scene, holder) == ("slot closed", None)
+    scene.ask(open=frozenset({0}), leaving=frozenset({0}))
+    assert asked(scene, holder) == ("leave", None)
+    scene.stop.set()
+    assert asked(scene, holder) == ("end", None)
+
+
+def asked(scene: Scene, holder: SlotHolder) -> tuple[str, int | None] | None:
+    """As its next tick would see it."""
+    return holder._life.asked(scene.watcher.gate, ending=scene.stop.is_set())
+
+
+def unstarted(scene: Scene, holder: SlotHolder) -> Membership:
+    """A membership that has not begun: what is asked of it stands in its queue."""
+    made = Membership(
+        scene.context,
+        holder._lease.slot,
+        open_at=0.0,
+        runner=scene.runner,
+        marks=holder._marks,
+        may_join=lambda: True,
+        ours=lambda: holder._lease.lost is None,
+    )
+    holder._membership = made
+    return made
+
+
+def silenced(scene: Scene) -> sqlite3.Connection:
+    """Somebody else holds the store's lock until this is rolled back."""
+    lock = sqlite3.connect(scene.folder / "fleet.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    return lock
+
+
+def test_who_lost_its_slot_stops_at_once(new):
+    """Its batch is void, and it is not asked for anything more [12]."""
+    scene = new()
+    holder = scene.take()
+    membership = unstarted(scene, holder)
+    holder._tick(membership)
+    membership._commands.serve(0.0)
+    assert not membership._done
+    scene.lose()
+    assert not holder._lease.renew()
+    holder._tick(membership)
+    membership._commands.serve(0.0)
+    assert membership._done
+    told = holder._after(Ended(how=End.CLOSED, sentence="closed", clean=True))
+    assert told.exit == ("slot 0 has another holder or token: stopped, batch void")
+    assert scene.slot().holder == "x"
+
+
+@pytest.mark.parametrize("then", [Life.CLOSING, Life.HOLDING])
+def test_what_is_asked_during_a_rejoin_is_not_forgotten(new, then):
+    """A member that drains in order to rejoin is told to end, or to leave: nobody asks it twice."""
+    scene = new()
+    membership = unstarted(scene, scene.take())
+    membership.become(Life.REJOINING)
+    membership.become(then)
+    membership._commands.serve(0.0)
+    assert membership._draining.then is then
+
+
+def test_a_silent_store_after_a_rejoin_is_waited_for(new, monkeypatch):
+    """Its holder is a member, and nobody else can take its slot either [12]."""
+    monkeypatch.setattr("fleet.slots.sqlite._BUSY_SECONDS", 0.05)
+    scene = new()
+    holder = scene.take()
+    membership = unstarted(scene, holder)
+    membership.state.joined_at = 1.0
+    scene.ask(rejoin={0: holder._lease.slot.token})
+    holder._tick(membership)
+    membership.state.joined_at = 2.0
+    lock = silenced(scene)
+    holder._tick(membership)
+    lock.execute("ROLLBACK")
+    assert scene.store.gate("g").rejoin
+    holder._tick(membership)
+    assert scene.store.gate("g").rejoin == {}
+
+
+def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
+    """Its writer's clock is wrong."""
+    scene = new()
+    holder = scene.take()
+    asked = []
+
+    def over(*_: Any, open_at: float, **__: Any) -> Membership:
+        asked.append(open_at)
+        raise FleetError("seen")
+
+    monkeypatch.setattr("fleet.worker.slot.slot_holder.Membership", over)
+    for ahead in (2.0, 3600.0):
+        scene.ask(open_at=scene.clock.now() + ahead)
+        with pytest.raises(FleetError, match="seen"):
+            holder._one_membership()
+    assert [at - scene.clock.now() for at in asked] == [2.0, 30.0]
+
+
+# --- its end ----------------------------------------------------------------------------------
+
+
+def test_what_ended_a_worker_is_told_though_the_store_is_silent(new, monkeypatch):
+    """Its slot is left to the lease; the sentence is not the store's."""
+    monkeypatch.setattr("fleet.slots.sqlite._BUSY_SECONDS", 0.05)
+    scene = new()
+    holder = scene.take()
+    lock = silenced(scene)
+    told = holder._after(Ended(how=End.FATAL, sentence="no assignor in common (23)", clean=True))
+    lock.execute("ROLLBACK")
+    assert told.exit == ("no assignor in common (23)")
+    assert scene.slot().holder == "w"
+
+
+def test_whoever_hangs_ends_also_on_a_full_disk(new, monkeypatch):
+    """Fault: the note of its revision's canary raises, and it stays, alive and idle [10]."""
+    scene = new()
+    scene.reporter.canary = Canary(scene.context, home=scene.folder / "home")
+    holder = scene.take()
+    shutil.rmtree(scene.folder / "home")
+    (scene.folder / "home").write_text("no folder")
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    holder._end_hard("the batch hangs")
+    assert codes == [1]
+    assert (scene.slot().holder, scene.slot().error) == (None, None)
+
+
+def test_fenced_once_it_joins_again(new):
+    """It may be librdkafka fencing itself; twice within the session timeout it is another [15]."""
+    scene = new()
+    holder = scene.take()
+    assert holder._after(FENCED).again
+    scene.clock.sleep(181.0)
+    assert holder._after(FENCED).again, "a session timeout later it is the first again"
+    scene.clock.sleep(179.0)
+    ended = holder._after(FENCED)
+    assert "another process uses the instance id g-0" in str(ended.exit)
+    assert scene.store.gate("g").quarantined == {0}
+    assert scene.slot().holder is None
+
+
+def test_fenced_by_its_successor_it_stops(new):
+    """The store is asked: it names who has the slot."""
+    scene = new()
+    holder = scene.take()
+    scene.lose()
+    assert holder._after(FENCED).exit == "slot 0 has another holder (82): stopped, batch void"
+    assert (scene.slot().holder, scene.store.gate("g").quarantined) == ("x", frozenset())
+
+
+@pytest.mark.parametrize("after", [FENCED, REFUSED], ids=["82", "111"])
+def test_refused_while_the_store_is_silent_it_waits_for_it(new, monkeypatch, after):
+    """Its slot may be another's by now: whoever joins on a guess throws its successor out [15]."""
+    scene = new(CONSUMER if after is REFUSED else CLASSIC)
+    holder = scene.take()
+    asked = []
+
+    def silent(slot: Slot) -> Slot | None:
+        asked.append(slot)
+        raise Unreachable("nobody answers")
+
+    def wait(timeout: float) -> bool:
+        if len(asked) == 3:
+            monkeypatch.undo()
+            scene.lose()
+        return False
+
+    monkeypatch.setattr(scene.store, "renew", silent)
+    monkeypatch.setattr(scene.stop, "wait", wait)
+    ended = holder._after(after)
+    assert "slot 0 has another holder" in str(ended.exit)
+    assert len(asked) == 3
+    assert (scene.slot().holder, scene.left) == ("x", [])
+
+
+def test_asked_to_end_while_the_store_is_silent_it_claims_nothing(new, monkeypatch):
+    """It does not know whose the slot is."""
+    scene = new()
+    holder = scene.take()
+    scene.stop.set()
+
+    def silent(slot: Slot) -> Slot | None:
+        raise Unreachable("nobody answers")
+
+    monkeypatch.setattr(scene.store, "renew", silent)
+    ended = holder._after(FENCED)
+    assert ended.exit == "asked to end while nobody tells whose slot 0 is (82)"
+
+
+def test_refused_once_it_frees_the_id_and_joins_again(new):
+    """Refused again it ends, and the next taker frees as well [10]."""
+    scene = new(CONSUMER)
+    scene.held(member_id="m")
+    holder = scene.take()
+    scene.left.clear()
+    assert holder._after(REFUSED).again
+    assert scene.left == [("g-0", "m")]
+    scene.clock.sleep(30.0)
+    ended = holder._after(REFUSED)
+    assert "refuses g-0 (111)" in str(ended.exit)
+    assert (scene.slot().holder, scene.slot().clean) == (None, False)
+
+
+def test_a_foreign_holder_closes_the_slot(new):
+    """It is told by name, and not evicted."""
+    scene = new(CONSUMER)
+    scene.held(member_id="m")
+    holder = scene.take()
+    scene.refusal = "82"
+    scene.member = member_seen("m9", instance_id="g-0", client_id="somebody", host="/10.0.0.9")
+    ended = holder._after(REFUSED)
+    assert "the process somebody at /10.0.0.9" in str(ended.exit)
+    assert scene.store.gate("g").quarantined == {0}
+
+
+STALLED = Ended(how=End.STALLED, sentence="nothing of t-0 is fetched", clean=True)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["nothing", "a handover"])
+def test_a_member_that_a_new_consumer_helps_keeps_its_slot(new, monkeypatch, asked):
+    """It joins once more, unless it is to go anyway."""
+    scene = new()
+    holder = scene.take()
+    ends = [STALLED, Ended(how=End.CLOSED, sentence="closed", clean=True)]
+    slots = []
+
+    def one() -> Ended:
+        slots.append(scene.slot().holder)
+        holder._life.begins()
+        if asked:
+            token = holder._lease.slot.token
+            scene.ask(handover={0: Handover(token=token, revision="r2")})
+            holder._tick(unstarted(scene, holder))
+        return ends.pop(0)
+
+    monkeypatch.setattr(holder, "_one_membership", one)
+    assert holder.serve() is None
+    assert slots == ["w"] * (1 if asked else 2)
+    assert scene.slot().holder is None
+
+
+def test_a_slot_that_another_took_is_not_joined_for_again(new, monkeypatch):
+    """Whatever its consumer needs."""
+    scene = new()
+    holder = scene.take()
+    scene.lose()
+    assert not holder._lease.renew()
+    ends = [STALLED]
+    monkeypatch.setattr(holder, "_one_membership", ends.pop)
+    assert holder.serve() == (1, "slot 0 has another holder or token: stopped, batch void")

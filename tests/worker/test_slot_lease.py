@@ -1,5 +1,5 @@
-"""A holder is one only while it renews: what a renewal finds, what a silent store means, how a
-slot is given up; whoever finds another holder, or ends, is lost at once.
+"""A holder is one only while it renews: what a renewal finds, what a silent store means, how a slot
+is given up, and when a standby or a silent actor's workers conclude something [13, 21].
 """
 
 import io
@@ -14,11 +14,15 @@ import pytest
 
 from fleet.clock import Clock, ManualClock, SystemClock
 from fleet.errors import FleetError, Unreachable
-from fleet.slots import Gate, Phase, Slot
+from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.slots.evidence import known_for
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import VARIABLE, Events
+from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
 from fleet.worker.slot.process import end_former_life
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
+from tests.support.batch_parts import events_of
+from tests.support.slot_records import report_of
 from tests.support.waiting import until
 
 LEASE = 3000.0
@@ -326,3 +330,343 @@ def test_telling_never_raises(monkeypatch: pytest.MonkeyPatch, stream: str | Non
         events.log("one")
         events.log_rarely("two")
         events.emit("three", four=5)
+
+
+# --- a standby concludes nothing from a store that was silent [13] ----------------------------
+
+
+class FedStore(SqliteStore):
+    """Says since when it knows, as a store does that is fed by watches."""
+
+    since: float | None = 0.0
+
+    def known_since(self) -> float | None:
+        """As the test says."""
+        return self.since
+
+
+class Looking:
+    """One slot that a worker held and renews no more, one standby that looks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock()
+        self.store = FedStore(folder / "fleet.db", cluster="main", clock=self.clock)
+        self.store.since = self.clock.monotonic()
+        self.store.write_gate(Gate(group="g", open=frozenset({0, 1})))
+        held = self.store.take(
+            self.store.slots("g")[0], worker="w", revision="r", spark_session=None
+        )
+        assert held is not None
+        assert held.phase is Phase.JOINING
+        self.watcher = SlotWatcher(self.store, group="g", lease=10.0, clock=self.clock)
+        self.watcher.look()
+        self.dead()
+
+    def later(self, seconds: float) -> None:
+        """Time goes by, with a look each second."""
+        while seconds > 0:
+            self.clock.sleep(min(1.0, seconds))
+            seconds -= 1.0
+            self.watcher.look()
+
+    def dead(self) -> frozenset[int]:
+        self.watcher.look()
+        return self.watcher.dead()
+
+    def takeable(self) -> list[int]:
+        """What a standby may take."""
+        self.watcher.look()
+        slots = self.watcher.takeable(worker="s", revision="r", since=0.0)
+        return sorted(slot.number for slot in slots)
+
+
+@pytest.fixture
+def looking(tmp_path: Path) -> Looking:
+    return Looking(tmp_path)
+
+
+def test_a_lease_expires_while_the_store_is_known(looking: Looking):
+    """As with any store."""
+    looking.later(10.0)
+    assert looking.dead() == {0}
+    assert looking.takeable() == [0, 1]
+
+
+def test_silence_expires_nothing(looking: Looking):
+    """While nothing is known nobody is dead and nothing is taken, not even a free slot."""
+    looking.clock.sleep(5.0)
+    looking.store.since = None
+    looking.later(300.0)
+    assert looking.dead() == frozenset()
+    assert looking.takeable() == []
+
+
+def test_after_silence_a_holder_has_a_whole_lease(looking: Looking):
+    """It could not renew while nobody answered; what was free is free at once."""
+    looking.store.since = None
+    looking.later(300.0)
+    looking.store.since = looking.clock.monotonic()
+    assert looking.takeable() == [1]
+    looking.later(9.9)
+    assert looking.dead() == frozenset()
+    looking.later(0.2)
+    assert looking.dead() == {0}
+
+
+def test_a_store_that_cannot_tell_is_always_known(tmp_path: Path):
+    """The local one: it answers or it does not."""
+    store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
+    assert known_for(store, 5.0) == float("inf")
+
+
+def test_a_slot_that_was_handed_over_is_left_to_others(looking: Looking):
+    """While it is pinned, for a lease; how long it was free before its holder says nothing."""
+    slot = looking.store.slots("g")[0]
+    looking.later(10.0)
+    assert looking.takeable() == [0, 1]
+    looking.later(60.0)  # as long as its holder took
+    assert looking.store.release(slot, clean=True)
+    asked = Handover(token=slot.token, revision="r")
+    looking.store.write_gate(replace(looking.store.gate("g"), handover={0: asked}))
+    looking.watcher.released(slot, handed=True)
+    assert looking.takeable() == [1]
+    looking.later(10.0)
+    assert looking.takeable() == [0, 1]
+    looking.store.write_gate(replace(looking.store.gate("g"), handover={}))
+    looking.watcher.forget()
+    assert looking.takeable() == [0, 1]
+
+
+PIN = Handover(token=1, revision="new")
+
+
+class Pinned(Looking):
+    """Slot 1, released by its holder, is pinned to another revision than the standby's."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        held = self.store.take(
+            self.store.slots("g")[1], worker="v", revision="r", spark_session=None
+        )
+        assert held is not None
+        gate = self.store.gate("g")
+        assert self.store.write_gate(replace(gate, handover={1: PIN})) is not None
+        assert self.store.release(held, clean=True)
+        self.counter, self.phase = 0, "standby"
+
+    def later(self, seconds: float, *alive: str) -> None:
+        """Time goes by; workers of these revisions report meanwhile."""
+        while seconds > 0:
+            self.clock.sleep(1.0)
+            seconds -= 1.0
+            self.counter += 1
+            for revision in alive:
+                self.store.report(
+                    report_of(
+                        worker=f"w-{revision}",
+                        revision=revision,
+                        counter=self.counter,
+                        phase=self.phase,
+                    )
+                )
+            self.store.beat("g")
+            self.takeable()
+
+    def pinned(self) -> bool:
+        """Whether slot 1 is not for this standby."""
+        return 1 not in self.takeable()
+
+
+@pytest.mark.parametrize("revision", ["new", "new~5d9f"])
+def test_a_pin_holds_while_its_revision_has_a_standby(tmp_path: Path, revision: str):
+    """One of a template that is not registered yet, too; without any it ends after a lease."""
+    looking = Pinned(tmp_path)
+    looking.later(60.0, revision)
+    assert looking.pinned()
+    looking.later(9.0)
+    assert looking.pinned()
+    looking.later(2.0)
+    assert not looking.pinned()
+    assert looking.watcher.void == {1: PIN}
+    (seen,) = (s for s in looking.watcher.slots if s.number == 1)
+    taken = looking.store.take(
+        seen, worker="s", revision="r", spark_session=None, void=looking.watcher.void[1]
+    )
+    assert taken is not None
+    assert (taken.holder, taken.token) == ("s", 2)
+
+
+@pytest.mark.parametrize("phase", ["starting", "active"])
+def test_workers_that_cannot_take_it_soon_keep_no_pin(tmp_path: Path, phase: str):
+    """Those that come back start first; a holder has its slot."""
+    looking = Pinned(tmp_path)
+    looking.phase = phase
+    looking.later(9.0, "new")
+    assert looking.pinned()
+    looking.later(3.0, "new")
+    assert not looking.pinned()
+
+
+def test_a_pin_stands_while_reports_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Who is there is not known then."""
+    looking = Pinned(tmp_path)
+
+    def away(group: str) -> None:
+        raise Unreachable("the store is away")
+
+    monkeypatch.setattr(looking.store, "reports", away)
+    looking.later(60.0)
+    assert looking.pinned()
+
+
+# --- a batched leave that its actor left behind is completed by the workers [21] --------------
+
+
+NOBODY: frozenset[int] = frozenset()
+
+
+class Leaving:
+    """Two of three slots closed for a leave, their actor silent."""
+
+    def __init__(self, folder: Path, *, static: bool = True) -> None:
+        self.static = static
+        self.clock = ManualClock()
+        self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=self.clock)
+        self.sent: list[list[tuple[str | None, str]]] = []
+        self.refusal: str | None = None
+        self.store.write_gate(Gate(group="g", open=frozenset({0, 1, 2})))
+        for number in (0, 1, 2):
+            self.hold(number)
+        gate = self.store.gate("g")
+        self.store.write_gate(replace(gate, leaving=frozenset({1, 2}), plan_id="p"))
+
+    def hold(self, number: int) -> None:
+        """Take a slot as w<number>."""
+        seen = self.store.slots("g")[number]
+        slot = self.store.take(seen, worker=f"w{number}", revision="r", spark_session=None)
+        assert slot is not None
+        self.store.renew(replace(slot, member_id=f"m{number}", phase=Phase.ACTIVE))
+
+    def close(self, number: int) -> None:
+        slot = self.store.renew(replace(self.store.slots("g")[number], phase=Phase.CLOSED))
+        assert slot is not None
+        assert self.store.release(slot, clean=True)
+
+    def completer(self) -> LeaveCompleter:
+        """Of worker w0; what it sends is kept."""
+
+        def leave(group: str, members) -> str | None:
+            self.sent.append(list(members))
+            return self.refusal
+
+        return LeaveCompleter(
+            self.store,
+            group="g",
+            static=self.static,
+            lease=10.0,
+            leave=leave,
+            clock=self.clock,
+            events=events_of("w0", self.clock),
+        )
+
+    def later(
+        self, completer: LeaveCompleter, seconds: float, dead: frozenset[int] = NOBODY
+    ) -> None:
+        """Time goes by, with a look each second that completes nothing."""
+        while seconds > 0:
+            assert not self.step(completer, dead)
+            self.clock.sleep(min(1.0, seconds))
+            seconds -= 1.0
+
+    def step(self, completer: LeaveCompleter, dead: frozenset[int] = NOBODY) -> bool:
+        return completer.step(self.store.gate("g"), self.store.slots("g"), dead)
+
+
+@pytest.fixture
+def leaving(tmp_path: Path) -> Leaving:
+    return Leaving(tmp_path)
+
+
+def test_actor_gets_one_lease(leaving: Leaving):
+    """Only after the actor was silent for one lease, and then with one request for all."""
+    completer = leaving.completer()
+    leaving.close(1)
+    leaving.close(2)
+    assert not leaving.step(completer)
+    leaving.later(completer, 9.9)
+    assert not leaving.step(completer)
+    leaving.later(completer, 0.2)
+    assert leaving.step(completer)
+    assert leaving.sent == [[("g-1", "m1"), ("g-2", "m2")]]
+    gate = leaving.store.gate("g")
+    assert (gate.open, gate.leaving) == (frozenset({0}), frozenset())
+    assert leaving.store.slots("g")[1].member_id is None
+
+
+def test_living_holder_is_waited_for(leaving: Leaving):
+    """A slot that is still held is not left over its holder's head; a dead holder's is."""
+    completer = leaving.completer()
+    leaving.close(1)
+    leaving.step(completer)
+    leaving.later(completer, 20)
+    assert not leaving.step(completer)
+    leaving.later(completer, 10, frozenset({2}))
+    assert leaving.step(completer, frozenset({2}))
+
+
+def test_refused_leave_changes_nothing(leaving: Leaving):
+    """Superseded members stay: the gate still says what is wanted."""
+    leaving.refusal = "g-1 now belongs to another process"
+    completer = leaving.completer()
+    leaving.close(1)
+    leaving.close(2)
+    leaving.step(completer)
+    leaving.later(completer, 20)
+    assert not leaving.step(completer)
+    assert leaving.store.gate("g").leaving == {1, 2}
+    assert leaving.store.slots("g")[1].member_id == "m1"
+
+
+def test_all_drained_before_anybody_closes(leaving: Leaving):
+    """The leaving close together: when the last of them is drained, closed or dead."""
+    gate = leaving.store.gate("g")
+    assert not all_drained(gate, leaving.store.slots("g"), NOBODY)
+    leaving.close(1)
+    assert not all_drained(gate, leaving.store.slots("g"), NOBODY)
+    assert all_drained(gate, leaving.store.slots("g"), frozenset({2}))
+
+
+def test_a_store_that_was_silent_makes_nobody_complete_a_leave(leaving: Leaving, monkeypatch):
+    """The actor could not renew either: it has a whole lease from when the store is known."""
+    completer = leaving.completer()
+    leaving.close(1)
+    leaving.close(2)
+    back_at: list[float] = []
+    monkeypatch.setattr(
+        leaving.store, "known_since", lambda: back_at[0] if back_at else None, raising=False
+    )
+    leaving.later(completer, 60)
+    back_at.append(leaving.clock.monotonic())
+    assert not leaving.step(completer)
+    leaving.later(completer, 9.9)
+    assert not leaving.step(completer)
+    leaving.later(completer, 0.2)
+    assert leaving.step(completer)
+
+
+def test_dynamic_members_are_named_by_member_id_and_clear_themselves(tmp_path: Path):
+    """A living one is closed, polls no more and holds its slot still: it gives that up itself."""
+    leaving = Leaving(tmp_path, static=False)
+    completer, done = leaving.completer(), False
+    for number in (1, 2):
+        assert leaving.store.renew(replace(leaving.store.slots("g")[number], phase=Phase.CLOSED))
+    for _ in range(8):
+        # Whoever looks is a worker, and renews meanwhile.
+        assert leaving.store.renew(leaving.store.slots("g")[1])
+        done = done or leaving.step(completer, frozenset({2}))
+        leaving.clock.sleep(2.0)
+    assert done
+    assert leaving.sent == [[(None, "m1"), (None, "m2")]]
+    _, living, dead = leaving.store.slots("g")
+    assert (living.holder, living.member_id) == ("w1", "m1")
+    assert (dead.holder, dead.member_id) == (None, None)

@@ -1,13 +1,33 @@
-"""Which records of a failed batch are called poison, and when none is."""
+"""Which records of a failed batch are called poison, and what stops a partition."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 
 from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
-from fleet.worker.batch.batches import InlineBatch
-from fleet.worker.batch.poison_search import PoisonFound, PoisonSearch
+from fleet.sinks import write_delta
+from fleet.slots import DAMAGED, Quarantine
+from fleet.testing import make_batch
+from fleet.worker.batch.batches import InlineBatch, Prepared
+from fleet.worker.batch.poison_search import DeadLetters, PoisonFound, PoisonRecord, PoisonSearch
+from tests.conftest import RunningBroker
+from tests.support.batch_parts import worker_context
+from tests.support.declared import group_spec, settings_of
+from tests.support.memory_kafka import MemoryKafka
+from tests.worker.driving import Drive, Driven
+from tests.worker.test_failures import batch as failed_batch
 
 RESTS = (0.5, 1.0)
 
@@ -288,3 +308,225 @@ def test_a_suspect_is_asked_after_every_rest():
     """It is poison where it fails each time, not most times."""
     result = examined(batch(p0=list(range(10)), p1=[0]), Passing())
     assert (found(result), result.ill) == ([], None)
+
+
+# --- marks while two revisions run side by side, as in a roll [9, 22] -------------------------
+
+
+P = [TopicPartition("t", number) for number in range(2)]
+
+
+def mark(
+    driven: Driven, tp: TopicPartition, revision: str, *, offset: int = 1, attempts: int = 3
+) -> Quarantine:
+    """A partition that a worker of this revision has stopped."""
+    made = Quarantine(
+        group="g", tp=tp, offset=offset, error="no", attempts=attempts, revision=revision, at=0.0
+    )
+    driven.store.quarantine(made)
+    return made
+
+
+def test_a_new_revision_tries_what_it_is_given_and_nothing_else(kafka, drive: Drive):
+    """Fault: the old revision's other workers are told to read again what they stopped at."""
+    driven = drive()
+    mark(driven, P[0], "r0")
+    others = mark(driven, P[1], "r0")
+    kafka.assign(P[0])
+    driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "the partition that is tried again")
+    assert driven.store.quarantines("g") == (others,)
+
+
+def test_what_this_revision_stopped_stays_stopped(kafka, drive: Drive):
+    """Whoever is assigned it next, and whatever else with it."""
+    driven = drive()
+    stopped = mark(driven, P[0], "r1")
+    kafka.assign(*P)
+    driven.until(lambda: kafka.committed(P[1])[-1:] == [3], "the other one")
+    driven.turns()
+    assert driven.member.state.quarantined == {P[0]}
+    assert driven.store.quarantines("g") == (stopped,)
+    assert {tp for tp, _, _ in driven.rows} == {P[1]}
+
+
+# --- what the log does not hold is no matter of code ------------------------------------------
+
+
+@pytest.mark.parametrize("attempts", [0, DAMAGED])
+@pytest.mark.parametrize("revision", ["r0", "r1"])
+def test_a_stop_of_the_log_outlives_a_revision(kafka, drive: Drive, revision: str, attempts: int):
+    """Another tool committed 2 where 1 was the end; what came meanwhile would never be read."""
+    kafka.commits[P[0]] = (2, "")
+    driven = drive()
+    mark(driven, P[0], revision, offset=2, attempts=attempts)
+    kafka.assign(*P)
+    driven.until(lambda: kafka.committed(P[1])[-1:] == [3], "the other one")
+    driven.turns()
+    assert driven.member.state.quarantined == {P[0]}
+    assert [(m.tp, m.revision, m.of_log) for m in driven.store.quarantines("g")] == [
+        (P[0], "r1", True)
+    ]
+    assert {tp for tp, _, _ in driven.rows} == {P[1]}
+
+
+def test_another_commit_ends_a_stop_of_the_log(kafka, drive: Drive):
+    """A person has decided where to go on, also under the revision that stopped it."""
+    kafka.commits[P[0]] = (1, "")
+    driven = drive()
+    mark(driven, P[0], "r1", offset=2, attempts=0)
+    kafka.assign(P[0])
+    driven.until(lambda: driven.values() == [b"b", b"c"], "what follows that commit")
+    assert driven.store.quarantines("g") == ()
+
+
+def test_a_commit_past_the_end_is_skipped_by_name(kafka, drive: Drive):
+    """`skip` goes on at the log's start, as the stop said, though the log has grown beyond it."""
+    kafka.commits[P[0]] = (2, "")
+    driven = drive(on_truncated="skip")
+    mark(driven, P[0], "r0", offset=2, attempts=0)
+    kafka.assign(P[0])
+    driven.until(lambda: driven.values() == [b"a", b"b", b"c"], "all that is there")
+    assert kafka.committed(P[0])[0] == 0, "chosen, and committed before it is read [42]"
+    told = [json.loads(line) for line in driven.events_at.read_text().splitlines()]
+    assert [(e["first"], e["after"]) for e in told if e["event"] == "lost_records"] == [(2, 0)]
+
+
+def test_a_damaged_record_batch_is_read_again_under_skip(kafka, drive: Drive):
+    """It may be whole by now; Fault: the partition begins at the log's start once more."""
+    kafka.commits[P[0]] = (1, "")
+    driven = drive(on_truncated="skip")
+    mark(driven, P[0], "r0", offset=1, attempts=DAMAGED)
+    kafka.assign(P[0])
+    driven.until(lambda: driven.values() == [b"b", b"c"], "what follows the stop")
+    assert driven.store.quarantines("g") == ()
+
+
+def test_a_commit_past_the_end_stays_stopped_when_the_log_has_grown(kafka, drive: Drive):
+    """From its discovery on, through the next owner's assignment."""
+    kafka.commits[P[0]] = (5, "")
+    driven = drive(P[0])
+    driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the quarantine")
+    (made,) = driven.store.quarantines("g")
+    assert (made.offset, made.of_log) == (5, True)
+    kafka.revoke(P[0])
+    kafka.produce(P[0], *[b"x"] * 7)
+    kafka.assign(P[0])
+    driven.turns()
+    assert driven.member.state.quarantined == {P[0]}
+    assert driven.rows == []
+
+
+# --- dead letters are acknowledged before the batch may be committed --------------------------
+
+
+def letters(bootstrap: str, topic: str, seconds: float) -> DeadLetters:
+    group = group_spec("g", worker={"dead_letter_topic": topic})
+    return DeadLetters(worker_context(settings_of(group, bootstrap=bootstrap)), seconds=seconds)
+
+
+def letter(offset: int) -> PoisonRecord:
+    whole = failed_batch(0)
+    (each,) = whole.ranges
+    part = whole.part(each.tp, offset, offset + 1)
+    return PoisonRecord(tp=each.tp, offset=offset, part=part, error="E", attempts=4)
+
+
+def test_what_is_sent_is_there(mock_broker: str, unique: str):
+    """Once `send` returns, for whoever reads then."""
+    sent = letters(mock_broker, f"dead-{unique}", 20.0)
+    assert sent.send([letter(2), letter(5)], None) is None
+    reader = Consumer(
+        {
+            "bootstrap.servers": mock_broker,
+            "group.id": unique,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    parts = reader.list_topics(f"dead-{unique}", timeout=10).topics[f"dead-{unique}"].partitions
+    ends = [
+        reader.get_watermark_offsets(KafkaPartition(f"dead-{unique}", number), timeout=10)[1]
+        for number in parts
+    ]
+    reader.close()
+    assert sum(ends) == 2
+
+
+def test_what_nobody_acknowledges_is_not_passed_over():
+    """No broker: why, so that the partition is stopped instead."""
+    why = letters("127.0.0.1:1", "dead", 0.2).send([letter(2)], None)
+    assert why is not None
+    assert why.startswith("the dead-letter topic dead cannot be written: ")
+
+
+def test_rows_that_a_sink_refuses_go_there_alone(
+    kafka: MemoryKafka, drive: Drive, mock_broker: str, unique: str, tmp_path: Path
+):
+    """From a table's rule through the worker: the others are in the table once, and committed."""
+    topic, place = f"dead-{unique}", str(tmp_path / "table")
+    fields = {"topic": "string", "partition": "integer", "offset": "long", "value": "string"}
+    made = Schema([Field(name, PrimitiveType(kind)) for name, kind in fields.items()])
+    DeltaTable.create(place, made).alter.add_constraint({"known": "value <> 'b'"})
+    driven = drive(letters=letters(mock_broker, topic, 20.0))
+    of_table = pa.schema(made.to_arrow())
+    driven.sink = lambda table, context: write_delta(table.cast(of_table), place, context)
+    kafka.assign(*P)
+    for tp in P:
+        driven.until(lambda tp=tp: kafka.committed(tp)[-1:] == [3], f"all of {tp}")
+    reader = Consumer({"bootstrap.servers": mock_broker, "group.id": unique})
+    parts = reader.list_topics(topic, timeout=10).topics[topic].partitions
+    reader.assign([KafkaPartition(topic, number, 0) for number in parts])
+    found = [reader.poll(20) for _ in P]
+    reader.close()
+    told = [dict(each.headers()) for each in found]
+    assert sorted(each["fleet.partition"] for each in told) == [b"0", b"1"]
+    assert {each["fleet.offset"] for each in told} == {b"1"}
+    assert {each.value() for each in found} == {b"b"}
+    assert all(b"failed validation" in each["fleet.error"] for each in told)
+    rows = DeltaTable(place).to_pyarrow_table().to_pylist()
+    good = [(number, at, value) for number in range(2) for at, value in ((0, "a"), (2, "c"))]
+    assert sorted((r["partition"], r["offset"], r["value"]) for r in rows) == good
+    assert (driven.store.quarantines("g"), driven.member.state.dead_letters) == ((), 2)
+
+
+class Rows:
+    """A part of one record, as its source's readers have it."""
+
+    def __init__(self, value: bytes) -> None:
+        self._table = make_batch([{"key": b"k", "value": value}], topic="t").table
+
+    def rows(self, _: object) -> pa.Table:
+        return self._table
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    ("limit", "value", "told"),
+    [
+        (5_000_000, os.urandom(3_000_000), None),
+        (5_000_000, os.urandom(999_800), None),
+        (None, b"packed" * 800_000, None),
+        (60_000, os.urandom(50_000), None),
+        (60_000, os.urandom(70_000), r"of 70,\d{3} bytes .*\(max\.message\.bytes is 60,000\)"),
+    ],
+)
+def test_the_topic_decides_what_is_too_large(
+    broker: RunningBroker, unique: str, limit: int | None, value: bytes, told: str | None
+):
+    """A bound of librdkafka was told as the broker's; small records were refused as one batch."""
+    topic = f"dead-{unique}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    config = {} if limit is None else {"max.message.bytes": str(limit)}
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(120)
+    ten = [
+        PoisonRecord(
+            tp=failed_batch(0).ranges[0].tp, offset=at, part=part, error="E" * 250, attempts=4
+        )
+        for at, part in enumerate([cast("Prepared", Rows(value))] * 10)
+    ]
+    why = letters(broker.bootstrap_servers, topic, 60.0).send(ten, None)
+    if told is None:
+        assert why is None
+    else:
+        assert why is not None
+        assert re.search(rf"topic {topic} cannot be written: a record {told}: raise the", why)
