@@ -64,7 +64,6 @@ def test_a_look_after_a_write_shows_what_was_taken_before_it(place, changing):
         )
         assert held is not None, turn
         gate = manager.write_gate(replace(manager.gate(GROUP), leaving=frozenset({number})))
-        assert gate is not None
         assert manager.slots(GROUP)[number] == held
         assert worker.release(worker.renew(replace(held, phase=Phase.ACTIVE)), clean=True)
         assert manager.write_gate(replace(gate, leaving=frozenset()))

@@ -40,9 +40,7 @@ def test_a_worker_can_do_its_work(granted):
     assert worker.known_since() is not None
     assert worker.since(GROUP, "abc", 5.0) == 5.0
     held = worker.take(slot, worker="w", revision="r1~abc", spark_session=None)
-    assert held is not None
     held = worker.renew(replace(held, phase=Phase.ACTIVE, member_id="m"))
-    assert held is not None
     report = report_of("w", GROUP, revision="r1~abc", phase="active", slot=0)
     worker.report(report)
     assert worker.reports(GROUP) == (report,)

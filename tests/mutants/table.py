@@ -267,7 +267,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "manager.keeping_up:_codes", "decide/test_lag_verdicts.py",
         "_beyond(lag) & ~moving & (silent >= enough)", "_beyond(lag) & ~moving"),
     "k8s-answer-lost-is-a-conflict": (
-        "kubernetes.leases.lease_backend:RetryOnConflict.swap", "k8s_store/test_retry_on_conflict.py",
+        "kubernetes.leases.lease_backend:RetryOnConflict.swap", "k8s_store/test_in_memory.py",
         "not same_state(stored, wanted)", "True"),
     "seeds-renewal-by-name-alone": (
         "slots.transitions:is_held_by", "schedules/test_schedules.py::test_schedules_hold[0]",

@@ -1,16 +1,24 @@
-"""Processes are known again, end as a group, and a pid alone proves nothing."""
+"""Processes are known again, ended with their children, shown, left; a home is its owner's."""
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fleet.broker import Broker
+from fleet.broker.embedded import prepare
+from fleet.broker.jars import Kafka
+from fleet.broker.node_config import NodeConfig
+from fleet.errors import FleetError
 from fleet.system import processes
+from fleet.system.home import make_home
 from fleet.system.processes import ProcessId
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -54,7 +62,6 @@ def test_spawned_process_is_known_again(log) -> None:
 def test_same_pid_is_not_the_same_process(change) -> None:
     """Another process under the pid is neither alive nor signalled."""
     mine = processes.identify(os.getpid())
-    assert mine is not None
     other = replace(mine, **change)
     assert not processes.alive(other)
     processes.signal_group(other, signal.SIGKILL)
@@ -222,3 +229,137 @@ def test_who_is_gone_is_not_inherited() -> None:
     child.wait()
     with pytest.raises(ProcessLookupError, match="w-1"):
         processes.inherit(child.pid, "w-1")
+
+
+# --- a home is its owner's alone: its files hold records --------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> Iterator[None]:
+    """As a machine of many users has it."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(folder: Path) -> int:
+    """Who may do what with it."""
+    return stat.S_IMODE(folder.stat().st_mode)
+
+
+def test_a_new_home_is_its_owners(tmp_path: Path) -> None:
+    """One that is there already stays as somebody wanted it."""
+    assert mode(make_home(tmp_path / "new")) == 0o700
+    (tmp_path / "theirs").mkdir()
+    assert mode(make_home(tmp_path / "theirs")) == 0o755
+
+
+def test_one_that_the_broker_makes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fleet broker start` comes first where one tries the broker alone."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(FleetError, match="/nowhere"):
+        Broker(tmp_path / "home").start()
+    assert mode(tmp_path / "home") == 0o700
+
+
+def test_a_nodes_files_are_its_owners_in_any_home(tmp_path: Path) -> None:
+    """What ACLs keep from a user of the broker stands in them."""
+    node = NodeConfig(id=1, port=9001, controller_port=9101, home=tmp_path / "broker" / "node-1")
+    kafka = Kafka(Path("/bin/false"), tmp_path)
+    with pytest.raises(FleetError, match="cannot format"):
+        prepare(kafka, node, [node], cluster_id="c", overrides={})
+    assert mode(node.home) == 0o700
+
+
+# --- what comes before the end of a process that is not taken apart ---------------------------
+
+
+LEAVING = """
+import atexit, sys, threading, time
+from fleet.leaving import is_called, leave
+
+class Kept:
+    def __del__(self):
+        sys.stderr.write("taken apart\\n")
+
+kept = Kept()
+atexit.register(lambda: sys.stdout.write(" atexit"))
+threading.Thread(target=lambda: (time.sleep(0.2), sys.stdout.write("thread"))).start()
+if sys.argv[1] == "called":
+    is_called()
+leave(7)
+"""
+
+
+@pytest.mark.parametrize(("how", "left"), [("called", ""), ("not called", "taken apart\n")])
+def test_all_but_taking_apart(how: str, left: str) -> None:
+    """Threads end, `atexit` runs, what is written arrives, the exit code is as said."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING, how],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (7, "thread atexit", left)
+
+
+# --- what the kernel shows of a process, changed by itself ------------------------------------
+
+
+SCRIPT = """
+import os, sys
+from fleet.system.processes import show_arguments, show_variable
+what, name, value = sys.argv[1:4]
+try:
+    show_arguments(["x"] * 9000 if what == "many" else what.split())
+    show_variable(name, value)
+except ValueError as error:
+    sys.exit(str(error))
+place = f"/proc/{os.getpid()}/"
+for kind in ("cmdline", "environ"):
+    print([each for each in open(place + kind, "rb").read().split(b"\\0") if each])
+print(os.environ["PART"], os.environ["PARTS"])
+"""
+ENVIRONMENT = {"XPART": "x", "PART": "fork-server", "PARTS": "1", "PATH": os.environ["PATH"]}
+
+
+def shown(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What a process of this environment shows after it."""
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments, " " * 100],
+        env={**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_arguments_and_a_variable_are_shown() -> None:
+    """Only these; the program's own `os.environ` is left alone."""
+    arguments, environment, own = shown("python -m é", "PART", "worker").stdout.splitlines()
+    assert arguments == str([b"python", b"-m", "é".encode()])
+    found = environment[1:-1].split(", ")
+    assert {"b'PART=worker'", "b'XPART=x'", "b'PARTS=1'"} <= set(found)
+    assert own == "fork-server 1"
+
+
+def test_what_has_no_room_is_cut() -> None:
+    """Arguments are for people; the environment behind them stays whole."""
+    arguments, environment, _ = shown("many", "PART", "w").stdout.splitlines()
+    assert 300 < arguments.count("x") < 9000
+    assert "b'XPART=x'" in environment
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("PART", "fork-servers", "PART has room for 11 bytes, and its value has 12"),
+        ("ART", "w", "ART was not in the environment"),
+    ],
+)
+def test_a_variable_that_cannot_be_shown(name: str, value: str, told: str) -> None:
+    """A mark that is wrong or cut would be another's."""
+    done = shown("python", name, value)
+    assert done.returncode == 1
+    assert told in done.stderr

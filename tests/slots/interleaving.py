@@ -24,10 +24,7 @@ class Stopped(BaseException):
 
 
 class Interrupted(MemoryBackend):
-    """A back end that lets others go first before each request.
-
-    hears: what need not be fresh is as it was at some reading before, as watches tell it.
-    """
+    """A back end that lets others go first before each request."""
 
     def __init__(self, world: "World", *, away: float, hears: bool) -> None:
         super().__init__(world.memory, clock=world.clock)

@@ -34,7 +34,6 @@ def test_a_gate_that_was_never_written_is_version_0_and_shut(store):
 def test_only_the_writer_that_saw_the_stored_version_writes_the_gate(store):
     """Of two writers that saw version 0 the second gets None and changes nothing."""
     first = store.write_gate(Gate(group=GROUP, open=frozenset({0})))
-    assert first is not None
     assert first.version == 1
     for unread in (0, 2):
         assert store.write_gate(Gate(group=GROUP, version=unread)) is None
@@ -133,7 +132,6 @@ def test_a_revision_on_trial_gets_no_second_slot_of_another(store):
     assert all(slot is not None and store.release(slot, clean=True) for slot in old)
     seen = store.slots(GROUP)
     first = take(store, seen[0], worker="new-0", revision="r2")
-    assert first is not None
     assert take(store, seen[1], worker="new-1", revision="r2") is None, "as seen, but on trial"
     assert store.renew(replace(first, phase=Phase.ACTIVE)) is not None
     assert take(store, seen[1], worker="new-1", revision="r2") is not None
@@ -143,7 +141,6 @@ def test_a_trial_holds_up_neither_its_own_slots_nor_pinned_or_fresh_ones(store):
     """An opened slot, one that ran this revision and a managed roll's are no second slot [22]."""
     open_slots(store, 0, 1, 2, handover={1: Handover(token=1, revision="r2")})
     old = take(store, store.slots(GROUP)[0], worker="old")
-    assert old is not None
     assert store.release(old, clean=True)
     seen = store.slots(GROUP)
     assert take(store, seen[0], worker="new-0", revision="r2") is not None
@@ -165,7 +162,6 @@ def test_a_slot_that_moved_on_is_not_taken(store, stale):
     """Holder, token and counter must be as seen; a renewal alone saves the holder."""
     open_slots(store, 0)
     held = take(store, store.slots(GROUP)[0])
-    assert held is not None
     assert take(store, replace(held, **stale), worker="w2") is None
     assert take(store, held, worker="w2") is not None
 
@@ -174,7 +170,6 @@ def test_a_renewal_between_look_and_take_keeps_the_slot(store):
     """An observer whose view is one renewal old takes nothing."""
     open_slots(store, 0)
     held = take(store, store.slots(GROUP)[0])
-    assert held is not None
     assert store.renew(held) is not None
     assert take(store, held, worker="w2") is None
 
@@ -183,18 +178,15 @@ def test_the_holder_writes_its_fields_and_nobody_else_does(store):
     """A renewal writes with counter + 1 while (holder, token) match; a former holder gets None."""
     open_slots(store, 0)
     held = take(store, store.slots(GROUP)[0])
-    assert held is not None
     for token in (held.token - 1, held.token + 1):
         assert store.renew(replace(held, token=token)) is None
         assert not store.release(replace(held, token=token), clean=True)
     renewed = store.renew(
         replace(held, phase=Phase.ACTIVE, member_id="m-1", batches=3, error="bad record")
     )
-    assert renewed is not None
     assert (renewed.counter, renewed.phase, renewed.member_id) == (1, Phase.ACTIVE, "m-1")
     assert store.slots(GROUP) == (renewed,)
     taken = take(store, renewed, worker="w2", revision="r2")
-    assert taken is not None
     assert (taken.member_id, taken.batches, taken.error) == ("m-1", 0, None)
     assert store.renew(renewed) is None
     assert store.release(renewed, clean=True) is False
@@ -212,9 +204,7 @@ def test_a_release_keeps_the_member_id_until_the_leave(store, phase, after):
     """A released slot has no holder and still names its member; clear forgets it."""
     open_slots(store, 0)
     held = take(store, store.slots(GROUP)[0])
-    assert held is not None
     held = store.renew(replace(held, phase=phase, member_id="m-1"))
-    assert held is not None
     assert store.release(held, clean=True) is True
     (slot,) = store.slots(GROUP)
     assert (slot.holder, slot.phase, slot.clean, slot.member_id) == (None, after, True, "m-1")
@@ -230,7 +220,6 @@ def test_a_release_keeps_the_member_id_until_the_leave(store, phase, after):
 def test_one_change_at_a_time_and_a_token_that_grows(store):
     """A second one is refused while a change runs; the next one has a higher token."""
     first = store.begin_change(plan_of(id="p1"), actor="a", started_at=5.0)
-    assert first is not None
     again = store.begin_change(plan_of(id="p1"), actor="a", started_at=5.0)
     assert again == first, "its answer was lost"
     first = store.advance(replace(first, step=1))
@@ -243,7 +232,6 @@ def test_one_change_at_a_time_and_a_token_that_grows(store):
     )
     assert done.counter == 2
     second = store.begin_change(plan_of(id="p2"), actor="b", started_at=8.0)
-    assert second is not None
     assert second.token > first.token
     assert [c.plan.id for c in store.changes(GROUP)] == ["p2", "p1"]
     assert store.change(GROUP) == second
@@ -252,11 +240,9 @@ def test_one_change_at_a_time_and_a_token_that_grows(store):
 def test_a_change_is_adopted_only_as_seen_and_its_former_actor_is_told(store):
     """After adopt the old actor gets LostLease; a stale adopter gets None."""
     change = store.begin_change(plan_of(id="p1"), actor="a", started_at=5.0)
-    assert change is not None
     renewed = store.advance(replace(change, detail={"position": 42}))
     assert store.adopt(change, actor="b") is None
     adopted = store.adopt(renewed, actor="b")
-    assert adopted is not None
     assert (adopted.actor, adopted.token, adopted.detail) == ("b", 2, {"position": 42})
     with pytest.raises(LostLease, match="belongs to b"):
         store.advance(renewed)
@@ -270,7 +256,6 @@ def test_old_changes_go(store, stores):
     """A group keeps its last changes only."""
     for number in range(stores.kept_changes + 3):
         change = store.begin_change(plan_of(id=f"p{number}"), actor="a", started_at=0.0)
-        assert change is not None
         store.advance(replace(change, state=ChangeState.DONE))
     kept = store.changes(GROUP, limit=10_000)
     assert len(kept) == stores.kept_changes
@@ -342,7 +327,6 @@ def test_an_actor_that_lost_its_change_writes_no_gate(store):
             store.write_gate(replace(stale, open=frozenset({0, 1})), by=first)
     assert store.gate(GROUP).open == {0}
     after = store.write_gate(replace(store.gate(GROUP), open=frozenset({0, 2})), by=second)
-    assert after is not None
     assert store.write_gate(replace(after, open_at=2.0)) is not None, "workers are no actors"
 
 
@@ -377,7 +361,6 @@ def test_a_lease_is_dead_once_it_has_not_changed_for_its_duration(store):
 
     later(9.9)
     assert not expired()
-    assert held is not None
     held = store.renew(held)
     later(10.0)
     assert expired()
@@ -402,9 +385,7 @@ def test_a_holder_whose_process_ended_is_told_once_and_renews_no_more(store):
     free = store.slots(GROUP)[0]
     assert store.end_holder(free) is False, "nobody has it"
     held = take(store, free)
-    assert held is not None
     held = store.renew(replace(held, phase=Phase.ACTIVE, member_id="m-1"))
-    assert held is not None
     for stale in ({"token": held.token - 1}, {"holder": "w9"}):
         assert store.end_holder(replace(held, **stale)) is False
     assert store.end_holder(held) is True
@@ -414,7 +395,6 @@ def test_a_holder_whose_process_ended_is_told_once_and_renews_no_more(store):
     (seen,) = store.slots(GROUP)
     assert (seen.holder, seen.member_id, seen.clean) == ("w1", "m-1", False)
     taken = take(store, seen, worker="w2")
-    assert taken is not None
     assert (taken.holder_ended, taken.spark_session) == (False, "session-w1")
     assert store.end_holder(held) is False, "it is w2's"
     assert store.renew(taken) is not None
@@ -425,7 +405,6 @@ def test_a_slot_without_a_holder_has_none_that_ended(store, how):
     """By its own late release, or the leave of its member."""
     open_slots(store, 0)
     held = take(store, store.slots(GROUP)[0])
-    assert held is not None
     assert store.end_holder(held)
     assert store.release(held, clean=False) if how == "released" else store.clear(held)
     (slot,) = store.slots(GROUP)

@@ -118,7 +118,6 @@ def test_of_many_processes_of_a_new_revision_one_takes_a_slot(racing):
     assert store.write_gate(Gate(group=GROUP, open=frozenset(range(8))))
     for slot in store.slots(GROUP):
         held = store.take(slot, worker="old", revision="old", spark_session=None)
-        assert held is not None
         assert store.release(held, clean=True)
     racers = [start(TRIAL, stores.told(), n) for n in range(stores.racers)]
     let_go(racers)

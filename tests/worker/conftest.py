@@ -30,7 +30,7 @@ from tests.support.memory_kafka import MemoryKafka
 from tests.support.waiting import sizes, stored, until
 
 if TYPE_CHECKING:
-    from tests.worker.driving import Drive
+    from tests.worker.rig import Drive
 
 LEASE = 3.0
 SESSION = 30.0
@@ -316,7 +316,7 @@ def kafka() -> MemoryKafka:
 @pytest.fixture
 def drive(kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Drive]":
     """Starts members of one worker section each, with partitions; ends them."""
-    from tests.worker.driving import Driven
+    from tests.worker.rig import Driven
 
     made: list[Driven] = []
 

@@ -50,15 +50,12 @@ def settled(**bounds: Any) -> Buffer:
     made.add(P0, records(0, 1))
     made.end_at(P1, 0)
     batch = made.close(10.0)
-    assert batch is not None
     assert [each.id for each in batch.ranges] == ["T-0-0-1"]
     return made
 
 
 def test_an_idle_spark_is_given_what_comes_at_once():
-    """After a pause of max_wait a record waits for no other; a trickle makes small batches
-    max_wait apart, counted from where the last one ended.
-    """
+    """After a pause of max_wait a record waits for no other."""
     made = settled(max_wait=0.2)
     made.add(P0, records(1, 2))
     assert made.close(10.19) is None
@@ -66,7 +63,6 @@ def test_an_idle_spark_is_given_what_comes_at_once():
     assert made.close(10.29) is None
     made.add(P0, records(2, 3))
     second = made.close(10.31)
-    assert second is not None
     assert [each.id for each in second.ranges] == ["T-0-1-3"]
     assert made.close(99.0) is None
     made.add(P0, records(3, 4))
@@ -91,7 +87,6 @@ def test_first_batch_after_an_assignment_waits_for_no_more():
     assert made.close(10.2) is None
     made.end_at(P1, 0)
     first = made.close(10.2)
-    assert first is not None
     assert [each.id for each in first.ranges] == ["T-0-0-2"]
     made.add(P0, records(2, 3))
     assert made.close(10.3) is None, "the next one is gathered as usual"
@@ -129,7 +124,6 @@ def test_while_spark_is_busy_only_a_full_batch_closes():
     assert made.close(99.0, busy=True) is None
     made.add(P0, records(1, 2))
     batch = made.close(99.0, busy=True)
-    assert batch is not None
     assert batch.records == 2
 
 
@@ -158,8 +152,6 @@ def test_ranges_tile_the_offsets():
     made.add(P0, [record(12)])
     made.end_at(P0, 15)  # two markers behind the last record
     second = made.close(2.0)
-    assert first is not None
-    assert second is not None
     assert [(r.start, r.end) for r in (*first.ranges, *second.ranges)] == [(0, 8), (8, 15)]
 
 
@@ -169,7 +161,6 @@ def test_refetched_records_are_left_out():
     made.add(P0, records(0, 5))
     made.add(P0, records(3, 8))
     batch = made.close(1.0)
-    assert batch is not None
     assert batch.table()["offset"].to_pylist() == list(range(8))
 
 
@@ -182,8 +173,6 @@ def test_replay_cuts_exactly_at_the_plan():
     made.add(P0, records(18, 25))
     replay = made.close(2.0)
     carried = made.close(3.0)
-    assert replay is not None
-    assert carried is not None
     assert [each.id for each in replay.ranges] == ["T-0-10-20"]
     assert replay.records == 10
     assert [each.id for each in carried.ranges] == ["T-0-20-25"]
@@ -198,10 +187,8 @@ def test_replay_goes_alone():
     made.add(P0, records(0, 3))
     assert made.to_pause() == {P0, P1}
     replay = made.close(1.0)
-    assert replay is not None
     assert [each.tp for each in replay.ranges] == [P0]
     other = made.close(2.0)
-    assert other is not None
     assert [each.tp for each in other.ranges] == [P1]
 
 
@@ -220,7 +207,6 @@ def test_replay_ends_by_position(end: int, expected: list[str]):
     made.add(P0, records(10, 12))
     made.end_at(P0, end)
     batch = made.close(1.0)
-    assert batch is not None
     assert [each.id for each in batch.ranges] == expected
 
 
@@ -267,9 +253,7 @@ def test_a_dropped_partition_leaves_nothing_and_makes_room():
 
 
 def test_what_moved_over_no_record_is_a_gap():
-    """It is committed without a batch: not what waits for its batch, nor a predecessor's cut, which
-    is repeated though it may be markers alone.
-    """
+    """It is committed without a batch."""
     planned = TopicPartition("orders", 2)
     made = buffer()
     made.add(P0, records(0, 2))
@@ -326,9 +310,7 @@ def test_a_busy_spark_rests_between_the_batches_of_a_trickle():
 
 
 def test_it_hurries_with_what_is_done_sooner_than_a_trickle_waits():
-    """Before partitions go: as many records as the last batch had take what that one took, more
-    take longer in proportion; nothing is known of the first, and nothing read is no batch.
-    """
+    """As many records as the last batch had take what that one took; more in proportion."""
     clock = ManualClock()
     made = InlineReading(limit=100, max_wait=0.2, max_seconds=10.0, clock=clock)
     made.add_partition(P0, topic_id="T", start=0, replay_to=None)
@@ -379,49 +361,30 @@ def bound(first: int = MOST, growth: int = 2) -> BatchBound:
 
 
 @pytest.mark.parametrize(
-    ("records", "seconds", "after"),
+    ("first", "growth", "steps", "after"),
     [
-        pytest.param(100, 10.0, 50, id="twice as long: half"),
-        pytest.param(1000, 4.0, 1000, id="quick, already at the most"),
-        pytest.param(1, 99.0, 1000, id="one record cannot be less"),
+        pytest.param(MOST, 2, [(100, 10.0)], 50, id="twice as long: half"),
+        pytest.param(MOST, 2, [(1000, 4.0)], 1000, id="quick, already at the most"),
+        pytest.param(MOST, 2, [(1, 99.0)], 1000, id="one record cannot be less"),
+        pytest.param(MOST, 2, [(1000, 10.0), (499, 0.1)], 500, id="not full: says nothing"),
+        pytest.param(MOST, 2, [(1000, 10.0), (500, 0.1)], 1000, id="grows back"),
+        pytest.param(MOST, 2, [(1000, 10.0), (500, 0.1), (1000, 0.1)], 1000, id="no further"),
+        pytest.param(80, 2, [(80, 4.0)], 100, id="full and less than it may: in proportion"),
+        pytest.param(80, 8, [(80, 0.01)], 640, id="at most for so many times more"),
+        pytest.param(MOST, 2, [(1000, 8.0)], 625, id="in proportion"),
+        pytest.param(MOST, 2, [(1000, 8.0), (625, 8.0)], 1000, id="no quicker: given back"),
+        pytest.param(MOST, 2, [(300, 60.0)], 25, id="a machine that was busy for a moment"),
+        pytest.param(MOST, 2, [(300, 60.0)] + [(None, 0.5)] * 6, 1000, id="is made up for"),
     ],
 )
-def test_the_next_one_takes_no_longer_than_it_should(records: int, seconds: float, after: int):
-    """In proportion, as long as nothing else is known."""
-    made = bound()
-    made.took(records, seconds)
+def test_the_next_one_takes_no_longer_than_it_should(
+    first: int, growth: int, steps: list[tuple[int | None, float]], after: int
+):
+    """From what the last ones took, (records, seconds) each; None: as many as it may have."""
+    made = bound(first, growth)
+    for records, seconds in steps:
+        made.took(records or made.records, seconds)
     assert made.records == after
-
-
-def test_it_grows_back_and_no_further():
-    """Full batches that are quick, up to the most; those that are not full say nothing."""
-    made = bound()
-    made.took(1000, 10.0)
-    made.took(499, 0.1)
-    assert made.records == 500
-    made.took(500, 0.1)
-    assert made.records == 1000
-    made.took(1000, 0.1)
-    assert made.records == 1000
-
-
-def test_a_full_batch_that_takes_less_than_it_may_leaves_room_for_more():
-    """In proportion; a quick one at most for so many times more."""
-    made = bound(80)
-    made.took(80, 4.0)
-    assert made.records == 100
-    made = bound(80, growth=8)
-    made.took(80, 0.01)
-    assert made.records == 640
-
-
-def test_fewer_records_that_are_no_quicker_are_given_back():
-    """As soon as there are enough fewer to tell."""
-    made = bound()
-    made.took(1000, 8.0)
-    assert made.records == 625
-    made.took(625, 8.0)
-    assert made.records == 1000
 
 
 def test_what_times_seem_to_say_doubles_a_batch_at_most():
@@ -430,16 +393,6 @@ def test_what_times_seem_to_say_doubles_a_batch_at_most():
     made.took(1000, 8.0)
     made.took(625, 8.0)
     assert made.records == 1250
-
-
-def test_a_slow_batch_among_quick_ones_is_made_up_for():
-    """A machine that was busy for a moment, a Spark that had just started."""
-    made = bound()
-    made.took(300, 60.0)
-    assert made.records == 25
-    for _ in range(6):
-        made.took(made.records, 0.5)
-    assert made.records == MOST
 
 
 def play(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,53 +59,56 @@ def numbers(
     return {slot.number for slot in found}
 
 
-def test_open_free_slots_are_for_anybody():
-    """A slot that was never held goes to any revision."""
-    assert numbers(GATE, FREE) == {0, 1}
+FREED = [replace(held(0), holder=None), held(1)]
+SPOILED = [replace(held(0, "r2"), holder=None, error="the entrypoint fails")]
+ONE = replace(GATE, open=frozenset({0}))
+R1, R2, OLDER = {"revision": "r1"}, {"revision": "r2"}, {"revision": "r1", "newest": False}
+OTHERS = {"revision": "r3", "void": {0}}
 
 
-def test_a_slot_without_a_row_is_takeable():
-    """A gate may open a number that the store has not seen yet."""
-    assert numbers(GATE, []) == {0, 1}
+def pinned(number: int, revision: str) -> Gate:
+    return replace(GATE, handover={number: Handover(token=1, revision=revision)})
 
 
 @pytest.mark.parametrize(
-    "gate",
+    ("gate", "slots", "how", "expected"),
     [
-        pytest.param(replace(GATE, open=frozenset({1})), id="closed"),
-        pytest.param(replace(GATE, leaving=frozenset({0})), id="leaving"),
-        pytest.param(replace(GATE, quarantined=frozenset({0})), id="quarantined"),
+        pytest.param(GATE, FREE, R1, {0, 1}, id="free and open: anybody's"),
+        pytest.param(GATE, [], R1, {0, 1}, id="not seen by the store yet"),
+        pytest.param(replace(GATE, open=frozenset({1})), FREE, R1, {1}, id="closed"),
+        pytest.param(replace(GATE, leaving=frozenset({0})), FREE, R1, {1}, id="leaving"),
+        pytest.param(replace(GATE, quarantined=frozenset({0})), FREE, R1, {1}, id="quarantined"),
+        pytest.param(pinned(0, "r2"), FREE, R1, {1}, id="pinned to another"),
+        pytest.param(GATE, [held(0), held(1)], R1, set(), id="held"),
+        pytest.param(GATE, [held(0), held(1)], {"dead": {1}}, {1}, id="held by the dead"),
+        # A managed roll: at once to the pinned revision; a pin ends with its plan, not a lease.
+        pytest.param(pinned(0, "r2"), FREED, R2, {0}, id="pinned to it"),
+        pytest.param(pinned(0, "r2"), FREED, {"waited": {0}}, set(), id="pinned, a lease later"),
+        # A roll of unchanged code pins the former holder's revision: it leaves the slot to others.
+        pytest.param(pinned(0, "r1"), FREED, R1, {0}, id="handed over by another"),
+        pytest.param(pinned(0, "r1"), FREED, {"handed": {0}}, set(), id="handed over by it"),
         pytest.param(
-            replace(GATE, handover={0: Handover(token=1, revision="r2")}), id="pinned to another"
+            pinned(0, "r1"), FREED, {"handed": {0}, "waited": {0}}, {0}, id="handed, a lease later"
+        ),
+        # While slot 1 is pinned to r2, a crash on slot 0 is r1's to mend; r2 is not proven yet.
+        pytest.param(pinned(1, "r2"), FREED, OLDER, {0}, id="a managed roll's other slot"),
+        pytest.param(pinned(1, "r2"), FREED, R2, set(), id="the roll's revision"),
+        pytest.param(pinned(1, "r2"), FREED, {**R2, "waited": {0}}, {0}, id="after a lease"),
+        # Who failed on a slot waits for a lease, whether it is the newest or not.
+        pytest.param(ONE, SPOILED, OLDER, {0}, id="spoiled: another's at once"),
+        pytest.param(ONE, SPOILED, R2, set(), id="spoiled by it"),
+        pytest.param(ONE, SPOILED, {**R2, "waited": {0}}, {0}, id="spoiled by it, a lease later"),
+        # A pin that has ended is none: the slot's revision goes on, others after a lease.
+        pytest.param(pinned(0, "r2"), FREED, {"void": {0}}, {0}, id="a pin that has ended"),
+        pytest.param(pinned(0, "r2"), FREED, OTHERS, set(), id="for others"),
+        pytest.param(
+            pinned(0, "r2"), FREED, {**OTHERS, "waited": {0}}, {0}, id="for others after a lease"
         ),
     ],
 )
-def test_reasons_not_to_take(gate: Gate):
-    """Closed, leaving, quarantined and pinned slots are left alone."""
-    assert numbers(gate, FREE) == {1}
-
-
-def test_a_pin_admits_its_revision():
-    """During a managed roll the slot goes to the pinned revision, at once."""
-    gate = replace(GATE, handover={0: Handover(token=1, revision="r2")})
-    slots = [replace(held(0), holder=None), held(1)]
-    assert numbers(gate, slots, revision="r2") == {0}
-    assert numbers(gate, slots, waited={0}) == set(), "it ends with its plan, not with a lease"
-
-
-def test_who_handed_a_slot_over_leaves_it_to_others():
-    """A roll of unchanged code pins the former holder's own revision; after a lease it may help."""
-    gate = replace(GATE, handover={0: Handover(token=1, revision="r1")})
-    slots = [replace(held(0), holder=None), held(1)]
-    assert numbers(gate, slots) == {0}
-    assert numbers(gate, slots, handed={0}) == set()
-    assert numbers(gate, slots, handed={0}, waited={0}) == {0}
-
-
-def test_held_slots_are_taken_only_from_the_dead():
-    """A holder whose lease was watched to expire loses its slot."""
-    assert numbers(GATE, [held(0), held(1)]) == set()
-    assert numbers(GATE, [held(0), held(1)], dead={1}) == {1}
+def test_who_may_take_what(gate: Gate, slots: list[Slot], how: dict[str, Any], expected: set[int]):
+    """By gate, holder, revision, pin, and how long it was waited."""
+    assert numbers(gate, slots, **how) == expected
 
 
 @pytest.mark.parametrize("was", ["r1", "r2", None], ids=["theirs", "another's", "nobody's"])
@@ -112,17 +116,8 @@ def test_the_newest_revision_has_the_first_right(was: str | None):
     """Unpinned, a free slot is the newest revision's at once, an older one's after one lease."""
     slots = [replace(held(0), holder=None, revision=was), held(1)]
     assert numbers(GATE, slots, revision="r2", newest=True) == {0}
-    assert numbers(GATE, slots, revision="r1", newest=False) == set()
-    assert numbers(GATE, slots, revision="r1", newest=False, waited={0}) == {0}
-
-
-def test_a_managed_roll_keeps_its_other_slots_to_their_revision():
-    """While slot 1 is pinned to r2, a crash on slot 0 is r1's to mend; r2 is not proven yet."""
-    gate = replace(GATE, handover={1: Handover(token=1, revision="r2")})
-    slots = [replace(held(0), holder=None), held(1)]
-    assert numbers(gate, slots, revision="r1", newest=False) == {0}
-    assert numbers(gate, slots, revision="r2", newest=True) == set()
-    assert numbers(gate, slots, revision="r2", newest=True, waited={0}) == {0}
+    assert numbers(GATE, slots, **OLDER) == set()
+    assert numbers(GATE, slots, **OLDER, waited={0}) == {0}
 
 
 def test_who_is_newest_is_told_by_the_standbys_reports():
@@ -152,25 +147,6 @@ def test_racers_begin_at_different_slots():
     usual = {"revision": "r1", "dead": frozenset(), "waited": frozenset(), "newest": True}
     firsts = [candidates(gate, [], worker=f"w{n}", **usual)[0].number for n in range(20)]
     assert len(set(firsts)) > 3
-
-
-def test_a_spoiled_slot_is_anothers_at_once():
-    """Who failed on it waits for a lease, whether it is the newest or not."""
-    gate = replace(GATE, open=frozenset({0}))
-    spoiled = [replace(held(0, "r2"), holder=None, error="the entrypoint fails")]
-    assert numbers(gate, spoiled, revision="r1", newest=False) == {0}
-    assert numbers(gate, spoiled, revision="r2") == set()
-    assert numbers(gate, spoiled, revision="r2", waited={0}) == {0}
-
-
-def test_a_pin_that_has_ended_is_none():
-    """The slot goes on as in a roll: to the revision it had, to others after a lease."""
-    gate = replace(GATE, handover={0: Handover(token=1, revision="r2")})
-    was = [replace(held(0), holder=None, phase=Phase.FREE), held(1)]
-    assert numbers(gate, was) == set()
-    assert numbers(gate, was, void={0}) == {0}
-    assert numbers(gate, was, revision="r3", void={0}) == set()
-    assert numbers(gate, was, revision="r3", void={0}, waited={0}) == {0}
 
 
 # --- the first opening of a gate where no manager does it [22] --------------------------------
@@ -295,7 +271,7 @@ def test_a_store_for_managers_is_left_to_them(tmp_path: Path):
 
 FAILED = "the entrypoint fails for every partition"
 HELD = Slot(group="g", number=0, holder="n1", revision="r2", phase=Phase.ACTIVE, token=3)
-FREED = replace(HELD, holder=None, phase=Phase.FREE, error=FAILED)
+FAILED_SLOT = replace(HELD, holder=None, phase=Phase.FREE, error=FAILED)
 REPORT = report_of("n1", revision="r2", phase="starting", error=FAILED)
 
 
@@ -360,7 +336,7 @@ def test_elsewhere_than_in_a_pod_nothing_is_noted():
     [
         pytest.param(REPORT, [], True, id="another one fails"),
         pytest.param(REPORT, [HELD], False, id="a third is a good canary"),
-        pytest.param(REPORT, [FREED], True, id="failed and gone"),
+        pytest.param(REPORT, [FAILED_SLOT], True, id="failed and gone"),
         pytest.param(replace(REPORT, error=None), [], False, id="it is well"),
         pytest.param(replace(REPORT, revision="r1"), [], False, id="another revision"),
         pytest.param(replace(REPORT, worker="me"), [], False, id="ourselves"),
@@ -384,12 +360,12 @@ PINNED = replace(OPEN, handover={0: Handover(revision="r2", token=3)})
         pytest.param(OPEN, [OLD], None, id="no slot for it: it is as ready as can be"),
         pytest.param(OPEN, [replace(HELD, phase=Phase.JOINING), OLD], 0, id="one tries it"),
         pytest.param(OPEN, [HELD, OLD], None, id="a good canary"),
-        pytest.param(OPEN, [FREED, OLD], 0, id="it failed, and may again"),
+        pytest.param(OPEN, [FAILED_SLOT, OLD], 0, id="it failed, and may again"),
         pytest.param(OPEN, [replace(OLD, phase=Phase.DRAINING)], 1, id="will be free in a moment"),
         pytest.param(OPEN, [replace(OLD, holder=None, phase=Phase.FREE)], 1, id="free"),
-        pytest.param(replace(OPEN, open=frozenset({1})), [FREED, OLD], None, id="not open"),
-        pytest.param(replace(OPEN, leaving=frozenset({0})), [FREED, OLD], None, id="leaves"),
-        pytest.param(PINNED, [FREED, OLD], None, id="a manager rolls"),
+        pytest.param(replace(OPEN, open=frozenset({1})), [FAILED_SLOT, OLD], None, id="not open"),
+        pytest.param(replace(OPEN, leaving=frozenset({0})), [FAILED_SLOT, OLD], None, id="leaves"),
+        pytest.param(PINNED, [FAILED_SLOT, OLD], None, id="a manager rolls"),
     ],
 )
 def test_one_shows_for_all_that_a_revision_works(gate: Gate, slots: list[Slot], waits: int | None):
@@ -422,11 +398,13 @@ def test_the_dead_are_not_believed(tmp_path: Path):
 def test_a_failed_revision_keeps_its_one_slot_after_it_is_freed():
     """Its next process may have that slot, none of another revision [22]."""
     other = Slot(group="g", number=1, revision="r1")
-    assert is_failed_canary(FREED)
-    assert not is_good_canary(FREED)
-    assert waits_for_canary([FREED, other], other, "r2")
-    assert not waits_for_canary([FREED, other], FREED, "r2")
-    assert not waits_for_canary([replace(FREED, batches=3), other], other, "r2"), "it worked once"
+    assert is_failed_canary(FAILED_SLOT)
+    assert not is_good_canary(FAILED_SLOT)
+    assert waits_for_canary([FAILED_SLOT, other], other, "r2")
+    assert not waits_for_canary([FAILED_SLOT, other], FAILED_SLOT, "r2")
+    assert not waits_for_canary([replace(FAILED_SLOT, batches=3), other], other, "r2"), (
+        "it worked once"
+    )
 
 
 FREE_SLOT = Slot(group="g", number=0)
@@ -441,8 +419,8 @@ FREE_SLOT = Slot(group="g", number=0)
         ),
         pytest.param([OLD], FREE_SLOT, False, id="others run another one"),
         pytest.param([], replace(OLD, number=0), False, id="it took another one's slot"),
-        pytest.param([], FREED, False, id="it failed on this slot before"),
-        pytest.param([], replace(FREED, batches=3), True, id="it worked on this slot before"),
+        pytest.param([], FAILED_SLOT, False, id="it failed on this slot before"),
+        pytest.param([], replace(FAILED_SLOT, batches=3), True, id="it worked on this slot before"),
     ],
 )
 def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits: bool):

@@ -305,9 +305,7 @@ def test_a_lost_slot_voids_instead_of_running_again(bench: Bench, lost: str):
 
 @pytest.mark.parametrize("lost", ["slot", "partitions"])
 def test_what_is_lost_while_a_batch_hung_is_not_written_for(bench: Bench, lost: str):
-    """Stopped beyond its lease or session: its successor runs the batch [3]; of partitions a worker
-    hears when it polls, and waits for that.
-    """
+    """Stopped beyond its lease or session: its successor runs the batch [3]."""
     runner = bench.made(batch_timeout=0.2)
 
     def answer(context: BatchContext) -> None:
@@ -340,24 +338,6 @@ def test_a_slot_lost_is_nobodys_poison(bench: Bench, attempts: int):
         bench.runner._wake.wait = lost_meanwhile  # type: ignore[method-assign, assignment]
     done = bench.run(0)
     assert (done.void, done.failed, len(bench.calls)) == (True, {}, 1)
-
-
-def test_void_interrupt_ends_the_batch(bench: Bench):
-    """Lost partitions: no second attempt, nothing to commit."""
-    running = threading.Event()
-
-    def answer(context: BatchContext) -> None:
-        running.set()
-        assert bench.link.session.interrupted.wait(120)
-        raise RuntimeError("canceled")
-
-    bench.answer = answer
-    bench.runner.submit(batch(0), bench.done.put)
-    assert running.wait(120)
-    bench.runner.interrupt(Why.VOID)
-    done = bench.done.get(timeout=120)
-    assert done.void
-    assert len(bench.calls) == 1
 
 
 def test_batch_timeout_interrupts_once_more_then_ends(bench: Bench):

@@ -8,7 +8,7 @@ from fleet.model import TopicPartition
 from fleet.worker.member import losses
 from fleet.worker.offsets import assigning
 from fleet.worker.offsets.commit_metadata import encode_plan
-from tests.worker.driving import Drive
+from tests.worker.rig import Drive
 
 P = [TopicPartition("t", number) for number in range(2)]
 BOTH = pytest.mark.parametrize("reading", ["inline", "ranges"])
@@ -115,9 +115,7 @@ def test_whoever_goes_has_it_no_more(kafka, drive: Drive):
 
 
 def test_a_partition_that_its_topic_does_not_have_is_no_leaders_absence(kafka, drive: Drive):
-    """A sticky assignor gives out what was there before (librdkafka); nobody waits for it, and
-    nobody is blamed for it, until it is there after all.
-    """
+    """A sticky assignor gives out what was there before (librdkafka)."""
     late = TopicPartition("t", 5)
     driven = drive(*P, late)
     driven.until(lambda: [kafka.committed(tp)[-1:] for tp in P] == [[3]] * 2, "what is there")

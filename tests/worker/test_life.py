@@ -91,10 +91,7 @@ def test_killed_holder_is_replaced_and_its_batch_repeated(
 @pytest.mark.spark
 @pytest.mark.long
 def test_two_leave_together(group: Group, broker: RunningBroker):
-    """Two slots drain and close together; the workers complete the leave: 1 generation [21].
-
-    In the short form one leaves so below (KIP-848), two by a manager in tests/promises.
-    """
+    """Two slots drain and close together; the workers complete the leave: 1 generation [21]."""
     group.standbys("w1", "w2", "w3")
     group.open(0, 1, 2)
     group.produce(120)
@@ -436,7 +433,6 @@ def test_what_came_while_kafka_had_deleted_the_commits_is_read(group: Group):
     expired = {e["partition"]: (e["position"], e["end"]) for e in group.events("expired")}
     assert expired == {f"{group.topic}-{n}": (10, 20) for n in range(group.partitions)}
     (told,) = (r.gap for r in group.store.reports(group.name) if r.worker == "w2")
-    assert told is not None
     assert "it goes on at 10, the last that it committed, and not at the end 20" in told
     assert told.endswith(f"and {group.partitions - 1} more of its partitions alike")
 
@@ -483,10 +479,7 @@ def _whole(partitions: int, each: int) -> dict[int, set[int]]:
 def test_a_topic_made_again_is_read_from_its_beginning(
     records: int, group: Group, broker: RunningBroker
 ):
-    """While the worker is stopped its topic is deleted and made again: nothing is skipped.
-
-    The longer one has an offset where the worker would read on, without any error.
-    """
+    """While the worker is stopped its topic is deleted and made again: nothing is skipped."""
     group.standbys("w1", **SOON)
     group.open(0)
     group.produce(400)
@@ -516,10 +509,7 @@ def test_a_topic_made_again_is_read_from_its_beginning(
 @pytest.mark.spark
 @pytest.mark.long
 def test_offsets_of_a_deleted_topic_are_not_believed(group: Group):
-    """A batch was in hand when its topic was made again: Kafka accepts its commit for the new one.
-
-    The holder dies before it notices; its successor finds the offset, and whose it is.
-    """
+    """A batch was in hand when its topic was made again."""
     slow = {"env": {"SECONDS_EACH": "2"}, "metadata_refresh": "5m"}
     group.standbys("w1", **slow)
     group.open(0)

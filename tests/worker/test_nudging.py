@@ -37,7 +37,7 @@ from tests.support.declared import group_spec, settings_of
 from tests.support.kafka_tools import dump_records
 from tests.support.memory_kafka import MemoryKafka
 from tests.support.waiting import until
-from tests.worker.driving import CLOCK, Drive, Driven
+from tests.worker.rig import CLOCK, Drive, Driven
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

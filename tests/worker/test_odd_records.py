@@ -18,7 +18,7 @@ from tests.conftest import RunningBroker
 from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import NOW, MemoryKafka, Message, not_utf8
 from tests.worker.conftest import Group
-from tests.worker.driving import Driven
+from tests.worker.rig import Driven
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NANOSECONDS = NOW * 1_000_000

@@ -13,19 +13,20 @@ from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.member.losses import Losses
 from fleet.worker.member.member_state import BackingOff
-from fleet.worker.member.pipeline import ALONE, PIECES, TOGETHER, is_condemned, pieces
+from fleet.worker.member.pipeline import ALONE, is_condemned, pieces
 from fleet.worker.offsets.assigning import DescribedTopic, Start
-from fleet.worker.offsets.commit_metadata import PlannedRange, decode_plan, encode_plan
+from fleet.worker.offsets.commit_metadata import PlannedRange, encode_plan
 from tests.support.batch_parts import worker_context
 from tests.support.calls import calls_of
-from tests.worker.flow import REVISION, Broker, Process
+from tests.support.memory_kafka import MemoryKafka
+from tests.worker.rig import REVISION, Process, grow, logs, reached
 
 
 class Life:
-    """Processes that follow each other over one broker."""
+    """Processes that follow each other over one log."""
 
-    def __init__(self, broker: Broker, *killers: tuple[int, int]) -> None:
-        self.broker = broker
+    def __init__(self, kafka: MemoryKafka, *killers: tuple[int, int]) -> None:
+        self.kafka = kafka
         self.killers = set(killers)
         self.kill_next = False
         """From outside, whatever it works on."""
@@ -43,23 +44,13 @@ class Life:
 
     def live(self) -> bool:
         """One process, to its death or until there is nothing to do; whether it lived."""
-        process = self.last = Process(self.broker, self.work, revision=self.revision)
+        process = self.last = Process(self.kafka, self.work, revision=self.revision)
         self._died = False
         while process.turn(dead=lambda: self._died):
             pass
         process.end()
         self.deaths += self._died
         return not self._died
-
-
-def test_the_metadata_tells_it_to_the_next_owner():
-    """A plan without a count was begun once."""
-    assert decode_plan(encode_plan(9, "r1", "T"), 4) == begun(9, 1, start=4)
-    careful = decode_plan(encode_plan(5, "r1", "T", tries=2, until=9), 4)
-    assert careful == begun(5, 2, 9, start=4)
-    assert careful is not None
-    assert careful.reach == 9, "the rest is repeated, too"
-    assert "tries" not in encode_plan(9, "r1", "T"), "nothing is added to the usual one"
 
 
 def begun(after: int, tries: int, until: int | None = None, *, start: int = 0) -> PlannedRange:
@@ -76,6 +67,7 @@ def begun(after: int, tries: int, until: int | None = None, *, start: int = 0) -
         pytest.param(begun(1, 1, 3), 3, [(0, 1, 1, 3), (1, 2, 0, 3), (2, 3, 0, 3)], id="alone"),
         pytest.param(begun(2, 1, 3), 3, [(n, n + 1, 0, 3) for n in range(3)], id="a part"),
         pytest.param(begun(2, 0, 3), 3, [(0, 2, 0, 3), (2, 3, 0, 3)], id="a part that lived"),
+        pytest.param(begun(10, 2), 20, [(0, 20, 0, None)], id="longer: another cut"),
         pytest.param(begun(50, 3, start=7), 100, [(0, 100, 0, None)], id="elsewhere"),
         pytest.param(begun(100, 3), 50, [(0, 50, 0, None)], id="a log that is shorter now"),
     ],
@@ -88,13 +80,6 @@ def test_how_a_range_is_begun(
     assert [(p.start, p.end, p.tries, p.until) for p in made] == expected
 
 
-def test_pieces_are_few():
-    """Whatever the size."""
-    made = pieces(0, 1_000_000, begun(1_000_000, TOGETHER))
-    assert len(made) == PIECES
-    assert [p.end for p in made[:-1]] == [p.start for p in made[1:]]
-
-
 def test_only_one_offset_alone_is_condemned():
     """Never a part of several, nor one that ran with others."""
     assert is_condemned(begun(1, ALONE, 9))
@@ -104,61 +89,56 @@ def test_only_one_offset_alone_is_condemned():
 @pytest.mark.parametrize(
     ("ends", "killer", "deaths"),
     [
-        pytest.param({0: 1}, (0, 0), 5, id="alone"),
-        pytest.param({0: 20, 1: 20}, (1, 13), 5, id="among 40 of two partitions"),
-        pytest.param({0: 1000}, (0, 999), 6, id="among a thousand"),
+        pytest.param([1], (0, 0), 5, id="alone"),
+        pytest.param([20, 20], (1, 13), 5, id="among 40 of two partitions"),
+        pytest.param([1000], (0, 999), 6, id="among a thousand"),
     ],
 )
 def test_a_record_that_kills_is_found_and_named(
-    ends: dict[int, int], killer: tuple[int, int], deaths: int
+    ends: list[int], killer: tuple[int, int], deaths: int
 ):
     """After so many ends its partition stops there; all before it and beside it is committed."""
-    life = Life(Broker(ends=dict(ends)), killer)
+    life = Life(logs(*ends), killer)
     while not life.live():
         assert life.deaths < 20
     partition, at = killer
     assert life.deaths == deaths
-    assert life.last is not None
     assert set(life.last.marks) == {partition}
     offset, error = life.last.marks[partition]
     assert offset == at
     assert "ended the worker's process each time" in error
     assert f"{ALONE} times alone" in error
-    assert life.broker.committed[partition][0] == at
-    others = {p: n for p, n in ends.items() if p != partition}
-    assert {p: life.broker.committed[p][0] for p in others} == others
+    assert reached(life.kafka) == {**dict(enumerate(ends)), partition: at}
     assert len(life.rows) == len(set(life.rows)), "nothing twice: a commit after each piece"
 
 
 def test_kills_from_outside_condemn_nothing():
     """Three at one range: it is repeated in pieces. Whatever is killed then is only repeated."""
-    life = Life(Broker(ends={0: 40, 1: 40}))
+    life = Life(logs(40, 40))
     for _ in range(6):
         life.kill_next = True
         assert not life.live()
     assert life.live()
-    assert life.last is not None
     assert not life.last.marks
-    assert {p: at for p, (at, _) in life.broker.committed.items()} == {0: 40, 1: 40}
+    assert reached(life.kafka) == {0: 40, 1: 40}
     assert set(life.rows) == {(p, at) for p in (0, 1) for at in range(40)}
 
 
 def test_kills_at_different_ranges_are_not_added_up():
     """Each commit begins the count anew."""
-    life = Life(Broker(ends={0: 0}))
+    life = Life(logs(0))
     for number in range(1, 9):
-        life.broker.ends[0] = number
+        grow(life.kafka, 0, number)
         life.kill_next = True
         assert not life.live()
         assert life.live()
     assert [at for _, at in life.rows] == list(range(8))
-    assert life.last is not None
     assert len(life.last.begun[-1]) == 1
 
 
 def test_other_code_begins_the_count_anew():
     """A revision that mends it is not told that the record kills."""
-    life = Life(Broker(ends={0: 1}), (0, 0))
+    life = Life(logs(1), (0, 0))
     for _ in range(4):
         assert not life.live()
     life.killers, life.revision = set(), "r2"
@@ -168,17 +148,16 @@ def test_other_code_begins_the_count_anew():
 
 def test_a_worker_that_lives_takes_the_count_back():
     """Handed over, out of time or out of patience: none of that is a record's doing."""
-    life = Life(Broker(ends={0: 1}))
+    life = Life(logs(1))
     for _ in range(12):
         life.kill_next = True
         assert not life.live()
-        process = Process(life.broker, life.work)
+        process = Process(life.kafka, life.work)
         process.read()
         process.flow.step()
         process.flow.spare()
         process.end()
     assert life.live()
-    assert life.last is not None
     assert not life.last.marks
 
 
@@ -188,25 +167,25 @@ def test_out_of_patience_is_no_kill():
     def away(_: list[tuple[int, int]]) -> None:
         raise OSError
 
-    broker = Broker(ends={0: 1})
+    kafka = logs(1)
     for _ in range(8):
-        process = Process(broker, away, patience=0.0)
+        process = Process(kafka, away, patience=0.0)
         with pytest.raises(FleetError):
             process.run()
         process.end()
-    life = Life(broker)
+    life = Life(kafka)
     assert life.live()
     assert life.rows == [(0, 0)]
 
 
 def test_what_is_lifted_is_tried_again():
     """Not condemned by what was counted before, neither here nor by the next owner."""
-    life = Life(Broker(ends={0: 1}), (0, 0))
+    life = Life(logs(1), (0, 0))
     while not life.live():
         assert life.deaths < 9
     assert life.last is not None
     life.killers = set()
-    successor = Process(life.broker, life.work)
+    successor = Process(life.kafka, life.work)
     successor.run()
     successor.end()
     assert not successor.marks
@@ -226,25 +205,19 @@ def test_what_is_lifted_is_tried_again_by_who_condemned_it(
 ):
     """Fault: it is condemned again, unread; two of them together end the batch thread."""
     suspect = (5, encode_plan(6, REVISION, tries=ALONE, until=6))
-    broker = Broker(ends=dict.fromkeys(partitions, 6), committed=dict.fromkeys(partitions, suspect))
-    process = Process(broker, lambda _: None)
+    kafka = logs(*[6] * len(partitions))
+    kafka.commits.update(dict.fromkeys(kafka.parts, suspect))
+    process = Process(kafka, lambda _: None)
     process.run()
     assert (sorted(process.marks), process.begun) == (partitions, [])
-    broker.ends.update(ends)
+    for partition, end in ends.items():
+        grow(kafka, partition, end)
     for each in partitions:
         process.lift(each)
     process.run()
     process.end()
     assert (process.marks, process.begun) == ({}, begun)
-    assert {p: at for p, (at, _) in broker.committed.items()} == ends
-
-
-def test_a_longer_range_was_not_begun_as_often():
-    """Its predecessor's cut was another one: what ended there says nothing of the rest."""
-    twice = begun(10, 2)
-    (same,) = pieces(0, 10, twice)
-    (longer,) = pieces(0, 20, twice)
-    assert (same.tries, longer.tries) == (2, 0)
+    assert reached(kafka) == ends
 
 
 # --- an entrypoint that fails for all it is given [43] ----------------------------------------
@@ -271,18 +244,18 @@ def sink() -> Sink:
 
 
 @pytest.fixture
-def broker() -> Broker:
-    return Broker(ends={0: 3})
+def kafka() -> MemoryKafka:
+    return logs(3)
 
 
 @pytest.fixture
-def worker(broker: Broker, sink: Sink) -> Iterator[Process]:
-    made = Process(broker, sink)
+def worker(kafka: MemoryKafka, sink: Sink) -> Iterator[Process]:
+    made = Process(kafka, sink)
     yield made
     made.end()
 
 
-def test_a_sink_that_is_down_stops_no_partition(worker: Process, broker: Broker, sink: Sink):
+def test_a_sink_that_is_down_stops_no_partition(worker: Process, kafka: MemoryKafka, sink: Sink):
     """Nothing in hand while it waits; once the sink is back every record is written once."""
     sink.down = True
     worker.run()
@@ -297,46 +270,47 @@ def test_a_sink_that_is_down_stops_no_partition(worker: Process, broker: Broker,
     worker.clock.sleep(1.0)
     worker.run()
     assert sink.rows == [(0, 0), (0, 1), (0, 2)]
-    assert broker.committed[0][0] == 3
+    assert reached(kafka)[0] == 3
     assert (worker.state.error, worker.state.failing_since) == (None, None)
     assert not worker.state.failed
 
 
-def test_a_later_record_is_the_witness(worker: Process, broker: Broker, sink: Sink):
+def test_a_later_record_is_the_witness():
     """A bad record that comes alone stops its partition once another one has gone well."""
-    broker.ends[0] = 1
-    sink.bad = {(0, 0)}
+    kafka = logs(1)
+    worker = Process(kafka, Sink((0, 0)))
     worker.run()
     assert not worker.marks
-    broker.ends[0] = 3
+    grow(kafka, 0, 3)
     worker.clock.sleep(1.0)
     worker.run()
+    worker.end()
     assert worker.condemned == {0: (0, "OSError: poison")}
 
 
 def test_another_partition_is_the_witness():
     """It goes on meanwhile, and is committed; the bad record's is stopped."""
-    broker, sink = Broker(ends={0: 1, 1: 0}), Sink((0, 0))
-    worker = Process(broker, sink)
+    kafka = logs(1, 0)
+    worker = Process(kafka, Sink((0, 0)))
     worker.run()
-    broker.ends[1] = 2
+    grow(kafka, 1, 2)
     worker.clock.sleep(1.0)
     worker.run()
     worker.end()
     assert worker.condemned == {0: (0, "OSError: poison")}
-    assert broker.committed[1][0] == 2
-    assert broker.committed[0][0] == 0
+    assert reached(kafka)[1] == 2
+    assert reached(kafka)[0] == 0
 
 
 def test_what_went_well_before_the_bad_record_is_committed(
-    worker: Process, broker: Broker, sink: Sink
+    worker: Process, kafka: MemoryKafka, sink: Sink
 ):
     """So that nothing of it is written again when the quarantine is lifted."""
-    broker.ends[0] = 20
+    grow(kafka, 0, 20)
     sink.bad = {(0, 13)}
     worker.run()
     assert worker.condemned == {0: (13, "OSError: poison")}
-    assert broker.committed[0][0] == 13
+    assert reached(kafka)[0] == 13
     assert sink.rows == [(0, at) for at in range(13)]
     assert worker.state.records == 13
 
@@ -354,7 +328,7 @@ def test_what_went_well_before_the_bad_record_is_committed(
 )
 def test_a_partition_that_came_back_meanwhile_begins_as_it_was_given(
     worker: Process,
-    broker: Broker,
+    kafka: MemoryKafka,
     sink: Sink,
     given: dict[str, Any],
     begun: list[dict[int, tuple[int, int]]],
@@ -374,7 +348,7 @@ def test_a_partition_that_came_back_meanwhile_begins_as_it_was_given(
     worker.clock.sleep(1.0)
     worker.run()
     assert worker.begun == begun
-    assert broker.committed[0][0] == 3
+    assert reached(kafka)[0] == 3
 
 
 def test_patience_has_an_end(worker: Process, sink: Sink):
@@ -394,10 +368,10 @@ def test_patience_has_an_end(worker: Process, sink: Sink):
     assert not worker.marks
 
 
-def test_a_revision_on_trial_ends_at_once(broker: Broker, sink: Sink):
+def test_a_revision_on_trial_ends_at_once(kafka: MemoryKafka, sink: Sink):
     """Another one may have its slot then [22]."""
     sink.down = True
-    worker = Process(broker, sink, may_wait=False)
+    worker = Process(kafka, sink, may_wait=False)
     with pytest.raises(FleetError, match="the entrypoint fails for every partition of its batch"):
         worker.run()
     worker.end()
@@ -426,7 +400,7 @@ def test_the_pauses_grow_and_begin_anew():
 
 def losses_of(worker: Process) -> Losses:
     """Over a member's pipeline; nothing else is asked."""
-    worker.state.partitions = frozenset(TopicPartition("t", each) for each in worker.broker.ends)
+    worker.state.partitions = frozenset(worker.kafka.parts)
     return Losses(
         worker_context(clock=ManualClock()),
         consumer=None,
@@ -439,7 +413,7 @@ def losses_of(worker: Process) -> Losses:
 
 def test_a_turn_without_an_answer_about_topics_goes_through_no_partition():
     """It comes every 20 ms, an answer every 30 s; and one about another topic is no reason."""
-    worker = Process(Broker(ends=dict.fromkeys(range(300), 1)), print)
+    worker = Process(logs(*[1] * 300), print)
     losses = losses_of(worker)
     assert calls_of(losses.recreated, {}) < 5
     another = DescribedTopic(id="A", partitions=frozenset({0}))
@@ -473,7 +447,7 @@ def test_partitions_leave_a_prepared_batch_in_one_go(
     """And each is read again from what is committed, once."""
 
     def cost(partitions: int) -> int:
-        worker = Process(Broker(ends=dict.fromkeys(range(partitions), 1)), print)
+        worker = Process(logs(*[1] * partitions), print)
         losses = losses_of(worker)
         worker.read()
         worker.flow._prepare()

@@ -55,7 +55,6 @@ def settings(kind: str) -> WorkerSettings:
 def test_a_pods_worker_listens_on_its_address():
     """The port that the template names `http`; locally nothing changes."""
     there = settled(settings("kubernetes"), {"FLEET_TEMPLATE_HASH": "5d9f"})
-    assert there.group.worker is not None
     assert (there.group.worker.http, there.revision) == ("0.0.0.0:9464", "abc~5d9f")
     local = settings("local")
     assert settled(local, {"FLEET_TEMPLATE_HASH": "5d9f"}) is local
@@ -85,7 +84,6 @@ def test_the_code_beside_the_settings_goes_first(tmp_path: Path, monkeypatch: py
     text = "WHO = 'copied'\n\ndef process(df, context):\n    pass\n"
     packed = archive(tmp_path / "code.tgz", {"pod_job.py": text})
     folder = unpack(packed, tmp_path / "home")
-    assert folder is not None
     assert (folder / "pod_job.py").read_text() == text
     stamp = folder.stat().st_mtime_ns
     assert unpack(packed, tmp_path / "home") == folder, "a container that starts again"
@@ -187,10 +185,7 @@ def test_a_refused_login_is_weather_as_long_as_its_files_are_the_same(
 def test_a_worker_whose_files_were_renewed_ends_and_starts_again(
     errors: ClientErrors, clock: ManualClock, cert: Path, code: int, times: int
 ) -> None:
-    """Once the same broker has refused it for a while; else it was alive and idle for ever.
-
-    Where none is connected they may just be away, and a session be there when they are back.
-    """
+    """Once the same broker has refused it for a while; else it was alive and idle for ever."""
     cert.write_text("of this year")
     for _ in range(times):
         errors.tell(refused(code))

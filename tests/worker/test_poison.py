@@ -4,7 +4,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -26,10 +26,11 @@ from tests.conftest import RunningBroker
 from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import MemoryKafka
-from tests.worker.driving import Drive, Driven
+from tests.worker.rig import Drive, Driven
 from tests.worker.test_failures import batch as failed_batch
 
 RESTS = (0.5, 1.0)
+P = [TopicPartition("t", number) for number in range(2)]
 
 
 def batch(**offsets: list[int]) -> InlineBatch:
@@ -80,19 +81,18 @@ class Room:
 
 
 def examined(
-    made: InlineBatch, entry: Entry, *, most: int | None = 10, in_time: bool = True
+    made: InlineBatch, entry: Entry, *, most: int | None = 10, in_time: bool = True, **how: Any
 ) -> PoisonFound:
-    return PoisonSearch(
-        made,
-        "first",
-        attempt=entry,
-        attempts=lambda: len(entry.calls),
-        holds=lambda part: part.holds_records(None),
-        rests=lambda: RESTS,
-        narrowing=None if most is None else Room(most),
-        in_time=lambda: in_time,
-        say=lambda _: None,
-    ).search()
+    usual: dict[str, Any] = {
+        "attempt": entry,
+        "attempts": lambda: len(entry.calls),
+        "holds": lambda part: part.holds_records(None),
+        "rests": lambda: RESTS,
+        "narrowing": None if most is None else Room(most),
+        "in_time": lambda: in_time,
+        "say": lambda _: None,
+    }
+    return PoisonSearch(made, "first", **{**usual, **how}).search()
 
 
 def found(culprits: PoisonFound) -> list[tuple[int, int]]:
@@ -102,7 +102,7 @@ def found(culprits: PoisonFound) -> list[tuple[int, int]]:
 def test_without_a_topic_the_partition_fails():
     """As before: only the partitions that fail alone."""
     result = examined(batch(p0=[0, 1], p1=[0, 1]), Entry((1, 1)), most=None)
-    assert result == PoisonFound(failed={TopicPartition("t", 1): "E"})
+    assert result == PoisonFound(failed={P[1]: "E"})
 
 
 @pytest.mark.parametrize("at", [0, 1, 499, 512, 998, 999])
@@ -116,13 +116,54 @@ def test_one_record_of_a_thousand_costs_few_calls(at: int):
     assert result.letters[0].part.table()["offset"].to_pylist() == [at]
 
 
-def test_several_in_several_partitions():
-    """All of them, in order, and only them."""
-    bad = [(0, 3), (0, 4), (1, 70), (2, 0)]
-    made = batch(p0=list(range(50)), p1=list(range(100)), p2=[0, 1], p3=[5, 6])
-    result = examined(made, Entry(*bad))
-    assert found(result) == bad
-    assert not result.failed
+@pytest.mark.parametrize(
+    ("made", "bad", "most", "letters"),
+    [
+        pytest.param(
+            batch(p0=list(range(50)), p1=list(range(100)), p2=[0, 1], p3=[5, 6]),
+            *([(0, 3), (0, 4), (1, 70), (2, 0)], 10, [(0, 3), (0, 4), (1, 70), (2, 0)]),
+            id="several in several partitions",
+        ),
+        pytest.param(
+            batch(p0=[0, 1_000_000]), [(0, 1_000_000)], 10, [(0, 1_000_000)], id="behind a gap"
+        ),
+        pytest.param(
+            batch(p0=[0, 1, 2], p1=[0, 1, 2]),
+            *([(0, 1), (1, 0)], 10, [(0, 1), (1, 0)]),
+            id="in every partition",
+        ),
+        pytest.param(
+            batch(p0=list(range(30)), p1=[0]), [(0, 0), (0, 9)], 2, [(0, 0), (0, 9)], id="as many"
+        ),
+        pytest.param(
+            batch(p0=list(range(30)), p1=[0]), [(0, 0), (0, 9), (0, 18)], 2, [], id="one too many"
+        ),
+    ],
+)
+def test_which_are_put_aside(made: InlineBatch, bad, most: int, letters):
+    """Only them, in order, without calls for gaps; one too many stops the partition."""
+    entry = Entry(*bad)
+    result = examined(made, entry, most=most)
+    assert (found(result), result.ill) == (letters, None)
+    assert bool(result.failed) is not bool(letters)
+    assert all(rows for rows, _ in entry.calls)
+
+
+@pytest.mark.parametrize(("at", "most"), [(37, 37), (0, 2)])
+def test_the_offset_is_named_where_the_witness_is_another_record(at: int, most: int):
+    """One partition, no topic: what is before the bad record is written once; else a part after."""
+    entry = Entry((0, at))
+    result = examined(batch(p0=list(range(100))), entry, most=None)
+    assert result == PoisonFound(failed={P[0]: "E"}, reached={P[0]: at})
+    assert len(entry.written) <= most
+    assert entry.written[:at] == [(0, each) for each in range(at)]
+
+
+def test_a_part_without_records_is_no_witness():
+    """Offsets that are markers: the entrypoint has nothing to fail for."""
+    made, entry = batch(p0=[0, 1], p1=[0]), Entry((0, 0), (0, 1))
+    holds = lambda part: part.ranges[0].partition == 0  # noqa: E731
+    assert examined(made, entry, most=None, holds=holds).ill == "first"
 
 
 LARGE = "the rows have 3.0 GiB or more, and spark.driver.maxResultSize is 1024.0 MiB"
@@ -164,14 +205,6 @@ def test_a_record_that_is_too_large_for_spark_is_no_poison(letters: int | None):
     assert result == PoisonFound(ill=LARGE)
 
 
-def test_gaps_are_no_calls():
-    """Compacted offsets between two records are not run."""
-    entry = Entry((0, 1_000_000))
-    result = examined(batch(p0=[0, 1_000_000]), entry)
-    assert found(result) == [(0, 1_000_000)]
-    assert all(rows for rows, _ in entry.calls)
-
-
 @pytest.mark.parametrize("most", [None, 10], ids=["no topic", "dead letters"])
 @pytest.mark.parametrize(
     "made",
@@ -208,54 +241,11 @@ def test_a_sink_that_comes_back_condemns_nothing(made: InlineBatch, down: int, m
         assert set(entry.written) == everything
 
 
-def test_the_offset_is_named_where_the_witness_is_another_record():
-    """One partition, no topic: all before the bad record is written, once; the rest waits."""
-    entry = Entry((0, 37))
-    result = examined(batch(p0=list(range(100))), entry, most=None)
-    tp = TopicPartition("t", 0)
-    assert result == PoisonFound(failed={tp: "E"}, reached={tp: 37})
-    assert entry.written == [(0, at) for at in range(37)]
-
-
-def test_the_first_record_has_a_later_one_as_its_witness():
-    """Nothing before it can go well."""
-    entry = Entry((0, 0))
-    result = examined(batch(p0=list(range(100))), entry, most=None)
-    tp = TopicPartition("t", 0)
-    assert result == PoisonFound(failed={tp: "E"}, reached={tp: 0})
-    assert len(entry.written) <= 2, "as few as there are in the nearest part"
-
-
-def test_a_part_without_records_is_no_witness():
-    """Offsets that are markers: the entrypoint has nothing to fail for."""
-    made = batch(p0=[0, 1], p1=[0])
-    entry = Entry((0, 0), (0, 1))
-    result = PoisonSearch(
-        made,
-        "first",
-        attempt=entry,
-        attempts=lambda: len(entry.calls),
-        holds=lambda part: part.ranges[0].partition == 0,
-        rests=lambda: RESTS,
-        narrowing=None,
-        in_time=lambda: True,
-        say=lambda _: None,
-    ).search()
-    assert result.ill == "first"
-
-
-def test_a_bad_record_in_every_partition():
-    """Other records are the witness that it is poison, though every partition fails alone."""
-    result = examined(batch(p0=[0, 1, 2], p1=[0, 1, 2]), Entry((0, 1), (1, 0)))
-    assert found(result) == [(0, 1), (1, 0)]
-    assert (dict(result.failed), result.ill) == ({}, None)
-
-
 def test_a_flood_stops_the_partition():
     """More than there is room for: quarantined with the reason, nothing of it put aside."""
     entry = Entry(*[(0, at) for at in range(0, 100, 3)])
     result = examined(batch(p0=list(range(100)), p1=[0]), entry)
-    assert dict(result.failed) == {TopicPartition("t", 0): "too many in t-0: E"}
+    assert dict(result.failed) == {P[0]: "too many in t-0: E"}
     assert not result.letters
 
 
@@ -263,16 +253,7 @@ def test_narrowing_ends_in_time():
     """An entrypoint that fails slowly is not asked for ever."""
     entry = Entry((0, 3), (0, 900))
     result = examined(batch(p0=list(range(1000))), entry, in_time=False)
-    assert "within one batch_timeout" in result.failed[TopicPartition("t", 0)]
-
-
-@pytest.mark.parametrize(("bad", "letters"), [(2, [0, 9]), (3, [])])
-def test_the_room_is_exact(bad, letters):
-    """One more than there is room for stops the partition."""
-    entry = Entry(*[(0, at) for at in (0, 9, 18)[:bad]])
-    result = examined(batch(p0=list(range(30)), p1=[0]), entry, most=2)
-    assert found(result) == [(0, at) for at in letters]
-    assert bool(result.failed) is not bool(letters)
+    assert "within one batch_timeout" in result.failed[P[0]]
 
 
 class Pair(Entry):
@@ -282,12 +263,6 @@ class Pair(Entry):
         rows = [r["offset"] for r in part.table().to_pylist() if r["partition"] == 0]
         self.calls.append((len(rows), len(part.ranges)))
         return "E" if len(rows) > 1 else None
-
-
-def test_what_fails_together_alone_is_no_poison():
-    """Each record went well by itself: nothing of it may be put aside."""
-    result = examined(batch(p0=[0, 1], p1=[0]), Pair())
-    assert (found(result), dict(result.failed), result.ill) == ([], {}, None)
 
 
 class Passing(Entry):
@@ -304,16 +279,20 @@ class Passing(Entry):
         return "E" if (0, 5) in rows else None
 
 
-def test_a_suspect_is_asked_after_every_rest():
-    """It is poison where it fails each time, not most times."""
-    result = examined(batch(p0=list(range(10)), p1=[0]), Passing())
-    assert (found(result), result.ill) == ([], None)
+@pytest.mark.parametrize(
+    ("made", "entry"),
+    [
+        pytest.param(batch(p0=[0, 1], p1=[0]), Pair(), id="fails together alone"),
+        pytest.param(batch(p0=list(range(10)), p1=[0]), Passing(), id="goes well after a rest"),
+    ],
+)
+def test_what_goes_well_by_itself_is_no_poison(made: InlineBatch, entry: Entry):
+    """It is poison where it fails alone, and each time, not most times."""
+    result = examined(made, entry)
+    assert (found(result), dict(result.failed), result.ill) == ([], {}, None)
 
 
 # --- marks while two revisions run side by side, as in a roll [9, 22] -------------------------
-
-
-P = [TopicPartition("t", number) for number in range(2)]
 
 
 def mark(
@@ -431,31 +410,9 @@ def letter(offset: int) -> PoisonRecord:
     return PoisonRecord(tp=each.tp, offset=offset, part=part, error="E", attempts=4)
 
 
-def test_what_is_sent_is_there(mock_broker: str, unique: str):
-    """Once `send` returns, for whoever reads then."""
-    sent = letters(mock_broker, f"dead-{unique}", 20.0)
-    assert sent.send([letter(2), letter(5)], None) is None
-    reader = Consumer(
-        {
-            "bootstrap.servers": mock_broker,
-            "group.id": unique,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    parts = reader.list_topics(f"dead-{unique}", timeout=10).topics[f"dead-{unique}"].partitions
-    ends = [
-        reader.get_watermark_offsets(KafkaPartition(f"dead-{unique}", number), timeout=10)[1]
-        for number in parts
-    ]
-    reader.close()
-    assert sum(ends) == 2
-
-
 def test_what_nobody_acknowledges_is_not_passed_over():
     """No broker: why, so that the partition is stopped instead."""
     why = letters("127.0.0.1:1", "dead", 0.2).send([letter(2)], None)
-    assert why is not None
     assert why.startswith("the dead-letter topic dead cannot be written: ")
 
 

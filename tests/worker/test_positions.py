@@ -7,10 +7,12 @@ import json
 import struct
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given
@@ -20,7 +22,7 @@ from fleet.clock import ManualClock, SystemClock
 from fleet.errors import Unreachable
 from fleet.log.records import partition_for, record_key
 from fleet.model import TopicPartition
-from fleet.worker.offsets.assigning import Assigner, Partitions, Start
+from fleet.worker.offsets.assigning import Assigner, DescribedTopic, Partitions, Start, TopicWatch
 from fleet.worker.offsets.commit_metadata import (
     decode_cluster,
     decode_parts,
@@ -34,7 +36,7 @@ from tests.support.batch_parts import worker_context
 from tests.support.brokers import running_broker
 from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import MemoryKafka
-from tests.worker.driving import Drive, Driven
+from tests.worker.rig import Drive, Driven
 
 P = [TopicPartition("t", number) for number in range(8)]
 PROTOCOLS = [
@@ -415,16 +417,16 @@ def test_foreign_metadata_is_no_plan_and_names_no_topic(text: str | None):
     assert found == [None] * 4
 
 
-def test_group_metadata_of_librdkafka():
-    """Generation, member id and group are read out of librdkafka's opaque bytes."""
-    raw = b"CGMDv2:" + struct.pack("=i", 7) + b"g1\0i1-0f6b\0i1\0"
-    assert parse_group_metadata(raw) == (7, "i1-0f6b", "g1")
-
-
-@pytest.mark.parametrize("raw", [None, b"", b"CGMDv2:", b"CGMDv9:\0\0\0\0g\0m\0"])
-def test_unknown_group_metadata(raw: bytes | None):
-    """Another format is unknown, not a guess."""
-    assert parse_group_metadata(raw) is None
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"CGMDv2:" + struct.pack("=i", 7) + b"g1\0i1-0f6b\0i1\0", (7, "i1-0f6b", "g1")),
+        *((each, None) for each in (None, b"", b"CGMDv2:", b"CGMDv9:\0\0\0\0g\0m\0")),
+    ],
+)
+def test_group_metadata_of_librdkafka(raw: bytes | None, expected):
+    """Generation, member id and group out of opaque bytes; another format is unknown, no guess."""
+    assert parse_group_metadata(raw) == expected
 
 
 def gained(owned: Partitions, *tps: TopicPartition) -> dict[TopicPartition, int]:
@@ -453,17 +455,6 @@ def test_what_a_late_commit_may_name(
     owned.lose(lost)
     gained(owned, *back)
     assert owned.commitable(batch, member_then="m", member_now=member) == expected
-
-
-def test_a_token_is_never_given_again():
-    """What came back is another assignment: a batch of the one before may not be committed [2]."""
-    owned = Partitions()
-    tokens = [gained(owned, P0)[P0] for _ in range(3)]
-    owned.lose([P0])
-    assert not owned.held({P0: tokens[-1]})
-    tokens.append(gained(owned, P0)[P0])
-    assert len(set(tokens)) == 4
-    assert [bool(owned.held({P0: each})) for each in tokens] == [False, False, False, True]
 
 
 # --- a topic's id: sinks keep offsets by it, so no luck is needed -----------------------------
@@ -612,11 +603,7 @@ class Deleted:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """A broker of these tests alone.
-
-    A record that a client writes to the coordinator's log puts the coordinator out of step with it:
-    other groups' transactions would not end.
-    """
+    """A broker of these tests alone."""
     with running_broker(tmp_path_factory.mktemp("deleted")) as made:
         yield made
 
@@ -769,3 +756,67 @@ def _until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert clock.monotonic() < end, "the topic is still there"
         clock.sleep(0.1)
+
+
+# --- a topic's id is asked for while the topic is read ----------------------------------------
+
+
+class Broker:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Future]] = []
+
+    def ask(self, topics) -> dict[str, Future]:
+        self.asked.append({topic: Future() for topic in topics})
+        return self.asked[-1]
+
+
+def described(topic_id: str, *partitions: int) -> SimpleNamespace:
+    """As the admin client answers."""
+    parts = [SimpleNamespace(id=number) for number in partitions]
+    return SimpleNamespace(topic_id=topic_id, partitions=parts)
+
+
+def test_ids_are_asked_for_without_waiting():
+    """One question at a time, at every refresh; what cannot be answered is left out."""
+    broker, clock = Broker(), ManualClock()
+    watch = TopicWatch(broker.ask, every=30.0, clock=clock)
+    assert watch.look({"a"}) == {}
+    assert broker.asked == []
+    clock.sleep(30)
+    assert watch.look({"b", "a"}) == {}
+    clock.sleep(30)
+    assert watch.look({"b", "a"}) == {}
+    assert [list(each) for each in broker.asked] == [["a", "b"]]
+    broker.asked[0]["a"].set_result(described("x/y+z", 0, 2))
+    broker.asked[0]["b"].set_exception(KafkaException(KafkaError(3)))
+    seen = DescribedTopic(id="x_y-z", partitions=frozenset({0, 2}))
+    assert watch.look({"a", "b"}) == {"a": seen}
+    assert len(broker.asked) == 2, "the refresh is over by now"
+
+
+def test_an_error_that_may_mean_it_asks_at_once():
+    """But never more than once a second."""
+    broker, clock = Broker(), ManualClock()
+    watch = TopicWatch(broker.ask, every=30.0, clock=clock)
+    clock.sleep(5)
+    watch.soon()
+    watch.look({"a"})
+    assert len(broker.asked) == 1
+    broker.asked[0]["a"].set_result(described("x", 0))
+    watch.soon()
+    watch.look({"a"})
+    assert len(broker.asked) == 1
+    clock.sleep(1)
+    watch.look({"a"})
+    assert len(broker.asked) == 2
+
+
+def test_nothing_owned_nothing_asked():
+    """An idle member asks nothing."""
+    broker, clock = Broker(), ManualClock()
+    watch = TopicWatch(broker.ask, every=1.0, clock=clock)
+    clock.sleep(10)
+    assert watch.look(set()) == {}
+    assert broker.asked == []

@@ -116,9 +116,7 @@ def test_a_drain_is_no_illness(probed: Probed, phase: Phase):
 
 
 def test_a_consumer_that_does_not_turn_is_not_live(probed: Probed):
-    """30 s without a turn: ill, to be restarted; one that waits for brokers is not, for as long
-    as it may; what it waited for is no turn that it missed.
-    """
+    """30 s without a turn: ill, to be restarted."""
     state = MemberState(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic())
     probed.reporter.standby()
     probed.reporter.member(0, state)

@@ -30,7 +30,7 @@ from fleet.worker.slot.slot_life import Life
 from tests.support.batch_parts import SYSTEM, connected
 from tests.support.seen_groups import member_seen
 from tests.support.spark_stand_in import Link
-from tests.worker.holder import CLASSIC, CONSUMER, GROUP, Parts
+from tests.worker.rig import CLASSIC, CONSUMER, GROUP, Parts
 from tests.worker.test_failures import batch, unavailable
 
 pytestmark = pytest.mark.timeout(60)
@@ -192,11 +192,7 @@ def test_what_a_member_has_committed_is_told_to_the_store(slow_shop: Shop):
 def test_a_slot_that_is_somebody_elses_is_left_at_once(
     membership: str, tmp_path: Path, mock_broker: str
 ):
-    """Nobody asks us to go: the store shows another holder, so nothing of ours goes on [12].
-
-    A dynamic member may have joined anew before it heard; its close alone would leave that one
-    behind. A static one is its successor's by then.
-    """
+    """Nobody asks us to go: the store shows another holder, so nothing of ours goes on [12]."""
     shop = Shop(tmp_path, mock_broker, membership=membership)
     holder = shop.taken(Slot(group=GROUP, number=0))
     ended: list[Any] = []
@@ -204,7 +200,6 @@ def test_a_slot_that_is_somebody_elses_is_left_at_once(
     member.start()
     while shop.slot().counter < 2:
         SYSTEM.sleep(0.02)
-    assert holder._membership is not None
     holder._membership.state.member_id = "ours"  # as if it had joined
     taken = None
     while taken is None:
@@ -217,10 +212,7 @@ def test_a_slot_that_is_somebody_elses_is_left_at_once(
 
 
 def test_a_tenure_leaves_nothing_open(shop: Shop):
-    """250 handovers in one process: clients, their threads and pipes, the store's connections.
-
-    Python's own search for cycles comes when it comes, and is off here.
-    """
+    """250 handovers in one process: clients, their threads and pipes, the store's connections."""
     figures: list[int] = []
     threads: list[int] = []
     gc.disable()
@@ -273,7 +265,6 @@ class Scene(Parts):
     def held(self, **fields: Any) -> Slot:
         """By `dead`, with these fields."""
         taken = self.store.take(self.slot(), worker="dead", revision="r", spark_session="theirs")
-        assert taken is not None
         stored = self.store.renew(replace(taken, **{"spark_session": "theirs", **fields}))
         assert stored is not None
         return stored

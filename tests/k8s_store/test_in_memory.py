@@ -1,0 +1,542 @@
+"""The store of Leases on a server in memory and a clock that is set, request by request.
+
+Who may take at all is the store's own and asked of every store in tests/slots.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from fleet.clock import ManualClock
+from fleet.errors import Unreachable
+from fleet.kubernetes.client.api import Conflict
+from fleet.kubernetes.client.calls import CONFIG_MAP, COOL, LEASE, Calls, Silent
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases import lease_objects as objects
+from fleet.kubernetes.leases.lease_backend import LeaseBackend, RetryOnConflict
+from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.model import TopicPartition
+from fleet.slots import Gate, Handover, Phase, Quarantine, Slot, WorkerReport
+from fleet.slots.store import CLAIM_PATIENCE
+from tests.support.memory_server import Answer, MemoryServer
+from tests.support.slot_records import report_of
+
+GROUP = "orders"
+NAMES = ObjectNames("main", GROUP)
+
+
+class Place:
+    """Slots 0 to 2 open, free, last held by `old`, which has worked."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.server = MemoryServer()
+        api = self.server.api(self.clock)
+        self.manager = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=30.0)
+        self.write(open=frozenset({0, 1, 2}))
+        for slot in self.manager.slots(GROUP):
+            held = self.manager.take(slot, worker="old", revision="old", spark_session="s-old")
+            worked = self.manager.renew(replace(held, phase=Phase.ACTIVE, batches=1))
+            assert self.manager.release(worked, clean=True)
+
+    def worker(self, revision: str = "new") -> LeaseStore:
+        """The store of one, which reads the server each time."""
+        api = self.server.api(self.clock)
+        calls = Calls(api.connection, namespace=api.namespace, clock=self.clock)
+        backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker=revision)
+        return LeaseStore(backend, clock=self.clock)
+
+    def write(self, **fields: object) -> None:
+        """The gate, whatever it was."""
+        gate = self.manager.gate(GROUP) if self.server.objects else Gate(group=GROUP)
+        assert self.manager.write_gate(replace(gate, **fields)) is not None
+
+    def slot(self, number: int) -> Slot:
+        return next(s for s in self.manager.slots(GROUP) if s.number == number)
+
+    def take(self, number: int, worker: str = "w", revision: str = "new") -> Slot | None:
+        """By a worker of its own."""
+        store = self.worker(revision)
+        return store.take(
+            self.slot(number), worker=worker, revision=revision, spark_session=f"s-{worker}"
+        )
+
+    def hold(self, number: int, worker: str, revision: str) -> Slot:
+        """Taken, and one batch committed."""
+        held = self.take(number, worker, revision)
+        worked = self.manager.renew(replace(held, phase=Phase.ACTIVE, batches=1))
+        assert worked is not None
+        return worked
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+def test_who_was_asked_to_go_takes_nothing(place):
+    """Its pod lives until it is removed; one that is gone is forgotten."""
+    place.manager.retire(GROUP, ["w", "gone"], there=["w", "gone", "another"])
+    assert place.take(0) is None
+    place.write()
+    assert place.take(1, "gone") is None
+    assert place.take(0, "another") is not None
+    place.manager.retire(GROUP, [], there=["another"])
+    assert place.manager.leases.gate_lease(GROUP, fresh=True).record.going == frozenset()
+
+
+@pytest.mark.parametrize(
+    "shut",
+    [
+        pytest.param({"leaving": frozenset({0})}, id="leaving"),
+        pytest.param({"open": frozenset()}, id="closed"),
+        pytest.param({"handover": {0: Handover(token=1, revision="old")}}, id="pinned"),
+    ],
+)
+def test_a_gate_that_shuts_meanwhile_gets_its_slot_back(place, shut):
+    """As it was, but for the token: nobody may act on what was seen before."""
+    before = place.slot(0)
+
+    def shuts(method: str, found: dict) -> None:
+        if found["metadata"]["name"] == NAMES.slot(0) and method == "PUT":
+            place.server.after = lambda method, found: None
+            place.write(**shut)
+
+    place.server.after = shuts
+    assert place.take(0) is None
+    assert place.slot(0) == replace(before, token=before.token + 1)
+
+
+def test_who_is_asked_to_go_meanwhile_gives_it_back(place):
+    """Between its two requests."""
+    before = place.slot(0)
+
+    def goes(method: str, found: dict) -> None:
+        if found["metadata"]["name"] == NAMES.slot(0) and method == "PUT":
+            place.server.after = lambda method, found: None
+            place.manager.retire(GROUP, ["w"], there=["w"])
+
+    place.server.after = goes
+    assert place.take(0) is None
+    assert place.slot(0) == replace(before, token=before.token + 1)
+
+
+def test_a_take_whose_answer_was_lost_is_looked_for(place):
+    """Done all the same: the slot is ours. Nobody answers at all: it is given back later."""
+    place.server.silent = 1
+    assert place.take(0, revision="old") == place.slot(0)
+
+    def falls(method: str, found: dict) -> None:
+        place.server.away = True
+
+    store, seen = place.worker("old"), place.slot(1)
+    place.server.silent, place.server.after = 1, falls
+    with pytest.raises(Unreachable):
+        store.take(seen, worker="x", revision="old", spark_session=None)
+    place.server.away, place.server.after = False, lambda method, found: None
+    place.clock.sleep(60)
+    assert place.slot(1).holder == "x"
+    store.settle()
+    assert place.slot(1) == replace(seen, token=seen.token + 1)
+
+
+class Died(Exception):
+    """The taker, between two of its requests."""
+
+
+def claimed(place: Place) -> None:
+    """Worker `dead` claims the trial for slot 0 and gets no further."""
+
+    def dies(method: str, found: dict) -> None:
+        if found["metadata"]["name"] == NAMES.gate and method == "PUT":
+            raise Died
+
+    place.server.after = dies
+    with pytest.raises(Died):
+        place.take(0, "dead")
+    place.server.after = lambda method, found: None
+
+
+def test_a_claim_of_the_dead_holds_up_for_two_seconds(place):
+    """On its finder's own clock; then another claims."""
+    claimed(place)
+    store, seen = place.worker("new"), place.slot(1)
+
+    def take() -> Slot | None:
+        return store.take(seen, worker="b", revision="new", spark_session=None)
+
+    assert take() is None
+    place.clock.sleep(CLAIM_PATIENCE - 0.1)
+    assert take() is None
+    place.clock.sleep(0.2)
+    assert take() is not None
+
+
+def test_a_claim_of_a_slot_that_was_deleted_holds_up_no_longer(place):
+    """Nobody can use it any more, and nobody falls over it."""
+    claimed(place)
+    place.server.delete(LEASE, NAMES.slot(0))
+    store, seen = place.worker("new"), place.slot(1)
+    assert store.take(seen, worker="b", revision="new", spark_session=None) is None
+    place.clock.sleep(CLAIM_PATIENCE + 0.1)
+    assert store.take(seen, worker="b", revision="new", spark_session=None) is not None
+
+
+def test_a_claim_that_was_used_is_over(place):
+    """Its slot has the token that it named."""
+    claimed(place)
+    assert place.take(0, "dead") is not None, "its own"
+    held = place.slot(0)
+    failed = place.manager.renew(replace(held, error="no"))
+    assert place.manager.release(failed, clean=False)
+    assert place.manager.clear(place.slot(0)), "nothing tells any more who had it"
+    assert place.take(1, "b") is not None
+
+
+def test_used_claims_go_with_the_next_one(place):
+    """Else the gate would grow with every revision."""
+    place.hold(0, "a", "new")
+    assert place.take(1, "b", "newer") is not None
+    trials = place.manager.leases.gate_lease(GROUP, fresh=True).record.canaries
+    assert set(trials) == {"newer"}
+
+
+def test_others_claims_stay_others(place):
+    """One revision's claim says nothing of another's."""
+    claimed(place)
+    assert place.take(1, "c", "newer") is not None
+
+
+def test_a_lease_that_is_not_there_is_no_loss(place):
+    """Somebody deleted it: nothing says that another holds the slot."""
+    held = place.hold(0, "a", "old")
+    place.server.delete(LEASE, NAMES.slot(0))
+    with pytest.raises(Unreachable, match="slot-0 is not there"):
+        place.worker("old").renew(held)
+
+
+def test_what_a_manager_writes_keeps_the_pods_own_revision(place):
+    """It reads published revisions; which template ran stays in the slot."""
+    place.manager.register_template(GROUP, "hash", "new")
+    held = place.take(0, revision="new~hash")
+    assert held is not None
+    assert place.slot(0).revision == "new"
+    assert place.manager.release(place.slot(0), clean=True)
+    (stored, *_) = place.worker().slots(GROUP)
+    assert stored.revision == "new~hash"
+
+
+def test_who_comes_between_a_look_and_a_take_keeps_the_slot(place):
+    """Its holder renews in the last moment before the write."""
+    held = place.hold(0, "living", "old")
+    store, seen = place.worker("old"), place.slot(0)
+
+    def renews(method: str, kind: str, name: str) -> None:
+        if (method, name) == ("PUT", NAMES.slot(0)):
+            place.server.before = lambda *_: None
+            assert place.manager.renew(held) is not None
+
+    place.server.before = renews
+    assert store.take(seen, worker="w", revision="old", spark_session=None) is None
+    assert place.slot(0).holder == "living"
+
+
+def test_all_marks_are_lifted_by_one_reading(place):
+    """And one write; where there is none, nothing is written."""
+    for partition in (0, 1):
+        tp = TopicPartition("t", partition)
+        mark = Quarantine(
+            group=GROUP, tp=tp, offset=7, error="no", attempts=3, revision="r", at=1.0
+        )
+        place.manager.quarantine(mark)
+    place.server.requests.clear()
+    assert place.manager.lift(GROUP, None) == 2
+    assert [method for method, _ in place.server.requests] == ["GET", "PATCH"]
+    assert place.manager.quarantines(GROUP) == ()
+    place.server.requests.clear()
+    assert place.manager.lift(GROUP, None) == 0
+    assert [method for method, _ in place.server.requests] == ["GET"]
+
+
+# --- reports of a crew: who writes, and what goes; a ConfigMap takes 1 MiB --------------------
+
+
+report = partial(report_of, group=GROUP)
+
+
+class Crew:
+    """A group's reports, as a manager writes and reads them."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.server = MemoryServer()
+        api = self.server.api(self.clock)
+        self.manager = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=30.0)
+        self.manager.report(report("first"))
+
+    def there(self, *reports: WorkerReport, at: float) -> None:
+        """These are stored, written at that wall time."""
+        crew = self.server.get(CONFIG_MAP, NAMES.crew)
+        crew["data"].update({told.worker: objects.report_text(told, now=at) for told in reports})
+        self.server.put(crew)
+
+    def worker(self) -> LeaseStore:
+        """The store of a worker without watches, which reads and writes nothing but its Role's."""
+        api = self.server.api(self.clock)
+        calls = Calls(api.connection, namespace=api.namespace, clock=self.clock)
+        backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker="r1")
+        return LeaseStore(backend, clock=self.clock)
+
+    def told(self) -> dict[str, WorkerReport]:
+        """By worker."""
+        return {each.worker: each for each in self.manager.reports(GROUP)}
+
+
+@pytest.fixture
+def crew() -> Crew:
+    return Crew()
+
+
+def test_who_reads_sees_all_workers_and_writes_nothing(crew):
+    """However many they are: warm standbys are counted, and a reader's Role writes nothing."""
+    crew.there(*(report(f"w{n:03}") for n in range(301)), at=crew.clock.now())
+    crew.server.requests.clear()
+    assert len(crew.told()) == 302
+    assert {method for method, _ in crew.server.requests} == {"GET"}
+
+
+def test_room_is_made_of_the_gone_first(crew):
+    """Whoever has not written for an hour has no pod; nobody living loses a word for that."""
+    now, long = crew.clock.now(), "t" * 4000
+    crew.there(*(report(f"gone{n:03}", traceback=long) for n in range(150)), at=now - 4000)
+    crew.there(*(report(f"live{n:03}", traceback=long) for n in range(95)), at=now - 20)
+    crew.manager.report(report("new", traceback=long))
+    told = crew.told()
+    assert [w for w in told if w.startswith("live")] == [f"live{n:03}" for n in range(95)]
+    assert all(told[w].traceback == long for w in told if w.startswith("live"))
+    assert told["new"].traceback == long
+    gone = [worker for worker in told if worker.startswith("gone")]
+    assert 0 < len(gone) < 100, "no more of them than is needed for a while"
+
+
+def test_where_all_live_the_oldest_tracebacks_go(crew):
+    """Every worker is still seen, the one that writes with all that it says."""
+    now, long = crew.clock.now(), "t" * 4000
+    sick = report("x", error="e" * 1500, traceback=long)
+    crew.there(*(replace(sick, worker=f"w{n:03}") for n in range(180)), at=now - 20)
+    crew.there(*(replace(sick, worker=f"late{n}") for n in range(3)), at=now - 1)
+    crew.manager.report(replace(sick, worker="new"))
+    told = crew.told()
+    assert len(told) == 185
+    assert told["w000"].traceback is None
+    assert str(told["w000"].error).startswith("eee")
+    assert (told["new"], told["late2"].traceback) == (replace(sick, worker="new"), long)
+
+
+def test_what_is_written_while_room_is_made_stays(crew):
+    """A report that came since the look is not put back to what it was."""
+    now, long = crew.clock.now(), "t" * 4000
+    crew.there(*(report(f"w{n:03}", traceback=long) for n in range(250)), at=now - 20)
+    looks = []
+
+    def meanwhile(method, kind, name):
+        if method == "PATCH" and not looks and crew.server.refused_as_too_large:
+            looks.append(name)
+            crew.there(report("w000", batches=7, traceback=long), at=now)
+
+    crew.server.before = meanwhile
+    crew.manager.report(report("new", traceback=long))
+    assert looks
+    assert crew.told()["w000"].batches == 7
+    assert crew.told()["new"].traceback == long
+
+
+# --- the gone, where nobody manages ---------------------------------------------------------
+
+DAY = 86400.0
+
+
+def test_who_writes_drops_what_is_a_day_old(crew):
+    """Nodes and pods come and go for months; the ages of templates are no reports."""
+    now = crew.clock.now()
+    crew.manager.since(GROUP, "abc", now - 9 * DAY)
+    crew.there(report("gone"), report("gone-too"), at=now - DAY - 1)
+    crew.there(report("lately"), at=now - DAY + 60)
+    crew.worker().report(report("w"))
+    assert crew.told().keys() == {"first", "lately", "w"}
+    assert crew.manager.since(GROUP, "abc", now) == now - 9 * DAY
+
+
+def test_they_are_looked_for_once_an_hour(crew):
+    """A report is one request; finding them decodes all."""
+    worker = crew.worker()
+    worker.report(report("w"))
+    crew.there(report("gone"), at=crew.clock.now() - 2 * DAY)
+    crew.server.requests.clear()
+    worker.report(report("w"))
+    assert crew.server.requests == [("PATCH", f"ConfigMap/{NAMES.crew}")]
+    assert "gone" in crew.told()
+    crew.clock.sleep(3600.0)
+    crew.there(report("first"), at=crew.clock.now())
+    worker.report(report("w"))
+    assert "gone" not in crew.told()
+
+
+def test_whose_clock_is_wrong_drops_nobody(crew):
+    """By the other reports too they have to be old: a day ahead, all the living look so."""
+    now = crew.clock.now()
+    crew.there(report("living"), at=now - 3 * DAY)
+    crew.there(report("first"), at=now - 3 * DAY + 20)
+    crew.worker().report(report("ahead"))
+    assert crew.told().keys() == {"living", "first", "ahead"}
+    crew.there(report("ahead"), at=now + 9 * DAY)
+    crew.there(report("living"), report("first"), at=now - 20)
+    crew.worker().report(report("w"))
+    assert crew.told().keys() == {"living", "first", "ahead", "w"}
+
+
+def test_who_comes_back_meanwhile_stays(crew):
+    """It is another's word by then; what is left is found with a later report."""
+    now = crew.clock.now()
+    crew.there(report("gone"), report("back"), at=now - 2 * DAY)
+
+    def meanwhile(method, found):
+        crew.server.after = lambda method, found: None
+        crew.there(report("back", batches=7), at=now)
+
+    worker, crew.server.after = crew.worker(), meanwhile
+    worker.report(report("w"))
+    assert crew.told()["back"].batches == 7
+    worker.report(report("w"))
+    assert crew.told().keys() == {"first", "back", "w"}
+
+
+# --- one object's compare-and-set, and how a call that nobody answers is bounded --------------
+
+
+GATE = NAMES.gate
+
+
+class Shelf:
+    """One Lease of a server in memory."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.server = MemoryServer()
+        api = self.server.api(self.clock)
+        self.calls = Calls(
+            api.connection, namespace=api.namespace, clock=self.clock, jitter=lambda: 0.5
+        )
+        self.shelf = RetryOnConflict(self.calls, clock=self.clock)
+        self.calls.create(blank(LEASE, GATE, NAMES))
+
+    def write(self, value: str) -> None:
+        self.server.put(annotate(self.server.get(LEASE, GATE), {"fleet/x": value}))
+
+    def written(self) -> str | None:
+        return annotation(self.server.get(LEASE, GATE), "fleet/x")
+
+    def writes(self) -> int:
+        """Requests that change something, since the beginning."""
+        return sum(method in {"PUT", "PATCH"} for method, _ in self.server.requests)
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+def test_a_change_is_decided_anew_on_every_version(shelf):
+    """Another one came between look and write."""
+    asked = []
+
+    def edit(found: dict) -> dict | None:
+        asked.append(annotation(found, "fleet/x"))
+        if len(asked) == 1:
+            shelf.write("theirs")
+        return annotate(found, {"fleet/x": f"after {asked[-1]}"})
+
+    assert shelf.shelf.change(LEASE, GATE, edit) is not None
+    assert asked == [None, "theirs"]
+    assert shelf.written() == "after theirs"
+
+
+def test_a_no_on_the_latest_version_writes_nothing(shelf):
+    """Whoever lost learns it."""
+    seen = shelf.shelf.must_get(LEASE, GATE)
+    shelf.write("theirs")
+    with pytest.raises(Conflict):
+        shelf.shelf.swap(annotate(seen, {"fleet/x": "ours"}))
+    assert shelf.shelf.change(LEASE, GATE, lambda found: None) is None
+    assert shelf.written() == "theirs"
+
+
+def test_a_lost_answer_is_looked_for(shelf):
+    """Stored: as if it had been answered. Overwritten meanwhile: a conflict, never a success."""
+    shelf.server.silent = 1
+    stored = shelf.shelf.swap(annotate(shelf.shelf.must_get(LEASE, GATE), {"fleet/x": "ours"}))
+    assert annotation(stored, "fleet/x") == "ours"
+
+    def overwrites(method: str, found: dict) -> None:
+        shelf.server.after = lambda method, found: None
+        shelf.write("theirs")
+
+    shelf.server.silent, shelf.server.after = 1, overwrites
+    with pytest.raises(Conflict):
+        shelf.shelf.swap(annotate(shelf.shelf.must_get(LEASE, GATE), {"fleet/x": "again"}))
+    assert shelf.written() == "theirs"
+
+
+def test_what_compares_is_sent_once(shelf):
+    """Sent again it would be refused for its own first time."""
+    seen = shelf.calls.get(LEASE, GATE)
+    before = shelf.writes()
+    shelf.server.silent = 1
+    with pytest.raises(Silent):
+        shelf.calls.replace(annotate(seen, {"fleet/x": "1"}))
+    patch = {"metadata": {"resourceVersion": shelf.server.get(LEASE, GATE)["metadata"][
+        "resourceVersion"], "annotations": {"fleet/x": "2"}}}  # fmt: skip
+    shelf.server.silent = 1
+    with pytest.raises(Silent):
+        shelf.calls.merge(LEASE, GATE, patch)
+    assert shelf.writes() == before + 2
+    shelf.server.silent = 1
+    patch["metadata"].pop("resourceVersion")
+    assert shelf.calls.merge(LEASE, GATE, patch) is not None, "may be done twice, and was"
+    assert shelf.writes() == before + 4
+
+
+def test_nobody_answers(shelf):
+    """The next calls fail at once, but for one every two seconds; knowledge begins anew."""
+    shelf.calls.get(LEASE, GATE)
+    assert shelf.calls.answering_since() is not None
+    shelf.server.away = True
+    with pytest.raises(Unreachable):
+        shelf.calls.get(LEASE, GATE)
+    assert shelf.calls.answering_since() is None
+    shelf.server.away = False
+    before, at = len(shelf.server.requests), shelf.clock.monotonic()
+    with pytest.raises(Unreachable):
+        shelf.calls.get(LEASE, GATE)
+    assert (len(shelf.server.requests), shelf.clock.monotonic()) == (before, at)
+    shelf.clock.sleep(COOL)
+    assert shelf.calls.get(LEASE, GATE) is not None
+    assert shelf.calls.answering_since() == shelf.clock.monotonic()
+
+
+def test_a_refusal_is_no_knowledge(shelf, monkeypatch):
+    """A server that lets nobody read says nothing of what is stored; a conflict does."""
+    with monkeypatch.context() as refusing:
+        refused = Answer(403, {"message": "no"})
+        refusing.setattr(shelf.server, "_answered", lambda *_: refused)
+        shelf.calls._answering_since = None
+        with pytest.raises(Unreachable):
+            shelf.calls.get(LEASE, GATE)
+        assert shelf.calls.answering_since() is None
+    stale = shelf.server.get(LEASE, GATE)
+    shelf.write("theirs")
+    with pytest.raises(Conflict):
+        shelf.calls.replace(stale)
+    assert shelf.calls.answering_since() is not None
