@@ -320,12 +320,13 @@ def drive(kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     made: list[Driven] = []
 
-    def new(*tps: TopicPartition, **worker: Any) -> Driven:
+    def new(*tps: TopicPartition, joins: bool = True, **worker: Any) -> Driven:
         folder = tmp_path / str(len(made))
         folder.mkdir()
         made.append(Driven(kafka, folder, monkeypatch, **worker))
-        made[-1].member.start()
-        kafka.assign(*tps)
+        if joins:
+            made[-1].member.start()
+            kafka.assign(*tps)
         return made[-1]
 
     yield new

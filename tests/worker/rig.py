@@ -5,6 +5,7 @@
 (tests/support/memory_kafka.py) and PySpark's session (spark_stand_in.py).
 """
 
+import json
 import queue
 import threading
 import time
@@ -147,6 +148,11 @@ class Driven:
     def values_of(self, tp: TopicPartition) -> list[bytes]:
         """Of one partition's rows, in order."""
         return [value for at, _, value in self.rows if at == tp]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """What it told of one kind, in order."""
+        told = self.events_at.read_text().splitlines() if self.events_at.exists() else []
+        return [each for each in map(json.loads, told) if each["event"] == kind]
 
     def began(self) -> bool:
         """Whether a batch is in the job's hands."""

@@ -1,14 +1,12 @@
 """A partition whose leader is away holds up no other of its member: on a cluster in memory."""
 
-import json
-
 import pytest
 
 from fleet.model import TopicPartition
 from fleet.worker.member import losses
 from fleet.worker.offsets import assigning
 from fleet.worker.offsets.commit_metadata import encode_plan
-from tests.worker.rig import Drive
+from tests.worker.rig import Drive, Driven
 
 P = [TopicPartition("t", number) for number in range(2)]
 BOTH = pytest.mark.parametrize("reading", ["inline", "ranges"])
@@ -160,7 +158,6 @@ def test_one_look_that_lacks_a_partition_is_not_believed(kafka, drive: Drive, mo
     assert gone_in(driven) == []
 
 
-def gone_in(driven) -> list[tuple[str, int]]:
+def gone_in(driven: Driven) -> list[tuple[str, int]]:
     """Partitions that it let go so far, and where it was."""
-    told = [json.loads(line) for line in driven.events_at.read_text().splitlines()]
-    return [(e["partition"], e["position"]) for e in told if e["event"] == "partition_gone"]
+    return [(e["partition"], e["position"]) for e in driven.events("partition_gone")]

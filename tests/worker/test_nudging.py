@@ -116,22 +116,15 @@ def test_the_seam_of_benchmarks(told, is_wanted):
 def member(kafka: MemoryKafka, drive: Drive) -> Iterator[Driven]:
     """Of KIP-848, at work and settled."""
     driven = drive(A, B, protocol="consumer")
-    driven.until(lambda: told(driven, "nudged") == 1, "the end of its own join")
+    driven.until(lambda: len(driven.events("nudged")) == 1, "the end of its own join")
     kafka.subscribed.clear()
     return driven
-
-
-def told(driven: Driven, event: str) -> int:
-    """How often it was."""
-    if not driven.events_at.exists():
-        return 0
-    return driven.events_at.read_text().count(f'"event":"{event}"')
 
 
 def test_the_same_topics_on_the_same_thread(kafka: MemoryKafka, member: Driven):
     """By the thread that owns the consumer, until all keeps still, told once [1]."""
     member.member.hear("a change", CLOCK.monotonic())
-    member.until(lambda: told(member, "nudged") == 2, "the end of the change")
+    member.until(lambda: len(member.events("nudged")) == 2, "the end of the change")
     assert set(kafka.subscribed) == {(("t",), "member")}
     assert len(kafka.subscribed) == STILL
 

@@ -1,7 +1,6 @@
 """A record that no row can hold as it is: its field is null and told, and the worker goes on."""
 
 import itertools
-import json
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from tests.conftest import RunningBroker
 from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import NOW, MemoryKafka, Message, not_utf8
 from tests.worker.conftest import Group
-from tests.worker.rig import Driven
+from tests.worker.rig import Drive
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NANOSECONDS = NOW * 1_000_000
@@ -100,48 +99,31 @@ def test_a_task_says_each_field_once(capsys):
     )
 
 
-def test_a_member_goes_on(tmp_path, monkeypatch):
+def test_a_member_goes_on(kafka: MemoryKafka, drive: Drive):
     """On the real membership, inline."""
-    kafka = MemoryKafka()
-    kafka.make("t", 1)
-    kafka.produce(P0, b"a")
-    kafka.produce(P0, b"b", timestamp=(1, NANOSECONDS))
-    kafka.produce(P0, b"c", headers=not_utf8(b"\xff"))
-    driven = Driven(kafka, tmp_path, monkeypatch, reading="inline")
-    try:
-        driven.member.start()
-        kafka.assign(P0)
-        driven.until(lambda: kafka.committed(P0)[-1:] == [3], "the records")
-        assert driven.values() == [b"a", b"b", b"c"]
-        told = [e for e in map(json.loads, driven.events_at.open()) if e["event"] == "odd"]
-        assert [(e["offset"], e["field"]) for e in told] == [(1, "timestamp"), (2, "headers")]
-        assert str(NANOSECONDS) in told[0]["raw"]
-    finally:
-        driven.end()
+    kafka.produce(P0, b"d", timestamp=(1, NANOSECONDS))
+    kafka.produce(P0, b"e", headers=not_utf8(b"\xff"))
+    driven = drive(P0, reading="inline")
+    driven.until(lambda: kafka.committed(P0)[-1:] == [5], "the records")
+    assert driven.values() == [b"a", b"b", b"c", b"d", b"e"]
+    told = driven.events("odd")
+    assert [(e["offset"], e["field"]) for e in told] == [(3, "timestamp"), (4, "headers")]
+    assert str(NANOSECONDS) in told[0]["raw"]
 
 
 @pytest.mark.parametrize("reading", ["auto", "inline"])
-def test_a_batch_that_the_client_cannot_unpack(tmp_path, monkeypatch, reading: str):
+def test_a_batch_that_the_client_cannot_unpack(kafka: MemoryKafka, drive: Drive, reading: str):
     """It is read by ranges, or its partition is stopped by name; the member waits for neither."""
-    kafka = MemoryKafka()
-    kafka.make("t", 2)
-    kafka.produce(P0, b"a", b"b")
-    kafka.produce(P1, b"c")
     kafka.unreadable = {P0}
-    driven = Driven(kafka, tmp_path, monkeypatch, reading=reading)
-    try:
-        driven.member.start()
-        kafka.assign(P0, P1)
-        driven.until(lambda: kafka.committed(P1)[-1:] == [1], "the other partition's record")
-        if reading == "auto":
-            driven.until(lambda: kafka.committed(P0)[-1:] == [2], "what ranges read")
-            assert sorted(driven.values()) == [b"a", b"b", b"c"]
-            return
-        (mark,) = driven.store.quarantines("g")
-        assert (mark.tp, mark.offset, driven.values()) == (P0, 0, [b"c"])
-        assert "reading auto or ranges can" in mark.error
-    finally:
-        driven.end()
+    driven = drive(P0, P1, reading=reading)
+    driven.until(lambda: kafka.committed(P1)[-1:] == [3], "the other partition's records")
+    if reading == "auto":
+        driven.until(lambda: kafka.committed(P0)[-1:] == [3], "what ranges read")
+        assert driven.values_of(P0) == [b"a", b"b", b"c"]
+        return
+    (mark,) = driven.store.quarantines("g")
+    assert (mark.tp, mark.offset, driven.values_of(P0)) == (P0, 0, [])
+    assert "reading auto or ranges can" in mark.error
 
 
 def test_an_errors_words_can_be_stored():

@@ -5,7 +5,6 @@ thread. Each test names the fault that it is there for.
 """
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -480,33 +479,29 @@ def test_what_it_is_given_while_it_closes_is_given_back(
     assert not kafka.commits
 
 
-def test_who_is_to_end_before_it_subscribed_does_not_join(
-    kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_to_end_before_it_subscribed_does_not_join(kafka: MemoryKafka, drive: Drive) -> None:
     """A dynamic member would cost two rebalances, the gate being open or not."""
-    asked = Driven(kafka, tmp_path, monkeypatch)
+    asked = drive(joins=False)
     asked.member.become(Life.CLOSING)
     asked.member.start()
     assert asked.member.join(20)
     ended = asked.member.ended
-    asked.end()
     assert (ended.how, ended.clean) == (End.CLOSED, True)
     assert kafka.subscribed == []
 
 
 @pytest.mark.parametrize("answer", [False, None])
 def test_a_slot_of_another_worker_is_not_joined(
-    kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool | None
+    kafka: MemoryKafka, drive: Drive, answer: bool | None
 ) -> None:
     """Its join would fence the new owner; a silent store is waited for, until it is to end [54]."""
-    joining = Driven(kafka, tmp_path, monkeypatch)
+    joining = drive(joins=False)
     joining.confirmed = answer
     joining.member.start()
     if answer is None:
         assert not joining.member.join(1.5), "it waits"
         joining.member.become(Life.CLOSING)
     assert joining.member.join(20)
-    joining.end()
     assert (joining.member.ended.how, joining.member.ended.clean) == (End.CLOSED, True)
     assert kafka.subscribed == []
 
@@ -527,11 +522,9 @@ def test_who_is_to_end_while_it_leaves_to_join_again_ends(
     assert len(kafka.subscribed) == (2 if confirmed else 1)
 
 
-def test_a_member_joins_once_the_store_answers(
-    kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_joins_once_the_store_answers(kafka: MemoryKafka, drive: Drive) -> None:
     """And its probe sees it move meanwhile."""
-    joining = Driven(kafka, tmp_path, monkeypatch)
+    joining = drive(joins=False)
     joining.confirmed = None
     joining.member.start()
     assert not joining.member.join(1.5), "it waits"
@@ -539,7 +532,6 @@ def test_a_member_joins_once_the_store_answers(
     assert kafka.subscribed == []
     joining.confirmed = True
     joining.until(lambda: bool(kafka.subscribed), "its join")
-    joining.end()
 
 
 @pytest.mark.broker
