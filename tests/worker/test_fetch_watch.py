@@ -11,23 +11,18 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.clock import ManualClock, SystemClock
+from fleet.clock import ManualClock
 from fleet.model import TopicPartition
-from fleet.slots import Gate, Phase, Slot
-from fleet.slots.sqlite import SqliteStore
+from fleet.slots import Phase
 from fleet.worker.member import losses
 from fleet.worker.member import membership as members
 from fleet.worker.member.losses import FetchWatch, QuarantinedPartitions
 from fleet.worker.member.member_state import End
 from fleet.worker.member.membership import Membership
-from fleet.worker.slot.reporting import Reporter
-from fleet.worker.slot.slot_holder import SlotHolder
-from fleet.worker.slot.slot_lease import SlotWatcher
 from fleet.worker.slot.slot_life import Life
-from tests.support.batch_parts import worker_context
-from tests.support.declared import settings_of
+from tests.support.batch_parts import connected
 from tests.support.memory_kafka import MemoryKafka
-from tests.worker.rig import Drive
+from tests.worker.rig import Drive, Parts
 
 P = [TopicPartition("t", number) for number in range(2)]
 
@@ -202,16 +197,11 @@ class Away:
         """At once."""
 
 
-class Place:
-    """A worker's facts, and a membership of it."""
+class Place(Parts):
+    """A worker's parts by a clock that stands, and a membership of it."""
 
     def __init__(self, home: Path) -> None:
-        self.clock = ManualClock()
-        self.context = worker_context(
-            settings_of(bootstrap="kafka:9092"), name="w1", clock=self.clock
-        )
-        self.reporter = Reporter(self.context)
-        self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
+        super().__init__(home, clock=ManualClock(), link=connected(), bootstrap="kafka:9092")
         self.answers: list[bool] = []
         """Whether the worker was live, at each call that no broker answered."""
 
@@ -225,38 +215,22 @@ class Place:
         monkeypatch.setattr(members, "AdminClient", lambda _: consumer)
         made = Membership(
             self.context,
-            Slot(group="orders", number=0),
+            self.slot(),
             open_at=0.0,
-            runner=SimpleNamespace(),  # type: ignore[arg-type] # nothing is read
+            runner=self.runner,
             marks=QuarantinedPartitions(self.store, self.context),
             may_join=lambda: True,
         )
         self.reporter.member(0, made.state)
         return made
 
-    def holder(self, seen: Slot) -> SlotHolder:
-        """Of a slot that is not taken yet."""
-        watcher = SlotWatcher(self.store, group="orders", lease=10.0, clock=self.clock)
-        watcher.look()
-        unused: Any = SimpleNamespace()
-        return SlotHolder(
-            self.context,
-            seen,
-            watcher=watcher,
-            completer=SimpleNamespace(see=lambda _: False),  # type: ignore[arg-type]
-            takeover=unused,
-            runner=SimpleNamespace(session_id=None, watch=lambda: None),  # type: ignore[arg-type]
-            reporter=self.reporter,
-        )
-
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A worker's parts, with a clock that stands."""
     made = Place(tmp_path)
     yield made
+    made.runner.stop()
     made.reporter.close()
-    made.store.close()
 
 
 def test_live_while_partitions_are_assigned(place: Place, monkeypatch: pytest.MonkeyPatch):
@@ -291,9 +265,7 @@ def test_a_drain_is_told_when_it_is_asked_for(place: Place, monkeypatch: pytest.
         assert go.wait(120)
 
     membership = place.membership(Away(place.clock, look), monkeypatch)
-    place.store.write_gate(Gate(group="orders", open=frozenset({0})))
-    holder = place.holder(place.store.slots("orders")[0])
-    assert holder.take()
+    holder = place.taken(place.slot())
     holder._membership = membership
     membership.start()
     assert asked.wait(120)
@@ -303,7 +275,7 @@ def test_a_drain_is_told_when_it_is_asked_for(place: Place, monkeypatch: pytest.
     holder._tick(membership)
     assert place.reporter.status()["phase"] == "draining"
     assert holder._lease.renew()
-    assert place.store.slots("orders")[0].phase is Phase.DRAINING
+    assert place.slot().phase is Phase.DRAINING
     membership.become(Life.SERVING)
     assert place.reporter.status()["phase"] == "joining"
     membership.become(Life.REJOINING)
