@@ -5,7 +5,7 @@ is given up, and when a standby or a silent actor's workers conclude something [
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -508,7 +508,6 @@ class Leaving:
     """Two of three slots closed for a leave, their actor silent."""
 
     def __init__(self, folder: Path, *, static: bool = True) -> None:
-        self.static = static
         self.clock = ManualClock()
         self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=self.clock)
         self.sent: list[list[tuple[str | None, str]]] = []
@@ -518,6 +517,15 @@ class Leaving:
             self.hold(number)
         gate = self.store.gate("g")
         self.store.write_gate(replace(gate, leaving=frozenset({1, 2}), plan_id="p"))
+        self.completer = LeaveCompleter(
+            self.store,
+            group="g",
+            static=static,
+            lease=10.0,
+            leave=self._leave,
+            clock=self.clock,
+            events=events_of("w0", self.clock),
+        )
 
     def hold(self, number: int) -> None:
         """Take a slot as w<number>."""
@@ -529,34 +537,20 @@ class Leaving:
         slot = self.store.renew(replace(self.store.slots("g")[number], phase=Phase.CLOSED))
         assert self.store.release(slot, clean=True)
 
-    def completer(self) -> LeaveCompleter:
-        """Of worker w0; what it sends is kept."""
+    def _leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
+        """What worker w0 sends is kept."""
+        self.sent.append(list(members))
+        return self.refusal
 
-        def leave(group: str, members) -> str | None:
-            self.sent.append(list(members))
-            return self.refusal
-
-        return LeaveCompleter(
-            self.store,
-            group="g",
-            static=self.static,
-            lease=10.0,
-            leave=leave,
-            clock=self.clock,
-            events=events_of("w0", self.clock),
-        )
-
-    def later(
-        self, completer: LeaveCompleter, seconds: float, dead: frozenset[int] = NOBODY
-    ) -> None:
+    def later(self, seconds: float, dead: frozenset[int] = NOBODY) -> None:
         """Time goes by, with a look each second that completes nothing."""
         while seconds > 0:
-            assert not self.step(completer, dead)
+            assert not self.step(dead)
             self.clock.sleep(min(1.0, seconds))
             seconds -= 1.0
 
-    def step(self, completer: LeaveCompleter, dead: frozenset[int] = NOBODY) -> bool:
-        return completer.step(self.store.gate("g"), self.store.slots("g"), dead)
+    def step(self, dead: frozenset[int] = NOBODY) -> bool:
+        return self.completer.step(self.store.gate("g"), self.store.slots("g"), dead)
 
 
 @pytest.fixture
@@ -566,14 +560,13 @@ def leaving(tmp_path: Path) -> Leaving:
 
 def test_actor_gets_one_lease(leaving: Leaving):
     """Only after the actor was silent for one lease, and then with one request for all."""
-    completer = leaving.completer()
     leaving.close(1)
     leaving.close(2)
-    assert not leaving.step(completer)
-    leaving.later(completer, 9.9)
-    assert not leaving.step(completer)
-    leaving.later(completer, 0.2)
-    assert leaving.step(completer)
+    assert not leaving.step()
+    leaving.later(9.9)
+    assert not leaving.step()
+    leaving.later(0.2)
+    assert leaving.step()
     assert leaving.sent == [[("g-1", "m1"), ("g-2", "m2")]]
     gate = leaving.store.gate("g")
     assert (gate.open, gate.leaving) == (frozenset({0}), frozenset())
@@ -582,24 +575,22 @@ def test_actor_gets_one_lease(leaving: Leaving):
 
 def test_living_holder_is_waited_for(leaving: Leaving):
     """A slot that is still held is not left over its holder's head; a dead holder's is."""
-    completer = leaving.completer()
     leaving.close(1)
-    leaving.step(completer)
-    leaving.later(completer, 20)
-    assert not leaving.step(completer)
-    leaving.later(completer, 10, frozenset({2}))
-    assert leaving.step(completer, frozenset({2}))
+    leaving.step()
+    leaving.later(20)
+    assert not leaving.step()
+    leaving.later(10, frozenset({2}))
+    assert leaving.step(frozenset({2}))
 
 
 def test_refused_leave_changes_nothing(leaving: Leaving):
     """Superseded members stay: the gate still says what is wanted."""
     leaving.refusal = "g-1 now belongs to another process"
-    completer = leaving.completer()
     leaving.close(1)
     leaving.close(2)
-    leaving.step(completer)
-    leaving.later(completer, 20)
-    assert not leaving.step(completer)
+    leaving.step()
+    leaving.later(20)
+    assert not leaving.step()
     assert leaving.store.gate("g").leaving == {1, 2}
     assert leaving.store.slots("g")[1].member_id == "m1"
 
@@ -615,32 +606,31 @@ def test_all_drained_before_anybody_closes(leaving: Leaving):
 
 def test_a_store_that_was_silent_makes_nobody_complete_a_leave(leaving: Leaving, monkeypatch):
     """The actor could not renew either: it has a whole lease from when the store is known."""
-    completer = leaving.completer()
     leaving.close(1)
     leaving.close(2)
     back_at: list[float] = []
     monkeypatch.setattr(
         leaving.store, "known_since", lambda: back_at[0] if back_at else None, raising=False
     )
-    leaving.later(completer, 60)
+    leaving.later(60)
     back_at.append(leaving.clock.monotonic())
-    assert not leaving.step(completer)
-    leaving.later(completer, 9.9)
-    assert not leaving.step(completer)
-    leaving.later(completer, 0.2)
-    assert leaving.step(completer)
+    assert not leaving.step()
+    leaving.later(9.9)
+    assert not leaving.step()
+    leaving.later(0.2)
+    assert leaving.step()
 
 
 def test_dynamic_members_are_named_by_member_id_and_clear_themselves(tmp_path: Path):
     """A living one is closed, polls no more and holds its slot still: it gives that up itself."""
     leaving = Leaving(tmp_path, static=False)
-    completer, done = leaving.completer(), False
+    done = False
     for number in (1, 2):
         assert leaving.store.renew(replace(leaving.store.slots("g")[number], phase=Phase.CLOSED))
     for _ in range(8):
         # Whoever looks is a worker, and renews meanwhile.
         assert leaving.store.renew(leaving.store.slots("g")[1])
-        done = done or leaving.step(completer, frozenset({2}))
+        done = done or leaving.step(frozenset({2}))
         leaving.clock.sleep(2.0)
     assert done
     assert leaving.sent == [[(None, "m1"), (None, "m2")]]
