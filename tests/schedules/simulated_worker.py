@@ -95,15 +95,7 @@ class SimulatedWorker:
         lease = around.lease
         self.watcher = SlotWatcher(self.store, group=GROUP, lease=lease, clock=process)
         self.leave = around.broker.leave_by(process)
-        self.completer = LeaveCompleter(
-            self.store,
-            group=GROUP,
-            static=around.static,
-            lease=lease,
-            leave=self.leave,
-            clock=process,
-            events=self.events,
-        )
+        self.completer = LeaveCompleter(self.context, self.store, leave=self.leave)
         self.reported = False
         """Whether what it last said of itself is stored."""
         self._serving: tuple[int, MemberState] | None = None

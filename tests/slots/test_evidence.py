@@ -19,7 +19,8 @@ from fleet.slots.store import Store
 from fleet.worker.slot.leave_completion import LeaveCompleter
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.acting.standbys import Turning
-from tests.support.batch_parts import events_of
+from tests.support.batch_parts import events_of, worker_context
+from tests.support.declared import group_spec, settings_of
 from tests.support.plans import plan_of
 
 GROUP = "g"
@@ -218,15 +219,9 @@ def test_workers_complete_no_leave_of_an_actor_that_could_not_write(scene: Scene
     gate = scene.holder.gate(GROUP)
     assert scene.holder.release(scene.held, clean=True)
     scene.holder.write_gate(replace(gate, leaving=frozenset({0}), plan_id="p"))
-    completer = LeaveCompleter(
-        scene.store,
-        group=GROUP,
-        static=True,
-        lease=LEASE,
-        leave=lambda _, members: sent.append(members),
-        clock=scene.clock,
-        events=events_of("s", scene.clock),
-    )
+    settings = settings_of(group_spec(GROUP, runtime={"kind": "local", "lease": LEASE}))
+    context = worker_context(settings, name="s", clock=scene.clock)
+    completer = LeaveCompleter(context, scene.store, leave=lambda _, members: sent.append(members))
 
     def later(seconds: float) -> bool:
         done = False

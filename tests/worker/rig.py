@@ -361,10 +361,7 @@ class Parts:
             self.context,
             seen,
             watcher=self.watcher,
-            completer=LeaveCompleter(
-                self.store, group=GROUP, static=True, lease=self.context.lease, leave=self.leave,
-                clock=self.clock, events=self.events,
-            ),
+            completer=LeaveCompleter(self.context, self.store, leave=self.leave),
             takeover=Takeover(self.context, leave=self.leave, holder_of=lambda _: self.member),
             runner=self.runner,
             reporter=self.reporter,

@@ -20,7 +20,7 @@ from fleet.slots.transitions import (
 from fleet.worker.slot.process import AHEAD, GateOpener, first_gate
 from fleet.worker.slot.reporting import Canary
 from fleet.worker.slot.slot_lease import SlotWatcher, candidates, outranked
-from tests.support.batch_parts import events_of, worker_context
+from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
 from tests.support.slot_records import report_of
 
@@ -205,9 +205,8 @@ class Standbys:
 
     def add(self, name: str) -> None:
         """One more warm worker."""
-        self.openers[name] = GateOpener(
-            self.store, group="g", lease=10.0, clock=self.clock, events=events_of(name, self.clock)
-        )
+        context = worker_context(name=name, clock=self.clock)
+        self.openers[name] = GateOpener(context, self.store)
 
     def step(self, *, alive: set[str] | None = None) -> list[str]:
         """All report and look; who opened."""

@@ -20,7 +20,8 @@ from fleet.worker.events import VARIABLE, Events
 from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
 from fleet.worker.slot.process import end_former_life
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
-from tests.support.batch_parts import events_of
+from tests.support.batch_parts import worker_context
+from tests.support.declared import group_spec, settings_of
 from tests.support.slot_records import report_of
 from tests.support.waiting import until
 
@@ -517,15 +518,9 @@ class Leaving:
             self.hold(number)
         gate = self.store.gate("g")
         self.store.write_gate(replace(gate, leaving=frozenset({1, 2}), plan_id="p"))
-        self.completer = LeaveCompleter(
-            self.store,
-            group="g",
-            static=static,
-            lease=10.0,
-            leave=self._leave,
-            clock=self.clock,
-            events=events_of("w0", self.clock),
-        )
+        group = group_spec("g", worker={"membership": "static" if static else "dynamic"})
+        context = worker_context(settings_of(group), name="w0", clock=self.clock)
+        self.completer = LeaveCompleter(context, self.store, leave=self._leave)
 
     def hold(self, number: int) -> None:
         """Take a slot as w<number>."""

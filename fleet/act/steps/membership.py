@@ -2,7 +2,7 @@
 
 Problem: between the leave and the joins the group stands still, and the new code may not start, or
 fail on its first batch. Choice: workers of the new revision are warm before anybody is asked to
-leave; those that left wait without a slot until the new ones have proven themselves. What fails
+leave; those that left wait without a slot until the new ones have a good canary. What fails
 before the leave has touched nothing; what fails after it lets the new ones leave and the old ones
 join again, whoever goes on. Cost: twice as many workers for that while. If there is no room for
 them the old ones end after the leave, and going back waits for their start.

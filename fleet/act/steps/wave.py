@@ -3,12 +3,12 @@
 Problem: a dynamic member has no name that a successor could take over, so that new code for it
 is a join and a leave; done one by one that is 2N rebalances. Choice: a wave of k warm workers
 of the new revision joins through the gate beside the k that it replaces; once the first wave
-has proven itself and the group is settled, the k old ones drain, poll no more, and leave in
+has a good canary and the group is settled, the k old ones drain, poll no more, and leave in
 one request before they close. With room for all of them that is one join and one leave for the
 whole fleet. Beside the old ones the new may have been given nothing to read, where members are
-more than partitions: then they are proven once the old ones, still warm, have left, and these come
-back where they fail. Cost: k more workers (and members) while a wave lasts, everything moves, and
-without any data the first wave waits for `bake` twice.
+more than partitions: then their canary is waited for once more when the old ones, still warm, have
+left, and these come back where they fail. Cost: k more workers (and members) while a wave lasts,
+everything moves, and without any data the first wave waits for `bake` twice.
 """
 
 from collections.abc import Sequence

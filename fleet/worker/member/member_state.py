@@ -24,8 +24,8 @@ class BackingOff:
     """How long a member goes on trying where its entrypoint fails for whatever it is given [43].
 
     It holds nothing in hand and tries again after 1, 2, 4 … 30 s with a batch cut anew, of which a
-    part may go well and be the witness. It ends after `patience`; at once where its revision has
-    to prove itself [22] (may_wait: it is known to work elsewhere, or is no canary).
+    part may go well and be the witness. It ends after `patience`; at once where it is its
+    revision's canary [22] (may_wait: its revision works elsewhere, or it is none).
     """
 
     def __init__(self, *, patience: float, may_wait: Callable[[], bool], clock: Clock) -> None:

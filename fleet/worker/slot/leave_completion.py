@@ -11,7 +11,6 @@ twice: who is gone answers 25, and the gate is written by compare-and-set.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.model import Member
 from fleet.slots import ChangeState, Gate, Phase, Slot
@@ -19,7 +18,7 @@ from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.text import slots_of
 from fleet.worker.asking import Question
-from fleet.worker.events import Events, WorkerContext
+from fleet.worker.events import WorkerContext
 from fleet.worker.slot.slot_lease import SlotWatcher
 
 Leave = Callable[[str, Sequence[tuple[str | None, str]]], str | None]
@@ -50,24 +49,16 @@ def all_closed(gate: Gate, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
 class LeaveCompleter:
     """Watches one group's change actor, and ends a leave that it left behind."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        group: str,
-        static: bool,
-        lease: float,
-        leave: Leave,
-        clock: Clock,
-        events: Events,
-    ) -> None:
+    def __init__(self, context: WorkerContext, store: Store, *, leave: Leave) -> None:
         self._store = store
-        self._group = group
-        self._static = static
+        self._group = context.group
+        self._static = context.is_static
         self._leave = leave
-        self._clock = clock
-        self._events = events
-        self._watch = LeaseWatch.over(store, group=group, lease=lease, clock=clock)
+        self._clock = context.clock
+        self._events = context.events
+        self._watch = LeaseWatch.over(
+            store, group=context.group, lease=context.lease, clock=context.clock
+        )
 
     def see(self, watcher: SlotWatcher) -> bool:
         """Look at the store, and end a leave that nobody else ends; True where it was read.

@@ -86,14 +86,12 @@ class GateOpener:
     them do it, ahead of the joint subscribe as a manager's opening is [19].
     """
 
-    def __init__(
-        self, store: Store, *, group: str, lease: float, clock: Clock, events: Events
-    ) -> None:
+    def __init__(self, context: WorkerContext, store: Store) -> None:
         self._store = store
-        self._group = group
-        self._clock = clock
-        self._events = events
-        self._watch = LeaseWatch(lease, None)
+        self._group = context.group
+        self._clock = context.clock
+        self._events = context.events
+        self._watch = LeaseWatch(context.lease, None)
         self._looked_at: float | None = None
         self._first_seen: float | None = None
         self.waits_for: str | None = None
@@ -246,7 +244,7 @@ class _Worker:
                 end_former_life(store, group=group, name=context.name, events=events)
             watcher = SlotWatcher(store, group=group, lease=lease, clock=clock)
             self._warm(watcher)
-            opener = GateOpener(store, group=group, lease=lease, clock=clock, events=events)
+            opener = GateOpener(context, store)
             look = self._looks(store, watcher, opener)
             while not self._stop.is_set():
                 if store.unmanaged:
@@ -422,15 +420,7 @@ class _Worker:
         assert reach is not None
         columnar = columnar_of(context, runner)
         takeover = Takeover(context, leave=self._send_leave)
-        completer = LeaveCompleter(
-            store,
-            group=context.group,
-            static=context.is_static,
-            lease=context.lease,
-            leave=self._send_leave,
-            clock=context.clock,
-            events=self._events,
-        )
+        completer = LeaveCompleter(context, store, leave=self._send_leave)
 
         def look() -> tuple[int, str] | None:
             if completer.see(watcher):
