@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, cast
 
@@ -19,7 +20,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from fleet.kafka_source.columns import spark_schema
+from fleet.kafka_source.columns import batch_of_pieces, spark_schema, to_stderr
 from fleet.kafka_source.failures import RangeUnread
 from fleet.kafka_source.login import References, resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
@@ -67,7 +68,8 @@ class RangesReader(DataSourceReader):
             raise RangeUnread(str(error)) from None
         wanted = [OffsetRange(*each) for each in partition.ranges]
         fetching = reading(found, isolation=self._isolation)
-        yield from read_ranges(fetching, wanted, read_timeout=self._read_timeout)
+        make = partial(batch_of_pieces, tell=to_stderr())
+        yield from read_ranges(fetching, wanted, read_timeout=self._read_timeout, make=make)
 
 
 class FleetKafka(DataSource):

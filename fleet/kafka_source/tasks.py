@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ import numpy.typing as npt
 
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
 from fleet.kafka_source.bounds import EARLIEST, LATEST, Where
-from fleet.kafka_source.columns import Tell, batch_of_pieces, table_of_pieces, to_stderr
 from fleet.kafka_source.failures import (
     DENIED,
     RangeDamaged,
@@ -70,16 +68,15 @@ def tables_of(
     ranges: Sequence[OffsetRange],
     *,
     isolation: str,
-    tell: Tell,
+    make: Callable[[Sequence[Piece]], Any],
     check: Callable[[], None],
 ) -> Iterator[Any]:
-    """The records of the ranges as tables with SCHEMA's columns, read by the worker itself.
+    """The records of the ranges as `make` makes them of pieces, read by the worker itself.
 
     login: librdkafka's options. Raises what `read_ranges` does, and what `check` does.
     """
     committed = isolation == "read_committed"
     fetching = BatchFetcher(login, client_id="fleet-ranges", committed=committed, check=check)
-    make = partial(table_of_pieces, tell=tell)
     return read_ranges(fetching, ranges, read_timeout=READ_TIMEOUT, make=make)
 
 
@@ -98,7 +95,7 @@ def read_ranges(
     ranges: Sequence[OffsetRange],
     *,
     read_timeout: float,
-    make: Callable[[Sequence[Piece]], Any] | None = None,
+    make: Callable[[Sequence[Piece]], Any],
     gone: Callable[[OffsetRange, int | None], Any] | None = None,
     since: Mapping[Where, int] | None = None,
     keep: bool = False,
@@ -106,13 +103,12 @@ def read_ranges(
     """The records of the ranges, at most one per partition.
 
     keep: leave connections open for the next ranges; otherwise `fetching` is closed at the end.
-    make: columns of pieces of partitions, instead of SCHEMA's (one call for what came at once,
-    more where that is large). gone: what to yield for the part of a range that is before the log's
+    make: columns of pieces of partitions (one call for what came at once, more where that is
+    large). gone: what to yield for the part of a range that is before the log's
     first offset; without it that is a failure. since: by partition, the offset from which on `gone`
     is also told where compaction took some, and how many. Raises RangeTruncated, RangeUnread or
     its RangeDamaged.
     """
-    make = make or partial(batch_of_pieces, tell=to_stderr())
     todo = {(each.topic, each.partition): each for each in ranges}
     moved, last_error = time.monotonic(), ""
     corrupt: Where | None = None

@@ -1,5 +1,6 @@
 """Records by column, on a real broker and a real Spark: equal to the other ways, and cleaned up."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from fleet.kafka_source.columns import batch_of, to_stderr
+from fleet.kafka_source.columns import batch_of, table_of_pieces, to_stderr
 from fleet.kafka_source.source import frame_of_ranges
 from fleet.kafka_source.tasks import tables_of
 from fleet.worker.batch.columnar import Gathering, frame_of_files, why_not
@@ -68,7 +69,7 @@ def test_row_for_row_as_the_other_ways(
             {"bootstrap.servers": topic.bootstrap},
             [wanted],
             isolation=isolation,
-            tell=to_stderr(),
+            make=partial(table_of_pieces, tell=to_stderr()),
             check=check,
         )
     )

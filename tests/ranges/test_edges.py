@@ -3,6 +3,7 @@
 `read_ranges` over a log in memory; faults: read over the end, ended early, reset to an end.
 """
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.kafka_source import record_batches, tasks
+from fleet.kafka_source.columns import batch_of_pieces, to_stderr
 from fleet.kafka_source.failures import (
     RangeDamaged,
     RangeTruncated,
@@ -23,6 +25,7 @@ from tests.support.written_log import WrittenLog, WrittenPart, batch, marker, si
 
 PRODUCER = 7
 PARTS = 3
+BATCH = partial(batch_of_pieces, tell=to_stderr())
 
 
 def written(log: str) -> WrittenPart:
@@ -51,7 +54,7 @@ def log_of(log: str, *sizes: int) -> WrittenLog:
 
 def offsets(log: WrittenLog, *ranges: OffsetRange, **more: Any) -> list[tuple[int, int]]:
     """(partition, offset) of every row, in the order read."""
-    batches = read_ranges(log, ranges, read_timeout=0.05, **more)
+    batches = read_ranges(log, ranges, read_timeout=0.05, make=BATCH, **more)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert log.closed is not more.get("keep", False)
     return [(row["partition"], row["offset"]) for row in rows]
@@ -118,7 +121,7 @@ def test_a_start_that_is_gone_is_named_where_there_is_a_word_for_it():
     log = log_of("rrrrr")
     log.parts["t", 0].first = 3
     ranges = [OffsetRange("t", 0, 1, 5), OffsetRange("t", 1, 1, 4)]
-    found = list(read_ranges(log, ranges, read_timeout=1.0, gone=lambda lost, _: lost))
+    found = list(read_ranges(log, ranges, read_timeout=1.0, make=BATCH, gone=lambda lost, _: lost))
     lost = [each for each in found if isinstance(each, OffsetRange)]
     rows = [row for each in found if each not in lost for row in each.to_pylist()]
     assert lost == [OffsetRange("t", 0, 1, 3)]
@@ -199,7 +202,7 @@ def test_a_part_is_one_batch_or_a_bounded_one(monkeypatch: pytest.MonkeyPatch):
         part.add(batch(at, [(None, bytes(4 << 20), ())], codec=4), at + 1)
     log = WrittenLog({("t", number): part for number in range(PARTS)}, (10,))
     ranges = [OffsetRange("t", number, 0, 10) for number in range(PARTS)]
-    sizes = [each.num_rows for each in read_ranges(log, ranges, read_timeout=1.0)]
+    sizes = [each.num_rows for each in read_ranges(log, ranges, read_timeout=1.0, make=BATCH)]
     assert sizes == [1] * (10 * PARTS)
 
 

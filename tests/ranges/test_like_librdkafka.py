@@ -1,6 +1,7 @@
 """Random topics on a real broker, row for row as librdkafka reads them, in both isolations."""
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.kafka_source.bounds import log_bounds
-from fleet.kafka_source.columns import batch_of
+from fleet.kafka_source.columns import batch_of, batch_of_pieces, to_stderr
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.tasks import read_ranges, reading
 from tests.ranges.conftest import Topic
@@ -102,6 +103,8 @@ def test_rows_equal(topic: Topic, seed: int):
         if first == end:
             continue
         wanted = [OffsetRange(topic.name, 0, first, end)]
-        found = read_ranges(reading(login, isolation=isolation), wanted, read_timeout=20.0)
+        log = reading(login, isolation=isolation)
+        make = partial(batch_of_pieces, tell=to_stderr())
+        found = read_ranges(log, wanted, read_timeout=20.0, make=make)
         ours = [row for batch in found for row in batch.to_pylist()]
         assert ours == theirs(topic, isolation, first, end)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +37,7 @@ from fleet.config.references import worker_environment
 from fleet.config.settings import WorkerSettings
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kafka_source.bounds import log_bounds
-from fleet.kafka_source.columns import SCHEMA
+from fleet.kafka_source.columns import SCHEMA, batch_of_pieces, to_stderr
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.tasks import read_ranges, reading
@@ -210,10 +211,9 @@ def read(login: Mapping[str, str], ranges: Sequence[OffsetRange], *, isolation: 
     size = sum(each.end - each.start for each in ranges)
     if size > _MOST:
         raise Refused(f"{size:,} offsets are too many for one trial: {_MOST:,} at most")
+    fetching, make = reading(login, isolation=isolation), partial(batch_of_pieces, tell=to_stderr())
     try:
-        batches = list(
-            read_ranges(reading(login, isolation=isolation), ranges, read_timeout=_READ_SECONDS)
-        )
+        batches = list(read_ranges(fetching, ranges, read_timeout=_READ_SECONDS, make=make))
     except RangeTruncated as error:
         raise Refused(str(error)) from error
     except RangeUnread as error:

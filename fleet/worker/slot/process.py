@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,13 +152,14 @@ def columnar_of(context: WorkerContext, runner: BatchRunner) -> Columnar:
         events.emit("columnar", on=why is None, why=why)
 
     def gather(named: NamedBatch, check: Callable[[], None]) -> Any:
+        from fleet.kafka_source.columns import table_of_pieces  # noqa: PLC0415 - loads pyarrow
         from fleet.kafka_source.tasks import tables_of  # noqa: PLC0415 - loads kafka-python
 
         return tables_of(
             resolved(login, os.environ),
             named.wanted,
             isolation=worker.isolation,
-            tell=events.tell_odd,
+            make=partial(table_of_pieces, tell=events.tell_odd),
             check=check,
         )
 
