@@ -185,6 +185,9 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "OSError", "KeyError"),
     "41-nudge-without-an-end": ("worker.member.membership:Nudging._over", "worker/test_nudging.py",
         "'limit'", "None"),
+    "42-batch-of-a-former-token-moves-a-new-beginning": (
+        "worker.member.pipeline:Pipeline._rewind_onto_ranges", "worker/test_ill.py",
+        "self.owned.held(hand.tokens) & again", "self.owned.all.keys() & again"),
     "42-chosen-position-not-committed": (
         "worker.offsets.assigning:Start.chosen", "worker/test_positions.py",
         "not self.gone and self.committed != self.position", "False"),
