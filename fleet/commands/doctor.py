@@ -472,9 +472,9 @@ def _silent(fleet: "Fleet", strange: "list[Slot]") -> "list[Slot]":
 def changes(fleet: "Fleet") -> Iterator[Finding]:
     """No change was left half done, and nobody holds a group."""
     running = {
-        spec.group: last[0].actor
+        spec.group: last.actor
         for spec in fleet.spec.fleets
-        if (last := fleet.changes(spec.group, limit=1)) and last[0].state is ChangeState.RUNNING
+        if (last := fleet.change(spec.group)) and last.state is ChangeState.RUNNING
     }
     alive = _alive(fleet, running)
     for group, actor in running.items():

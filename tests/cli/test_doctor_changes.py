@@ -36,7 +36,7 @@ def fleet() -> Any:
         store=store,
         spec=SimpleNamespace(fleets=tuple(specs.values())),
         group=specs.get,
-        changes=store.changes,
+        change=store.change,
         pauses=store.pauses,
         workers=lambda: (),
         slots=store.slots,

@@ -158,10 +158,9 @@ class ChangeSession:
     def finish_left(self, group: str) -> GroupOutcome | None:
         """Finish what a dead actor left, before a plan is shown; None where nothing was left."""
         spec = self.fleet.group(group)
-        last = self.fleet.changes(group, limit=1)
-        if self.fleet.spec.mode_of(spec) != "act" or not last:
+        left = self.fleet.change(group)
+        if self.fleet.spec.mode_of(spec) != "act" or left is None:
             return None
-        left = last[0]
         if left.state is not ChangeState.RUNNING:
             return None
 
@@ -530,13 +529,12 @@ def apply(
 
 def _settle(session: ChangeSession, group: str, how: str) -> GroupOutcome:
     """`--resume` and `--abort` of one group."""
-    last = session.fleet.changes(group, limit=1)
-    if not last or last[0].state is not ChangeState.RUNNING:
+    before = session.fleet.change(group)
+    if before is None or before.state is not ChangeState.RUNNING:
         held = session.fleet.let_go(group) if how == "abort" else None
         told = "no unfinished change" if held is None else f"let go of what it held: {held}"
         session.say(f"group {group}: {told}")
         return GroupOutcome(group)
-    before = last[0]
 
     def settle(progress: Callable[[str], None]) -> "Change":
         if how == "resume":
@@ -544,7 +542,7 @@ def _settle(session: ChangeSession, group: str, how: str) -> GroupOutcome:
         else:
             progress(f"waiting whether {before.actor} is gone")
             done = session.fleet.abort_change(group, actor=session.actor)
-        return done or session.fleet.changes(group, limit=1)[0]
+        return done or session.fleet.change(group) or before
 
     result = session.act(group, None, settle)
     result.aborting = how == "abort"

@@ -262,7 +262,6 @@ def how_it_fails(worker: WorkerProcess) -> str:
 
 def _managed(fleet: "Fleet", name: str) -> Managed:
     spec = fleet.group(name)
-    changes = fleet.changes(name, limit=1)
     return Managed(
         mode=fleet.spec.mode_of(spec),
         owner=spec.owner,
@@ -271,7 +270,7 @@ def _managed(fleet: "Fleet", name: str) -> Managed:
         slots=fleet.slots(name),
         workers=fleet.workers(name),
         reports=fleet.reports(name),
-        change=changes[0] if changes else None,
+        change=fleet.change(name),
         hold=fleet.hold(name),
         refusal=fleet.refusal(name),
     )

@@ -254,9 +254,7 @@ def plan(invocation: Invocation, *, meant: Meant, output: str) -> None:
         names = meant.chosen(fleet, among=lambda f: f.is_changeable)
         snapshot = fleet.snapshot(names) if names else None
         plans = [fleet.plan(name, snapshot=snapshot) for name in names]
-        before = {
-            p.group: failed_before(next(iter(fleet.changes(p.group, 1)), None), p) for p in plans
-        }
+        before = {p.group: failed_before(fleet.change(p.group), p) for p in plans}
         if output == "json":
             answers = [
                 as_answer(made, failed_before=failed_answer(before[made.group])) for made in plans
