@@ -9,7 +9,7 @@ Cost: without tables the topic is read anew by each command, within `patience` s
 """
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -302,15 +302,16 @@ def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, no
 
 def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
     """The last day of all groups; raises nothing: what cannot be read is not known."""
+    return _by_tables_or(fleet, partial(_by_log, fleet, patience=patience))
+
+
+def _by_tables_or(fleet: "Fleet", by_log: Callable[[float], Recent]) -> Recent:
+    """Fresh tables, else the log, with why tables were left; old tables where it is away."""
     now = fleet.clock.now()
     told = _by_tables(fleet, now)
     if told.known and not told.old:
         return told
-    return _rather(_by_log(fleet, now, patience=patience), told)
-
-
-def _rather(read: Recent, told: Recent) -> Recent:
-    """The log, with why tables that are there were left; tables that are old where it is away."""
+    read = by_log(now)
     if not told.known:  # there are none, or they cannot be read
         return replace(read, sentence=f"{read.sentence}{told.sentence}")
     return read if read.known else told
@@ -353,13 +354,9 @@ def _by_log(fleet: "Fleet", now: float, *, patience: float) -> Recent:
 
 def minutes_of(fleet: "Fleet", groups: Collection[str], *, patience: float = PATIENCE) -> Recent:
     """What the verdicts on these groups need, and no more; raises nothing."""
-    now = fleet.clock.now()
     if len(groups) > FEW:
         return recently(fleet, patience=patience)
-    told = _by_tables(fleet, now)
-    if told.known and not told.old:
-        return told
-    return _rather(_by_groups(fleet, groups, now, patience=patience), told)
+    return _by_tables_or(fleet, partial(_by_groups, fleet, groups, patience=patience))
 
 
 def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, patience: float) -> Recent:

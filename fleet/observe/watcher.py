@@ -27,7 +27,6 @@ from fleet.log.records import Unreadable
 from fleet.model import GroupState, TopicPartition
 from fleet.observe.admin import Observer
 from fleet.observe.seen import ListedGroup, Offsets, Poll, PollAnswers
-from fleet.observe.topic_questions import Topics
 
 _WAIT: Final = 0.25
 """Seconds that a look waits for the tail to hold what was written before it."""
@@ -76,7 +75,8 @@ class GroupWatcher(Observer):
         from_log = self._current()  # so that it knows every group that is listed
         if from_log and self._tail is not None:
             facts, commits = self._by_log(listed, self._tail)
-            self._name_topics(topics)
+            if self._tail.unnamed_topics():  # of groups that never committed (KIP-848)
+                self._tail.name_topics(topics.names)
             untold: frozenset[str] = frozenset()
             shares = [group for group, told in facts.items() if told.type == "share"]
             committed: Mapping[str, Offsets] = self._groups.seen(shares, look)[1] if shares else {}
@@ -183,9 +183,3 @@ class GroupWatcher(Observer):
         groups = {group: seen.facts(group) for group in wanted}
         told = {group: seen.committed[group] for group in shared}
         return groups, self._polled.copy(), frozenset(untold), told
-
-    def _name_topics(self, topics: Topics) -> None:
-        """Names for topic ids in assignments of groups that never committed (KIP-848)."""
-        assert self._tail is not None
-        if self._tail.unnamed_topics():
-            self._tail.name_topics(topics.names)

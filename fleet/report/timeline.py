@@ -210,20 +210,17 @@ class _Stay:
             self.lost.append(at)
         if self.bars and self.bars[-1].owned == len(self.owned):
             return
-        self._close(at)
+        self.close(at)
         self.bars.append(Bar(at, at, len(self.owned)))
 
     def leaves(self, at: float) -> None:
         """It is no member from now on."""
         self.lost.append(at)
-        self._close(at)
+        self.close(at)
         self.went = at
 
-    def stands(self, at: float) -> None:
-        """It is still a member where the picture ends."""
-        self._close(at)
-
-    def _close(self, at: float) -> None:
+    def close(self, at: float) -> None:
+        """Its last bar reaches until here."""
         if self.bars:
             last = self.bars.pop()
             if at > last.start:
@@ -262,7 +259,7 @@ def _stays(memberships: Sequence[MembershipSpan], until: float) -> list[_Stay]:
             continue
         stay.owns(row.at, row.owned)
     for stay in present.values():
-        stay.stands(until)
+        stay.close(until)
     return done + list(present.values())
 
 
