@@ -212,12 +212,9 @@ dry_run_option = click.option(
 )
 
 
-# What a shell offers at Tab: groups, slots and topics, as fleet.yaml has them.
-#
-# Problem: a shell waits for the answer, and shows what is wrong in the middle of the command line.
-# Choice: only the file is read, by YAML alone and without judging it; no cluster is asked, and
-# whatever fails offers nothing. Cost: groups that nobody declared are not offered, nor names that
-# come from the environment; slots are those up to `replicas.max`.
+# What a shell offers at Tab: a shell waits for it, and shows what is wrong in the middle of the
+# command line. So only the file is read, by YAML alone, and whatever fails offers nothing. Cost:
+# groups that nobody declared are not offered, nor names that come from the environment.
 
 
 _MOST_SLOTS: Final = 200

@@ -42,18 +42,15 @@ class Screen(Console):
             yield each if shown == each.text else Segment(shown, each.style)
 
 
-# Progress of a change, on stderr: live on a terminal, plain lines in a pipe.
-#
-# Problem: a roll takes minutes, and an answer on stdout must stay clean for `-o json` and for
-# pipes. Choice: every sentence of the performer goes to stderr as it comes; on a terminal the
-# last one also stands in a live line with the seconds that passed, once 2 s have gone by.
-
-
 _QUIET_SECONDS: Final = 2.0
 
 
 class Progress:
-    """A callable for `progress=`; a context manager around the work."""
+    """A callable for `progress=`; a context manager around the work.
+
+    Every sentence goes to stderr as it comes, so that stdout stays clean; on a terminal the last
+    one also stands in a live line with the seconds that passed, once 2 s have gone by.
+    """
 
     def __init__(self, beginning: str, *, console: Console | None = None) -> None:
         self._console = console or Screen(stderr=True)

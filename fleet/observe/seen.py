@@ -9,13 +9,6 @@ from fleet.lag.lag_columns import NONE
 from fleet.lag.snapshot import GroupFacts
 from fleet.model import GroupState, Member, TopicPartition
 
-# One look's deadline, and what went wrong in it.
-#
-# Problem: a look asks many brokers about thousands of groups; each may fail or hang for itself,
-# and none may take the whole look along. Choice: one deadline over all; what failed becomes one
-# sentence for each reason, with a few names.
-
-
 LEAST: Final = 0.1
 _NAMED: Final = 5
 """Groups or topics named in one sentence about a failure."""
@@ -23,7 +16,7 @@ _NAMED: Final = 5
 
 @dataclass(slots=True)
 class Poll:
-    """The deadline of one look and what went wrong during it."""
+    """The deadline of one look, whatever hangs, and what went wrong: a sentence for each reason."""
 
     clock: Clock
     timeout: float

@@ -351,13 +351,9 @@ def _any(groups: Sequence[str]) -> str:
     return f'"{quoted}"'
 
 
-# Alertmanager's route and inhibitions for the rules of `fleet.report.alert_rules`.
-#
-# One cause is one notification: a storm of the cluster silences those of its groups, a storm of a
-# group silences the lag that it makes, and while the exporter sees nothing, nothing it said
-# before is repeated. Receivers are `page` and `ticket`; without addresses they are empty, which
-# is valid: fill them in with what you use. Slack's URL and PagerDuty's key are secrets: only the
-# files that hold them are named, which Alertmanager reads itself (0.25 or newer).
+# Alertmanager's route: one cause is one notification. Receivers without addresses are empty, which
+# is valid. Slack's URL and PagerDuty's key are secrets: only the files that hold them are named,
+# which Alertmanager reads itself (0.25 or newer).
 
 
 _TITLE: Final = (
