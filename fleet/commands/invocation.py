@@ -296,16 +296,19 @@ def _read(path: Path) -> Any:
 Pair = tuple[str, str]
 
 
-class Label(click.ParamType[Pair]):
-    """`KEY=VALUE`: a label of fleet.yaml, or the owner."""
+class KeyValue(click.ParamType[Pair]):
+    """`KEY=VALUE`."""
 
-    name = "label"
+    name = "pair"
+
+    def __init__(self, example: str) -> None:
+        self._example = example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Pair:
         """Key and value."""
         key, equals, wanted = str(value).partition("=")
         if not key or not equals:
-            self.fail(f"{value!r} is not KEY=VALUE, such as owner=team-orders", param, ctx)
+            self.fail(f"{value!r} is not KEY=VALUE, such as {self._example}", param, ctx)
         return key, wanted
 
 
@@ -369,7 +372,7 @@ def groups_option(
             found = click.option("--all", "everything", is_flag=True, help=all_means)(found)
         select_option = click.option(
             "--select",
-            type=Label(),
+            type=KeyValue("owner=team-orders"),
             metavar="KEY=VALUE",
             multiple=True,
             help="Declared groups with this label or owner; repeatable, all must hold.",

@@ -14,7 +14,7 @@ import click
 from fleet.broker import Broker, Logins
 from fleet.broker.embedded import last_lines
 from fleet.commands.answers import table
-from fleet.commands.invocation import SCHEMA_VERSION, output_option
+from fleet.commands.invocation import SCHEMA_VERSION, KeyValue, Pair, output_option
 from fleet.commands.screen import Progress, Screen
 from fleet.errors import FleetError
 from fleet.system.home import fleet_home
@@ -48,6 +48,7 @@ def broker() -> None:
 @click.option(
     "--set",
     "settings",
+    type=KeyValue("log.retention.ms=60000"),
     metavar="KEY=VALUE",
     multiple=True,
     help="Setting of server.properties, kept with the broker; repeatable.",
@@ -87,7 +88,7 @@ def broker() -> None:
 def start(
     *,
     brokers: str,
-    settings: tuple[str, ...],
+    settings: tuple[Pair, ...],
     wait: float,
     secure: bool | None,
     oidc_jwks: str | None,
@@ -106,12 +107,11 @@ def start(
     if (oidc_jwks or client_ca) and not secure:
         raise click.UsageError("--oidc-jwks and --client-ca are logins of a --secure broker")
     logins = Logins(jwks=oidc_jwks, client_ca=client_ca and client_ca.absolute())
-    overrides = dict(_setting(text) for text in settings)
     with Progress("starting the broker") as say:
         embedded = Broker(
             fleet_home(),
             brokers=int(brokers),
-            overrides=overrides,
+            overrides=dict(settings),
             secure=secure,
             logins=logins,
             host=listen,
@@ -238,10 +238,3 @@ def _following(path: Path) -> Iterator[str]:
                 file = path.open(encoding="utf-8", errors="replace")
     finally:
         file.close()
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign or not key:
-        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
-    return key, value
