@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.clock import ManualClock
 from fleet.errors import LostLease
 from fleet.model import TopicPartition
 from fleet.slots import ChangeState, Gate, Handover, Pause, Phase, Quarantine, Slot, WorkerReport
-from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from tests.support.plans import plan_of
 
@@ -24,6 +22,12 @@ def open_slots(store: Store, *numbers: int, **fields: object) -> Gate:
 
 def take(store: Store, seen: Slot, worker: str = "w1", revision: str = "r1") -> Slot | None:
     return store.take(seen, worker=worker, revision=revision, spark_session=f"session-{worker}")
+
+
+def holding(store: Store) -> Slot:
+    """Slot 0 is opened, and w1 takes it."""
+    open_slots(store, 0)
+    return take(store, store.slots(GROUP)[0])
 
 
 def test_a_gate_that_was_never_written_is_version_0_and_shut(store):
@@ -63,8 +67,7 @@ def test_opening_creates_the_slots_and_shutting_keeps_them(store):
 
 def test_a_taken_slot_is_marked_unclean_and_joining_with_a_new_token(store):
     """Taking raises the token; the member id of the member before stays for its leave."""
-    open_slots(store, 0)
-    held = take(store, store.slots(GROUP)[0])
+    held = holding(store)
     assert held == Slot(
         group=GROUP,
         number=0,
@@ -160,24 +163,16 @@ def test_a_trial_holds_up_neither_its_own_slots_nor_pinned_or_fresh_ones(store):
 )
 def test_a_slot_that_moved_on_is_not_taken(store, stale):
     """Holder, token and counter must be as seen; a renewal alone saves the holder."""
-    open_slots(store, 0)
-    held = take(store, store.slots(GROUP)[0])
+    held = holding(store)
     assert take(store, replace(held, **stale), worker="w2") is None
-    assert take(store, held, worker="w2") is not None
-
-
-def test_a_renewal_between_look_and_take_keeps_the_slot(store):
-    """An observer whose view is one renewal old takes nothing."""
-    open_slots(store, 0)
-    held = take(store, store.slots(GROUP)[0])
-    assert store.renew(held) is not None
-    assert take(store, held, worker="w2") is None
+    renewed = store.renew(held)
+    assert take(store, held, worker="w2") is None, "a view that is one renewal old"
+    assert take(store, renewed, worker="w2") is not None
 
 
 def test_the_holder_writes_its_fields_and_nobody_else_does(store):
     """A renewal writes with counter + 1 while (holder, token) match; a former holder gets None."""
-    open_slots(store, 0)
-    held = take(store, store.slots(GROUP)[0])
+    held = holding(store)
     for token in (held.token - 1, held.token + 1):
         assert store.renew(replace(held, token=token)) is None
         assert not store.release(replace(held, token=token), clean=True)
@@ -202,8 +197,7 @@ def test_the_holder_writes_its_fields_and_nobody_else_does(store):
 )
 def test_a_release_keeps_the_member_id_until_the_leave(store, phase, after):
     """A released slot has no holder and still names its member; clear forgets it."""
-    open_slots(store, 0)
-    held = take(store, store.slots(GROUP)[0])
+    held = holding(store)
     held = store.renew(replace(held, phase=phase, member_id="m-1"))
     assert store.release(held, clean=True) is True
     (slot,) = store.slots(GROUP)
@@ -341,31 +335,6 @@ def test_a_beat_changes_nothing_that_anybody_reads(store):
     assert not store.writes.due(60.0)
 
 
-def test_a_lease_is_dead_once_it_has_not_changed_for_its_duration(store):
-    """Expiry is what one observer sees on its own clock [13]; any change starts it anew."""
-    clock, watch = ManualClock(), LeaseWatch(10.0, None)
-    open_slots(store, 0)
-    held = take(store, store.slots(GROUP)[0])
-
-    def expired() -> bool:
-        (slot,) = store.slots(GROUP)
-        seen = (slot.holder, slot.token, slot.counter)
-        return watch.expired(slot.instance_id(), seen, clock.monotonic())
-
-    def later(seconds: float) -> None:
-        """With a look each second, since an observer that does not look knows nothing [39]."""
-        while seconds > 0:
-            assert not expired()
-            clock.sleep(min(1.0, seconds))
-            seconds -= 1.0
-
-    later(9.9)
-    assert not expired()
-    held = store.renew(held)
-    later(10.0)
-    assert expired()
-
-
 def test_an_unclean_predecessors_session_stays_named(store):
     """A taker that dies before it ended the former holder's Spark session leaves its name [3]."""
     group = "g"
@@ -403,8 +372,7 @@ def test_a_holder_whose_process_ended_is_told_once_and_renews_no_more(store):
 @pytest.mark.parametrize("how", ["released", "cleared"])
 def test_a_slot_without_a_holder_has_none_that_ended(store, how):
     """By its own late release, or the leave of its member."""
-    open_slots(store, 0)
-    held = take(store, store.slots(GROUP)[0])
+    held = holding(store)
     assert store.end_holder(held)
     assert store.release(held, clean=False) if how == "released" else store.clear(held)
     (slot,) = store.slots(GROUP)
