@@ -186,7 +186,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "41-nudge-without-an-end": ("worker.member.membership:Nudging._over", "worker/test_nudging.py",
         "'limit'", "None"),
     "42-batch-of-a-former-token-moves-a-new-beginning": (
-        "worker.member.pipeline:Pipeline._rewind_onto_ranges", "worker/test_ill.py",
+        "worker.member.pipeline:Pipeline._rewind_onto_ranges", "worker/test_pipeline.py",
         "self.owned.held(hand.tokens) & again", "self.owned.all.keys() & again"),
     "42-chosen-position-not-committed": (
         "worker.offsets.assigning:Start.chosen", "worker/test_positions.py",
