@@ -239,7 +239,7 @@ def _of_file(name: str, members: int | None) -> "Named":
 
 def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
     """What it is called, and the change of a recorded group by a seed."""
-    from fleet.decide.forecast.other_ways import recorded_group, scaled_to
+    from fleet.decide.other_ways import recorded_group, scaled_to
     from fleet.manager.past import past_of
 
     with invocation.open() as fleet:

@@ -34,17 +34,10 @@ from fleet.commands.groups.group_status import (
 )
 from fleet.commands.groups.rebalances import answer as rebalances_answer
 from fleet.commands.groups.rebalances import storm_spans
-from fleet.commands.invocation import (
-    SCHEMA_VERSION,
-    Invocation,
-    common,
-    listen_option,
-    until_told,
-)
+from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, listen_option, until_told
 from fleet.config.acls import OFFSETS
 from fleet.config.spec import FleetSpec
-from fleet.decide.storms.assessment import Storm
-from fleet.decide.storms.storm_watch import StormWatch, budget_of
+from fleet.decide.storms import Storm, StormWatch, budget_of
 from fleet.decide.verdicts import GroupVerdict, Level
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot, rates

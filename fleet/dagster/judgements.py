@@ -19,7 +19,7 @@ from fleet.dagster.change_metadata import (
     listed,
     sentences,
 )
-from fleet.decide.storms.assessment import Storm
+from fleet.decide.storms import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level
 from fleet.model import GroupSnapshot, LagCase, Verdict
 from fleet.slots import Change, ChangeState

@@ -6,7 +6,7 @@ from typing import Final
 
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import GroupSpec
-from fleet.decide.storms.assessment import Storm
+from fleet.decide.storms import Storm
 from fleet.model import GroupSnapshot, GroupState, Member, Plan, TopicPartition
 from fleet.slots import Change, Gate, Pause, Phase, Quarantine, Slot, WorkerProcess, WorkerReport
 

@@ -29,15 +29,7 @@ from fleet.history.lag_rows import lag_rows
 from fleet.history.memory import DELETED, JobMemory, Kept, Key, LastCommit
 from fleet.history.read_options import TOPIC
 from fleet.history.retention import tidied
-from fleet.history.tables import (
-    EVENTS,
-    DataFile,
-    Led,
-    State,
-    Writer,
-    decoded,
-    row_of,
-)
+from fleet.history.tables import EVENTS, DataFile, Led, State, Writer, decoded, row_of
 from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.lag.gap import is_early, usual_gap
 from fleet.lag.snapshot import Logs

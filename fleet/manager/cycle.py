@@ -39,8 +39,7 @@ from fleet.decide.scaling import (
     undone_by,
     wanted_slots,
 )
-from fleet.decide.storms.assessment import Storm, assess, reach
-from fleet.decide.storms.storm_watch import budget_of, excuses_of
+from fleet.decide.storms import Storm, assess, budget_of, excuses_of, reach
 from fleet.decide.world import GroupWorld, Vetoes
 from fleet.errors import ConfigError, Damaged, FleetError, Refused, SchemaTooNew, Unreachable
 from fleet.kafka_source.bounds import log_bounds
@@ -554,7 +553,7 @@ class Fleet(Closing):
             why=why,
         )
         if plan.steps:
-            from fleet.decide.forecast.other_ways import foretold_of_pods
+            from fleet.decide.other_ways import foretold_of_pods
 
             against = refusals(self.world(spec.group, seen), now, steps=plan.steps)
             plan = replace(foretold_of_pods(plan, group, adopted), refusals=against)
@@ -947,8 +946,8 @@ def _priced(world: GroupWorld, plan: Plan, *, by_policy: bool = False) -> Plan:
     if plan.empty:
         return plan
     # Of use to few commands, and 60 ms of imports.
-    from fleet.decide.forecast.expected_costs import foretold
-    from fleet.decide.forecast.other_ways import not_worth, with_other_ways
+    from fleet.decide.expected_costs import foretold
+    from fleet.decide.other_ways import not_worth, with_other_ways
 
     priced = with_other_ways(world, foretold(world, plan))
     against = not_worth(world, priced) if by_policy else ""

@@ -223,7 +223,8 @@ class Price:
     """What a step is expected to cost, counted in coordinator records.
 
     The bounds are the promise that a receipt is held against. What is expected within them, and
-    all times, come from the coordinator's model (`fleet.decide.forecast`); None = cannot be said.
+    all times, come from the coordinator's model (`fleet.decide.expected_costs`); None = cannot be
+    said.
     """
 
     rebalances_min: int

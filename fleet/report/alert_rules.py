@@ -2,7 +2,7 @@
 
 Problem: an alert on a raw count pages for every deploy, forty times for one dead broker, and
 says neither who nor what to do. Choice: what a storm is, is decided once, by Fleet
-(`fleet.decide.storms.assessment`, exported as `fleet_group_storm`): rebalances within a plan's
+(`fleet.decide.storms`, exported as `fleet_group_storm`): rebalances within a plan's
 price are not in it, and begin and end have hysteresis; the rules only call. Cause and worst member
 come into the annotations by a query, not as labels, since a label that changes would end one alert
 and begin another. Whether a group keeps up is decided once too (`fleet.manager.keeping_up`): each

@@ -24,7 +24,7 @@ from fleet.clock import SystemClock
 from fleet.commands.groups.group_status import GroupStatus, gather
 from fleet.commands.ui import Watch
 from fleet.dagster.judgements import Judgement
-from fleet.dagster.watch.watch_sensor import look
+from fleet.dagster.watch_sensor import look
 from fleet.exporter.exporting import Exporter
 from fleet.kafka_source.connections import Connections
 from fleet.manager.cycle import Fleet

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.dagster.watch.storm_sensor import from_tables
+from fleet.dagster.storm_sensor import from_tables
 from fleet.errors import Unreachable
 from fleet.history.tables import TablePlace, Writer
 from fleet.kafka_source.batch_fetcher import Fetched

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from fleet.clock import ManualClock
 from fleet.commands.groups.rebalances import _as_html, storm_spans, storms_since
 from fleet.config.spec import FleetSpec, StormSpec
-from fleet.decide.storms.assessment import Storm, assess
-from fleet.decide.storms.storm_watch import budget_of, excuses_of
+from fleet.decide.storms import Storm, assess, budget_of, excuses_of
 from fleet.manager.past import Past, Replayed, Source
 from fleet.model import Price, StepKind
 from fleet.model.rebalances import Rebalance, standing

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.broker.node_config import (
-    NodeConfig,
-    check_host,
-    server_logging,
-    server_properties,
-)
+from fleet.broker.node_config import NodeConfig, check_host, server_logging, server_properties
 from fleet.errors import ConfigError
 
 

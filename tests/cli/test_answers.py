@@ -28,7 +28,7 @@ from fleet.commands.groups.group_status import (
 )
 from fleet.commands.groups.reading import print_status
 from fleet.decide.scaling import Hold
-from fleet.decide.storms.assessment import Storm
+from fleet.decide.storms import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level, PartitionVerdict
 from fleet.errors import FleetError
 from fleet.manager.past import Recent

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.config.spec import FleetSpec, GroupSpec, LagScaling
 from fleet.decide.adopted import MEMBERS, Adopted, deployed, make_adopted_plan, runs_in
-from fleet.decide.forecast.other_ways import foretold_of_pods
+from fleet.decide.other_ways import foretold_of_pods
 from fleet.decide.refusals import refusals
 from fleet.decide.scaling import ScalingMemory, wanted_slots
 from fleet.decide.world import NO_CONCERNS, GroupWorld, Vetoes

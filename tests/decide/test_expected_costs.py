@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.decide.forecast.expected_costs import (
+from fleet.decide.expected_costs import (
     Flow,
     PlayedGroup,
     StepCost,

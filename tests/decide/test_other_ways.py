@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fleet.decide.forecast.expected_costs import foretold, played, played_group
-from fleet.decide.forecast.other_ways import not_worth, with_other_ways
+from fleet.decide.expected_costs import foretold, played, played_group
+from fleet.decide.other_ways import not_worth, with_other_ways
 from fleet.decide.plans import make_plan
 from fleet.decide.world import GroupWorld
 from fleet.model import Alternative

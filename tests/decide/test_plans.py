@@ -13,15 +13,7 @@ from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.world import GroupWorld
 from fleet.model import Plan, StepKind, TopicPartition
 from fleet.slots import ChangeState, Gate, Phase, Quarantine, Slot
-from tests.decide.worlds import (
-    GROUP,
-    NOW,
-    member,
-    revision,
-    spec,
-    without_holder,
-    world,
-)
+from tests.decide.worlds import GROUP, NOW, member, revision, spec, without_holder, world
 from tests.support.plans import change_of
 
 

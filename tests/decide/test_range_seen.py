@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.decide.prices import range_owners
+from fleet.decide.plans import range_owners
 from fleet.model import TopicPartition
 
 pytestmark = pytest.mark.broker

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.refusals import beyond_limits, may_act, refusals
-from fleet.decide.storms.assessment import Storm
+from fleet.decide.storms import Storm
 from fleet.decide.world import GroupWorld
 from fleet.model import UNKNOWN, BrokerLimits, GroupState, Plan, StepKind
 from fleet.slots import Change, ChangeState, Gate, Pause, Phase

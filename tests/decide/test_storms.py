@@ -10,16 +10,17 @@ import pytest
 from fleet.config.spec import FleetSpec
 from fleet.config.spec import StormSpec as Budget
 from fleet.decide.plans import make_plan
-from fleet.decide.storms.assessment import (
+from fleet.decide.storms import (
     ClusterStorm,
     Storm,
+    StormWatch,
     assess,
     assess_cluster,
     charged,
     excused,
     reach,
+    watch_reach,
 )
-from fleet.decide.storms.storm_watch import StormWatch, watch_reach
 from fleet.model import Price, TopicPartition, Verdict
 from fleet.model.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState

@@ -6,8 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.decide.plans import make_plan
-from fleet.decide.prices import least_moved, moved
+from fleet.decide.plans import least_moved, make_plan, moved
 from fleet.decide.scaling import ownable, subscribed
 from fleet.decide.slugs import k8s_slug, slug
 from fleet.model import StepKind, TopicPartition

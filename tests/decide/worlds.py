@@ -6,7 +6,7 @@ from typing import Any
 
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import GroupSpec
-from fleet.decide.prices import range_owners
+from fleet.decide.plans import range_owners
 from fleet.decide.world import GroupWorld
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, PartitionState, TopicPartition
 from fleet.slots import Gate, Phase, Slot, WorkerProcess

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decide.verdicts import LagVerdict
-from fleet.exporter.metrics import Picture, families
+from fleet.exporter.exporting import Picture, families
 from fleet.lag import lag_columns
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.snapshot import CASES, GroupFacts, Lag, Snapshot

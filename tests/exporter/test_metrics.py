@@ -19,10 +19,20 @@ from prometheus_client.core import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.config.spec import FleetSpec
-from fleet.decide.storms.storm_watch import StormWatch
+from fleet.decide.storms import StormWatch
 from fleet.errors import ConfigError
-from fleet.exporter.exporting import Body, Server, receipt_families, storm_families
-from fleet.exporter.metrics import Ages, Family, Picture, families, rendered, sentence_of
+from fleet.exporter.exporting import (
+    Ages,
+    Body,
+    Family,
+    Picture,
+    Server,
+    families,
+    receipt_families,
+    rendered,
+    sentence_of,
+    storm_families,
+)
 from fleet.log.readers.log_view import OpenTransaction
 from fleet.model import LagCase
 from fleet.model.rebalances import Cause, CoordinatorMove, Known, Rebalance, Totals

@@ -169,12 +169,12 @@ def test_wrong_arguments(wrong: dict[str, Any], sentence: str, spark: Any):
 
 def test_executors_need_no_fleet(server: RegistryServer):
     """The function of the tasks brings its code, in this release's form."""
-    from fleet.formats import value_decoder
+    from fleet.formats import decoding
     from tests.formats.test_types import batch, decoder, framed
 
-    cloudpickle.register_pickle_by_value(value_decoder)
+    cloudpickle.register_pickle_by_value(decoding)
     made = cloudpickle.dumps((decoder(OLD), batch(framed(b"\x02"))))
-    cloudpickle.unregister_pickle_by_value(value_decoder)
+    cloudpickle.unregister_pickle_by_value(decoding)
     code = (
         "decode, batch = made\n"
         "print([row['decoded'] for out in decode(iter([batch])) for row in out.to_pylist()])"

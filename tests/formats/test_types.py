@@ -15,8 +15,14 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from fleet.errors import FleetError
 from fleet.extras import pip_line
-from fleet.formats.decoding import from_json, of_avro, of_json, reader_of
-from fleet.formats.value_decoder import ValueDecoder, schema_in_header
+from fleet.formats.decoding import (
+    ValueDecoder,
+    from_json,
+    of_avro,
+    of_json,
+    reader_of,
+    schema_in_header,
+)
 
 
 def record(*fields: tuple[str, Any], name: str = "R") -> dict[str, Any]:

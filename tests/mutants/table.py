@@ -145,7 +145,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "log.replay.counting:_Pauses.commit", "counting/test_count.py",
         "not advances", "False"),
     "28-partitions-of-leavers-not-counted": (
-        "decide.prices:least_moved", "decide/test_plans.py decide/test_what_runs_now.py",
+        "decide.plans:least_moved", "decide/test_plans.py decide/test_what_runs_now.py",
         "surplus + sum(leavers)", "surplus"),
     "29-adopted-change-counts-from-its-adoption": (
         "act.steps.receipts:begin", "acting/test_performing.py",
@@ -166,10 +166,10 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "35-plan-id-without-what-it-saw": ("decide.adopted:plan_id", "decide/test_plans.py",
         "(group, wanted, seen, does)", "(group, wanted, does)"),
     "36-run-ended-by-a-store-that-takes-no-write": (
-        "dagster.watch.watch_sensor:seen_again", "orchestration/test_requests.py",
+        "dagster.watch_sensor:seen_again", "orchestration/test_requests.py",
         "not provable", "False"),
     "37-unchanged-group-told-each-tick": (
-        "dagster.watch.watch_sensor:due", "orchestration/test_sensor_cursor.py",
+        "dagster.watch_sensor:due", "orchestration/test_sensor_cursor.py",
         "known.hard != telling.hard", "True"),
     "38-who-only-reads-has-evidence": (
         "slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
@@ -261,7 +261,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "plan-on-a-stale-snapshot": (
         "decide.refusals:_stale", "decide/test_refusals.py membership/test_decisions.py",
         "age <= STALE_AFTER", "age <= STALE_AFTER * STALE_AFTER"),
-    "storm-of-our-own-changes": ("decide.storms.assessment:charged", "decide/test_storms.py",
+    "storm-of-our-own-changes": ("decide.storms:charged", "decide/test_storms.py",
         "left[index] -= 1", "pass"),
     "lag-of-a-portion-without-its-last-row": (
         "lag.lag_columns:portions", "lag/test_measure.py exporter/test_columns.py",

@@ -29,13 +29,7 @@ from fleet.config.first_job import dagster_instance, dagster_yaml
 from fleet.config.spec import ClassicWorker, DagsterSpec, FleetSpec, GroupSpec
 from fleet.dagster import build_definitions
 from fleet.dagster.asset_keys import CHANGE_JOB, name_of, rollout_key
-from fleet.dagster.watch.watch_sensor import (
-    GroupTick,
-    Looked,
-    missing,
-    observation,
-    partition_requests,
-)
+from fleet.dagster.watch_sensor import GroupTick, Looked, missing, observation, partition_requests
 from fleet.errors import ConfigError
 from tests.orchestration.made import FLEET_YAML, spec
 

@@ -17,9 +17,9 @@ from dagster import (
 from fleet.clock import ManualClock
 from fleet.commands.groups.group_status import gather
 from fleet.dagster import asset_keys
+from fleet.dagster.definitions import group_checks
 from fleet.dagster.group_assets import group_assets
-from fleet.dagster.watch.group_checks import group_checks
-from fleet.dagster.watch.watch_sensor import watch
+from fleet.dagster.watch_sensor import watch
 from fleet.history.tables import TablePlace, Writer
 from fleet.lag.end_history import EndStore
 from fleet.manager.keeping_up import with_past

@@ -17,7 +17,7 @@ from fleet.dagster.change_metadata import (
 )
 from fleet.dagster.judgements import lag_judgement, receipt_judgement, storm_judgement
 from fleet.dagster.resources import told
-from fleet.decide.storms.assessment import Storm
+from fleet.decide.storms import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused
 from fleet.model import Alternative, LagCase, Price, Verdict

@@ -29,7 +29,7 @@ from fleet.dagster.reconcile_schedule import (
     summary,
     wait_after,
 )
-from fleet.dagster.watch.watch_sensor import (
+from fleet.dagster.watch_sensor import (
     IDLE,
     GroupTick,
     Looked,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.dagster.watch.watch_sensor import (
+from fleet.dagster.watch_sensor import (
     BAND_EVERY,
     EVENTS_A_TICK,
     HEARTBEAT,

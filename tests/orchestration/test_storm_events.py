@@ -9,7 +9,7 @@ from dagster import AssetCheckEvaluation, AssetObservation
 from fleet.clock import ManualClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.watch.storm_sensor import (
+from fleet.dagster.storm_sensor import (
     RecentRebalances,
     Weather,
     changed,
@@ -20,8 +20,7 @@ from fleet.dagster.watch.storm_sensor import (
     untold,
     watch_storms,
 )
-from fleet.decide.storms.assessment import ClusterStorm, Storm
-from fleet.decide.storms.storm_watch import StormWatch
+from fleet.decide.storms import ClusterStorm, Storm, StormWatch
 from fleet.model.rebalances import Rebalance
 from tests.asking.worlds import rebalance
 

@@ -8,7 +8,7 @@ from dagster import AssetCheckEvaluation, build_sensor_context, instance_for_tes
 
 from fleet.clock import ManualClock
 from fleet.dagster import asset_keys
-from fleet.dagster.watch.storm_sensor import watch_storms
+from fleet.dagster.storm_sensor import watch_storms
 from fleet.history.tables import TablePlace, Writer, row_of
 from tests.asking.worlds import rebalance
 

@@ -21,17 +21,11 @@ from dagster import (
 )
 
 from fleet.dagster import asset_keys, build_definitions
+from fleet.dagster.definitions import group_checks
 from fleet.dagster.group_assets import group_assets
 from fleet.dagster.reconcile_schedule import tick
-from fleet.dagster.watch.group_checks import group_checks
-from fleet.dagster.watch.storm_sensor import watch_storms
-from fleet.dagster.watch.watch_sensor import (
-    SensorMemory,
-    StartedRun,
-    end_dead_runs,
-    look,
-    watch,
-)
+from fleet.dagster.storm_sensor import watch_storms
+from fleet.dagster.watch_sensor import SensorMemory, StartedRun, end_dead_runs, look, watch
 from fleet.errors import Unreachable
 from fleet.slots.sqlite import DATABASE
 from fleet.slots.store import Store

@@ -6,7 +6,7 @@ from typing import Any
 
 from fleet.commands.groups.group_status import GroupStatus, Managed
 from fleet.commands.ui import Load, Look, Watched, live_rows
-from fleet.decide.storms.assessment import Storm
+from fleet.decide.storms import Storm
 from fleet.manager.past import Past, Replayed, Source, recent_from
 from fleet.model import GroupSnapshot, StepKind, TopicPartition
 from fleet.model.rebalances import Cause

@@ -25,11 +25,7 @@ from fleet.sim.coordinator.consumer_records import (
     OldMetadataValue,
 )
 from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
-from fleet.sim.coordinator.requests import (
-    ConsumerGroupHeartbeatRequest,
-    ErrorCode,
-    TopicPartitions,
-)
+from fleet.sim.coordinator.requests import ConsumerGroupHeartbeatRequest, ErrorCode, TopicPartitions
 from fleet.sim.coordinator.topic_image import TopicFacts
 from fleet.sim.hashing import xxh3_64
 

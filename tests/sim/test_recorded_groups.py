@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fleet.clock import SystemClock
-from fleet.decide.forecast.other_ways import RecordedGroup, recorded_group, scaled_to
+from fleet.decide.other_ways import RecordedGroup, recorded_group, scaled_to
 from fleet.errors import FleetError
 from fleet.history.tables import TablePlace, Writer, row_of
 from fleet.model.rebalances import MembershipSpan, Rebalance

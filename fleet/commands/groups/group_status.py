@@ -16,8 +16,7 @@ from rich.table import Table
 from fleet.commands.answers import as_answer, change_answer, receipt_answer, table
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.decide.scaling import Hold
-from fleet.decide.storms.assessment import Storm, reach
-from fleet.decide.storms.storm_watch import budget_of
+from fleet.decide.storms import Storm, budget_of, reach
 from fleet.decide.verdicts import WORST, GroupVerdict, LagVerdict, Level
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import judged
@@ -25,16 +24,7 @@ from fleet.manager.past import Recent, recently
 from fleet.model import GroupSnapshot, LagCase, Member, PartitionState
 from fleet.model.rebalances import Rebalance
 from fleet.report.wording import in_table
-from fleet.slots import (
-    Change,
-    ChangeState,
-    Gate,
-    Pause,
-    Phase,
-    Slot,
-    WorkerProcess,
-    WorkerReport,
-)
+from fleet.slots import Change, ChangeState, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
 from fleet.text import duration, plural
 
 if TYPE_CHECKING:

@@ -23,15 +23,16 @@ from fleet.commands.invocation import (
 from fleet.commands.screen import Progress
 from fleet.config.spec import FleetSpec, seconds
 from fleet.config.spec import StormSpec as Budget
-from fleet.decide.storms.assessment import (
+from fleet.decide.storms import (
     Course,
     Excused,
     Window,
+    budget_of,
     charged,
+    excuses_of,
     reach,
     whole_from,
 )
-from fleet.decide.storms.storm_watch import budget_of, excuses_of
 from fleet.errors import FleetError
 from fleet.manager.past import Past, Source, by_group, past_of
 from fleet.model.rebalances import Cause, Confidence, Rebalance

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fleet.commands.invocation import (
-    Invocation,
-    common,
-    group_names,
-    listen_option,
-    until_told,
-)
+from fleet.commands.invocation import Invocation, common, group_names, listen_option, until_told
 from fleet.errors import ConfigError
 from fleet.text import visible
 

@@ -13,13 +13,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from fleet.clock import SystemClock
-from fleet.commands.invocation import (
-    Invocation,
-    common,
-    groups_argument,
-    output_as,
-    verbose_option,
-)
+from fleet.commands.invocation import Invocation, common, groups_argument, output_as, verbose_option
 from fleet.config.draft import dump
 from fleet.system.home import write_whole
 from fleet.system.runtimes import PARTS, runtime_kind

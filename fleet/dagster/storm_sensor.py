@@ -30,9 +30,8 @@ from fleet.dagster import asset_keys
 from fleet.dagster.judgements import storm_judgement
 from fleet.dagster.reconcile_schedule import rotated
 from fleet.dagster.resources import FleetResource
-from fleet.dagster.watch.watch_sensor import EVENTS_A_TICK, INTERVAL, digest, told_of
-from fleet.decide.storms.assessment import Storm
-from fleet.decide.storms.storm_watch import StormWatch, budget_of, watch_reach
+from fleet.dagster.watch_sensor import EVENTS_A_TICK, INTERVAL, digest, told_of
+from fleet.decide.storms import Storm, StormWatch, budget_of, watch_reach
 from fleet.errors import FleetError
 from fleet.manager.past import INTERVALS
 from fleet.model.rebalances import Rebalance
@@ -40,6 +39,7 @@ from fleet.slots.codec import as_json, if_readable
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
+
 
 READING_SECONDS: Final = 20.0
 

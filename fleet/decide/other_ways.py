@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from fleet.config.spec import LagScaling, Worker
 from fleet.decide.adopted import Adopted, members_of
-from fleet.decide.forecast.expected_costs import (
+from fleet.decide.expected_costs import (
     SMALL_BATCH,
     Flow,
     PlayedGroup,

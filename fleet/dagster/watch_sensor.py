@@ -2,7 +2,7 @@
 
 One batched question serves the whole cluster. Whether a group keeps up is judged as `fleet
 status` does; its past is read only where something has waited. Storms are `fleet_storms`' business
-(fleet.dagster.watch.storm_sensor). A tick works at most 20 s: what it did not reach comes first in
+(fleet.dagster.storm_sensor). A tick works at most 20 s: what it did not reach comes first in
 the next one. Where the cluster does not answer, the tick is skipped with that sentence.
 """
 

@@ -3,7 +3,7 @@
 Problem: a bound says what a change may cost, not what it will. Choice: each step is played some
 times to the coordinator's model by fixed seeds, so that one world has one price; counts are the
 median of the runs, pauses are percentiles over all partitions of all runs that pause. What was
-played once is kept, since a plan is made anew at every look. The bounds of `fleet.decide.prices`
+played once is kept, since a plan is made anew at every look. The bounds of `fleet.decide.plans`
 stand, and where they say exactly who moves, that is what is expected. Cost: milliseconds of CPU a
 step; what the model does not know (members that are not ours, a subscription that changes) has no
 figures.

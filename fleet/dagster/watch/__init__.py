@@ -1,1 +1,0 @@
-"""What looks at a cluster for Dagster: ticks, checks, sensors, and what they remember."""

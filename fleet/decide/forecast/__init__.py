@@ -1,1 +1,0 @@
-"""What plans will cost, played to the model of the coordinator."""

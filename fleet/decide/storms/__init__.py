@@ -1,1 +1,0 @@
-"""Storms: whether there is one, since when, and who makes it."""
