@@ -2,10 +2,11 @@
 
 Problem: a storm is a matter of seconds and of the whole cluster. Choice: a sensor asks for the last
 rebalances of all groups, holds them against budgets with hysteresis, and stores an event only where
-a storm begins, changes its worst member, calms or ends; once it passes the check of each declared
-group, so that none is without one. Its cursor is the storms there are. Changes are held by the
-reconciling schedule, whose plans see the same storm. Cost: without a history only declared groups
-are seen, at a read of the log each; of very many some are read by each tick, beginning elsewhere.
+a storm begins, changes its worst member, calms or ends; once a day it tells the check of each
+declared group, so that none is without one, nor for good with one that says "not counted". Its
+cursor is the storms there are. Changes are held by the reconciling schedule, whose plans see the
+same storm. Cost: without a history only declared groups are seen, at a read of the log each; of
+very many some are read by each tick, beginning elsewhere.
 """
 
 import json
@@ -30,7 +31,7 @@ from fleet.dagster import asset_keys
 from fleet.dagster.judgements import storm_judgement
 from fleet.dagster.reconcile_schedule import rotated
 from fleet.dagster.resources import FleetResource
-from fleet.dagster.watch_sensor import EVENTS_A_TICK, INTERVAL, digest, told_of
+from fleet.dagster.watch_sensor import EVENTS_A_TICK, HEARTBEAT, INTERVAL, digest, told_of
 from fleet.decide.storms import Storm, StormWatch, budget_of, watch_reach
 from fleet.errors import FleetError
 from fleet.manager.past import INTERVALS
@@ -238,7 +239,7 @@ def watch_storms(
     news = changed(before, after)
     groups, later = news[:EVENTS_A_TICK], news[EVENTS_A_TICK:]
     declared = [fleet.group for fleet in seen.spec.fleets]
-    mark = digest(*declared)
+    mark = digest(*declared, str(seen.now // HEARTBEAT))
     first = checked[1] if checked[0] == mark else 0
     unchecked = declared[first : first + EVENTS_A_TICK - len(groups)]
     whole = (before.cluster is None) != (after.cluster is None)
@@ -267,7 +268,7 @@ def sentence_of(storms: list[str], problem: str) -> str:
 
 
 def _remembered(cursor: str | None) -> tuple[StormWatch, tuple[str, int]]:
-    """The storms, and how many checks of which declared groups were passed at first.
+    """The storms, and how many checks of which declared groups on which day were told.
 
     A cursor of another version is fair weather: all is told anew.
     """
