@@ -29,6 +29,7 @@ from tests.history.test_tables import opened
 from tests.observe.test_tail import broker, config, topic
 from tests.support import commits
 from tests.support.transactions import Transactions, beside
+from tests.support.waiting import until
 
 __all__ = ["broker", "config", "topic"]
 pytestmark = pytest.mark.broker
@@ -150,11 +151,14 @@ def test_nothing_else_waits(config, topic, unique, tmp_path):
     history.catch_up()
     for transaction in (one, third):
         transaction.end(committed=True)
-    recorder = history.catch_up()
-    assert recorder._memory.deleted.keys() == {(doomed, topic, 0)}
+    # A coordinator answers before it has written the end into the log.
+    until(
+        lambda: history.catch_up()._memory.deleted.keys() == {(doomed, topic, 0)},
+        "the deletion to be the newest word",
+    )
     other.end(committed=False)
+    until(lambda: not history.catch_up()._writer.state.stable, "nothing to be held back")
     recorder = history.catch_up()
-    assert not recorder._writer.state.stable
     assert not recorder._memory.deleted
     assert remembered(recorder, group) == {0: 50, 1: 6} == answered(config, group, topic)
     assert remembered(recorder, doomed) == {}
