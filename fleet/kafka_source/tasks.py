@@ -49,7 +49,9 @@ _ASKING = 5.0
 _AGAIN = 0.1
 
 
-def reading(login: Mapping[str, str], *, isolation: str) -> BatchFetcher:
+def reading(
+    login: Mapping[str, str], *, isolation: str, check: Callable[[], None] = lambda: None
+) -> BatchFetcher:
     """A reader for `read_ranges`, which closes it; login: librdkafka's options for that.
 
     Raises RangeUnread where this machine lacks what it needs, which is no fault of a record.
@@ -60,7 +62,8 @@ def reading(login: Mapping[str, str], *, isolation: str) -> BatchFetcher:
                 f"Python {sys.executable} of this Spark task lacks {package}: install it on every "
                 f"machine of the Spark cluster (pip install {' '.join(_NEEDED.values())})"
             )
-    return BatchFetcher(login, client_id="fleet-ranges", committed=isolation == "read_committed")
+    committed = isolation == "read_committed"
+    return BatchFetcher(login, client_id="fleet-ranges", committed=committed, check=check)
 
 
 def tables_of(
@@ -75,8 +78,7 @@ def tables_of(
 
     login: librdkafka's options. Raises what `read_ranges` does, and what `check` does.
     """
-    committed = isolation == "read_committed"
-    fetching = BatchFetcher(login, client_id="fleet-ranges", committed=committed, check=check)
+    fetching = reading(login, isolation=isolation, check=check)
     return read_ranges(fetching, ranges, read_timeout=READ_TIMEOUT, make=make)
 
 

@@ -181,7 +181,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
         "seen is None or seen.mark != mark or gap", "seen is None or seen.mark != mark"),
     "40-full-disk-ends-a-holder": (
-        "worker.slot.reporting:Canary._weather", "worker/test_eligibility.py",
+        "worker.slot.reporting:Canary._failures_told", "worker/test_eligibility.py",
         "OSError", "KeyError"),
     "41-nudge-without-an-end": ("worker.member.membership:Nudging._over", "worker/test_nudging.py",
         "'limit'", "None"),

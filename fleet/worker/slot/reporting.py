@@ -89,7 +89,7 @@ class Canary:
         """The revision works."""
         self.running, self.error = False, None
         if self._file is not None:
-            with self._weather():
+            with self._failures_told():
                 self._file.unlink(missing_ok=True)
 
     def end(self) -> None:
@@ -120,11 +120,11 @@ class Canary:
             self.doubt = doubt(living, watcher.slots, worker=context.name, revision=revision)
 
     def _write(self, file: Path) -> None:
-        with self._weather():
+        with self._failures_told():
             write_state(file, {"error": self.error}, schema=_SCHEMA)
 
     @contextlib.contextmanager
-    def _weather(self) -> Iterator[None]:
+    def _failures_told(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
