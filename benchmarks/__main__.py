@@ -12,7 +12,7 @@ from fleet.cli import run
 from fleet.leaving import leave
 
 NAMES: Final = (
-    *("roll", "gate", "failover", "start", "worker", "observe", "history", "simulate"),
+    *("roll", "sync_join", "failover", "start", "worker", "observe", "history", "simulate"),
     "rebalance-table",
 )
 

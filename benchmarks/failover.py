@@ -1,6 +1,6 @@
 """`make bench-failover`: how soon a killed worker's partitions are processed again.
 
-Problem: a lease tells a slow holder from a dead one only by waiting; who has seen the process end
+Problem: a lease tells a slow owner from a dead one only by waiting; who has seen the process end
 need not wait. Choice: workers are killed with -9, one after the other, while records arrive; from
 the kill to the first call of the entrypoint for each partition that the dead one read, by the
 journal [34]. Beside it, on the same group, kills that the supervisor does not see (it is stopped
@@ -169,16 +169,16 @@ def _kills(ground: Ground, group: str, kills: int, slots: int, *, stopped: bool)
 
 def _well(ground: Ground, group: str, slots: int) -> bool:
     """All slots work, and a standby waits."""
-    active = [s for s in ground.fleet.store.slots(group) if s.holder and s.phase is Phase.ACTIVE]
+    active = [s for s in ground.fleet.store.slots(group) if s.owner and s.phase is Phase.ACTIVE]
     return len(active) == slots and bool(ground.pool(group).free())
 
 
 def _killed(ground: Ground, group: str, number: int, *, stopped: bool) -> Sequence[float]:
-    """Kill the holder of a slot; seconds until each of its partitions was processed again."""
-    holder = ground.pool(group).holders()[number]
-    process = next(w for w in ground.runtime.workers(group) if w.name == holder)
+    """Kill the owner of a slot; seconds until each of its partitions was processed again."""
+    owner = ground.pool(group).owners()[number]
+    process = next(w for w in ground.runtime.workers(group) if w.name == owner)
     if process.pid is None:
-        raise FleetError(f"{holder}, which holds slot {number} of {group}, has no process")
+        raise FleetError(f"{owner}, which holds slot {number} of {group}, has no process")
     supervisor = int((ground.home / "supervisor" / "pid").read_text())
     if stopped:
         os.kill(supervisor, signal.SIGSTOP)
@@ -189,10 +189,10 @@ def _killed(ground: Ground, group: str, number: int, *, stopped: bool) -> Sequen
 
         def over() -> bool:
             nonlocal found
-            found = processed_again(read(ground.journal_of(group)), victim=holder, at=at)
+            found = processed_again(read(ground.journal_of(group)), victim=owner, at=at)
             return bool(found) and None not in found.values()
 
-        ground.wait(over, _LONGEST, f"what {holder} read to be processed again")
+        ground.wait(over, _LONGEST, f"what {owner} read to be processed again")
         return [each for each in found.values() if each is not None]
     finally:
         if stopped:

@@ -349,9 +349,9 @@ class Ground(Sandbox, Closing):
     def open_only(self, group: str, numbers: Iterable[int]) -> None:
         """Open just these slots; workers that hold others drain and are standbys again."""
         store = self.fleet.store
-        wanted = replace(store.gate(group), open=frozenset(numbers), open_at=self.clock.now())
-        if store.write_gate(wanted) is None:
-            raise FleetError(f"somebody else writes the gate of group {group}")
+        wanted = replace(store.targets(group), open=frozenset(numbers), open_at=self.clock.now())
+        if store.write_targets(wanted) is None:
+            raise FleetError(f"somebody else writes the slot targets of group {group}")
 
     @contextlib.contextmanager
     def streaming(self, rate: int) -> Iterator[None]:

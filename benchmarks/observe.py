@@ -361,7 +361,7 @@ def _ours(home: Path, bootstrap: str, options: ObserveOptions, size: Size, clock
         while clock.monotonic() < until:
             text, took = _scraped(url, clock)
             scrapes.append(took)
-            looks[_looks(text)] = _value(text, "fleet_exporter_look_duration_seconds")
+            looks[_looks(text)] = _value(text, "fleet_exporter_refresh_duration_seconds")
             ages.append(_value(text, "fleet_offsets_topic_age_seconds"))
             clock.sleep(_SCRAPE_EVERY)
         looks.pop(first, None)  # it waited for the log: `caught_up`
@@ -397,7 +397,7 @@ def _after(looks: float) -> Callable[[str], bool]:
 
 
 def _looks(text: str) -> float:
-    return _value(text, "fleet_exporter_looks_total", 'result="complete"')
+    return _value(text, "fleet_exporter_refreshes_total", 'result="complete"')
 
 
 def _awaited(

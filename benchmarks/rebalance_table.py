@@ -2,11 +2,12 @@
 
 Problem: nobody has published what a change costs a group of 450 members. Choice: three changes
 (join, leave, restart) of a settled group with two partitions a member, made by one member, by a
-tenth of the members at once, and by that tenth in Fleet's way: the gate, the batched leave,
-handovers to standbys, all with the worker's own settings. They are simulated, some seeds each; of a
-figure the median and the worst are kept, one line of CSV per cell, so that a run of some sizes adds
-to the data of an earlier one and the page's tables come from the file. Cost: with few seeds the
-worst is no p95; a tenth one by one is not played, since the first says what each of them costs.
+tenth of the members at once, and by that tenth in Fleet's way: the synchronized joins, the batched
+leave, handovers to standbys, all with the worker's own settings. They are simulated, some seeds
+each; of a figure the median and the worst are kept, one line of CSV per cell, so that a run of some
+sizes adds to the data of an earlier one and the page's tables come from the file. Cost: with few
+seeds the worst is no p95; a tenth one by one is not played, since the first says what each of them
+costs.
 """
 
 import csv
@@ -31,7 +32,7 @@ from fleet.errors import ConfigError
 from fleet.sim.scenarios.group_story import Happening, Scenario
 from fleet.sim.scenarios.library import (
     FLEET_HEARTBEAT,
-    FLEET_NUDGE,
+    FLEET_RESUBSCRIBE,
     FLEET_SESSION,
     HANDOVER,
     SETTLED,
@@ -90,7 +91,7 @@ class SizedChange(NamedTuple):
         if not fleet:
             return story
         if self.protocol == "consumer":
-            return story._replace(nudge=FLEET_NUDGE)
+            return story._replace(resubscribe=FLEET_RESUBSCRIBE)
         return story._replace(heartbeat_interval=FLEET_HEARTBEAT, session_timeout=FLEET_SESSION)
 
 
@@ -147,9 +148,9 @@ class Cell:
     duration: float | None
     """None: a run did not settle."""
     duration_max: float | None
-    longest_pause: float
+    longest_downtime: float
     longest_pause_max: float
-    mean_pause: float
+    mean_downtime: float
 
     @property
     def key(self) -> CellKey:
@@ -158,7 +159,7 @@ class Cell:
 
     def shown(self) -> str:
         """For people: duration, longest pause, mean pause."""
-        figures = (self.duration, self.longest_pause, self.mean_pause)
+        figures = (self.duration, self.longest_downtime, self.mean_downtime)
         return " / ".join(map(duration, figures))
 
 
@@ -176,9 +177,9 @@ def tally(key: CellKey, changed: int, outcomes: Sequence[Outcome]) -> Cell:
         rebalances_max=counts[-1],
         duration=round(quantile(settled, 0.5), 3) if all_settled else None,
         duration_max=round(settled[-1], 3) if all_settled else None,
-        longest_pause=round(quantile(longest, 0.5), 3),
+        longest_downtime=round(quantile(longest, 0.5), 3),
         longest_pause_max=round(longest[-1], 3),
-        mean_pause=round(quantile(sorted(each.mean for each in outcomes), 0.5), 4),
+        mean_downtime=round(quantile(sorted(each.mean for each in outcomes), 0.5), 4),
     )
 
 
@@ -269,7 +270,7 @@ def plotted(cells: Iterable[Cell]) -> str:
     changes = list(dict.fromkeys(each.change for each in known))
     protocols = list(dict.fromkeys(each.protocol for each in known))
     sizes = sorted({each.members for each in known})
-    most = max((max(each.duration or 0.0, each.longest_pause) for each in known), default=1.0)
+    most = max((max(each.duration or 0.0, each.longest_downtime) for each in known), default=1.0)
     width, height = _PANEL[0] * len(protocols), _PANEL[1] * len(changes) + 30.0
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}">',
@@ -311,7 +312,7 @@ def _panel(cells: Sequence[Cell], sizes: Sequence[int], most: float) -> Iterator
     for way, colour in _COLOURS.items():
         line = [each for each in cells if (each.membership, each.way) == way]
         settled = " ".join(f"{x(c.members):.1f},{y(c.duration or _LEAST):.1f}" for c in line)
-        paused = " ".join(f"{x(c.members):.1f},{y(c.longest_pause):.1f}" for c in line)
+        paused = " ".join(f"{x(c.members):.1f},{y(c.longest_downtime):.1f}" for c in line)
         look = f'fill="none" stroke="{colour}" stroke-width="1.6"'
         yield f'<polyline points="{settled}" {look}/>'
         yield f'<polyline points="{paused}" {look} stroke-dasharray="2 3"/>'
@@ -408,14 +409,14 @@ def rebalance_table(
     plot: Path | None,
     output: str,
 ) -> None:
-    """Price a rebalance by group size; no broker.
+    """Expected cost a rebalance by group size; no broker.
 
     One member joins, leaves or restarts (5 s away), or a tenth of them at once, or that tenth in
-    Fleet's way (gate, batched leave, handovers), dynamic and static, by range, cooperative-sticky
-    and KIP-848. Time is simulated; members behave as librdkafka's whose heartbeats stand apart, as
-    after hours. A cell tells, by the median of the seeds: seconds from the change until every
-    partition has its owner / the longest pause of a partition / the pause of all partitions on
-    average. No goals. All sizes take some minutes of one core.
+    Fleet's way (synchronized joins, batched leave, handovers), dynamic and static, by range,
+    cooperative-sticky and KIP-848. Time is simulated; members behave as librdkafka's whose
+    heartbeats stand apart, as after hours. A cell tells, by the median of the seeds: seconds from
+    the change until every partition has its owner / the longest pause of a partition / the pause of
+    all partitions on average. No goals. All sizes take some minutes of one core.
     """
     if data is not None:
         write_cells(data, ())  # whether it can be is known before minutes of work

@@ -1,12 +1,12 @@
 """`make bench-simulate`: events a second of the coordinator's models, and a whole large roll.
 
-Problem: a plan waits for its price, so the model's speed bounds what may be asked of it. Choice:
-CPU seconds of this one process, so that others on the machine do not count: the models of Kafka's
-coordinators alone under a healthy group's requests, and whole stories with members, messages and
-timers. A roll restarts a quarter of the members at a time, which is how a Kubernetes Deployment
-rolls by default, and with Fleet hands over a quarter of the slots at a time. Cost: a roll one by
-one has a hundred times the events; its time is not measured here. Kafka's own code beside it:
-`make conformance` (tests/conformance/test_speed.py).
+Problem: a plan waits for its expected cost, so the model's speed bounds what may be asked of it.
+Choice: CPU seconds of this one process, so that others on the machine do not count: the models of
+Kafka's coordinators alone under a healthy group's requests, and whole stories with members,
+messages and timers. A roll restarts a quarter of the members at a time, which is how a Kubernetes
+Deployment rolls by default, and with Fleet hands over a quarter of the slots at a time. Cost: a
+roll one by one has a hundred times the events; its time is not measured here. Kafka's own code
+beside it: `make conformance` (tests/conformance/test_speed.py).
 
 Events differ: a join of many members costs a thousand heartbeats. So a load is what a group lives
 on: a round of twenty members, then twenty heartbeats of each and a commit with every fourth; under
@@ -153,21 +153,21 @@ LOADS: Final[Mapping[str, type[ClassicLoad | EpochLoad]]] = {
 }
 
 
-_WAVES: Final = 4
+_ROLLING_BATCHES: Final = 4
 
 
 def rolls(members: int, partitions: int) -> dict[str, Scenario]:
     """A quarter of the members after the other, the ordinary way and with Fleet."""
-    quarter = -(-members // _WAVES)
+    quarter = -(-members // _ROLLING_BATCHES)
 
     def story(gap: int, away: int, *, static: bool) -> Scenario:
-        waves = tuple(
+        rolling_batches = tuple(
             Happening(
                 60_000 + gap * n, "restart", first, away, together=min(quarter, members - first)
             )
             for n, first in enumerate(range(0, members, quarter))
         )
-        return Scenario(members, static, partitions, happenings=waves)
+        return Scenario(members, static, partitions, happenings=rolling_batches)
 
     fleet = story(2_000, 50, static=True)
     return {

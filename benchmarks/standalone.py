@@ -18,7 +18,7 @@ from fleet.errors import FleetError
 from fleet.system.ports import on_free_ports
 from fleet.system.processes import ProcessId, alive, end, spawn
 
-_PATIENCE: Final = 120.0
+_TIMEOUT: Final = 120.0
 _GRACE: Final = 20.0
 _NODE: Final = "deploy.worker.Worker"
 _MASTER: Final = "deploy.master.Master"
@@ -88,13 +88,13 @@ class Standalone:
 
     def wait_ready(self) -> None:
         """Wait until the master knows all nodes; FleetError where it does not."""
-        deadline = self._clock.monotonic() + _PATIENCE
+        deadline = self._clock.monotonic() + _TIMEOUT
         while self._known() != len(self._nodes):
             if not alive(self._master):
                 raise FleetError(f"Spark's master ended while it started; see {self.folder}")
             if self._clock.monotonic() > deadline:
                 raise FleetError(
-                    f"timed out after {_PATIENCE:g} s waiting for Spark's master and "
+                    f"timed out after {_TIMEOUT:g} s waiting for Spark's master and "
                     f"{len(self._nodes)} nodes; see {self.folder}"
                 )
             self._clock.sleep(0.1)

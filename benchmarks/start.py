@@ -162,8 +162,8 @@ def run(ground: Ground, options: StartOptions) -> StartResult:
     ground.apply(GROUP)
     ground.steady(GROUP)
     forked = [_forked(ground, number) for number in range(options.starts)]
-    (holder,) = ground.worker_pids(GROUP)
-    worker = pss_of(holder)
+    (owner,) = ground.worker_pids(GROUP)
+    worker = pss_of(owner)
     servers = [each for each in home_processes(ground.home) if each.part == FORK_SERVER]
     fork_server = sum(pss_of(each.process.pid) for each in servers)
     program = [_program(ground, number) for number in range(options.starts)]
@@ -183,8 +183,8 @@ def run(ground: Ground, options: StartOptions) -> StartResult:
 
 def _forked(ground: Ground, number: int) -> tuple[float, float, float]:
     """One more worker of the supervisor's until it is a warm standby: CPU seconds, seconds, MB."""
-    holder = _holder(ground)
-    (name,) = ground.runtime.start(GROUP, holder.revision, 1)
+    owner = _owner(ground)
+    (name,) = ground.runtime.start(GROUP, owner.revision, 1)
     try:
         return _warmed(ground, name, f"fork {number + 1}", lambda: _process_of(ground, name))
     finally:
@@ -195,7 +195,7 @@ def _forked(ground: Ground, number: int) -> tuple[float, float, float]:
 def _program(ground: Ground, number: int) -> tuple[float, float, float]:
     """The same of a worker that is started as a program."""
     name = f"standby-{number}"
-    settings = ground.runtime.revision_dir(GROUP, _holder(ground).revision) / "settings.json"
+    settings = ground.runtime.revision_dir(GROUP, _owner(ground).revision) / "settings.json"
     process = spawn(
         worker_arguments(settings, name),
         log=ground.log(name),
@@ -226,9 +226,9 @@ def _warmed(
     return cpu, seconds, memory
 
 
-def _holder(ground: Ground) -> WorkerProcess:
-    (holder,) = ground.runtime.workers(GROUP)
-    return holder
+def _owner(ground: Ground) -> WorkerProcess:
+    (owner,) = ground.runtime.workers(GROUP)
+    return owner
 
 
 def _names(ground: Ground) -> list[str]:

@@ -64,7 +64,7 @@ SETTLE: Final = 20.0
 """Seconds of the steady stream before its batches count: some hundred small batches warm a JVM."""
 _DISTINCT: Final = 5000
 _GRACE: Final = 10.0
-_PATIENCE: Final = 300.0
+_TIMEOUT: Final = 300.0
 Line = Mapping[str, Any]
 
 
@@ -258,7 +258,9 @@ def _ours(
     options: WorkerOptions,
     result: WorkerResult,
 ) -> None:
-    """One real worker process on a shared Spark server, held by its gate meanwhile."""
+    """One real worker process on a shared Spark server, held by its synchronized joins
+    meanwhile.
+    """
     journal = ground.home / "batches"
     environment = {**ground.environment(GROUP), streaming.JOURNAL: str(journal)}
     ground.declare(
@@ -293,9 +295,9 @@ def _ours(
         opened = ground.clock.now()
         ground.open_only(GROUP, {0})
         wanted = backlog.written
-        ground.wait(lambda: read_of(batches(journal)) >= wanted, _PATIENCE, "the backlog")
+        ground.wait(lambda: read_of(batches(journal)) >= wanted, _TIMEOUT, "the backlog")
         done = batches(journal)[-1]["done"]
-        ground.wait(lambda: _last(ground, "committed") >= done, _PATIENCE, "the last commit")
+        ground.wait(lambda: _last(ground, "committed") >= done, _TIMEOUT, "the last commit")
         spent.append(meter.seconds())
         (assigned, *_) = (
             at for _, e, at in ground.events(GROUP) if e == "assigned" and at > opened
@@ -320,7 +322,7 @@ def _hold(ground: Ground) -> None:
     ground.open_only(GROUP, ())
     slots = ground.fleet.store.slots
     ground.wait(
-        lambda: all(slot.phase is Phase.FREE for slot in slots(GROUP)), _PATIENCE, "a free slot"
+        lambda: all(slot.phase is Phase.FREE for slot in slots(GROUP)), _TIMEOUT, "a free slot"
     )
 
 

@@ -143,7 +143,7 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Change Kafka consumer fleets without stopping them.
 
-    Every change is a plan with a stated price, carried out as one membership change, and
+    Every change is a plan with a stated expected cost, carried out as one membership change, and
     checked against what the group coordinator recorded.
 
     \b

@@ -115,8 +115,8 @@ def objection(module: str, imported: str) -> str | None:
         return f"only {', '.join(CLIENTS[head])} may import {head}"
     pure = within(module, PURE)
     if head not in PACKAGES:
-        foreign = head not in sys.stdlib_module_names or head in IMPURE
-        return f"{module} does no I/O and uses no third party" if pure and foreign else None
+        external = head not in sys.stdlib_module_names or head in IMPURE
+        return f"{module} does no I/O and uses no third party" if pure and external else None
     if within(imported, INTEGRATIONS) and not within(module, INTEGRATIONS):
         return f"{module} may not import {head}: it is found through an entry point"
     if imported in ENTRIES:  # a run of Dagster does what a person does: the command

@@ -17,7 +17,7 @@ ALLOWED = {
     "fleet/dagster/history_process.py": STAMPS,
     "fleet/dagster/reconcile_schedule.py": f"{STAMPS}; a run that ends in the future holds nobody",
     "fleet/dagster/storm_sensor.py": STAMPS,
-    "fleet/act/steps/membership.py": "`open_at` of the gate: the only moment that machines share",
+    "fleet/act/steps/membership.py": "`open_at` of the targets: the only shared moment",
     "benchmarks/worker.py": STAMPS,
     "fleet/commands/parts/history.py": "an age, told to people",
     "fleet/manager/past.py": STAMPS,
@@ -31,7 +31,7 @@ ALLOWED = {
     "fleet/manager/cycle.py": "until when a person holds a number of slots; stamps of records",
     "fleet/worker/member/membership.py": "`open_at`, once; the wait itself is monotonic",
     "fleet/sinks/parquet.py": STAMPS,
-    "fleet/worker/slot/slot_holder.py": "`open_at`, once, as the members that wait; its bound",
+    "fleet/worker/slot/slot_owner.py": "`open_at`, once, as the members that wait; its bound",
 }
 
 

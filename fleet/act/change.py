@@ -16,7 +16,7 @@ from fleet.act.kafka import JoinWindow
 from fleet.act.lease import ChangeLease, sign
 from fleet.act.runtime import Runtime
 from fleet.act.standby_pool import HeardReports, StandbyPool
-from fleet.act.steps import handover, leave_slots, membership, receipts, wave
+from fleet.act.steps import handover, leave_slots, membership, receipts, rolling_batch
 from fleet.act.steps.adopting import Adopting
 from fleet.act.steps.work import Leave, StepWork, StopMemory, traceback_of
 from fleet.clock import Clock
@@ -24,7 +24,7 @@ from fleet.config.spec import ConsumerWorker, GroupSpec
 from fleet.errors import FleetError, LostLease, Refused, RolledBack, Unreachable
 from fleet.model import Plan, Receipt, Step, StepKind, Verdict
 from fleet.observe.ledger import CoordinatorLedger
-from fleet.slots import Change, ChangeState, Gate, Phase
+from fleet.slots import Change, ChangeState, Phase, SlotTargets
 from fleet.slots.codec import as_json
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
@@ -155,15 +155,15 @@ class GroupChanges:
         return adopted
 
     def _take_back(self, adopted: Change) -> None:
-        """What was asked is asked no more; a slot that its holder has closed for a leave stays."""
+        """What was asked is asked no more; a slot that its owner has closed for a leave stays."""
 
-        def kept(gate: Gate) -> Gate | None:
+        def kept(targets: SlotTargets) -> SlotTargets | None:
             slots = self.store.slots(self.group)
             closed = {slot.number for slot in slots if slot.phase is Phase.CLOSED}
-            after = replace(gate, leaving=gate.leaving & closed, handover={}, rejoin={})
-            return None if after == gate else after
+            after = replace(targets, leaving=targets.leaving & closed, handover={}, rejoin={})
+            return None if after == targets else after
 
-        self.store.change_gate(self.group, kept, by=adopted)
+        self.store.change_targets(self.group, kept, by=adopted)
 
     def _unproven(self, change: Change, seconds: float) -> Unreachable:
         why = self.store.writes.refusal or "a write takes too long, or what is read may be old"
@@ -190,7 +190,7 @@ StepFunction = Callable[[StepWork, Step], tuple[str, ...]]
 def perform_step(work: StepWork, step: Step) -> tuple[str, ...]:
     """Do what is missing of the step; sentences for its receipt."""
     # Of the plan's revision: fleet.yaml may say something else since, and a roll of static members
-    # carried on as a wave would take out every slot.
+    # carried on as a rolling batch would take out every slot.
     worker = work.spec.worker
     wanted = worker is None or worker.membership == "static"
     dynamic = not work.pool.is_static(step.revision, otherwise=wanted)
@@ -199,7 +199,7 @@ def perform_step(work: StepWork, step: Step) -> tuple[str, ...]:
         StepKind.OPEN: membership.reopen if stopped else membership.open_slots,
         StepKind.LEAVE: leave_slots.leave_slots,
         StepKind.STOP_ALL: membership.stop_all,
-        StepKind.ROLL: wave.perform if dynamic else handover.perform,
+        StepKind.ROLL: rolling_batch.perform if dynamic else handover.perform,
         StepKind.REJOIN: membership.force_rejoin,
         StepKind.WARM: membership.warm_standbys,
     }
@@ -264,8 +264,9 @@ class Performer:
             if receipt.verdict is Verdict.DIFFERS and held:
                 why = " ".join(receipt.sentences)
                 raise FleetError(
-                    f"step {index + 1} cost {receipt.ours} rebalances where {step.price} was "
-                    f"expected: {plural(held, 'step')} not carried out. {why}".strip()
+                    f"step {index + 1} cost {receipt.ours} rebalances where "
+                    f"{step.expected_cost} was expected: "
+                    f"{plural(held, 'step')} not carried out. {why}".strip()
                 )
         self._tidy(plan.revision)
         self.runtime.finish_removals(self.spec.group)
@@ -318,7 +319,7 @@ class Performer:
     def _tidy(self, revision: str) -> None:
         if self.adopting is not None:
             return
-        wanted = self.spec.replicas.standby if self.store.gate(self.spec.group).open else 0
+        wanted = self.spec.replicas.standby if self.store.targets(self.spec.group).open else 0
         grace = self.spec.rollout.drain_timeout
         self._pool().settle_standbys(revision, wanted, grace=grace, least=0)
 
@@ -362,11 +363,11 @@ class Performer:
         if self.adopting is not None:
             return
 
-        def without(gate: Gate) -> Gate | None:
-            kept = replace(gate, handover={}, rejoin={})
-            return None if kept == gate else kept
+        def without(targets: SlotTargets) -> SlotTargets | None:
+            kept = replace(targets, handover={}, rejoin={})
+            return None if kept == targets else kept
 
-        self.store.change_gate(self.spec.group, without, by=lease.change)
+        self.store.change_targets(self.spec.group, without, by=lease.change)
 
 
 def _whatever_comes_of_it(progress: Progress) -> Progress:

@@ -19,7 +19,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, Me
 
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError, Unreachable
-from fleet.slots import Gate, Slot
+from fleet.slots import Slot, SlotTargets
 from fleet.slots.store import Store
 from fleet.system.closing import Closing
 from fleet.text import plural
@@ -196,15 +196,15 @@ class GroupAdmin(Closing):
         """The client; one that is new waits no longer than `seconds` for anything."""
         if self._client is not None:
             return self._client
-        patience = min(_ONE_REQUEST_MS / 1000, max(0.5, seconds))
+        grace = min(_ONE_REQUEST_MS / 1000, max(0.5, seconds))
         config = {
             "bootstrap_servers": self._bootstrap.split(","),
             "client_id": "fleet-admin",
-            "request_timeout_ms": int(patience * 1000),
-            "bootstrap_timeout_ms": int(patience * 1000),
+            "request_timeout_ms": int(grace * 1000),
+            "bootstrap_timeout_ms": int(grace * 1000),
             **self._config,
         }
-        _knock(config["bootstrap_servers"], timeout=patience)
+        _knock(config["bootstrap_servers"], timeout=grace)
         made: list[Any] = []
 
         def connection(**options: Any) -> Any:
@@ -249,7 +249,8 @@ def _said(error: BaseException) -> str:
 
 
 # The end of a fleet: static members would stay until their session ends, so all of them leave in
-# one request and the gate is written empty; where the coordinator is away it stays as it is.
+# one request and the slot targets is written empty; where the coordinator is away it stays as it
+# is.
 
 
 def leave_for_good(
@@ -272,7 +273,7 @@ def leave_for_good(
     if refusal is not None:
         say(f"the members of {group} stay until their session ends: {refusal}")
         return False
-    store.change_gate(group, _shut)
+    store.change_targets(group, _shut)
     for slot in slots:
         store.clear(slot)
     if members:
@@ -280,10 +281,10 @@ def leave_for_good(
     return True
 
 
-def _shut(gate: Gate) -> Gate | None:
+def _shut(targets: SlotTargets) -> SlotTargets | None:
     """Nothing open, nothing asked."""
-    shut = replace(gate, open=frozenset(), leaving=frozenset(), handover={}, rejoin={})
-    return shut if gate.open else None
+    shut = replace(targets, open=frozenset(), leaving=frozenset(), handover={}, rejoin={})
+    return shut if targets.open else None
 
 
 # Every join raises a KIP-848 group's epoch, and is assigned by itself where it comes later than

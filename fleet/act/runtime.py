@@ -14,7 +14,7 @@ from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec, GroupSpec, RuntimeSpec
 from fleet.decide.adopted import Adopted
-from fleet.decide.world import NO_CONCERNS, Vetoes
+from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, Refused
 from fleet.model import Finding, Plan
 from fleet.slots import WorkerProcess

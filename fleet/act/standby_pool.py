@@ -96,17 +96,17 @@ class StandbyPool:
         self._room: int | None = None
         """Workers without a slot that there was room for when there was none for more."""
 
-    def holders(self) -> dict[int, str]:
+    def owners(self) -> dict[int, str]:
         """The worker that holds each slot, by slot number.
 
         Not one whose process has ended with a slot that is shut since: nobody will take that, and
         who has its name now is another.
         """
-        held = [s for s in self._store.slots(self._group) if s.holder]
-        if any(s.holder_ended for s in held):
-            opened = self._store.gate(self._group).open
-            held = [s for s in held if not s.holder_ended or s.number in opened]
-        return {s.number: str(s.holder) for s in held}
+        held = [s for s in self._store.slots(self._group) if s.owner]
+        if any(s.owner_ended for s in held):
+            opened = self._store.targets(self._group).open
+            held = [s for s in held if not s.owner_ended or s.number in opened]
+        return {s.number: str(s.owner) for s in held}
 
     def wanted(self) -> tuple[WorkerProcess, ...]:
         """Workers that are not on their way out."""
@@ -123,7 +123,7 @@ class StandbyPool:
 
     def free(self, revision: str | None = None) -> tuple[str, ...]:
         """Wanted workers without a slot, of one revision or of any."""
-        held = set(self.holders().values())
+        held = set(self.owners().values())
         return tuple(
             w.name
             for w in self.wanted()
@@ -182,11 +182,11 @@ class StandbyPool:
     def await_warm(self, revision: str, count: int, *, timeout: float, wait: Wait) -> None:
         """Wait for `count` warm standbys; FleetError names a worker that cannot start.
 
-        One that takes the slot of a holder that dies meanwhile is made up for, if there is room.
+        One that takes the slot of an owner that dies meanwhile is made up for, if there is room.
         """
 
         def ready() -> bool:
-            self.raise_if_ill(revision)
+            self.raise_if_unhealthy(revision)
             if len(self.warm(revision)) >= count:
                 return True
             self.ensure(revision, count, least=0)
@@ -194,12 +194,12 @@ class StandbyPool:
 
         wait(ready, timeout, f"{plural(count, 'warm standby')} of revision {revision}")
 
-    def raise_if_ill(self, revision: str) -> None:
+    def raise_if_unhealthy(self, revision: str) -> None:
         """FleetError where workers of the revision cannot start, or end before they are warm."""
         warm = {r.worker: r for r in self._reports()}
         for worker in self.wanted():
             report = warm.get(worker.name)
-            if worker.revision != revision or not worker.ill:
+            if worker.revision != revision or not worker.unhealthy:
                 continue
             if report is None or report.phase in {"starting", "failed"}:
                 told = report.error if report else None

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from fleet.commands.screen import Screen
 from fleet.decide.receipts import expectation
-from fleet.model import Plan, Price, Receipt, Step, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, Step, Verdict
 from fleet.slots import Change, ChangeState
 from fleet.slots.codec import as_json
 from fleet.text import expected_within, numbers_of
@@ -63,7 +63,7 @@ def good(change: Change) -> bool:
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """The plan with its price, before anything is done."""
+    """The plan with its expected cost, before anything is done."""
     slots = f"{plan.wanted} slot{'' if plan.wanted == 1 else 's'}"
     console.print(f"[bold]{escape(plan.group)}[/bold]: {slots} of revision {plan.revision or '-'}")
     told = any(note.startswith("nothing to do") for note in plan.notes)
@@ -76,7 +76,7 @@ def print_plan(console: Console, plan: Plan) -> None:
         )  # fmt: skip
         for number, step in enumerate(plan.steps, 1):
             what = (str(number), step.kind.value, numbers_of(step.slots))
-            rows.add_row(*what, *_price_row(step.price), escape(_what(step)))
+            rows.add_row(*what, *_expected_cost_row(step.expected_cost), escape(_what(step)))
         console.print(rows)
     _print_ways(console, plan)
     for refusal in plan.refusals:
@@ -96,7 +96,7 @@ def _print_ways(console: Console, plan: Plan) -> None:
         told += ["beyond the limits"] * (not each.keeps_limits)
         starts = f"in {each.starts_in_s:.0f} s" if each.starts_in_s else "now"
         figures = (str(each.rebalances), str(each.moved))
-        times = (_seconds(t) for t in (each.pause_s, each.pause_p95_s, each.settled_s))
+        times = (_seconds(t) for t in (each.downtime_s, each.downtime_p95_s, each.settled_s))
         ways = (str(each.step + 1), each.way, starts)
         rows.add_row(*ways, *figures, *times, _count(each.backlog), ", ".join(told))
     console.print(rows)
@@ -124,7 +124,7 @@ def print_receipts(console: Console, change: Change) -> None:
             rows.add_row(*_receipt_row(receipt))
         console.print(rows)
     for receipt in change.receipts:
-        if expected := expectation(receipt.price):
+        if expected := expectation(receipt.expected_cost):
             console.print(f"  step {receipt.step + 1} was expected to cost {expected}")
         if receipt.settled_s is not None:
             console.print(f"  step {receipt.step + 1} settled after {receipt.settled_s:.1f} s")
@@ -163,21 +163,27 @@ def _receipt_row(receipt: Receipt) -> list[str]:
     return [
         str(receipt.step + 1),
         receipt.kind.value,
-        str(receipt.price),
+        str(receipt.expected_cost),
         *("-" if unverified else str(getattr(receipt, name)) for name in _COUNTS),
-        _seconds(receipt.longest_pause_s),
+        _seconds(receipt.longest_downtime_s),
         f"{receipt.seconds:.1f} s",
         _VERDICT[receipt.verdict],
     ]
 
 
-def _price_row(price: Price) -> list[str]:
-    times = (price.pause_s, price.pause_p95_s, price.settled_s)
+def _expected_cost_row(expected_cost: ExpectedCost) -> list[str]:
+    times = (expected_cost.downtime_s, expected_cost.downtime_p95_s, expected_cost.settled_s)
     return [
-        expected_within(price.rebalances_expected, price.rebalances_min, price.rebalances_max),
-        expected_within(price.moved_expected, price.moved_min, price.moved_max),
+        expected_within(
+            expected_cost.rebalances_expected,
+            expected_cost.rebalances_min,
+            expected_cost.rebalances_max,
+        ),
+        expected_within(
+            expected_cost.moved_expected, expected_cost.moved_min, expected_cost.moved_max
+        ),
         *map(_seconds, times),
-        _count(price.backlog),
+        _count(expected_cost.backlog),
     ]
 
 
@@ -190,7 +196,9 @@ def _count(value: int | None) -> str:
 
 
 def _what(step: Step) -> str:
-    return f"{step.sentence} ({step.price.note})" if step.price.note else step.sentence
+    return (
+        f"{step.sentence} ({step.expected_cost.note})" if step.expected_cost.note else step.sentence
+    )
 
 
 def as_answer(

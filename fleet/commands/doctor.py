@@ -291,7 +291,7 @@ def groups_readable(fleet: "Fleet", seen: "list[Snapshot]") -> Iterator[Finding]
 def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
     """Every fleet with a worker has something to read."""
     from fleet.decide.scaling import missing_topics, subscribed, unmatched
-    from fleet.decide.world import gone_partitions
+    from fleet.decide.state_snapshot import gone_partitions
 
     specs = [each for each in fleet.spec.fleets if each.worker is not None]
     hidden = {name for kind, name in fleet.undescribed(specs, snapshot) if kind == "topic"}
@@ -423,19 +423,19 @@ def _log_of(fleet: "Fleet", worker: str) -> str:
 def slots(fleet: "Fleet") -> Iterator[Finding]:
     """Nobody holds a slot without running; no slot and no partition is shut away."""
     running = {worker.name for worker in fleet.workers() if worker.running}
-    held = [slot for f in fleet.spec.fleets for slot in fleet.slots(f.group) if slot.holder]
-    strange = [slot for slot in held if slot.holder not in running]
+    held = [slot for f in fleet.spec.fleets for slot in fleet.slots(f.group) if slot.owner]
+    strange = [slot for slot in held if slot.owner not in running]
     silent = _silent(fleet, strange) if strange else []
     yield ok("slots", f"{len(held) - len(silent)} held by running workers")
     for slot in silent:
         lease = fleet.group(slot.group).runtime.lease
         yield warn(
             "slots",
-            f"slot {slot.number} of {slot.group} is held by {slot.holder}, which does not run",
+            f"slot {slot.number} of {slot.group} is held by {slot.owner}, which does not run",
             f"a standby takes it after {lease:g} s; `fleet up` starts one",
         )
     for spec in fleet.spec.fleets:
-        for number in sorted(fleet.gate(spec.group).quarantined):
+        for number in sorted(fleet.targets(spec.group).quarantined):
             yield warn(
                 "slots",
                 f"slot {number} of {spec.group} is shut: a foreign process uses its instance id",

@@ -62,7 +62,7 @@ class ScenarioSpec(Strict):
     max_poll_interval: Annotated[Duration, Field(ge=6, le=86_400)] = 300.0
     initial_delay: Annotated[Duration, Field(ge=0, le=3_600)] = 3.0
     assignment_interval: Annotated[Duration, Field(ge=0, le=15)] = 1.0
-    nudge: Annotated[Duration, Field(ge=0, le=60)] = 0.0
+    resubscribe: Annotated[Duration, Field(ge=0, le=60)] = 0.0
     start_within: Annotated[Duration, Field(ge=0, le=3_600)] = 1.0
     connects_in: Annotated[Duration, Field(ge=0, le=600)] = 0.0
     drifts_at: Annotated[Duration, Field(ge=0, le=43_200)] = 0.0
@@ -137,7 +137,7 @@ COUNTS = ("rebalances", "moved", "redone")
 FIGURES = (*COUNTS, "pause_p50", "pause_p95", "pause_longest", "settled")
 """Counts, then seconds. A pause is a partition's time without an owner."""
 
-_PATIENCE = 60.0
+_GRACE = 60.0
 """Seconds for a history that has to be read from the broker."""
 
 
@@ -187,7 +187,8 @@ def simulate(
     Figures count from the first event on. A pause is a partition's time without an owner: p50
     and p95 over partitions of all its pauses together, and the longest single one.
     With --group and --scale: what another number of members would cost that group as `fleet
-    rebalances` knows it, by Fleet's gate or leave where Fleet runs it, else one process every 2 s.
+    rebalances` knows it, by Fleet's slot targets or leave where Fleet runs it, else one process
+    every 2 s.
     """
     from fleet.sim.scenarios.play import play
 
@@ -244,7 +245,7 @@ def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
 
     with invocation.open() as fleet:
         with Progress(f"{name}: its history"):
-            past = past_of(fleet, group=name, live=False, patience=_PATIENCE)
+            past = past_of(fleet, group=name, live=False, grace=_GRACE)
         rows = past.rows
         found = recorded_group(name, rows.rebalances(group=name), rows.memberships(group=name))
         declared = [each.worker for each in fleet.spec.fleets if each.group == name]
@@ -305,9 +306,9 @@ def _figures(played: "Played") -> dict[str, float | None]:
         "rebalances": played.rebalances,
         "moved": played.moved,
         "redone": played.redone,
-        "pause_p50_seconds": _quantile(played.pauses, 50) / 1000,
-        "pause_p95_seconds": _quantile(played.pauses, 95) / 1000,
-        "pause_longest_seconds": played.longest / 1000,
+        "downtime_p50_seconds": _quantile(played.pauses, 50) / 1000,
+        "downtime_p95_seconds": _quantile(played.pauses, 95) / 1000,
+        "downtime_longest_seconds": played.longest / 1000,
         "settled_seconds": None if played.settled is None else played.settled / 1000,
     }
 

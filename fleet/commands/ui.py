@@ -387,7 +387,7 @@ class Watch(Closing):
 
     def _load(self, status: GroupStatus) -> Load:
         slots = status.managed.slots if status.managed else ()
-        held = {slot.number: slot.holder for slot in slots if slot.holder is not None}
+        held = {slot.number: slot.owner for slot in slots if slot.owner is not None}
         return load_of(status.seen, held=held, times=self._times, verdict=status.verdict)
 
 

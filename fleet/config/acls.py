@@ -58,7 +58,7 @@ _RECORDS: Final = (
         _GROUP,
         "DescribeConfigs",
         "`protocol: consumer` only: sessions, which tell a leave from an expiry",
-        "both are told as departure",
+        "both are told as removal",
         only="consumer",
     ),
 )
@@ -92,7 +92,7 @@ _CHANGE: Final = (
         "group",
         _GROUP,
         "AlterConfigs",
-        "`protocol: consumer` only: hold assignments while a gate opens",
+        "`protocol: consumer` only: hold assignments while the slot targets opens",
         "more assignments per change",
         only="consumer",
     ),

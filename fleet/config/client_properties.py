@@ -116,7 +116,7 @@ def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> 
     bootstrap = given.pop("bootstrap.servers", given.pop("metadata.broker.list", None))
     login = _jaas(given["sasl.jaas.config"], file) if "sasl.jaas.config" in given else {}
     found = _stores(given, file) | _translated(given, login)
-    _refuse_foreign(found, file)
+    _refuse_external(found, file)
     if any(path.startswith("sasl.oidc.") for path in found):
         found = {"sasl.oidc.header_urlencode": "false"} | found  # as these clients do by default
     unknown = sorted(variables.keys() - found.keys())
@@ -131,10 +131,10 @@ def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> 
                 raise ConfigError(_asked(key, file))
             path, written = f"{key}_env", variables[key]
         *steps, last = path.split(".")
-        holder = security
+        owner = security
         for step in steps:
-            holder = holder.setdefault(step, {})
-        holder[last] = written
+            owner = owner.setdefault(step, {})
+        owner[last] = written
     return ClientProperties(security, bootstrap, tuple(sorted(set(_left_out(given, login)))))
 
 
@@ -206,7 +206,7 @@ def _refuse_inline(given: Mapping[str, str], file: str) -> None:
         )
 
 
-def _refuse_foreign(found: Mapping[str, str], file: str) -> None:
+def _refuse_external(found: Mapping[str, str], file: str) -> None:
     mechanism = found.get("sasl.mechanism", "")
     if mechanism == "AWS_MSK_IAM":
         raise ConfigError(

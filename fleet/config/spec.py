@@ -292,7 +292,7 @@ class LocalRuntimeSpec(Strict):
     kind: Literal["local"] = "local"
     """Processes of this machine."""
     lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 10.0
-    """How long a slot stays with a holder who is silent."""
+    """How long a slot stays with an owner who is silent."""
 
     def place(self) -> str:
         """Where slots live, in words."""
@@ -350,7 +350,7 @@ class KubernetesRuntimeSpec(Strict):
     spark: SparkConnect = SparkConnect()
     """The shared Spark Connect server of the namespace."""
     lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 30.0
-    """How long a slot stays with a holder who is silent."""
+    """How long a slot stays with an owner who is silent."""
 
     def place(self) -> str:
         """Where slots live, in words."""
@@ -487,14 +487,14 @@ class _WorkerBase(Strict):
     """max.poll.interval.ms, the rebalance timeout of a classic group."""
     batch_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] | None = None
     """Seconds one batch may take; default max_poll_interval - drain_timeout."""
-    entrypoint_patience: Annotated[Duration, Field(ge=1.0, le=86400.0)] = 600.0
+    entrypoint_failure_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] = 600.0
     """Seconds that the entrypoint may fail for all it is given before its worker ends [43]."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     """isolation.level of the reader."""
     on_truncated: Literal["stop", "skip"] = "stop"
     """What to do if records are gone or damaged before they were read; both name the loss."""
     metadata_refresh: Annotated[Duration, Field(ge=1.0, le=300.0)] = 30.0
-    """How soon new partitions, new topics of a pattern and topics made again are seen."""
+    """How soon new partitions, new topics of a pattern and topics recreated are seen."""
     dead_letter_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")] | None = None
     """Where records go that fail alone; absent = their partition is quarantined [9]."""
     start_from: Literal["earliest", "latest"] = "earliest"
@@ -609,7 +609,7 @@ class StormSpec(Strict):
     """How long a window is."""
     moved: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Partitions that may change their owner in the window; None = not limited."""
-    calm: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
+    cooldown: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
     """A storm ends once the window has held at most half of the budget for this long."""
 
 

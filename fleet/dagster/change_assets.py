@@ -78,7 +78,7 @@ def observation(
         "slots": seen.slots,
         "lag (records)": seen.lag,
         "rebalances so far": seen.rebalances,
-        "longest pause so far (s)": seen.longest_pause,
+        "longest pause so far (s)": seen.longest_downtime,
     }
     known = {name: value for name, value in figures.items() if value is not None}
     return AssetObservation(
@@ -163,7 +163,7 @@ def group_partitions(spec: FleetSpec) -> StaticPartitionsDefinition:
 
 
 def plan_asset(spec: FleetSpec) -> AssetsDefinition:
-    """What would be done for a group now, at which price."""
+    """What would be done for a group now, at which expected cost."""
     cluster, groups = spec.cluster.name, asset_keys.managed(spec)
 
     @asset(
@@ -171,7 +171,7 @@ def plan_asset(spec: FleetSpec) -> AssetsDefinition:
         partitions_def=group_partitions(spec),
         group_name=CHANGES,
         kinds={"plan"},
-        description="What Fleet would change about a group now, and its stated price.",
+        description="What Fleet would change about a group now, and its stated expected cost.",
         metadata={"cluster": cluster},
     )
     def plan(

@@ -14,7 +14,7 @@ from typing import Any, Final
 from dagster import MetadataValue
 
 from fleet.decide.receipts import expectation
-from fleet.model import Plan, Price, Receipt, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, Verdict
 from fleet.slots import Change
 from fleet.slots.codec import as_json
 from fleet.text import expected_within
@@ -65,13 +65,13 @@ def span(low: int | None, high: int | None) -> str:
     return str(high) if low == high else f"{low}-{high}"
 
 
-def total(prices: Iterable[Price]) -> str:
+def total(expected_costs: Iterable[ExpectedCost]) -> str:
     """Expected rebalances of all steps together."""
-    known = list(prices)
+    known = list(expected_costs)
     return span(sum(p.rebalances_min for p in known), sum(p.rebalances_max for p in known))
 
 
-PRICE_HEAD: Final = (
+EXPECTED_COST_HEAD: Final = (
     "rebalances",
     "moved",
     "pause p50",
@@ -81,31 +81,37 @@ PRICE_HEAD: Final = (
 )
 
 
-def price_cells(price: Price) -> tuple[str, ...]:
-    """Of PRICE_HEAD; what cannot be said is `?`."""
+def expected_cost_cells(expected_cost: ExpectedCost) -> tuple[str, ...]:
+    """Of EXPECTED_COST_HEAD; what cannot be said is `?`."""
     return (
-        expected_within(price.rebalances_expected, price.rebalances_min, price.rebalances_max),
-        expected_within(price.moved_expected, price.moved_min, price.moved_max),
-        _if_known(price.pause_s, 2),
-        _if_known(price.pause_p95_s, 2),
-        _if_known(price.settled_s, 1),
-        "?" if price.backlog is None else f"{price.backlog:,}",
+        expected_within(
+            expected_cost.rebalances_expected,
+            expected_cost.rebalances_min,
+            expected_cost.rebalances_max,
+        ),
+        expected_within(
+            expected_cost.moved_expected, expected_cost.moved_min, expected_cost.moved_max
+        ),
+        _if_known(expected_cost.downtime_s, 2),
+        _if_known(expected_cost.downtime_p95_s, 2),
+        _if_known(expected_cost.settled_s, 1),
+        "?" if expected_cost.backlog is None else f"{expected_cost.backlog:,}",
     )
 
 
 def plan_table(plan: Plan) -> str:
-    """Steps with their prices."""
+    """Steps with their expected costs."""
     rows = [
         (
             number,
             step.kind.value,
             ", ".join(map(str, step.slots)) or "none",
-            *price_cells(step.price),
-            " ".join(filter(None, (step.sentence, step.price.note))),
+            *expected_cost_cells(step.expected_cost),
+            " ".join(filter(None, (step.sentence, step.expected_cost.note))),
         )
         for number, step in enumerate(plan.steps, start=1)
     ]
-    return markdown(("step", "kind", "slots", *PRICE_HEAD, "what happens"), rows)
+    return markdown(("step", "kind", "slots", *EXPECTED_COST_HEAD, "what happens"), rows)
 
 
 def ways_table(plan: Plan) -> str:
@@ -117,8 +123,8 @@ def ways_table(plan: Plan) -> str:
             f"in {seconds(way.starts_in_s, 0)}" if way.starts_in_s else "now",
             way.rebalances,
             way.moved,
-            _if_known(way.pause_s, 2),
-            _if_known(way.pause_p95_s, 2),
+            _if_known(way.downtime_s, 2),
+            _if_known(way.downtime_p95_s, 2),
             seconds(way.settled_s, 1),
             "?" if way.backlog is None else f"{way.backlog:,}",
             "yes" if way.keeps_limits else "no",
@@ -126,7 +132,7 @@ def ways_table(plan: Plan) -> str:
         )
         for way in plan.alternatives
     ]
-    return markdown(("step", "way", "starts", *PRICE_HEAD, "keeps the limits", ""), rows)
+    return markdown(("step", "way", "starts", *EXPECTED_COST_HEAD, "keeps the limits", ""), rows)
 
 
 def receipts_table(receipts: Iterable[Receipt]) -> str:
@@ -135,23 +141,23 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
         (
             r.step + 1,
             r.kind.value,
-            str(r.price),
+            str(r.expected_cost),
             r.ours,
             r.others,
             r.aborted,
             r.moved,
-            "none" if r.longest_pause_s is None else seconds(r.longest_pause_s, 2),
+            "none" if r.longest_downtime_s is None else seconds(r.longest_downtime_s, 2),
             _if_known(r.settled_s, 1),
             seconds(r.seconds, 1),
             r.verdict.value,
-            expectation(r.price) or "?",
+            expectation(r.expected_cost) or "?",
             " ".join(r.sentences),
         )
         for r in receipts
     ]
     head = (
         *("step", "kind", "expected", "recorded", "others", "aborted", "moved", "longest pause"),
-        *("settled after", "took", "verdict", "price", "notes"),
+        *("settled after", "took", "verdict", "expected_cost", "notes"),
     )
     return markdown(head, rows)
 
@@ -176,7 +182,7 @@ def plan_sentence(plan: Plan) -> str:
         return sentences("refused: " + " ".join(plan.refusals))
     if plan.empty:
         return f"Nothing to do: {plan.group} is as wanted, with {plan.wanted} slots."
-    expected = f"Expected rebalances: {total(s.price for s in plan.steps)}"
+    expected = f"Expected rebalances: {total(s.expected_cost for s in plan.steps)}"
     return sentences(*(step.sentence for step in plan.steps), expected)
 
 
@@ -186,7 +192,7 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
         "sentence": plan_sentence(plan),
         "plan": MetadataValue.md(plan_table(plan) if plan.steps else "no steps"),
         "other ways": MetadataValue.md(ways_table(plan) if plan.alternatives else "none"),
-        "expected rebalances": total(s.price for s in plan.steps),
+        "expected rebalances": total(s.expected_cost for s in plan.steps),
         "wanted slots": plan.wanted,
         "steps": len(plan.steps),
         "refusals": listed(plan.refusals),
@@ -212,7 +218,7 @@ def change_sentence(change: Change) -> str:
     if not change.receipts:
         return sentences(change.sentence, group=change.group) or plan_sentence(change.plan)
     recorded = sum(r.ours for r in change.receipts)
-    expected = total(r.price for r in change.receipts)
+    expected = total(r.expected_cost for r in change.receipts)
     noun = "rebalance" if expected == "1" else "rebalances"
     said = f"Expected {expected} {noun}, recorded {recorded}: {verdict(change)}"
     return sentences(change.sentence, said, group=change.group)
@@ -221,13 +227,13 @@ def change_sentence(change: Change) -> str:
 def change_metadata(change: Change) -> dict[str, Any]:
     """What the rollout asset shows: the receipt."""
     receipts = change.receipts
-    pauses = [r.longest_pause_s for r in receipts if r.longest_pause_s is not None]
+    pauses = [r.longest_downtime_s for r in receipts if r.longest_downtime_s is not None]
     shown: dict[str, Any] = {
         "sentence": change_sentence(change),
         "receipt": MetadataValue.md(receipts_table(receipts) if receipts else "no step was taken"),
         "verdict": verdict(change),
         "state": change.state.value,
-        "expected rebalances": total(r.price for r in receipts),
+        "expected rebalances": total(r.expected_cost for r in receipts),
         "recorded rebalances": sum(r.ours for r in receipts),
         "rebalances by others": sum(r.others for r in receipts),
         "partitions moved": sum(r.moved for r in receipts),

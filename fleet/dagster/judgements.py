@@ -123,7 +123,7 @@ def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None)
     if storm is not None:
         numbers |= {"rebalances": storm.rebalances, "moved": storm.moved, "cause": storm.cause}
         if storm.member is not None:
-            numbers["worst member"] = storm.member
+            numbers["top offender"] = storm.member
         said = f"{fleet.group}: {storm.sentence}."
         return Judgement(passed=False, sentence=said, metadata=numbers, verdict="storm")
     if recorded is None:
@@ -136,7 +136,7 @@ def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None)
     said = f"{fleet.group}: {said} in the last {fleet.storm.window:g} s"
     said += f", budget {fleet.storm.rebalances}"
     if recorded > fleet.storm.rebalances:
-        said += ", by our own changes within their price"
+        said += ", by our own changes within their expected cost"
     return Judgement(passed=True, sentence=f"{said}.", metadata=numbers, verdict="within")
 
 

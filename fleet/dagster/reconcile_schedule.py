@@ -109,9 +109,10 @@ def step_seconds(step: Step, fleet: GroupSpec) -> float:
     if step.kind is StepKind.ROLL:
         turns = -(-len(step.slots) // how.max_parallel)
         each = how.drain_timeout + how.warm_timeout + fleet.batch_limit
-        # A wave that was given nothing to read is proven once more when the old ones have left.
-        waves = fleet.worker is not None and fleet.worker.membership == "dynamic"
-        proofs = (2 if waves else 1) * fleet.canary_limit
+        # A rolling batch that was given nothing to read is proven once more when the old ones have
+        # left.
+        rolling_batches = fleet.worker is not None and fleet.worker.membership == "dynamic"
+        proofs = (2 if rolling_batches else 1) * fleet.canary_limit
         return how.warm_timeout + proofs + turns * each + SETTLE_SECONDS
     opens = step.kind in (StepKind.OPEN, StepKind.STOP_ALL)
     joins = how.warm_timeout + fleet.batch_limit if opens else 0.0  # and commit first batches

@@ -2,7 +2,7 @@
 
 Problem: a storm is a matter of seconds and of the whole cluster. Choice: a sensor asks for the last
 rebalances of all groups, holds them against budgets with hysteresis, and stores an event only where
-a storm begins, changes its worst member, calms or ends; once a day it tells the check of each
+a storm begins, changes its top offender, calms or ends; once a day it tells the check of each
 declared group, so that none is without one, nor for good with one that says "not counted". Its
 cursor is the storms there are. Changes are held by the reconciling schedule, whose plans see the
 same storm. Cost: without a history only declared groups are seen, at a read of the log each; of
@@ -179,7 +179,7 @@ def excusable(spec: FleetSpec, rebalances: list[Rebalance], before: StormWatch) 
 
 
 def changed(before: StormWatch, after: StormWatch) -> list[str]:
-    """Groups whose storm began, ended, calms or has another worst member."""
+    """Groups whose storm began, ended, calms or has another top offender."""
     marks = [{g: _mark(s) for g, s in each.storms.items()} for each in (before, after)]
     return sorted(
         g for g in marks[0].keys() | marks[1].keys() if marks[0].get(g) != marks[1].get(g)
@@ -194,7 +194,7 @@ def untold(before: StormWatch, after: StormWatch, groups: list[str]) -> StormWat
 
 
 def _mark(storm: Storm) -> tuple[object, ...]:
-    return storm.since, storm.calm_since is None, storm.cause, storm.member
+    return storm.since, storm.cooldown_since is None, storm.cause, storm.member
 
 
 def events_of(seen: Weather, groups: list[str], *, whole: bool) -> Iterator[Event]:

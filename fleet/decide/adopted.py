@@ -1,10 +1,10 @@
 """Plans for other people's consumers: their Deployment is scaled, and what that costs is said.
 
-Problem: consumers that Fleet does not run have no slots, no gate and no handover, so none of its
-promises hold for them, but somebody has to scale them all the same. Choice: one step, all at
+Problem: consumers that Fleet does not run have no slots, no slot targets and no handover, so none
+of its promises hold for them, but somebody has to scale them all the same. Choice: one step, all at
 once: pods that go stop together, and static members that are left of them leave in one request
-[18]; the price is a range, from one rebalance where all joins or leaves meet in one round to one
-for each. A roll of such a Deployment is not ours to do; what it will cost is a note of every
+[18]; the expected cost is a range, from one rebalance where all joins or leaves meet in one round
+to one for each. A roll of such a Deployment is not ours to do; what it will cost is a note of every
 plan. Cost: a range as wide as the step, because their protocol decides.
 """
 
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from fleet.config.spec import GroupSpec
 from fleet.decide.slugs import slug
-from fleet.model import GroupSnapshot, Member, Plan, Price, Step, StepKind
+from fleet.model import ExpectedCost, GroupSnapshot, Member, Plan, Step, StepKind
 from fleet.text import plural
 
 # A plan's id is the group, the second in which it was made, and a hash of what it saw and would do:
@@ -37,7 +37,7 @@ def plan_id(
 ) -> str:
     """The id; `seen` is what the plan was decided on, of values whose repr tells them apart."""
     at = datetime.fromtimestamp(now, tz=UTC).strftime("%Y%m%dT%H%M%S")
-    does = [(s.kind.value, s.slots, s.revision, str(s.price)) for s in steps]
+    does = [(s.kind.value, s.slots, s.revision, str(s.expected_cost)) for s in steps]
     digest = hashlib.sha256(repr((group, wanted, seen, does)).encode()).hexdigest()
     return f"{slug(cluster, group)}-{at}-{digest[:HASH]}"
 
@@ -63,7 +63,7 @@ def _parts(name: str) -> tuple[str, str, str]:
     return whose, at, digest
 
 
-MEMBERS = "foreign"
+MEMBERS = "external"
 """The revision of what is not ours, in plans."""
 
 
@@ -128,7 +128,7 @@ def _step(group: GroupSnapshot | None, adopted: Adopted, aim: int) -> Step:
             kind=StepKind.OPEN,
             slots=(),
             revision=MEMBERS,
-            price=Price(
+            expected_cost=ExpectedCost(
                 rebalances_min=1,
                 rebalances_max=max(2, 2 * count),
                 note="each joins when it has started: nothing opens for all of them together",
@@ -141,7 +141,7 @@ def _step(group: GroupSnapshot | None, adopted: Adopted, aim: int) -> Step:
         kind=StepKind.LEAVE,
         slots=(),
         revision=MEMBERS,
-        price=Price(
+        expected_cost=ExpectedCost(
             rebalances_min=1,
             rebalances_max=2 if named else max(2, count),
             note=least or "dynamic members leave as each of them closes",

@@ -1,8 +1,8 @@
 """What each step of a plan will cost: rebalances, moves, pauses, time and backlog. Pure.
 
 Problem: a bound says what a change may cost, not what it will. Choice: each step is played some
-times to the coordinator's model by fixed seeds, so that one world has one price; counts are the
-median of the runs, pauses are percentiles over all partitions of all runs that pause. What was
+times to the coordinator's model by fixed seeds, so that one world has one expected cost; counts are
+the median of the runs, pauses are percentiles over all partitions of all runs that pause. What was
 played once is kept, since a plan is made anew at every look. The bounds of `fleet.decide.plans`
 stand, and where they say exactly who moves, that is what is expected. Cost: milliseconds of CPU a
 step; what the model does not know (members that are not ours, a subscription that changes) has no
@@ -21,10 +21,10 @@ from typing import Final, Literal, NamedTuple
 
 from fleet.config.spec import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ClassicWorker, Worker
 from fleet.decide.scaling import expected_topics, subscribed
-from fleet.decide.world import GroupWorld
-from fleet.model import Plan, Price, Step, StepKind
+from fleet.decide.state_snapshot import StateSnapshot
+from fleet.model import ExpectedCost, Plan, Step, StepKind
 from fleet.sim.scenarios.group_story import Happening, Scenario
-from fleet.sim.scenarios.library import FLEET_NUDGE, HANDOVER
+from fleet.sim.scenarios.library import FLEET_RESUBSCRIBE, HANDOVER
 from fleet.sim.scenarios.play import Played, play
 
 # A membership change as a story for the coordinator's model, told as it is carried out: joint
@@ -49,7 +49,7 @@ _BEGINS: Final = {"classic": 10_000, "consumer": 30_000}
 _LOOKS_EVERY: Final = 100
 """How often whoever carries out a change looks whether all have drained."""
 _JOINS_APART: Final = 30
-"""Workers that a gate lets in subscribe within so long."""
+"""Workers that the slot targets lets in subscribe within so long."""
 
 
 class PlayedGroup(NamedTuple):
@@ -102,7 +102,7 @@ def story_of(
         max_poll_interval=group.max_poll,
         protocol=group.protocol,
         initial_delay=group.initial_delay,
-        nudge=FLEET_NUDGE if is_consumer else 0,
+        resubscribe=FLEET_RESUBSCRIBE if is_consumer else 0,
         connects_within=_JOINS_APART,
         connected=True,
         rejoins_after=_SECOND_ROUND,
@@ -196,42 +196,44 @@ class StepCost(NamedTuple):
     """What commits show of it, beyond the usual time between them; the same order."""
 
 
-def foretold(world: GroupWorld, plan: Plan) -> Plan:
-    """The same plan, its prices filled in from the coordinator's model; its id stays."""
-    group = played_group(world)
+def foretold(state: StateSnapshot, plan: Plan) -> Plan:
+    """The same plan, its expected costs filled in from the coordinator's model; its id stays."""
+    group = played_group(state)
     if group is None or not plan.steps:
         return plan
-    held = frozenset(world.open_slots())
-    flow = Flow.measured(world)
+    held = frozenset(state.open_slots())
+    flow = Flow.measured(state)
     waiting = None if flow is None else flow.waiting
-    owned = not world.is_empty()
+    owned = not state.is_empty()
     steps = []
     for step in plan.steps:
-        cost = _cost(world, group, step, len(held - {*step.slots}), len(held))
+        cost = _cost(state, group, step, len(held - {*step.slots}), len(held))
         held = _held_after(held, step)
         if cost is not None and flow is not None and waiting is not None:
             waiting = flow.after(waiting, cost, members=len(held))
         else:
             waiting = waiting if step.kind is StepKind.WARM else None
-        price = step.price if cost is None else priced_by(step.price, cost, waiting)
+        expected_cost = (
+            step.expected_cost if cost is None else priced_by(step.expected_cost, cost, waiting)
+        )
         if not held:  # it stands still until somebody joins, whenever that is
-            price = replace(price, settled_s=None, backlog=None)
+            expected_cost = replace(expected_cost, settled_s=None, backlog=None)
         if not held or not owned:  # nobody owned anything before
-            price = replace(price, pause_s=None, pause_p95_s=None)
-        steps.append(replace(step, price=price))
+            expected_cost = replace(expected_cost, downtime_s=None, downtime_p95_s=None)
+        steps.append(replace(step, expected_cost=expected_cost))
         owned = owned or step.kind is StepKind.OPEN
     return replace(plan, steps=tuple(steps))
 
 
-def played_group(world: GroupWorld) -> PlayedGroup | None:
+def played_group(state: StateSnapshot) -> PlayedGroup | None:
     """What a story has to know of this group; None where others are in it, or it has no topic."""
-    worker = world.spec.worker
-    topics = subscribed(expected_topics(world.topics, world.spec), world.spec)
-    if worker is None or world.strangers() or not sum(topics.values()):
+    worker = state.spec.worker
+    topics = subscribed(expected_topics(state.topics, state.spec), state.spec)
+    if worker is None or state.external_members() or not sum(topics.values()):
         return None
-    group = group_of_workers(worker, sum(topics.values()), batch=_batch(world))
-    group = group._replace(rest=_ms(_rest(world, worker.batch.max_wait)))
-    delay = world.initial_delay
+    group = group_of_workers(worker, sum(topics.values()), batch=_batch(state))
+    group = group._replace(rest=_ms(_rest(state, worker.batch.max_wait)))
+    delay = state.initial_delay
     return group if delay is None else group._replace(initial_delay=_ms(delay))
 
 
@@ -249,29 +251,29 @@ def group_of_workers(worker: Worker, partitions: int, *, batch: float) -> Played
     )
 
 
-def _batch(world: GroupWorld) -> float:
-    batches = sum(each.batches for each in world.reports)
+def _batch(state: StateSnapshot) -> float:
+    batches = sum(each.batches for each in state.reports)
     if not batches:
         return SMALL_BATCH
-    return sum(each.busy_seconds for each in world.reports) / batches
+    return sum(each.busy_seconds for each in state.reports) / batches
 
 
-def _rest(world: GroupWorld, max_wait: float) -> float:
+def _rest(state: StateSnapshot, max_wait: float) -> float:
     """Seconds from the end of a batch to the next, as its workers had them since they joined.
 
     At least `max_wait`, and where nothing came for a while at most twice that and a batch; 0 where
     records wait for longer than a trickle's do, since then no batch waits for more of them.
     """
-    seen = world.group.partitions if world.group is not None else ()
+    seen = state.group.partitions if state.group is not None else ()
     if any((each.lag_seconds or 0.0) > _BEHIND for each in seen if each.lag):
         return 0.0
     found = [
-        (world.snapshot_at - each.joined_at - each.busy_seconds) / each.batches
-        for each in world.reports
+        (state.snapshot_at - each.joined_at - each.busy_seconds) / each.batches
+        for each in state.reports
         if each.joined_at is not None and each.batches >= _ENOUGH
     ]
     usual = median(found) if found else max_wait
-    return min(max(usual, max_wait), 2 * max_wait + _batch(world))
+    return min(max(usual, max_wait), 2 * max_wait + _batch(state))
 
 
 def _ms(seconds: float) -> int:
@@ -294,10 +296,10 @@ def _held_after(held: frozenset[int], step: Step) -> frozenset[int]:
 
 
 def _cost(
-    world: GroupWorld, group: PlayedGroup, step: Step, others: int, held: int
+    state: StateSnapshot, group: PlayedGroup, step: Step, others: int, held: int
 ) -> StepCost | None:
     """`others` of the `held` members are not named by the step. None: the model cannot say."""
-    count, width = len(step.slots), world.spec.rollout.max_parallel
+    count, width = len(step.slots), state.spec.rollout.max_parallel
     match step.kind:
         case StepKind.OPEN:
             return played(group, "open", held, count)
@@ -306,21 +308,24 @@ def _cost(
         case StepKind.REJOIN:
             return played(group, "rejoin", held, 1)
         case StepKind.ROLL if not group.static:
-            wave = count // 2
-            joined, left = played(group, "open", held, wave), played(group, "leave", held, wave)
+            rolling_batch = count // 2
+            joined, left = (
+                played(group, "open", held, rolling_batch),
+                played(group, "leave", held, rolling_batch),
+            )
             return None if joined is None or left is None else one_after_other(joined, left)
-        case StepKind.ROLL if step.price.rebalances_max == 0:
-            return handovers(world, group, held=held, count=count, width=width)
+        case StepKind.ROLL if step.expected_cost.rebalances_max == 0:
+            return handovers(state, group, held=held, count=count, width=width)
     return None  # standbys are no members; a subscription is not played
 
 
 def handovers(
-    world: GroupWorld, group: PlayedGroup, *, held: int, count: int, width: int
+    state: StateSnapshot, group: PlayedGroup, *, held: int, count: int, width: int
 ) -> StepCost | None:
     """A roll of `count` static members, with the canary's proof where there is what to read."""
-    worker = world.spec.worker
+    worker = state.spec.worker
     wait = worker.batch.max_wait if worker is not None else 0.0
-    proof = world.spec.rollout.canary_batches * (group.batch / 1000 + wait)
+    proof = state.spec.rollout.canary_batches * (group.batch / 1000 + wait)
     cost = played(group, "hand over", max(held, count), count, width)
     return None if cost is None else cost._replace(settled=round(cost.settled + proof, 3))
 
@@ -395,25 +400,27 @@ def _part(members: int, part: float) -> int:
 # --- figures -----------------------------------------------------------------------------------
 
 
-def priced_by(price: Price, cost: StepCost, waiting: float | None) -> Price:
-    """The price with what is expected, within its bounds on moves."""
+def priced_by(expected_cost: ExpectedCost, cost: StepCost, waiting: float | None) -> ExpectedCost:
+    """The expected cost with what is expected, within its bounds on moves."""
     moved = cost.moved
-    if price.moved_min is not None:  # what today's owners demand, which need not be balanced
-        moved = max(moved, price.moved_min)
-    if price.moved_max is not None:
-        moved = min(moved, price.moved_max)
+    if (
+        expected_cost.moved_min is not None
+    ):  # what today's owners demand, which need not be balanced
+        moved = max(moved, expected_cost.moved_min)
+    if expected_cost.moved_max is not None:
+        moved = min(moved, expected_cost.moved_max)
     return replace(
-        price,
+        expected_cost,
         rebalances_expected=cost.rebalances,
         moved_expected=moved,
-        pause_s=pause_of(cost, 50),
-        pause_p95_s=pause_of(cost, 95),
+        downtime_s=downtime_of(cost, 50),
+        downtime_p95_s=downtime_of(cost, 95),
         settled_s=cost.settled,
         backlog=None if waiting is None else round(waiting),
     )
 
 
-def pause_of(cost: StepCost, percent: int) -> float | None:
+def downtime_of(cost: StepCost, percent: int) -> float | None:
     """The pause that so many percent of the partitions that pause do not exceed; 0: none does."""
     if not cost.pauses:
         return None
@@ -437,10 +444,10 @@ class Flow:
     """One member's, while it is busy."""
 
     @classmethod
-    def measured(cls, world: GroupWorld) -> "Flow | None":
+    def measured(cls, state: StateSnapshot) -> "Flow | None":
         """None where a lag, an age or a worker's capacity is not known."""
-        seen = world.group.partitions if world.group is not None else ()
-        busy = sum(each.busy_seconds for each in world.reports)
+        seen = state.group.partitions if state.group is not None else ()
+        busy = sum(each.busy_seconds for each in state.reports)
         if not seen or not busy or any(each.lag is None for each in seen):
             return None
         behind = [(each.lag or 0, each.lag_seconds or 0.0) for each in seen if each.lag]
@@ -449,7 +456,7 @@ class Flow:
         return cls(
             waiting=float(sum(lag for lag, _ in behind)),
             comes=sum(lag / age for lag, age in behind),
-            reads=sum(each.records for each in world.reports) / busy,
+            reads=sum(each.records for each in state.reports) / busy,
         )
 
     def gone_after(self, waiting: float, *, members: int) -> float | None:

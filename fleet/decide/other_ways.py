@@ -22,17 +22,17 @@ from fleet.decide.expected_costs import (
     Flow,
     PlayedGroup,
     StepCost,
+    downtime_of,
     group_of_workers,
     handovers,
     one_after_other,
-    pause_of,
     played,
     played_group,
     priced_by,
     story_of,
     summed,
 )
-from fleet.decide.world import GroupWorld
+from fleet.decide.state_snapshot import StateSnapshot
 from fleet.errors import FleetError
 from fleet.model import Alternative, GroupSnapshot, Plan, Step, StepKind
 from fleet.model.rebalances import MembershipSpan, Rebalance
@@ -41,8 +41,8 @@ from fleet.sim.scenarios.play import play
 from fleet.text import duration, plural
 
 # A group as its recorded history shows it, and its next change of size as a story. A group that
-# Fleet runs changes by one gate or leave; others' members come and go 2 s apart, with librdkafka's
-# own timeouts, which no record tells.
+# Fleet runs changes by one slot targets or leave; others' members come and go 2 s apart, with
+# librdkafka's own timeouts, which no record tells.
 
 
 _APART: Final = 2_000
@@ -139,7 +139,9 @@ def foretold_of_pods(plan: Plan, group: GroupSnapshot | None, adopted: Adopted) 
     if cost is None:
         return plan
     (step,) = plan.steps
-    return replace(plan, steps=(replace(step, price=priced_by(step.price, cost, None)),))
+    return replace(
+        plan, steps=(replace(step, expected_cost=priced_by(step.expected_cost, cost, None)),)
+    )
 
 
 def _played(group: GroupSnapshot | None, adopted: Adopted) -> RecordedGroup | None:
@@ -183,28 +185,30 @@ def _story(found: RecordedGroup, members: int, rng: random.Random) -> Scenario:
 # declared least are not held to that.
 
 
-def not_worth(world: GroupWorld, plan: Plan) -> str:
+def not_worth(state: StateSnapshot, plan: Plan) -> str:
     """Why a policy's scale-up, priced by `foretold`, waits; empty: nothing speaks against it."""
-    spec, held = world.spec, len(world.open_slots())
-    flow = Flow.measured(world)
+    spec, held = state.spec, len(state.open_slots())
+    flow = Flow.measured(state)
     if not isinstance(spec.scaling, LagScaling) or held < max(1, spec.replicas.min):
         return ""
     if flow is None or [step.kind for step in plan.steps] != [StepKind.OPEN]:
         return ""
-    price = plan.steps[0].price
+    expected_cost = plan.steps[0].expected_cost
     alone = flow.gone_after(flow.waiting, members=held)
-    if alone is None or price.settled_s is None or price.backlog is None:
+    if alone is None or expected_cost.settled_s is None or expected_cost.backlog is None:
         return ""
     more = held + len(plan.steps[0].slots)
-    left = flow.gone_after(price.backlog, members=more)
-    if left is None or price.settled_s + left < alone:
+    left = flow.gone_after(expected_cost.backlog, members=more)
+    if left is None or expected_cost.settled_s + left < alone:
         return ""
     return (
         f"{plural(more - held, 'slot')} more would cost more than they bring: the {held} there are "
         f"have read the {plural(round(flow.waiting), 'record')} that wait in {duration(alone)}, "
-        f"{more} in {duration(price.settled_s + left)}, of which {price.settled_s:.1f} s are "
-        f"{plural(price.rebalances_expected or 0, 'rebalance')} with "
-        f"{plural(price.moved_expected or 0, 'partition')} moved; they open when more waits, or by "
+        f"{more} in {duration(expected_cost.settled_s + left)}, "
+        f"of which {expected_cost.settled_s:.1f} s are "
+        f"{plural(expected_cost.rebalances_expected or 0, 'rebalance')} with "
+        f"{plural(expected_cost.moved_expected or 0, 'partition')} moved; "
+        "they open when more waits, or by "
         f"`fleet scale {spec.group} {more}`"
     )
 
@@ -214,7 +218,7 @@ _MOST_PARTS: Final = 3
 
 
 class _Change(NamedTuple):
-    """A step, or all waves of a roll of dynamic members."""
+    """A step, or all rolling batches of a roll of dynamic members."""
 
     first: int
     kind: StepKind
@@ -230,20 +234,20 @@ class _Change(NamedTuple):
         return self.held + more.get(self.kind, 0)
 
 
-def with_other_ways(world: GroupWorld, plan: Plan) -> Plan:
+def with_other_ways(state: StateSnapshot, plan: Plan) -> Plan:
     """The plan with what its changes would cost in other ways; its id stays."""
-    group = played_group(world)
+    group = played_group(state)
     if group is None:
         return plan
     found: list[Alternative] = []
-    for change in _changes(plan, len(world.open_slots())):
-        found += _ways(world, group, change)
+    for change in _changes(plan, len(state.open_slots())):
+        found += _ways(state, group, change)
     return replace(plan, alternatives=tuple(found))
 
 
 def _changes(plan: Plan, held: int) -> Iterator[_Change]:
     """Those of several members, beside which others may work on."""
-    waves = 0
+    rolling_batches = 0
     for index, step in enumerate(plan.steps):
         count = len(step.slots)
         match step.kind:
@@ -255,29 +259,29 @@ def _changes(plan: Plan, held: int) -> Iterator[_Change]:
                 held -= count
                 if held and count > 1 and step.kind is StepKind.LEAVE:
                     yield _Change(index, step.kind, held + count, count)
-            case StepKind.ROLL if step.price.rebalances_max == 0:
+            case StepKind.ROLL if step.expected_cost.rebalances_max == 0:
                 if count > 1:
                     yield _Change(index, step.kind, held, count)
-            case StepKind.ROLL if _is_wave(step):
-                waves += 1
-                rolled = sum(len(each.slots) // 2 for each in plan.steps if _is_wave(each))
-                if waves == 1 and rolled > 1:
+            case StepKind.ROLL if _is_rolling_batch(step):
+                rolling_batches += 1
+                rolled = sum(len(each.slots) // 2 for each in plan.steps if _is_rolling_batch(each))
+                if rolling_batches == 1 and rolled > 1:
                     yield _Change(index, step.kind, held, rolled)
 
 
-def _is_wave(step: Step) -> bool:
-    return step.kind is StepKind.ROLL and step.price.rebalances_min > 1
+def _is_rolling_batch(step: Step) -> bool:
+    return step.kind is StepKind.ROLL and step.expected_cost.rebalances_min > 1
 
 
-def _ways(world: GroupWorld, group: PlayedGroup, change: _Change) -> list[Alternative]:
-    rollout, flow = world.spec.rollout, Flow.measured(world)
+def _ways(state: StateSnapshot, group: PlayedGroup, change: _Change) -> list[Alternative]:
+    rollout, flow = state.spec.rollout, Flow.measured(state)
     is_roll = change.kind is StepKind.ROLL
     usual = min(rollout.max_parallel, change.changing) if is_roll else change.changing
     sizes = sorted({change.changing, usual, -(-change.changing // 2), 1}, reverse=True)
     members = change.members_after
-    costs = {size: _cost(world, group, change, size) for size in sizes}
+    costs = {size: _cost(state, group, change, size) for size in sizes}
     known = {size: cost for size, cost in costs.items() if cost is not None}
-    storm = world.spec.storm
+    storm = state.spec.storm
     keeps = {
         size: cost.rebalances <= storm.rebalances
         and (storm.moved is None or cost.moved <= storm.moved)
@@ -296,8 +300,8 @@ def _ways(world: GroupWorld, group: PlayedGroup, change: _Change) -> list[Altern
             way=_name(size, change.changing),
             rebalances=cost.rebalances,
             moved=cost.moved,
-            pause_s=pause_of(cost, 50),
-            pause_p95_s=pause_of(cost, 95),
+            downtime_s=downtime_of(cost, 50),
+            downtime_p95_s=downtime_of(cost, 95),
             settled_s=cost.settled,
             backlog=backlog(cost),
             keeps_limits=keeps[size],
@@ -337,10 +341,10 @@ def _worse(cost: StepCost, usual: bool) -> tuple[float, ...]:
     )
 
 
-def _cost(world: GroupWorld, group: PlayedGroup, change: _Change, size: int) -> StepCost | None:
+def _cost(state: StateSnapshot, group: PlayedGroup, change: _Change, size: int) -> StepCost | None:
     """In parts of `size`, one after the other."""
     if change.kind is StepKind.ROLL and group.static:
-        return handovers(world, group, held=change.held, count=change.changing, width=size)
+        return handovers(state, group, held=change.held, count=change.changing, width=size)
     parts = [min(size, change.changing - done) for done in range(0, change.changing, size)]
     places = [0, *accumulate(parts)][:-1]
     chosen = _spread(len(parts))

@@ -23,8 +23,8 @@ from fleet.decide.scaling import (
     subscribed,
     unmatched,
 )
-from fleet.decide.world import GroupWorld
-from fleet.model import GroupSnapshot, Plan, Price, Step, StepKind, TopicPartition
+from fleet.decide.state_snapshot import StateSnapshot
+from fleet.model import ExpectedCost, GroupSnapshot, Plan, Step, StepKind, TopicPartition
 from fleet.slots import ChangeState, Phase, WorkerProcess
 from fleet.text import count_of, few, numbers_of, plural, slots_of
 
@@ -33,7 +33,7 @@ from fleet.text import count_of, few, numbers_of, plural, slots_of
 # Counted in coordinator records: generations (classic) or assignment epochs (KIP-848), by the cost
 # table of the group protocol (docs/design/protocol.md 2.4 to 2.6; [19, 21, 23, 28]). Moved
 # partitions are exact for static members under range, a lower bound for the sticky assignors. A
-# price is a promise: where it cannot be one number, it is a range with its reason. What is
+# expected cost is a promise: where it cannot be one number, it is a range with its reason. What is
 # expected within it, and how long it takes, `fleet.decide.expected_costs` plays to the
 # coordinator's model.
 
@@ -90,25 +90,27 @@ _STICKY_LEAVE = (
     "2 where the assignor also moves partitions of those who stay (librdkafka issue #3306)"
 )
 _JOINS_WITHIN = 1.0
-"""Seconds within which the members of one gate join, on a busy machine too."""
+"""Seconds within which the members of one slot targets join, on a busy machine too."""
 _EPOCHS = "new assignments; the first join of an empty group is assigned before the others"
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Prices for one group's world. `emptied`: an earlier step of the plan stopped all slots."""
+    """Expected costs for one group's world. `emptied`: an earlier step of the plan stopped all
+    slots.
+    """
 
-    world: GroupWorld
+    state: StateSnapshot
     emptied: bool = False
 
     # --- the six kinds of step -------------------------------------------------------------
 
-    def open(self, numbers: Sequence[int], *, beside: Sequence[int]) -> Price:
+    def open(self, numbers: Sequence[int], *, beside: Sequence[int]) -> ExpectedCost:
         """Slots opened together while the slots `beside` are held."""
         if self._is_first(beside):
             many = self._consumer and len(numbers) > 1
             fewest, all_of_them = self._moved_from_empty(numbers)
-            return Price(
+            return ExpectedCost(
                 rebalances_min=1,
                 rebalances_max=2 if many else 1,
                 moved_min=fewest,
@@ -116,7 +118,7 @@ class Pricing:
                 note=_EPOCHS if many else "",
             )
         least, most = self._moved(beside, joining=numbers)
-        return Price(
+        return ExpectedCost(
             rebalances_min=1,
             rebalances_max=1 if self._range else 2,
             moved_min=least,
@@ -126,107 +128,112 @@ class Pricing:
 
     def first_is_alone(self, beside: Sequence[int]) -> bool:
         """Whether the first of several members that join is assigned before the others come."""
-        delay = self.world.initial_delay
+        delay = self.state.initial_delay
         late = delay is not None and delay < _JOINS_WITHIN
         return late and not self._consumer and self._is_first(beside)
 
     def _is_first(self, beside: Sequence[int]) -> bool:
         """Whether nobody is in the group when a slot opens beside these."""
-        emptied = self.emptied and not self.world.strangers()
-        return not beside and (emptied or self.world.is_empty())
+        emptied = self.emptied and not self.state.external_members()
+        return not beside and (emptied or self.state.is_empty())
 
-    def leave(self, numbers: Sequence[int], *, staying: Sequence[int]) -> Price:
+    def leave(self, numbers: Sequence[int], *, staying: Sequence[int]) -> ExpectedCost:
         """Slots closed together, one batched leave; all of them where nobody stays."""
-        if not staying and not self.world.strangers():
+        if not staying and not self.state.external_members():
             return self.stop_all(numbers)
         least, most = self._moved(staying, leaving=numbers)
         sticky = not self._range and not self._consumer
-        return Price(
-            rebalances_min=0 if self.world.is_empty() else 1,
+        return ExpectedCost(
+            rebalances_min=0 if self.state.is_empty() else 1,
             rebalances_max=2 if sticky else 1,
             moved_min=least,
             moved_max=most,
             note=_STICKY_LEAVE if sticky else "",
         )
 
-    def stop_all(self, numbers: Sequence[int]) -> Price:
+    def stop_all(self, numbers: Sequence[int]) -> ExpectedCost:
         """Every slot leaves: the generation that makes the group Empty; nothing is owned after."""
-        if self.world.strangers():
-            return self.leave_to_strangers(numbers)
+        if self.state.external_members():
+            return self.leave_to_external_members(numbers)
         if self._consumer_now:
             note = (
                 "an empty KIP-848 group raises its epoch; an assignment for nobody may be left out"
             )
-            return Price(rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note)
-        if self.world.is_empty():
+            return ExpectedCost(
+                rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note
+            )
+        if self.state.is_empty():
             note = "nobody is in the group: 1 where somebody joins before"
-            return Price(rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note)
-        return Price(rebalances_min=1, rebalances_max=1, moved_min=0, moved_max=0)
+            return ExpectedCost(
+                rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note
+            )
+        return ExpectedCost(rebalances_min=1, rebalances_max=1, moved_min=0, moved_max=0)
 
-    def leave_to_strangers(self, numbers: Sequence[int]) -> Price:
+    def leave_to_external_members(self, numbers: Sequence[int]) -> ExpectedCost:
         """All our slots leave, members that are not ours stay and take over."""
         del numbers
         sticky = not self._range and not self._consumer
-        return Price(
+        return ExpectedCost(
             rebalances_min=1,
             rebalances_max=2 if sticky else 1,
             note="members that are not ours take over the partitions",
         )
 
-    def roll(self, numbers: Sequence[int], *, subscription_changed: bool = False) -> Price:
+    def roll(self, numbers: Sequence[int], *, subscription_changed: bool = False) -> ExpectedCost:
         """Slots handed over one by one: no rebalance, which only static members can do."""
         count = len(numbers)
         if subscription_changed and self._consumer:
-            return Price(
+            return ExpectedCost(
                 rebalances_min=1,
                 rebalances_max=max(1, count),
                 note="under KIP-848 each member's new subscription is an assignment of its own",
             )
-        return Price(rebalances_min=0, rebalances_max=0, moved_min=0, moved_max=0)
+        return ExpectedCost(rebalances_min=0, rebalances_max=0, moved_min=0, moved_max=0)
 
-    def wave(self, index: int, waves: int, *, width: int) -> Price:
+    def rolling_batch(self, index: int, rolling_batches: int, *, width: int) -> ExpectedCost:
         """`width` dynamic members join beside those that they replace, which then leave."""
-        return Price(
+        return ExpectedCost(
             rebalances_min=2,
             rebalances_max=2 if self._range else 3,
             note=(
-                f"wave {index} of {waves}: one join of {plural(width, 'dynamic member')}, then "
-                "one batched leave of as many; static members roll with 0"
+                f"rolling batch {index} of {rolling_batches}: one join of "
+                f"{plural(width, 'dynamic member')}, "
+                "then one batched leave of as many; static members roll with 0"
             ),
         )
 
-    def rejoin(self, number: int, *, members: int) -> Price:
-        """One holder leaves and joins again, so that a new subscription is assigned."""
+    def rejoin(self, number: int, *, members: int) -> ExpectedCost:
+        """One owner leaves and joins again, so that a new subscription is assigned."""
         del number
         if members <= 1:
             note = "alone in the group: one generation to Empty and one back"
-            return Price(rebalances_min=2, rebalances_max=2, note=note)
-        return Price(
+            return ExpectedCost(rebalances_min=2, rebalances_max=2, note=note)
+        return ExpectedCost(
             rebalances_min=1,
             rebalances_max=1 if self._range else 2,
             note="" if self._range else _COOPERATIVE,
         )
 
     @staticmethod
-    def warm() -> Price:
+    def warm() -> ExpectedCost:
         """Standbys are no members."""
-        return Price(rebalances_min=0, rebalances_max=0, moved_min=0, moved_max=0)
+        return ExpectedCost(rebalances_min=0, rebalances_max=0, moved_min=0, moved_max=0)
 
     # --- what they are made of -------------------------------------------------------------
 
     @property
     def _range(self) -> bool:
-        worker = self.world.spec.worker
+        worker = self.state.spec.worker
         return isinstance(worker, ClassicWorker) and worker.assignor == "range"
 
     @property
     def _consumer(self) -> bool:
-        return isinstance(self.world.spec.worker, ConsumerWorker)
+        return isinstance(self.state.spec.worker, ConsumerWorker)
 
     @property
     def _consumer_now(self) -> bool:
         """What leaves is what runs now, whatever shall run next."""
-        group = self.world.group
+        group = self.state.group
         if group is not None and group.exists and group.type in {"classic", "consumer"}:
             return group.type == "consumer"
         return self._consumer
@@ -240,31 +247,31 @@ class Pricing:
 
     def _moved_from_empty(self, numbers: Sequence[int]) -> tuple[int, int]:
         """Nobody owns anything, but a partition may go to another than it had last."""
-        group = self.world.group
+        group = self.state.group
         if group is None or not group.exists:
             return 0, 0
         topics = self._topics()
         before = owners_now(group)
         if self._range and before:
-            names = [self.world.slot(n).instance_id() for n in numbers]
+            names = [self.state.slot(n).instance_id() for n in numbers]
             exact = moved(before, range_owners(names, topics))
             return exact, exact
         return 0, sum(topics.values())
 
     def _topics(self) -> dict[str, int]:
-        world = self.world
-        return subscribed(expected_topics(world.topics, world.spec), world.spec)
+        state = self.state
+        return subscribed(expected_topics(state.topics, state.spec), state.spec)
 
     def _moved(
         self, held: Sequence[int], *, joining: Sequence[int] = (), leaving: Sequence[int] = ()
     ) -> tuple[int | None, int | None]:
         """Least and most partitions that change owner; None where it cannot be said."""
-        world, worker = self.world, self.world.spec.worker
-        if world.strangers() or worker is None:
+        state, worker = self.state, self.state.spec.worker
+        if state.external_members() or worker is None:
             return None, None  # their subscriptions are not known
         topics = self._topics()
-        name = {n: world.slot(n).instance_id() for n in (*held, *joining, *leaving)}
-        group = None if self.emptied else world.group
+        name = {n: state.slot(n).instance_id() for n in (*held, *joining, *leaving)}
+        group = None if self.emptied else state.group
         before = {} if group is None else owners_now(group)
         if self._range:
             if worker.membership == "dynamic":
@@ -297,56 +304,56 @@ def _even(numbers: Sequence[int], total: int) -> dict[int, int]:
 # Notes: caps, and promises that do not hold here; they hold nothing up, unlike refusals.
 
 
-def capped(world: GroupWorld, wanted: int) -> tuple[int, tuple[str, ...]]:
+def capped(state: StateSnapshot, wanted: int) -> tuple[int, tuple[str, ...]]:
     """What is wanted, within replicas.max and what can own a partition, and why it is less."""
-    topics = expected_topics(world.topics, world.spec)
-    cap, highest = ownable(topics, world.spec), world.spec.replicas.max
-    shut = _without_successor(world)
+    topics = expected_topics(state.topics, state.spec)
+    cap, highest = ownable(topics, state.spec), state.spec.replicas.max
+    shut = _without_successor(state)
     most = highest - len(shut)
     if wanted > most and most <= (cap or most):
         and_shut = f", and {slots_of(shut)} {'is' if len(shut) == 1 else 'are'} quarantined"
         why = f"replicas.max is {highest}{and_shut if shut else ''}"
         return most, (f"{wanted} slots asked, capped at {most}: {why}",)
     if cap and wanted > cap:
-        why = ownable_reason(topics, world.spec)
+        why = ownable_reason(topics, state.spec)
         return cap, (f"{wanted} slots asked, capped at {cap}: {why}, one more would idle",)
     return max(0, wanted), ()
 
 
-def _without_successor(world: GroupWorld) -> list[int]:
+def _without_successor(state: StateSnapshot) -> list[int]:
     """Quarantined slots that no number can stand in for: on Kubernetes only those below
     `replicas.max` have a Lease.
     """
-    if world.spec.runtime.kind != "kubernetes":
+    if state.spec.runtime.kind != "kubernetes":
         return []
-    return sorted(n for n in world.gate.quarantined if n < world.spec.replicas.max)
+    return sorted(n for n in state.targets.quarantined if n < state.spec.replicas.max)
 
 
-def promises(world: GroupWorld, steps: tuple[Step, ...], wanted: int) -> tuple[str, ...]:
+def promises(state: StateSnapshot, steps: tuple[Step, ...], wanted: int) -> tuple[str, ...]:
     """What a person should know of promises that do not hold here."""
-    spec, notes = world.spec, []
+    spec, notes = state.spec, []
     changing = any(step.kind is not StepKind.WARM for step in steps)
     if spec.replicas.standby == 0 and wanted > 0:
         notes.append(
             "standby is 0: a crash or a roll waits for a worker to start, so the promises of a "
-            "takeover without rebalance and of short pauses do not hold"
+            "failover without rebalance and of short pauses do not hold"
         )
     if spec.worker is not None and spec.worker.membership == "dynamic" and changing:
         notes += _dynamic_notes(steps)
-    notes += _stranger_notes(world)
-    missing = missing_topics(world.topics, spec)
+    notes += _external_member_notes(state)
+    missing = missing_topics(state.topics, spec)
     if missing and spec.create is not None and steps:
         notes.append(
             f"{', '.join(missing)} will be created with {spec.create.partitions} partitions"
         )
-    for number in sorted(world.gate.quarantined):
+    for number in sorted(state.targets.quarantined):
         notes.append(f"slot {number} is quarantined: another process uses {spec.group}-{number}")
-    for mark in world.quarantines:
+    for mark in state.quarantines:
         notes.append(
             f"{mark.tp} is stopped at offset {mark.offset}"
             f"{'' if mark.of_log else f' after {mark.attempts} attempts'}: {mark.error}"
         )
-    if changing and not world.readable_log:
+    if changing and not state.readable_log:
         notes.append(
             "__consumer_offsets is not readable: the receipt will say unverified, not equal"
         )
@@ -355,27 +362,27 @@ def promises(world: GroupWorld, steps: tuple[Step, ...], wanted: int) -> tuple[s
 
 def _dynamic_notes(steps: tuple[Step, ...]) -> list[str]:
     notes = ["membership is dynamic: rolls and crashes rebalance; static members would not"]
-    waves = [step for step in steps if step.kind is StepKind.ROLL]
-    if waves:
-        least = sum(step.price.rebalances_min for step in waves)
-        most = sum(step.price.rebalances_max for step in waves)
+    rolling_batches = [step for step in steps if step.kind is StepKind.ROLL]
+    if rolling_batches:
+        least = sum(step.expected_cost.rebalances_min for step in rolling_batches)
+        most = sum(step.expected_cost.rebalances_max for step in rolling_batches)
         notes.append(
-            f"the roll takes {plural(len(waves), 'wave')} of up to "
-            f"{plural(len(waves[0].slots) // 2, 'member')} (rollout.max_parallel), "
+            f"the roll takes {plural(len(rolling_batches), 'rolling_batch')} of up to "
+            f"{plural(len(rolling_batches[0].slots) // 2, 'member')} (rollout.max_parallel), "
             f"{least if least == most else f'{least} to {most}'} rebalances; it needs room for as "
-            "many workers more while a wave lasts"
+            "many workers more while a rolling batch lasts"
         )
     return notes
 
 
-def _stranger_notes(world: GroupWorld) -> list[str]:
-    strangers = world.strangers()
-    named = sorted(m.instance_id for m in strangers if m.instance_id is not None)
-    dynamic = sorted(f"{m.client_id}@{m.host}" for m in strangers if m.instance_id is None)
+def _external_member_notes(state: StateSnapshot) -> list[str]:
+    external_members = state.external_members()
+    named = sorted(m.instance_id for m in external_members if m.instance_id is not None)
+    dynamic = sorted(f"{m.client_id}@{m.host}" for m in external_members if m.instance_id is None)
     notes = []
     if named:
         notes.append(
-            f"{plural(len(named), 'foreign static member')} in the group ({few(named)}): their "
+            f"{plural(len(named), 'external static member')} in the group ({few(named)}): their "
             "rebalances are counted apart, moved partitions cannot be foretold"
         )
     if dynamic:
@@ -386,28 +393,28 @@ def _stranger_notes(world: GroupWorld) -> list[str]:
     return notes
 
 
-def why_nothing(world: GroupWorld, wanted: int) -> tuple[str, ...]:
+def why_nothing(state: StateSnapshot, wanted: int) -> tuple[str, ...]:
     """Why a plan has no steps."""
-    if world.spec.worker is None:
+    if state.spec.worker is None:
         return ()
-    if missing_topics(world.topics, world.spec) and world.spec.create is None:
+    if missing_topics(state.topics, state.spec) and state.spec.create is None:
         return ()  # which is a refusal
-    nothing = unmatched(world.topics, world.spec)
+    nothing = unmatched(state.topics, state.spec)
     if nothing:
         return (f"nothing to do: no topic matches {' or '.join(nothing)} yet; it is waited for",)
     be = "is" if wanted == 1 else "are"
-    what = f"{plural(wanted, 'slot')} of revision {world.revision}"
+    what = f"{plural(wanted, 'slot')} of revision {state.revision}"
     return (f"nothing to do: {what} {be} wanted and there",)
 
 
 # Which slots stay where fewer are wanted than there are.
 #
-# Problem: a wave of dynamic members that was given up (its manager died, `fleet apply --abort`)
-# leaves one more member than is wanted, of the new code, and it may be the only one that does not
-# have to roll: closing it as the highest number costs two rebalances that are not needed. Choice:
-# numbers stay from the lowest on, but a good canary of the wanted revision comes before those that
-# would have to roll. Cost: none for static members, whose roll costs no rebalance: their numbers
-# stay together.
+# Problem: a rolling batch of dynamic members that was given up (its manager died, `fleet apply
+# --abort`) leaves one more member than is wanted, of the new code, and it may be the only one that
+# does not have to roll: closing it as the highest number costs two rebalances that are not needed.
+# Choice: numbers stay from the lowest on, but a good canary of the wanted revision comes before
+# those that would have to roll. Cost: none for static members, whose roll costs no rebalance: their
+# numbers stay together.
 
 
 def slots_that_stay(
@@ -421,12 +428,12 @@ def slots_that_stay(
     return tuple(sorted(sorted(held, key=lambda n: (n not in first, n))[:wanted]))
 
 
-def good_canaries(world: GroupWorld) -> tuple[int, ...]:
-    """Slots whose holders have committed as many batches as a canary must, and do well: without
+def good_canaries(state: StateSnapshot) -> tuple[int, ...]:
+    """Slots whose owners have committed as many batches as a canary must, and do well: without
     that, a member could take partitions from others and fail.
     """
-    needs = world.spec.rollout.canary_batches
-    slots = [world.slot(n) for n in world.open_slots()]
+    needs = state.spec.rollout.canary_batches
+    slots = [state.slot(n) for n in state.open_slots()]
     return tuple(
         slot.number
         for slot in slots
@@ -435,14 +442,14 @@ def good_canaries(world: GroupWorld) -> tuple[int, ...]:
 
 
 def make_plan(
-    world: GroupWorld,
+    state: StateSnapshot,
     *,
     wanted: int,
     now: float,
     force_roll: bool = False,
     why: str = "",
 ) -> Plan:
-    """The plan that brings a group to `wanted` slots of `world.revision`.
+    """The plan that brings a group to `wanted` slots of `state.revision`.
 
     `wanted` is capped at what can own a partition and at replicas.max, with a note; it may be
     below replicas.min (0 = leave all). force_roll hands over slots that already run the
@@ -451,24 +458,24 @@ def make_plan(
     Never raises for a state of the world: what is wrong is a refusal or a note.
     """
     told = (why,) if why else ()
-    if world.spec.worker is None:
-        unmanaged = f"{world.spec.group} declares no worker: it is only observed"
-        return _plan(world, (), wanted=max(0, wanted), now=now, notes=(*told, unmanaged))
-    most, cap_notes = capped(world, wanted)
-    steps, step_notes = _Planning(world=world, wanted=most, force_roll=force_roll).steps()
-    nothing = () if steps else why_nothing(world, most)
+    if state.spec.worker is None:
+        unmanaged = f"{state.spec.group} declares no worker: it is only observed"
+        return _plan(state, (), wanted=max(0, wanted), now=now, notes=(*told, unmanaged))
+    most, cap_notes = capped(state, wanted)
+    steps, step_notes = _Planning(state=state, wanted=most, force_roll=force_roll).steps()
+    nothing = () if steps else why_nothing(state, most)
     return _plan(
-        world,
+        state,
         steps,
         wanted=most,
         now=now,
-        notes=(*told, *nothing, *cap_notes, *step_notes, *promises(world, steps, most)),
+        notes=(*told, *nothing, *cap_notes, *step_notes, *promises(state, steps, most)),
         forced=force_roll,
     )
 
 
 def make_drain_plan(
-    world: GroupWorld,
+    state: StateSnapshot,
     *,
     slots: Sequence[int],
     now: float,
@@ -478,28 +485,28 @@ def make_drain_plan(
     Slots that are not open are named in a note. The scaling policy may open slots again
     (the lowest free numbers): pause the group to keep them away.
     """
-    held = world.open_slots()
+    held = state.open_slots()
     leaving = tuple(n for n in held if n in set(slots))
     absent = sorted(set(slots) - set(leaving))
     notes = [f"nothing to do for {numbers_of(absent)}: no such open slot"] if absent else []
     steps: tuple[Step, ...] = ()
-    if leaving and world.spec.worker is not None:
+    if leaving and state.spec.worker is not None:
         staying = tuple(n for n in held if n not in leaving)
-        planning = _Planning(world=world, wanted=len(staying), force_roll=False)
+        planning = _Planning(state=state, wanted=len(staying), force_roll=False)
         steps = (planning.leave_step(leaving, staying),)
         notes.append("the scaling policy may open slots again; `fleet pause` prevents it")
     left = len(held) - len(leaving)
     return _plan(
-        world,
+        state,
         steps,
         wanted=left,
         now=now,
-        notes=(*notes, *promises(world, steps, left)),
+        notes=(*notes, *promises(state, steps, left)),
     )
 
 
 def _plan(
-    world: GroupWorld,
+    state: StateSnapshot,
     steps: tuple[Step, ...],
     *,
     wanted: int,
@@ -508,58 +515,58 @@ def _plan(
     forced: bool = False,
 ) -> Plan:
     """An empty plan has nothing to hold up; only that a topic is missing is said all the same."""
-    missing = missing_topic(world) if world.spec.worker is not None else ""
+    missing = missing_topic(state) if state.spec.worker is not None else ""
     against: tuple[str, ...] = (missing,) if missing else ()
     if steps:
-        against = refusals(world, now, steps=steps, forced=forced)
+        against = refusals(state, now, steps=steps, forced=forced)
     return Plan(
         id=plan_id(
-            world.cluster,
-            world.spec.group,
+            state.cluster,
+            state.spec.group,
             now=now,
-            seen=seen_in(world),
+            seen=seen_in(state),
             wanted=wanted,
             steps=steps,
         ),
-        cluster=world.cluster,
-        group=world.spec.group,
+        cluster=state.cluster,
+        group=state.spec.group,
         created_at=now,
-        snapshot_at=world.snapshot_at,
+        snapshot_at=state.snapshot_at,
         wanted=wanted,
-        revision=world.revision,
+        revision=state.revision,
         steps=steps,
         refusals=against,
         notes=notes,
     )
 
 
-def seen_in(world: GroupWorld) -> tuple[object, ...]:
+def seen_in(state: StateSnapshot) -> tuple[object, ...]:
     """What a plan is decided on, as far as another of it makes another plan.
 
-    Not who holds a slot, how much waits or how old the look is: a takeover between two looks, or
+    Not who holds a slot, how much waits or how old the look is: a failover between two looks, or
     one more record, takes nothing from what a person has approved.
     """
-    group, gate = world.group, world.gate
+    group, targets = state.group, state.targets
     return (
-        world.revision,
-        sorted((s.number, s.revision or "", s.holder is None) for s in world.slots),
-        [sorted(each) for each in (gate.open, gate.leaving, gate.quarantined)],
-        sorted(m.instance_id or "" for m in world.members()),
+        state.revision,
+        sorted((s.number, s.revision or "", s.owner is None) for s in state.slots),
+        [sorted(each) for each in (targets.open, targets.leaving, targets.quarantined)],
+        sorted(m.instance_id or "" for m in state.members()),
         group.state.value if group is not None else None,
-        sorted(world.topics.items()),
-        sorted(str(mark.tp) for mark in world.quarantines),
+        sorted(state.topics.items()),
+        sorted(str(mark.tp) for mark in state.quarantines),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planning:
-    world: GroupWorld
+    state: StateSnapshot
     wanted: int
     force_roll: bool
 
     def steps(self) -> tuple[tuple[Step, ...], tuple[str, ...]]:
         """The steps, and notes about why they are these."""
-        held = self.world.open_slots()
+        held = self.state.open_slots()
         differing, unknown = self._membership_difference(held)
         old = tuple(n for n in held if self._runs_other(n))
         notes: list[str] = []
@@ -580,7 +587,7 @@ class _Planning:
         elif not steps and self._standbys_differ(held):
             steps = [self._warm_step(held)]
         if sum(step.kind is StepKind.OPEN for step in steps) > 1:
-            delay = round((self.world.initial_delay or 0) * 1000)
+            delay = round((self.state.initial_delay or 0) * 1000)
             notes.append(
                 "one slot opens before the others: brokers assign an empty group to whoever joins "
                 f"first (group.initial.rebalance.delay.ms is {delay}); with 3000, Kafka's "
@@ -596,7 +603,7 @@ class _Planning:
         stop = self._step(
             StepKind.STOP_ALL,
             held,
-            Pricing(self.world).stop_all(held),
+            Pricing(self.state).stop_all(held),
             f"once new workers are warm, {count_of(held, 'slot')} drain and leave in one "
             f"request: members with another {what} cannot share a generation; the group stands "
             "still until the next step, and what ran is put back if that fails",
@@ -608,7 +615,7 @@ class _Planning:
     ) -> list[Step]:
         steps: list[Step] = []
         may_stay = self._worker_is_dynamic() and not self.force_roll
-        canaries = good_canaries(self.world) if may_stay else ()
+        canaries = good_canaries(self.state) if may_stay else ()
         staying = slots_that_stay(held, self.wanted, old=old, canaries=canaries)
         leaving = tuple(n for n in held if n not in staying)
         rolling = tuple(n for n in staying if self.force_roll or n in old)
@@ -618,8 +625,8 @@ class _Planning:
             steps.append(self.leave_step(leaving, staying))
             held = staying
         if rolling and self._worker_is_dynamic():
-            waves, held = self._wave_steps(rolling, held)
-            steps += waves
+            rolling_batches, held = self._rolling_batch_steps(rolling, held)
+            steps += rolling_batches
             staying = tuple(n for n in held if n not in leaving)
         elif rolling:
             steps.append(self._roll_step(rolling, subscription_changed=topics_differ))
@@ -629,22 +636,30 @@ class _Planning:
         if fresh:
             steps += self._open_steps(fresh, beside=held)
         owed = (rolling and topics_differ) or self._rejoin_was_left_out() or self._reads_removed()
-        idle = self.world.owners_of_nothing()
+        idle = self.state.owners_of_nothing()
         if (owed or idle) and not leaving and not fresh and held and self._needs_rejoin():
             steps.append(self._rejoin_step((idle or rolling or held)[0], members=len(held)))
         return steps
 
     # --- steps -----------------------------------------------------------------------------
 
-    def _step(self, kind: StepKind, slots: tuple[int, ...], price: Price, sentence: str) -> Step:
-        revision = self.world.revision
-        return Step(kind=kind, slots=slots, revision=revision, price=price, sentence=sentence)
+    def _step(
+        self, kind: StepKind, slots: tuple[int, ...], expected_cost: ExpectedCost, sentence: str
+    ) -> Step:
+        revision = self.state.revision
+        return Step(
+            kind=kind,
+            slots=slots,
+            revision=revision,
+            expected_cost=expected_cost,
+            sentence=sentence,
+        )
 
     def _open_steps(
         self, fresh: tuple[int, ...], *, beside: tuple[int, ...], emptied: bool = False
     ) -> list[Step]:
         """One; where the first to join would be assigned alone, it is, and then the others."""
-        pricing = Pricing(self.world, emptied=emptied)
+        pricing = Pricing(self.state, emptied=emptied)
         if len(fresh) == 1 or not pricing.first_is_alone(beside):
             return [self._open_step(fresh, beside=beside, pricing=pricing)]
         first, others = fresh[:1], fresh[1:]
@@ -669,7 +684,7 @@ class _Planning:
         return self._step(
             StepKind.LEAVE,
             leaving,
-            Pricing(self.world).leave(leaving, staying=staying),
+            Pricing(self.state).leave(leaving, staying=staying),
             f"{count_of(leaving, 'slot')} ({numbers_of(leaving)}) "
             f"{'drains, closes and leaves' if len(leaving) == 1 else 'drain, close together'}"
             f"{'' if len(leaving) == 1 else ' and leave in one request'}; "
@@ -677,37 +692,41 @@ class _Planning:
         )
 
     def _roll_step(self, rolling: tuple[int, ...], *, subscription_changed: bool) -> Step:
-        width = self.world.spec.rollout.max_parallel
+        width = self.state.spec.rollout.max_parallel
         how = "one by one" if width == 1 else f"up to {width} at once"
         return self._step(
             StepKind.ROLL,
             rolling,
-            Pricing(self.world).roll(rolling, subscription_changed=subscription_changed),
+            Pricing(self.state).roll(rolling, subscription_changed=subscription_changed),
             f"{count_of(rolling, 'slot')} ({numbers_of(rolling)}) handed over to warm workers, "
-            f"{how}, {rolling[0]} first as the canary, to revision {self.world.revision}",
+            f"{how}, {rolling[0]} first as the canary, to revision {self.state.revision}",
         )
 
-    def _wave_steps(
+    def _rolling_batch_steps(
         self, rolling: tuple[int, ...], held: tuple[int, ...]
     ) -> tuple[list[Step], tuple[int, ...]]:
-        """A step per wave of rollout.max_parallel, and the slots that are open after them.
+        """A step per rolling batch of rollout.max_parallel, and the slots that are open after them.
 
-        The successors of a wave take the lowest free numbers, which the wave before has left.
+        The successors of a rolling batch take the lowest free numbers, which the rolling batch
+        before has left.
         """
-        width = self.world.spec.rollout.max_parallel
-        waves = [rolling[at : at + width] for at in range(0, len(rolling), width)]
+        width = self.state.spec.rollout.max_parallel
+        rolling_batches = [rolling[at : at + width] for at in range(0, len(rolling), width)]
         steps: list[Step] = []
-        for index, old in enumerate(waves, start=1):
+        for index, old in enumerate(rolling_batches, start=1):
             fresh = self._free_numbers(len(old), taken=held)
-            price = Pricing(self.world).wave(index, len(waves), width=len(old))
+            expected_cost = Pricing(self.state).rolling_batch(
+                index, len(rolling_batches), width=len(old)
+            )
             first = ", which has to prove itself," if index == 1 else ""
             sentence = (
-                f"wave {index} of {len(waves)}{first} of {count_of(old, 'dynamic member')}: "
-                f"{numbers_of(fresh)} of revision {self.world.revision} "
+                f"rolling batch {index} of {len(rolling_batches)}{first} of "
+                f"{count_of(old, 'dynamic member')}: {numbers_of(fresh)} of "
+                f"revision {self.state.revision} "
                 f"{'joins' if len(old) == 1 else 'join together'}, then {numbers_of(old)} "
                 f"{'drains and leaves' if len(old) == 1 else 'drain and leave in one request'}"
             )
-            steps.append(self._step(StepKind.ROLL, (*old, *fresh), price, sentence))
+            steps.append(self._step(StepKind.ROLL, (*old, *fresh), expected_cost, sentence))
             held = tuple(sorted({*held, *fresh} - set(old)))
         return steps, held
 
@@ -715,14 +734,14 @@ class _Planning:
         return self._step(
             StepKind.REJOIN,
             (number,),
-            Pricing(self.world).rejoin(number, members=members),
+            Pricing(self.state).rejoin(number, members=members),
             f"slot {number} leaves and joins again once, so that the changed topics are "
             "assigned: a static member's return alone does not rebalance",
         )
 
     def _warm_step(self, held: tuple[int, ...]) -> Step:
         good, bad = self._workers(held)
-        standby = self.world.spec.replicas.standby
+        standby = self.state.spec.replicas.standby
         need = len(held) + standby
         parts = [f"{plural(len(bad), 'worker')} replaced, ended or stale"] if bad else []
         if good < need:
@@ -740,18 +759,18 @@ class _Planning:
     # --- facts -----------------------------------------------------------------------------
 
     def _worker_is_dynamic(self) -> bool:
-        worker = self.world.spec.worker
+        worker = self.state.spec.worker
         return worker is not None and worker.membership == "dynamic"
 
     def _needs_rejoin(self) -> bool:
         """Only static classic members return without a rebalance in spite of new topics."""
-        worker = self.world.spec.worker
+        worker = self.state.spec.worker
         return worker is not None and worker.protocol == "classic" and not self._worker_is_dynamic()
 
     def _rejoin_was_left_out(self) -> bool:
         """The last change rolled to this revision, but ended before its REJOIN."""
-        change = self.world.change
-        if change is None or change.plan.revision != self.world.revision:
+        change = self.state.change
+        if change is None or change.plan.revision != self.state.revision:
             return False
         if change.state not in {ChangeState.FAILED, ChangeState.ABORTED}:
             return False
@@ -761,24 +780,24 @@ class _Planning:
         """Whether our members own what none of them subscribes to any more: a change that rolled
         to fewer topics ended before its rejoin, and others came since. Theirs end in no rejoin.
         """
-        spec, world = self.world.spec, self.world
-        if any(self._runs_other(n) for n in world.open_slots()):
+        spec, state = self.state.spec, self.state
+        if any(self._runs_other(n) for n in state.open_slots()):
             return False  # who subscribes to it still would be given it again
-        strange = world.strangers()
-        owned = {tp.topic for m in world.members() if m not in strange for tp in m.partitions}
+        strange = state.external_members()
+        owned = {tp.topic for m in state.members() if m not in strange for tp in m.partitions}
         return bool(owned - subscribed(dict.fromkeys(owned, 1), spec).keys())
 
     def _runs_other(self, number: int) -> bool:
-        return self.world.slot(number).revision not in {None, self.world.revision}
+        return self.state.slot(number).revision not in {None, self.state.revision}
 
     def _membership_difference(self, held: tuple[int, ...]) -> tuple[set[str], list[str]]:
         """Keys of the membership part that differ from what slots run; revisions unknown."""
-        wanted = membership_part(self.world.spec)
-        running = {self.world.slot(n).revision for n in held} - {None, self.world.revision}
+        wanted = membership_part(self.state.spec)
+        running = {self.state.slot(n).revision for n in held} - {None, self.state.revision}
         keys: set[str] = set()
         unknown: list[str] = []
         for revision in sorted(r for r in running if r is not None):
-            settings = self.world.published.get(revision)
+            settings = self.state.published.get(revision)
             if settings is None or settings.group.worker is None:
                 unknown.append(revision)
                 continue
@@ -789,7 +808,7 @@ class _Planning:
     def _free_numbers(self, count: int, *, taken: Sequence[int]) -> tuple[int, ...]:
         """The lowest numbers that are neither taken nor quarantined."""
         found: list[int] = []
-        number, closed = 0, {*taken, *self.world.gate.quarantined}
+        number, closed = 0, {*taken, *self.state.targets.quarantined}
         while len(found) < count:
             if number not in closed:
                 found.append(number)
@@ -801,29 +820,32 @@ class _Planning:
 
         One that ended once or twice is started again by its supervisor and still counts.
         """
-        holders = {self.world.slot(n).holder for n in held}
-        wanted = [p for p in self.world.processes if p.wanted]
+        owners = {self.state.slot(n).owner for n in held}
+        wanted = [p for p in self.state.processes if p.wanted]
         good = [
             p
             for p in wanted
-            if p.name in holders or (p.revision == self.world.revision and (p.running or not p.ill))
+            if p.name in owners
+            or (p.revision == self.state.revision and (p.running or not p.unhealthy))
         ]
         return len(good), [p for p in wanted if p not in good]
 
     def _standbys_differ(self, held: tuple[int, ...]) -> bool:
-        """Not looked at while a slot waits for its taker: that may be the standby counted here."""
-        if not held or any(self.world.slot(n).holder is None for n in held):
+        """Not looked at while a slot waits for its new owner: that may be the standby counted
+        here.
+        """
+        if not held or any(self.state.slot(n).owner is None for n in held):
             return False
         good, bad = self._workers(held)
-        return good != len(held) + self.world.spec.replicas.standby or bool(bad)
+        return good != len(held) + self.state.spec.replicas.standby or bool(bad)
 
     def _must_repair(self, steps: list[Step], held: tuple[int, ...]) -> bool:
         """A slot without a worker, and no worker that could take it: start one before all else.
 
         The change itself would be refused for the member that is away, for ever.
         """
-        unheld = [n for n in held if self.world.slot(n).holder is None]
-        if not unheld or sum(1 for p in self.world.processes if p.wanted) >= len(held):
+        unheld = [n for n in held if self.state.slot(n).owner is None]
+        if not unheld or sum(1 for p in self.state.processes if p.wanted) >= len(held):
             return False
         blocked = [s for s in steps if s.kind in {StepKind.OPEN, StepKind.LEAVE, StepKind.REJOIN}]
         return bool(blocked) and not set(unheld) <= {n for s in blocked for n in s.slots}

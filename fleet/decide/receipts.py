@@ -12,27 +12,29 @@ session expired cannot be told from these records, so the sentences say "left or
 
 from collections.abc import Iterable
 
-from fleet.model import Plan, Price, Receipt, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, Verdict
 from fleet.model.rebalances import Counted, Rebalance
 from fleet.text import count_of, few, plural
 
 _NAMED = 5
 
 
-def expectation(price: Price) -> str:
+def expectation(expected_cost: ExpectedCost) -> str:
     """What the coordinator's model expected of a step, in words; empty where it said nothing."""
-    if price.rebalances_expected is None or price.moved_expected is None:
+    if expected_cost.rebalances_expected is None or expected_cost.moved_expected is None:
         return ""
     parts = [
-        plural(price.rebalances_expected, "rebalance"),
-        f"{plural(price.moved_expected, 'partition')} moved",
+        plural(expected_cost.rebalances_expected, "rebalance"),
+        f"{plural(expected_cost.moved_expected, 'partition')} moved",
     ]
-    if price.pause_s is not None and price.pause_p95_s is not None:
-        parts.append(f"pause {price.pause_s:.2f} s (p95 {price.pause_p95_s:.2f} s)")
-    if price.settled_s is not None:
-        parts.append(f"settled after {price.settled_s:.1f} s")
-    if price.backlog is not None:
-        parts.append(f"{plural(price.backlog, 'record')} waiting then")
+    if expected_cost.downtime_s is not None and expected_cost.downtime_p95_s is not None:
+        parts.append(
+            f"pause {expected_cost.downtime_s:.2f} s (p95 {expected_cost.downtime_p95_s:.2f} s)"
+        )
+    if expected_cost.settled_s is not None:
+        parts.append(f"settled after {expected_cost.settled_s:.1f} s")
+    if expected_cost.backlog is not None:
+        parts.append(f"{plural(expected_cost.backlog, 'record')} waiting then")
     return ", ".join(parts)
 
 
@@ -45,18 +47,18 @@ def judge(
     started_at: float,
     ended_at: float,
     moved_at: float | None = None,
-    most_pause: float | None = None,
+    most_downtime: float | None = None,
     extra: tuple[str, ...] = (),
 ) -> Receipt:
     """The receipt of one step [26]; unverified where `counted` is None (records unreadable).
 
     `our_instances` are the instance ids (or, of dynamic members, the member ids) that the
     step may touch; `moved_at` is when the first of them joined, or was asked to be removed;
-    `most_pause`: seconds beyond which the downtime of a partition differs from what such a step is
-    for; `extra` are sentences of whoever performed it.
+    `most_downtime`: seconds beyond which the downtime of a partition differs from what such a step
+    is for; `extra` are sentences of whoever performed it.
     """
     step = plan.steps[step_index]
-    price = step.price
+    expected_cost = step.expected_cost
     if counted is None:
         ours: list[Rebalance] = []
         others: list[Rebalance] = []
@@ -64,16 +66,18 @@ def judge(
         sentences = ["The coordinator's records cannot be read here, so nothing was counted."]
     else:
         ours, others = _split(counted.generations, our_instances)
-        equal = price.rebalances_min <= len(ours) <= price.rebalances_max
+        equal = expected_cost.rebalances_min <= len(ours) <= expected_cost.rebalances_max
         verdict = Verdict.EQUAL if equal else Verdict.DIFFERS
         sentences = _sentences(counted, ours, others, our_instances)
         if not equal:
-            sentences.insert(0, f"{count_of(ours, 'rebalance')} where {price} was expected.")
+            sentences.insert(
+                0, f"{count_of(ours, 'rebalance')} where {expected_cost} was expected."
+            )
         still = counted.moved_silence_s  # what did not move, or idled before it did, had no input
-        if most_pause is not None and still > most_pause:
+        if most_downtime is not None and still > most_downtime:
             verdict = Verdict.DIFFERS
             told = (
-                f"A partition that moved stood still for {still:.1f} s, more than {most_pause:g} s."
+                f"A partition that moved stood still for {still:.1f} s, over {most_downtime:g} s."
             )
             sentences.insert(0, told)
     return Receipt(
@@ -81,12 +85,12 @@ def judge(
         group=plan.group,
         step=step_index,
         kind=step.kind,
-        price=price,
+        expected_cost=expected_cost,
         ours=len(ours),
         others=len(others),
         aborted=counted.aborted if counted else 0,
         moved=sum(len(generation.moved) for generation in ours),
-        longest_pause_s=counted.longest_downtime_s if counted else None,
+        longest_downtime_s=counted.longest_silence_s if counted else None,
         from_generation=counted.from_generation if counted else None,
         to_generation=counted.to_generation if counted else None,
         started_at=started_at,
@@ -127,10 +131,10 @@ def _sentences(
 ) -> list[str]:
     said = [f"Not ours: generation {each.number}, {_cause(each)}." for each in others]
     for generation in ours:
-        foreign = _changed(generation) - our_instances
-        if foreign:
+        external = _changed(generation) - our_instances
+        if external:
             said.append(
-                f"Generation {generation.number} also holds a change of others: {_names(foreign)}."
+                f"Generation {generation.number} also holds a change of others: {_names(external)}."
             )
         elif generation.added:
             said.append(f"Generation {generation.number} also found {_added(generation)}.")
@@ -140,7 +144,7 @@ def _sentences(
             f"{plural(counted.aborted, 'round')} never completed, before generation "
             f"{', '.join(before)}."
         )
-    longest = counted.longest_downtime_s or 0.0
+    longest = counted.longest_silence_s or 0.0
     paused = {tp: pause for tp, pause in counted.unended.items() if pause > longest}
     if paused:
         so_far = max(paused.values())

@@ -27,7 +27,7 @@ from fleet.text import brief, duration, few, plural
 # Problem: a threshold on a count flaps, charges a deploy that was announced and priced, and tells
 # the one who is woken neither who nor why. Choice: a storm begins with the first rebalance (or
 # moved partition) above the budget of its window, and ends only when the window has held at most
-# half of the budget for `calm` seconds. What our own changes were to cost is taken out first
+# half of the budget for `cooldown` seconds. What our own changes were to cost is taken out first
 # (`excused`). All is computed from the records' own times, so that it does not matter how often,
 # or by whom, one looks: the answer for `now` is the same. The state is the storm itself; None is
 # fair weather. Words name the member with the most joins and leaves
@@ -54,7 +54,7 @@ class Window:
     def moments(self, *, after: float | None) -> list[float]:
         """When something may have changed: a rebalance came, or left the window; and now."""
         # From `known` on the window is wholly seen, though nothing may have happened in it.
-        known = self._now - self.budget.window - self.budget.calm
+        known = self._now - self.budget.window - self.budget.cooldown
         events = {*self._times, *self._leaves, known, self._now}
         return sorted(t for t in events if t <= self._now and (after is None or t > after))
 
@@ -90,20 +90,20 @@ class Course(NamedTuple):
     """Since when there is a storm, and since when it is calming; None = it is not."""
 
     since: float | None = None
-    calm_since: float | None = None
+    cooldown_since: float | None = None
 
     def ended(self, at: float, budget: Budget) -> bool:
         """Whether it has been calm for so long that it is no storm any more."""
-        return self.calm_since is not None and at - self.calm_since >= budget.calm
+        return self.cooldown_since is not None and at - self.cooldown_since >= budget.cooldown
 
     def then(self, at: float, window: Window) -> "Course":
         """At the next moment."""
-        since, calm_since = (None, None) if self.ended(at, window.budget) else self
+        since, cooldown_since = (None, None) if self.ended(at, window.budget) else self
         if since is None:
             return Course(at if window.over(at) else None)
         if not window.low(at):
             return Course(since)
-        return Course(since, at if calm_since is None else calm_since)
+        return Course(since, at if cooldown_since is None else cooldown_since)
 
 
 # Who makes a storm: members are counted by instance id, else by client id (a dynamic member comes
@@ -117,7 +117,7 @@ _GENERATED: Final = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _KIP_848: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 """A member id that the client made: a UUID in base64."""
 _JOINS: Final = {Cause.JOIN, Cause.CREATED}
-_LEAVES: Final = {Cause.LEAVE, Cause.BATCHED_LEAVE, Cause.DEPARTURE, Cause.EXPIRY}
+_LEAVES: Final = {Cause.LEAVE, Cause.BATCHED_LEAVE, Cause.REMOVAL, Cause.EXPIRY}
 _WITHOUT_MEMBERS: Final[Mapping[Cause, str]] = {
     Cause.PARTITIONS: "partitions of its topics come or go",
     Cause.SUBSCRIPTION: "a member changes its subscription",
@@ -125,7 +125,7 @@ _WITHOUT_MEMBERS: Final[Mapping[Cause, str]] = {
     Cause.LEADER_REJOIN: "the leader joins again without need",
     Cause.COORDINATOR_MOVE: "its coordinator moves",
     Cause.MIGRATION: "it migrates between protocols",
-    Cause.REBORN: "it is deleted and made again",
+    Cause.RECREATED: "it is deleted and recreated",
 }
 
 
@@ -138,7 +138,7 @@ def person(name: str, clients: Mapping[str, str]) -> str:
 def describe(
     rebalances: Iterable[Rebalance], clients: Mapping[str, str]
 ) -> tuple[str, str | None, str]:
-    """Cause, worst member and words for the rebalances of a storm."""
+    """Cause, top offender and words for the rebalances of a storm."""
     seen = list(rebalances)
     first = [r for r in seen if r.cause is not Cause.SECOND_ROUND] or seen
     if not first:
@@ -239,7 +239,7 @@ class Storm:
     since: float
     """When the budget was exceeded."""
     seen_at: float
-    calm_since: float | None = None
+    cooldown_since: float | None = None
     """Since when the window has held at most half of the budget; None = it does not."""
     rebalances: int
     """In the window at `seen_at`, without what our changes were to cost."""
@@ -262,13 +262,13 @@ class Storm:
         if self.budget_moved is not None:
             said += f" ({plural(self.moved, 'partition')} moved, budget {self.budget_moved})"
         lasts = duration(max(0.0, self.seen_at - self.since))
-        calming = "; calming" if self.calm_since is not None else ""
-        return f"storm for {lasts}: {said}; {self.words}{calming}"
+        cooling_down = "; calming" if self.cooldown_since is not None else ""
+        return f"storm for {lasts}: {said}; {self.words}{cooling_down}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excused:
-    """Rebalances that a step of ours was to cost: as many as its price, and no more."""
+    """Rebalances that a step of ours was to cost: as many as its expected cost, and no more."""
 
     most: int
     since: float
@@ -296,11 +296,13 @@ def excused(changes: Iterable[Change], *, static: bool = True) -> tuple[Excused,
     for change in changes:
         steps = change.plan.steps
         for receipt in change.receipts:
-            price, ours = receipt.price.rebalances_max, receipt.ours
+            expected_cost, ours = receipt.expected_cost.rebalances_max, receipt.ours
             first, last = receipt.from_generation, receipt.to_generation
             found.append(
                 Excused(
-                    most=price if receipt.verdict is Verdict.UNVERIFIED else min(ours, price),
+                    most=expected_cost
+                    if receipt.verdict is Verdict.UNVERIFIED
+                    else min(ours, expected_cost),
                     since=receipt.started_at,
                     until=receipt.started_at + receipt.seconds,
                     numbers=None if last is None else (-1 if first is None else first, last),
@@ -310,7 +312,7 @@ def excused(changes: Iterable[Change], *, static: bool = True) -> tuple[Excused,
         if change.state is ChangeState.RUNNING and change.step < len(steps):
             found.append(
                 Excused(
-                    most=steps[change.step].price.rebalances_max,
+                    most=steps[change.step].expected_cost.rebalances_max,
                     since=change.step_began,
                     until=None,
                     numbers=None,
@@ -358,18 +360,18 @@ def whole_from(excuses: Iterable[Excused], at: float) -> float:
 
 def reach(budget: Budget) -> float:
     """How many seconds of rebalances `assess` wants to see."""
-    return 2 * budget.window + budget.calm
+    return 2 * budget.window + budget.cooldown
 
 
 def _not_ahead(before: _S, now: float) -> _S:
     """A storm of the last look without times that are still to come: where a clock was set back
     since then nobody waits for the old time to come again.
     """
-    calm_since = before.calm_since
+    cooldown_since = before.cooldown_since
     return replace(
         before,
         since=min(before.since, now),
-        calm_since=None if calm_since is None else min(calm_since, now),
+        cooldown_since=None if cooldown_since is None else min(cooldown_since, now),
     )
 
 
@@ -394,22 +396,22 @@ def assess(
     # Of a clock that was set back the last look is ahead: what the window holds now counts anew.
     seen_at = before.seen_at if before and before.seen_at <= now else None
     before = before and _not_ahead(before, now)
-    course = Course(before.since, before.calm_since) if before else Course()
+    course = Course(before.since, before.cooldown_since) if before else Course()
     for at in counted.moments(after=seen_at):
         course = course.then(at, counted)
-    since, calm_since = course
+    since, cooldown_since = course
     if since is None or course.ended(now, budget):
         return None
-    seen = counted.inside(now if calm_since is None else calm_since - 0.001)
+    seen = counted.inside(now if cooldown_since is None else cooldown_since - 0.001)
     told = describe(seen, clients or {})
-    if before is not None and before.since == since and (calm_since is not None or not seen):
+    if before is not None and before.since == since and (cooldown_since is not None or not seen):
         told = (before.cause, before.member, before.words)
     return Storm(
         cluster=cluster,
         group=group,
         since=since,
         seen_at=now,
-        calm_since=calm_since,
+        cooldown_since=cooldown_since,
         rebalances=len(counted.inside(now)),
         moved=counted.moved(now),
         budget=budget.rebalances,
@@ -431,7 +433,7 @@ class ClusterStorm:
     cluster: str
     since: float
     seen_at: float
-    calm_since: float | None
+    cooldown_since: float | None
     cause: str
     """`many groups` or `coordinator move`."""
     groups: int
@@ -443,9 +445,9 @@ class ClusterStorm:
     @property
     def sentence(self) -> str:
         """What a person needs to know, in one sentence without a full stop."""
-        calming = "; calming" if self.calm_since is not None else ""
+        cooling_down = "; calming" if self.cooldown_since is not None else ""
         lasts = duration(max(0.0, self.seen_at - self.since))
-        return f"storm of cluster {self.cluster} for {lasts}: {self.words}{calming}"
+        return f"storm of cluster {self.cluster} for {lasts}: {self.words}{cooling_down}"
 
 
 def _together(first: CoordinatorMove, then: CoordinatorMove) -> CoordinatorMove:
@@ -478,12 +480,12 @@ def assess_cluster(
         move = new if move is None or new.at - move.at > _ONE_MOVE else _together(move, new)
     if move is not None and move.at > now:
         move = replace(move, at=now)
-    if move is not None and now - move.at >= budget.window + budget.calm:
+    if move is not None and now - move.at >= budget.window + budget.cooldown:
         move = None
     many = len(groups) >= TOGETHER
     lasting = before is not None and before.cause == "many groups" and len(groups) > TOGETHER // 2
     if not many and not lasting and move is None:
-        return _calming(before, groups=len(groups), calm=budget.calm, now=now)
+        return _cooling_down(before, groups=len(groups), cooldown=budget.cooldown, now=now)
     since = before.since if before else min(now, move.at if move else now)
     words = []
     if move is not None:
@@ -494,7 +496,7 @@ def assess_cluster(
         cluster=cluster,
         since=since,
         seen_at=now,
-        calm_since=None,
+        cooldown_since=None,
         cause="coordinator move" if move is not None else "many groups",
         groups=len(groups),
         words="; ".join(words),
@@ -502,16 +504,16 @@ def assess_cluster(
     )
 
 
-def _calming(
-    before: ClusterStorm | None, *, groups: int, calm: float, now: float
+def _cooling_down(
+    before: ClusterStorm | None, *, groups: int, cooldown: float, now: float
 ) -> ClusterStorm | None:
     """A move has waited its calm already; many groups wait it now."""
     if before is None or before.cause == "coordinator move":
         return None
-    since = now if before.calm_since is None else before.calm_since
-    if now - since >= calm:
+    since = now if before.cooldown_since is None else before.cooldown_since
+    if now - since >= cooldown:
         return None
-    return replace(before, seen_at=now, calm_since=since, groups=groups, move=None)
+    return replace(before, seen_at=now, cooldown_since=since, groups=groups, move=None)
 
 
 _KEPT_UNREAD: Final = 3600.0

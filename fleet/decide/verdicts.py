@@ -41,7 +41,7 @@ class Level(StrEnum):
 
 
 HORIZON: Final = 1200.0
-"""Seconds of commits that a verdict looks back on: more than the longest patience."""
+"""Seconds of commits that a verdict looks back on: more than the longest grace period."""
 WORST: Final = (
     LagVerdict.STOP,
     LagVerdict.STALL,
@@ -66,7 +66,7 @@ MOVING: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Grace:
     """What is still ordinary; seconds."""
 
     least: float = 60.0

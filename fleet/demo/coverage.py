@@ -183,7 +183,7 @@ def _lines(folder: Path) -> Iterator[JournalEntry]:
                 ) from error
 
 
-_PATIENCE: Final = 30.0
+_GRACE: Final = 30.0
 """Seconds without a record or an end, until reading is given up."""
 _LOOK: Final = 0.2
 _AT_ONCE: Final = 10_000
@@ -290,15 +290,15 @@ def _read_all(
 
     found: dict[TopicPartition, list[tuple[int, int]]] = {}
     for topic in topics:
-        told = consumer.list_topics(topic, timeout=_PATIENCE).topics[topic]
+        told = consumer.list_topics(topic, timeout=_GRACE).topics[topic]
         found |= {TopicPartition(topic, partition): [] for partition in told.partitions}
     consumer.assign([Place(tp.topic, tp.partition, 0) for tp in found])
     unread, quiet = set(found), 0.0
     while unread:
         messages = consumer.consume(_AT_ONCE, timeout=_LOOK)
         quiet = 0.0 if messages else quiet + _LOOK
-        if quiet >= _PATIENCE:
-            raise Unreachable(f"{sorted(unread)} could not be read within {_PATIENCE:g} s")
+        if quiet >= _GRACE:
+            raise Unreachable(f"{sorted(unread)} could not be read within {_GRACE:g} s")
         for message in messages:
             tp = TopicPartition(message.topic(), message.partition())
             error = message.error()

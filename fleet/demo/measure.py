@@ -59,11 +59,11 @@ def await_lag(fleet: Fleet, groups: Sequence[str], most: int, *, clock: Clock) -
 def await_settled(fleet: Fleet, group: str, *, clock: Clock) -> None:
     """Wait until the group was Stable for heartbeat + 2 s [25]: no round is still to come."""
     deadline = clock.monotonic() + _SETTLING_SECONDS
-    calm = clock.monotonic()
-    while clock.monotonic() - calm < _SETTLED_SECONDS:
+    cooldown = clock.monotonic()
+    while clock.monotonic() - cooldown < _SETTLED_SECONDS:
         seen = fleet.snapshot([group]).groups.get(group)
         if seen is None or seen.state is not GroupState.STABLE:
-            calm = clock.monotonic()
+            cooldown = clock.monotonic()
         if clock.monotonic() > deadline:
             raise FleetError(f"group {group} does not settle within {_SETTLING_SECONDS:g} s")
         clock.sleep(_POLL_SECONDS)
@@ -128,7 +128,7 @@ class OneByOne:
 
     def _await_back(self, name: str, asked: float) -> None:
         deadline = self.clock.monotonic() + _RESTART_SECONDS
-        while not (self._active_since(name, asked) and self._all_own(len(self._holders()))):
+        while not (self._active_since(name, asked) and self._all_own(len(self._owners()))):
             if self.clock.monotonic() > deadline:
                 raise FleetError(
                     f"worker {name} owns no partitions {_RESTART_SECONDS:g} s after its restart; "
@@ -145,7 +145,7 @@ class OneByOne:
             for r in self.fleet.reports(self.group)
         )
 
-    def _holders(self) -> list[str]:
+    def _owners(self) -> list[str]:
         return [w.name for w in self.fleet.workers(self.group) if w.wanted]
 
     def _all_own(self, members: int) -> bool:

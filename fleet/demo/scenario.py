@@ -265,12 +265,14 @@ class Play:
         else:
             change = self._by_dagster(self._ui, stretch, wanted=wanted, hold=hold)
         ended_well(change)
-        if len(fleet.gate(GROUP).open) != slots:
+        if len(fleet.targets(GROUP).open) != slots:
             raise FleetError(
-                f"{name}: {len(fleet.gate(GROUP).open)} slots are open, {slots} were to be: "
+                f"{name}: {len(fleet.targets(GROUP).open)} slots are open, {slots} were to be: "
                 f"{change.sentence}"
             )
-        meter.end(stretch, expected=sum(step.price.rebalances_max for step in change.plan.steps))
+        meter.end(
+            stretch, expected=sum(step.expected_cost.rebalances_max for step in change.plan.steps)
+        )
 
     def _by_dagster(
         self, ui: DagsterUi, stretch: Stretch, *, wanted: int | None, hold: bool

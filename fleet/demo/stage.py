@@ -37,7 +37,7 @@ _STATE: Final = (
     *(f"{n}.db{s}" for n in ("fleet", "samples") for s in ("", "-wal", "-shm")),
 )
 """What a running fleet keeps in its home."""
-_FOREIGN: Final = ("broker/state.json", "fleet.db")
+_EXTERNAL: Final = ("broker/state.json", "fleet.db")
 """What tells that a fleet lives in a home."""
 _GROUPS: Final = frozenset({f"{GROUP} of {CLUSTER}", f"{ORDINARY_GROUP} of {CLUSTER}"})
 ASSIGNORS: Final = ("cooperative-sticky", "range")
@@ -93,7 +93,7 @@ class Stage:
 
         Raises Refused where the home holds a fleet that no demo made.
         """
-        self._refuse_foreign()
+        self._refuse_external()
         self.clear()
         name = uuid.uuid4().hex
         write_state(self.mark, {"id": name}, schema=SCHEMA)
@@ -103,14 +103,14 @@ class Stage:
         self.journal.mkdir()
         return name
 
-    def _refuse_foreign(self) -> None:
+    def _refuse_external(self) -> None:
         """A fleet may have moved in where a demo was, too: what it manages tells it apart."""
         if not self.home.exists():
             return
         if self.mark.exists():
             kept = [f"group {group}" for group in _groups_of(self.home / "fleet.db") - _GROUPS]
         else:
-            kept = [name for name in _FOREIGN if (self.home / name).exists()]
+            kept = [name for name in _EXTERNAL if (self.home / name).exists()]
         if kept:
             raise Refused(
                 f"{self.home} holds another fleet ({', '.join(sorted(kept))}), and the demo would "
@@ -166,7 +166,7 @@ def _groups_of(store: Path) -> frozenset[str]:
     try:
         with contextlib.closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as db:
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-            rows = db.execute("SELECT cluster, grp FROM gates") if "gates" in tables else ()
+            rows = db.execute("SELECT cluster, grp FROM targets") if "targets" in tables else ()
             return frozenset(f"{group} of {cluster}" for cluster, group in rows)
     except sqlite3.Error as error:
         raise Refused(

@@ -30,7 +30,7 @@ from fleet.slots import Slot
 _LOOK_SECONDS: Final = 1.0
 _TOLD_SECONDS: Final = 10.0
 _WIDTH: Final = 100
-_COLUMNS: Final = ("slot", "partitions", "phase", "code", "holder", "batches")
+_COLUMNS: Final = ("slot", "partitions", "phase", "code", "owner", "batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ def pictures(fleet: Fleet, meter: Meter | None = None) -> tuple[GroupView, ...]:
     for declared in fleet.spec.fleets:
         group = declared.group
         seen = snapshot.groups.get(group)
-        slots = [s for s in fleet.slots(group) if s.holder is not None]
+        slots = [s for s in fleet.slots(group) if s.owner is not None]
         standbys = sum(1 for r in fleet.reports(group) if r.phase == "standby")
         found.append(
             GroupView(
@@ -228,7 +228,7 @@ def _slot(slot: Slot, seen: GroupSnapshot | None) -> tuple[str, ...]:
     for member in seen.members if seen else ():
         if member.member_id == slot.member_id or member.instance_id == slot.instance_id():
             owned = len(member.partitions)
-    told = (slot.phase.value, (slot.revision or "")[:6], slot.holder or "", str(slot.batches))
+    told = (slot.phase.value, (slot.revision or "")[:6], slot.owner or "", str(slot.batches))
     return str(slot.number), "■" * owned, *told
 
 
@@ -248,7 +248,7 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One step of the demo. Times in seconds; `longest_pause_s` None = no partition moved."""
+    """One step of the demo. Times in seconds; `longest_downtime_s` None = no partition moved."""
 
     name: str
     group: str
@@ -256,7 +256,7 @@ class StepResult:
     """The most that the plan allows; the ordinary way: what is usual."""
     recorded_rebalances: int
     moved_partitions: int
-    longest_pause_s: float | None
+    longest_downtime_s: float | None
     records: int
     lost: int
     twice: int
@@ -272,9 +272,9 @@ def report_json(bootstrap_servers: str, steps: Sequence[StepResult]) -> dict[str
 
 
 def _rounded(step: dict[str, Any]) -> dict[str, Any]:
-    pause = step["longest_pause_s"]
+    pause = step["longest_downtime_s"]
     told = None if pause is None else round(pause, 3)
-    return {**step, "longest_pause_s": told, "seconds": round(step["seconds"], 1)}
+    return {**step, "longest_downtime_s": told, "seconds": round(step["seconds"], 1)}
 
 
 def results(
@@ -309,7 +309,7 @@ def results(
                 expected_rebalances=stretch.expected,
                 recorded_rebalances=stretch.counted.rebalances,
                 moved_partitions=stretch.counted.moved,
-                longest_pause_s=stretch.counted.longest_pause_s,
+                longest_downtime_s=stretch.counted.longest_downtime_s,
                 records=records_between(
                     journal, group=stretch.group, start=stretch.started_at, end=stretch.ended_at
                 ),
@@ -369,7 +369,7 @@ def table(steps: Sequence[StepResult]) -> Table:
 
 
 def _row(step: StepResult) -> tuple[str, ...]:
-    pause = step.longest_pause_s
+    pause = step.longest_downtime_s
     few = "≤ " if step.expected_rebalances > 1 and step.name != ORDINARY else ""
     return (
         _TITLES.get(step.name, step.name),

@@ -363,7 +363,7 @@ def _rebalances(picture: Picture) -> Iterator[Family]:
     )
     least = Family(
         "histogram",
-        "fleet_group_rebalance_least_duration_seconds",
+        "fleet_group_rebalance_duration_lower_bound_seconds",
         "What the other rebalances took at least.",
         _GROUP,
     )
@@ -387,7 +387,7 @@ def _rebalances(picture: Picture) -> Iterator[Family]:
 def _verdicts(picture: Picture) -> Family:
     verdict = Family(
         "gauge",
-        "fleet_group_verdict",
+        "fleet_group_lag_status",
         "1 for the group's verdict, that of its worst partition.",
         (*_GROUP, "verdict", "level"),
     )
@@ -572,7 +572,7 @@ def storm_families(
     info = Family(
         "gauge",
         "fleet_group_storm_info",
-        "1 for the cause and the worst member of a storm, while it lasts.",
+        "1 for the cause and the top offender of a storm, while it lasts.",
         (*_NAMES, "cause", "member", "words"),
     )
     for group, owner in owners.items():
@@ -887,9 +887,9 @@ class Exporter(Closing):
         for fleet in self._fleet.spec.fleets:
             if fleet.worker is None:
                 continue
-            shut = self._fleet.gate(fleet.group).quarantined
+            shut = self._fleet.targets(fleet.group).quarantined
             for slot in self._fleet.slots(fleet.group):
-                phase = slot.phase if slot.holder is not None else Phase.FREE
+                phase = slot.phase if slot.owner is not None else Phase.FREE
                 state = "quarantined" if slot.number in shut else phase.value
                 yield fleet.group, slot.number, state
 

@@ -105,7 +105,7 @@ def _difference(
     rows: list[Rebalance | MembershipSpan] = [*_memberships(snapshot, group, before, now)]
     if not joined and not left and owners == last:
         return rows  # a static member came back under its name: no rebalance
-    causes = [*([Cause.JOIN] if joined else []), *([Cause.DEPARTURE] if left else [])]
+    causes = [*([Cause.JOIN] if joined else []), *([Cause.REMOVAL] if left else [])]
     cause, *also = causes or [Cause.UNKNOWN]
     rows.append(
         Rebalance(

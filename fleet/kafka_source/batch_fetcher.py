@@ -2,7 +2,7 @@
 
 Problem: what reads a log fast asks every leader for many partitions at once, has the next answer
 on its way while it works on this one, and follows leaders that move. Choice: one Fetch request in
-flight for each leader, made again from the caller's positions as soon as its answer is taken; a
+flight for each leader, recreated from the caller's positions as soon as its answer is taken; a
 leader that moved, or a broker that is gone, is looked for again by metadata; only what will not
 pass by itself is the caller's. No consumer group, no session of Fetch. Cost: up to `most` bytes of
 memory a leader; a partition whose leader is busy with a large answer waits for it.

@@ -343,13 +343,13 @@ def _look(address: str, *, tls: bool) -> str | None:
         said = _said(where)
         if _is_kafka(said):
             return f"{address} speaks no TLS: cluster.security.protocol is {_OTHER[False]} there"
-        return _foreign(address, said)
+        return _external(address, said)
     said = _said(where)
     if _is_kafka(said):
         return None
     if said is not None and not said.startswith(b"HTTP/") and _speaks_tls(where):
         return f"{address} speaks TLS: cluster.security.protocol is {_OTHER[True]} there"
-    return _foreign(address, said)
+    return _external(address, said)
 
 
 _OTHER: Final = {True: "SSL or SASL_SSL", False: "PLAINTEXT or SASL_PLAINTEXT"}
@@ -382,7 +382,7 @@ def _speaks_tls(where: tuple[str, int]) -> bool:
     return False
 
 
-def _foreign(address: str, said: bytes | None) -> str:
+def _external(address: str, said: bytes | None) -> str:
     if said is None:
         does = "takes connections and says nothing"
     elif said.startswith(b"HTTP/"):
@@ -550,10 +550,10 @@ class Connections(Closing):
         every = len(left)
         deadline = time.monotonic() + timeout
         while left and not (first and len(left) < every):
-            patience = deadline - time.monotonic()
-            if patience <= 0:
+            grace = deadline - time.monotonic()
+            if grace <= 0:
                 return
-            self._net.poll(timeout_ms=patience * 1000, future=None)
+            self._net.poll(timeout_ms=grace * 1000, future=None)
             left = [each for each in left if not each.is_done]
 
     def pause(self, seconds: float) -> None:

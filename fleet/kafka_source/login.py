@@ -332,11 +332,11 @@ def _sasl(sasl: Sasl) -> dict[str, dict[str, str]]:
     return found
 
 
-def _where(holder: Any, part: str) -> dict[str, str]:
+def _where(owner: Any, part: str) -> dict[str, str]:
     for kind in ("env", "file"):
-        if name := getattr(holder, f"{part}_{kind}"):
+        if name := getattr(owner, f"{part}_{kind}"):
             return {kind: str(name)}
-    return {"value": str(getattr(holder, part))}  # a name may stand in the file, a secret may not
+    return {"value": str(getattr(owner, part))}  # a name may stand in the file, a secret may not
 
 
 def resolved(

@@ -395,12 +395,12 @@ class EndStore:
     @contextlib.contextmanager
     def _impatient(self) -> Iterator[None]:
         """Wait for nobody who has locked the file."""
-        (patience,) = self._db.execute("PRAGMA busy_timeout").fetchone()
+        (grace,) = self._db.execute("PRAGMA busy_timeout").fetchone()
         self._db.execute("PRAGMA busy_timeout=0")
         try:
             yield
         finally:
-            self._db.execute(f"PRAGMA busy_timeout={patience}")
+            self._db.execute(f"PRAGMA busy_timeout={grace}")
 
 
 class EndHistory:

@@ -11,7 +11,7 @@ from fleet.act.steps.handover import HandoverMemory, rolled
 from fleet.act.steps.work import StepStart
 from fleet.manager.cycle import Fleet
 from fleet.model import Step, StepKind
-from fleet.slots import Change, ChangeState, Gate, Phase, Slot
+from fleet.slots import Change, ChangeState, Phase, Slot, SlotTargets
 from fleet.slots.codec import from_json
 from fleet.text import plural
 
@@ -29,7 +29,7 @@ class ChangeProgress:
     """Slots of the step in hand."""
     lag: int | None
     """Records that wait in the group."""
-    longest_pause: float | None
+    longest_downtime: float | None
     """Seconds: of the partitions that the step in hand has moved so far."""
     rebalances: int | None
     """Recorded since the step in hand began, ours and others'."""
@@ -44,8 +44,8 @@ class ChangeProgress:
             parts.append(f"{self.lag:,} records waiting")
         if self.rebalances is not None:
             parts.append(plural(self.rebalances, "rebalance"))
-        if self.longest_pause is not None:
-            parts.append(f"longest pause so far {self.longest_pause:.2f} s")
+        if self.longest_downtime is not None:
+            parts.append(f"longest pause so far {self.longest_downtime:.2f} s")
         return ", ".join(parts)
 
 
@@ -64,23 +64,25 @@ def change_progress(fleet: Fleet, group: str) -> ChangeProgress | None:
         step=change.step + 1,
         steps=len(change.plan.steps),
         kind=step.kind,
-        slots_done=slots_done(step, change, fleet.slots(group), fleet.gate(group)),
+        slots_done=slots_done(step, change, fleet.slots(group), fleet.targets(group)),
         slots=len(step.slots),
         lag=seen.lag if seen is not None else None,
-        longest_pause=counted.longest_pause_s if counted is not None else None,
+        longest_downtime=counted.longest_downtime_s if counted is not None else None,
         rebalances=counted.rebalances if counted is not None else None,
     )
 
 
-def slots_done(step: Step, change: Change, slots: tuple[Slot, ...], gate: Gate) -> int | None:
+def slots_done(
+    step: Step, change: Change, slots: tuple[Slot, ...], targets: SlotTargets
+) -> int | None:
     """How many slots of the step in hand are as they shall be; None for steps without slots."""
     found = {slot.number: slot for slot in slots}
     mine = [found.get(n) for n in step.slots]
     if step.kind is StepKind.ROLL:
         memory = from_json(HandoverMemory, change.detail)
-        return sum(rolled(slot, gate, step.revision, memory) for slot in mine)
+        return sum(rolled(slot, targets, step.revision, memory) for slot in mine)
     if step.kind is StepKind.OPEN:
         return sum(slot is not None and slot.phase is Phase.ACTIVE for slot in mine)
     if step.kind in (StepKind.LEAVE, StepKind.STOP_ALL):
-        return sum(slot is None or slot.holder is None for slot in mine)
+        return sum(slot is None or slot.owner is None for slot in mine)
     return None

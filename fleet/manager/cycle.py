@@ -39,8 +39,8 @@ from fleet.decide.scaling import (
     undone_by,
     wanted_slots,
 )
+from fleet.decide.state_snapshot import StateSnapshot, Vetoes
 from fleet.decide.storms import Storm, assess, budget_of, excuses_of, reach
-from fleet.decide.world import GroupWorld, Vetoes
 from fleet.errors import ConfigError, Damaged, FleetError, Refused, SchemaTooNew, Unreachable
 from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.broker_settings import AskedSessions, broker_limits
@@ -55,7 +55,7 @@ from fleet.model.rebalances import Counted, Rebalance
 from fleet.observe.admin import Observer
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.security import client_config, kafka_python_config
-from fleet.slots import Change, ChangeState, Gate, Pause, Slot, WorkerProcess, WorkerReport
+from fleet.slots import Change, ChangeState, Pause, Slot, SlotTargets, WorkerProcess, WorkerReport
 from fleet.slots.codec import as_json, if_readable
 from fleet.slots.store import Store
 from fleet.system.closing import Closing
@@ -174,7 +174,7 @@ class Fleet(Closing):
 
     @property
     def store(self) -> Store:
-        """Where slots, gates and changes live."""
+        """Where slots, slot targets and changes live."""
         return self.runtime.store
 
     @property
@@ -333,9 +333,9 @@ class Fleet(Closing):
         """The group's slots."""
         return self._at_once.slots(group)
 
-    def gate(self, group: str) -> Gate:
-        """The group's gate."""
-        return self._at_once.gate(group)
+    def targets(self, group: str) -> SlotTargets:
+        """The group's slot targets."""
+        return self._at_once.targets(group)
 
     def reports(self, group: str) -> tuple[WorkerReport, ...]:
         """What the group's workers last said of themselves."""
@@ -379,7 +379,7 @@ class Fleet(Closing):
 
     # --- decide -----------------------------------------------------------------------------
 
-    def world(self, group: str, snapshot: Snapshot) -> GroupWorld:
+    def state(self, group: str, snapshot: Snapshot) -> StateSnapshot:
         """All a decision about one group may know, at one moment."""
         spec = self.group(group)
         revision = MEMBERS if spec.worker is None else self._revisions().wanted(spec)
@@ -387,14 +387,14 @@ class Fleet(Closing):
             self.runtime.recognise(group, revision)
         slots, reports = self.store.slots(group), self.store.reports(group)
         processes = self.runtime.workers(group)
-        world = GroupWorld(
+        state = StateSnapshot(
             spec=spec,
             mode=self.spec.mode_of(spec),
             cluster=self.spec.cluster.name,
             snapshot_at=snapshot.at,
             group=snapshot.groups.get(group),
             topics=snapshot.topics,
-            gate=self.store.gate(group),
+            targets=self.store.targets(group),
             slots=slots,
             reports=reports,
             processes=processes,
@@ -412,9 +412,9 @@ class Fleet(Closing):
             },
         )
         changes = any(slot.revision not in {None, revision} for slot in slots)
-        if isinstance(spec.worker, ClassicWorker) and (world.is_empty() or changes):
-            return replace(world, initial_delay=self._broker_limits.initial_delay)
-        return world
+        if isinstance(spec.worker, ClassicWorker) and (state.is_empty() or changes):
+            return replace(state, initial_delay=self._broker_limits.initial_delay)
+        return state
 
     @cached_property
     def _broker_limits(self) -> BrokerLimits:
@@ -433,9 +433,9 @@ class Fleet(Closing):
         return works_on(self.store, left, lease=lease, clock=self.clock)
 
     def open_slots(self, group: str) -> int:
-        """Slots that may be held, as plans count them: not those that a foreign holder shut."""
-        gate = self.store.gate(group)
-        return len(gate.open - gate.quarantined)
+        """Slots that may be held, as plans count them: not those that a foreign owner shut."""
+        targets = self.store.targets(group)
+        return len(targets.open - targets.quarantined)
 
     def wanted(self, group: str, snapshot: Snapshot, *, adopted: Adopted | None = None) -> Decision:
         """What the policy wants now; its agreement over time is kept in the store."""
@@ -478,7 +478,7 @@ class Fleet(Closing):
         hold: float | None = None,
         snapshot: Snapshot | None = None,
     ) -> Plan:
-        """The change that would be made now, with its price; nothing is written to Kafka.
+        """The change that would be made now, with its expected cost; nothing is written to Kafka.
 
         `wanted` None asks the policy; `roll` asks for a roll even where the code is the same.
         `hold`: seconds for which the policy shall leave `wanted` alone; without it the plan notes
@@ -509,17 +509,17 @@ class Fleet(Closing):
             asked = self._asked(group, seen, current=wanted, memory=ScalingMemory())
             sentence = undone_by(asked, wanted, group) or ""
         recent = self.rebalances(group, window=spec.storm.window)
-        world = replace(self.world(group, seen), readable_log=recent is not None)
+        state = replace(self.state(group, seen), readable_log=recent is not None)
         plan = make_plan(
-            world,
+            state,
             wanted=wanted,
             now=self.clock.now(),
             force_roll=roll,
             why=sentence,
         )
-        plan = _priced(world, plan, by_policy=by_policy)
+        plan = _priced(state, plan, by_policy=by_policy)
         if brings_members(plan):  # the brokers are asked what they would refuse of it
-            refused = beyond_limits(world, plan, self._broker_limits)
+            refused = beyond_limits(state, plan, self._broker_limits)
             plan = Vetoes(refusals=refused).told_in(plan)
         against = obstacles(spec, plan, environ=self._environ, here=Path.cwd())
         return self.runtime.vetoes(plan).told_in(against.told_in(plan))
@@ -555,7 +555,7 @@ class Fleet(Closing):
         if plan.steps:
             from fleet.decide.other_ways import foretold_of_pods
 
-            against = refusals(self.world(spec.group, seen), now, steps=plan.steps)
+            against = refusals(self.state(spec.group, seen), now, steps=plan.steps)
             plan = replace(foretold_of_pods(plan, group, adopted), refusals=against)
         return self.runtime.vetoes(plan).told_in(plan)
 
@@ -564,9 +564,9 @@ class Fleet(Closing):
         if self.group(group).worker is None:
             raise Refused(f"group {group} declares no worker: it has no slots to drain")
         seen = self.snapshot([group])
-        world = self.world(group, seen)
-        plan = make_drain_plan(world, slots=tuple(slots), now=self.clock.now())
-        return self.runtime.vetoes(plan).told_in(_priced(world, plan))
+        state = self.state(group, seen)
+        plan = make_drain_plan(state, slots=tuple(slots), now=self.clock.now())
+        return self.runtime.vetoes(plan).told_in(_priced(state, plan))
 
     def _revisions(self) -> Revisions:
         return Revisions(
@@ -741,13 +741,13 @@ class Fleet(Closing):
         return GroupAdmin(bootstrap=self.bootstrap, kafka_python_config=login)
 
     def reopen(self, group: str, slot: int) -> bool:
-        """Let workers take a slot again that a foreign holder shut [15]; whether it was shut."""
+        """Let workers take a slot again that a foreign owner shut [15]; whether it was shut."""
 
-        def reopened(gate: Gate) -> Gate | None:
-            shut = gate.quarantined
-            return replace(gate, quarantined=shut - {slot}) if slot in shut else None
+        def reopened(targets: SlotTargets) -> SlotTargets | None:
+            shut = targets.quarantined
+            return replace(targets, quarantined=shut - {slot}) if slot in shut else None
 
-        return self.store.change_gate(group, reopened) is not None
+        return self.store.change_targets(group, reopened) is not None
 
     def resume_change(
         self, group: str, *, actor: str, progress: Progress = silent
@@ -764,7 +764,7 @@ class Fleet(Closing):
         return resumed
 
     def _close_window(self, group: str, progress: Progress) -> None:
-        """Put a group's setting back that a dead manager changed for a gate [19]."""
+        """Put a group's setting back that a dead manager changed for the slot targets [19]."""
         from fleet.act.kafka import JoinWindow
 
         with self._admin() as admin:  # connects only where there is something to put back
@@ -793,7 +793,7 @@ class Fleet(Closing):
     def refusal(self, group: str) -> str | None:
         """Why the runtime has fewer workers than the group's open slots and standbys want."""
         spec = self.group(group)
-        wanted = len(self.gate(group).open) + spec.replicas.standby
+        wanted = len(self.targets(group).open) + spec.replicas.standby
         if spec.worker is None or sum(w.wanted for w in self.workers(group)) >= wanted:
             return None
         return self.runtime.refusal(group)
@@ -938,10 +938,10 @@ def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, s
     return spec, status.bootstrap_servers
 
 
-def _priced(world: GroupWorld, plan: Plan, *, by_policy: bool = False) -> Plan:
+def _priced(state: StateSnapshot, plan: Plan, *, by_policy: bool = False) -> Plan:
     """With what the coordinator's model expects of each step; most plans have none.
 
-    by_policy: nobody asked for so many, so it has to be worth its price.
+    by_policy: nobody asked for so many, so it has to be worth its expected cost.
     """
     if plan.empty:
         return plan
@@ -949,6 +949,6 @@ def _priced(world: GroupWorld, plan: Plan, *, by_policy: bool = False) -> Plan:
     from fleet.decide.expected_costs import foretold
     from fleet.decide.other_ways import not_worth, with_other_ways
 
-    priced = with_other_ways(world, foretold(world, plan))
-    against = not_worth(world, priced) if by_policy else ""
+    priced = with_other_ways(state, foretold(state, plan))
+    against = not_worth(state, priced) if by_policy else ""
     return replace(priced, refusals=(*priced.refusals, against)) if against else priced

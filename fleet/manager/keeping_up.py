@@ -4,7 +4,7 @@ Problem: the exporter judges what it has watched for minutes, while a command or
 and a lag alone is no verdict. Choice: the past is put into the same columns first (`with_past`,
 `with_tables`), from the tables or the offsets topic, and then the same judge decides
 (`LagJudge`). Of the tables only groups are read in which something has waited for as long as the
-least patience, or those that were named.
+least grace period, or those that were named.
 Cost: from the topic alone a group that falls behind slowly is not told (WARN needs older figures of
 its lag, which the tables have); where neither can be read there is no verdict.
 """
@@ -20,10 +20,10 @@ from fleet.decide.verdicts import (
     HORIZON,
     MOVING,
     WORST,
+    Grace,
     GroupVerdict,
     LagVerdict,
     PartitionVerdict,
-    Patience,
 )
 from fleet.errors import FleetError
 from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows, portions
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 # LinkedIn's Burrow answers by rules over the last ten commits, and its known false alarms come
 # from that window: it knows commits, not how long records have waited. Judging 240,000 partitions
 # one by one takes seconds. Choice: Burrow's words, but every alarm needs a record that has waited
-# for longer than the group's patience, which is a minute, or three of its usual gaps between
+# for longer than the group's grace period, which is a minute, or three of its usual gaps between
 # commits, at most a quarter of an hour. The rules stand once, over columns (`_codes`; the first
 # that fits counts), for the command, the exporter, Dagster's check and the page; sentences are made
 # only for rows that are not OK. Where STOP or STALL would fit, what waits is read first
 # (`standing`, `Observer.read_on`): what nobody can read has not waited. A group is as its worst
 # partition; Empty for `abandoned` seconds it is ABANDONED, which is no error. Cost: a group that
-# hangs is told after its patience, so after 60 s at the earliest.
+# hangs is told after its grace period, so after 60 s at the earliest.
 
 
 Codes = NDArray[np.int8]
@@ -60,18 +60,18 @@ _CODE: Final = {verdict: code for code, verdict in enumerate(_BY_CODE)}
 _OK: Final = _CODE[LagVerdict.OK]
 _CASE: Final = {case: code for code, case in enumerate(CASES)}
 _FIGURES: Final = tuple(_CASE[case] for case in (LagCase.OK, LagCase.NOTHING, LagCase.HELD))
-_PATIENCE: Final = Patience()
+_GRACE: Final = Grace()
 
 
-def worst_verdicts(seen: Snapshot, patience: Patience = _PATIENCE) -> dict[str, LagVerdict]:
+def worst_verdicts(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, LagVerdict]:
     """Judge each group that exists, without sentences."""
-    return _of_groups(seen, _judged(seen, patience), patience)
+    return _of_groups(seen, _judged(seen, grace), grace)
 
 
-def verdicts(seen: Snapshot, patience: Patience = _PATIENCE) -> dict[str, GroupVerdict]:
+def verdicts(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, GroupVerdict]:
     """Judge each group that exists; say why (docs/metrics.md)."""
-    codes = _judged(seen, patience)
-    worst, commits = _of_groups(seen, codes, patience), seen.commits
+    codes = _judged(seen, grace)
+    worst, commits = _of_groups(seen, codes, grace), seen.commits
     totals = dict(zip(commits.groups, np.bincount(commits.group).tolist(), strict=False))
     worse: dict[str, list[PartitionVerdict]] = {}
     rows = np.flatnonzero(codes < _OK)
@@ -81,73 +81,73 @@ def verdicts(seen: Snapshot, patience: Patience = _PATIENCE) -> dict[str, GroupV
         verdict = _BY_CODE[codes[row]]
         said = PartitionVerdict(tp=tp, verdict=verdict, sentence=_sentence(seen, row, tp, verdict))
         worse.setdefault(commits.groups[commits.group[row]], []).append(said)
-    calm = _Calm(seen, codes, patience)
+    cooldown = _Cooldown(seen, codes, grace)
     return {
-        group: _grouped(group, verdict, totals.get(group, 0), worse.get(group, []), calm)
+        group: _grouped(group, verdict, totals.get(group, 0), worse.get(group, []), cooldown)
         for group, verdict in worst.items()
     }
 
 
-def standing(seen: Snapshot, patience: Patience = _PATIENCE) -> Longs:
+def standing(seen: Snapshot, grace: Grace = _GRACE) -> Longs:
     """Find rows of which it matters what waits; none that is abandoned.
 
     First those that seem to stand still, the newest before, then ends that may be a marker's.
     """
     empty = [group for group, facts in seen.facts.items() if facts.state is GroupState.EMPTY]
-    old = _since(seen.commits.at, seen.at) >= patience.abandoned
-    asked = late(seen, patience) & (seen.lag.case == _CASE[LagCase.OK])
+    old = _since(seen.commits.at, seen.at) >= grace.abandoned
+    asked = late(seen, grace) & (seen.lag.case == _CASE[LagCase.OK])
     rows = np.flatnonzero(asked & ~(old & seen.commits.of_groups(empty)))
-    codes = _judged(seen.where(rows), patience)
+    codes = _judged(seen.where(rows), grace)
     still = rows[(codes == _CODE[LagVerdict.STOP]) | (codes == _CODE[LagVerdict.STALL])]
     newest = still[np.argsort(-seen.commits.moved[still], kind="stable")]
     lag = seen.lag
-    few = (lag.records > 0) & (lag.records <= patience.allowed) & (lag.waited >= patience.least)
+    few = (lag.records > 0) & (lag.records <= grace.allowed) & (lag.waited >= grace.least)
     found: Longs = np.concatenate([newest, np.flatnonzero(few)])
     return found
 
 
-def late(seen: Snapshot, patience: Patience = _PATIENCE) -> Rows:
-    """Find rows in which something has waited for as long as the least patience."""
+def late(seen: Snapshot, grace: Grace = _GRACE) -> Rows:
+    """Find rows in which something has waited for as long as the least grace period."""
     lag = seen.lag
-    found: Rows = (lag.records > patience.allowed) & (lag.waited >= patience.least)
+    found: Rows = (lag.records > grace.allowed) & (lag.waited >= grace.least)
     return found | _beyond(lag)
 
 
 # --- the rules ------------------------------------------------------------------------------
 
 
-def _judged(seen: Snapshot, patience: Patience) -> Codes:
+def _judged(seen: Snapshot, grace: Grace) -> Codes:
     """The verdict on each row."""
     found = np.empty(len(seen.commits), dtype=np.int8)
-    calm, moving = _settled(seen)
+    cooldown, moving = _settled(seen)
     for place, rows in zip(portions(len(found)), seen.portions(), strict=True):
         which = rows.commits.group
-        found[place] = _codes(rows, calm[which], moving[which], patience)
+        found[place] = _codes(rows, cooldown[which], moving[which], grace)
     return found
 
 
-def _codes(seen: Snapshot, calm: Floats, moving: Rows, patience: Patience) -> Longs:
-    """By the first rule that fits each row; `calm` and `moving` are of each row's group.
+def _codes(seen: Snapshot, cooldown: Floats, moving: Rows, grace: Grace) -> Longs:
+    """By the first rule that fits each row; `cooldown` and `moving` are of each row's group.
 
     Silence counts from the last rebalance at the earliest.
     """
     commits, lag, now = seen.commits, seen.lag, seen.at
     gap = np.where(commits.gap == NONE, 0.0, commits.gap / 1000)
-    enough = np.minimum(np.maximum(patience.least, patience.gaps * gap), patience.most)
+    enough = np.minimum(np.maximum(grace.least, grace.gaps * gap), grace.most)
     fell = (commits.peak != NONE) & (commits.peak > commits.committed)
-    silent = np.minimum(_since(commits.at, now), calm)
+    silent = np.minimum(_since(commits.at, now), cooldown)
     rules = (
         (lag.case == _CASE[LagCase.BELOW_START], LagVerdict.LOSS),
         (_beyond(lag) & ~moving & (silent >= enough), LagVerdict.STOP),
         (~np.isin(lag.case, _FIGURES) | (lag.records == NONE), LagVerdict.UNSCORED),
-        (lag.records <= patience.allowed, LagVerdict.OK),
-        (fell & (_since(commits.fell, now) < patience.rewound), LagVerdict.REWIND),
+        (lag.records <= grace.allowed, LagVerdict.OK),
+        (fell & (_since(commits.fell, now) < grace.rewound), LagVerdict.REWIND),
         (moving | ~(lag.waited >= enough), LagVerdict.OK),
         (lag.case == _CASE[LagCase.HELD], LagVerdict.HELD),
         (silent >= enough, LagVerdict.STOP),
-        (np.minimum(_since(commits.moved, now), calm) >= enough, LagVerdict.STALL),
+        (np.minimum(_since(commits.moved, now), cooldown) >= enough, LagVerdict.STALL),
         (
-            (seen.over > 0) & (seen.gained > np.maximum(patience.slower * seen.over, gap)),
+            (seen.over > 0) & (seen.gained > np.maximum(grace.slower * seen.over, gap)),
             LagVerdict.WARN,
         ),
     )
@@ -180,14 +180,14 @@ def _since(ms: Longs, now: float) -> Floats:
     return np.where(ms == NONE, 0.0, np.maximum(0.0, now - ms / 1000))
 
 
-def _of_groups(seen: Snapshot, codes: Codes, patience: Patience) -> dict[str, LagVerdict]:
+def _of_groups(seen: Snapshot, codes: Codes, grace: Grace) -> dict[str, LagVerdict]:
     """The worst verdict of each group that exists, or ABANDONED."""
     names = seen.commits.groups
     worst = np.full(len(names), _CODE[LagVerdict.UNSCORED], dtype=np.int8)
     np.minimum.at(worst, seen.commits.group, codes)
     bad = np.flatnonzero(codes < _OK)
     at = seen.commits.at[bad]
-    old = (at != NONE) & (_since(at, seen.at) >= patience.abandoned)
+    old = (at != NONE) & (_since(at, seen.at) >= grace.abandoned)
     lately = np.zeros(len(names), dtype=np.bool_)
     lately[seen.commits.group[bad[~old]]] = True
     place = {group: index for index, group in enumerate(names)}
@@ -210,7 +210,7 @@ def _sentence(seen: Snapshot, row: int, tp: TopicPartition, verdict: LagVerdict)
     """Why a row that is not OK has this verdict."""
     commits, lag, now = seen.commits, seen.lag, seen.at
     facts = seen.facts.get(commits.groups[commits.group[row]])
-    calm = np.inf if facts is None else _since_settled(facts, now)
+    cooldown = np.inf if facts is None else _since_settled(facts, now)
 
     def since(ms: int) -> float:
         return 0.0 if ms == NONE else max(0.0, now - ms / 1000)
@@ -223,13 +223,13 @@ def _sentence(seen: Snapshot, row: int, tp: TopicPartition, verdict: LagVerdict)
         return f"went back {ago:.0f} s ago, by {fell_by:,} records"
     empty = facts is not None and facts.state is GroupState.EMPTY
     nobody = " and the group has no members" if empty else ""
-    silent = min(since(int(commits.at[row])), calm)
+    silent = min(since(int(commits.at[row])), cooldown)
     if lag.records[row] == NONE:
         return (
             f"committed {committed:,}, which is beyond the log end {lag.end[row]:,}, and no "
             f"commit for {silent:.0f} s{nobody}"
         )
-    still = min(since(int(commits.moved[row])), calm)
+    still = min(since(int(commits.moved[row])), cooldown)
     said = {
         LagVerdict.HELD: f"held back by {seen.held.get(tp, 'an open transaction')}",
         LagVerdict.STOP: f"no commit for {silent:.0f} s{nobody}",
@@ -239,14 +239,14 @@ def _sentence(seen: Snapshot, row: int, tp: TopicPartition, verdict: LagVerdict)
     return f"{said}: {lag.records[row]:,} records wait, the oldest for {lag.waited[row]:.0f} s"
 
 
-class _Calm:
+class _Cooldown:
     """What is said of a group without a complaint."""
 
-    def __init__(self, seen: Snapshot, codes: Codes, patience: Patience) -> None:
+    def __init__(self, seen: Snapshot, codes: Codes, grace: Grace) -> None:
         self._seen = seen
         commits, size = seen.commits, len(seen.commits.groups)
         place = {group: index for index, group in enumerate(commits.groups)}
-        waits = (codes == _OK) & (seen.lag.records > patience.allowed)
+        waits = (codes == _OK) & (seen.lag.records > grace.allowed)
         sums = np.bincount(commits.group[waits], seen.lag.records[waits], minlength=size)
         self._waiting = {group: int(sums[index]) for group, index in place.items()}
         self._cases: dict[str, set[str]] = {}
@@ -267,12 +267,12 @@ class _Calm:
 
 
 def _grouped(
-    group: str, verdict: LagVerdict, total: int, worse: list[PartitionVerdict], calm: _Calm
+    group: str, verdict: LagVerdict, total: int, worse: list[PartitionVerdict], cooldown: _Cooldown
 ) -> GroupVerdict:
     if verdict is LagVerdict.OK:
-        said = calm.keeps_up(group)
+        said = cooldown.keeps_up(group)
     elif verdict is LagVerdict.UNSCORED:
-        said = calm.unscored(group)
+        said = cooldown.unscored(group)
     elif verdict is LagVerdict.ABANDONED:
         said = "no members, and no commit for a day: delete the group if nobody needs it"
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fleet.broker.jars import find_java
 from fleet.config.spec import GroupSpec, KubernetesRuntimeSpec
-from fleet.decide.world import NO_CONCERNS, Vetoes
+from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import FleetError
 from fleet.model import Plan, StepKind
 from fleet.system.code import examine_entrypoint, lies_beside

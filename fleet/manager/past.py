@@ -5,7 +5,7 @@ compaction has left of `__consumer_offsets`; an answer is worth what its source 
 has to say which it was and how far back that goes. Choice: one value with both; of a single
 group the one partition that holds it is read, commits too, since they tell when rebalances
 began; of all groups the whole topic, membership alone.
-Cost: without tables the topic is read anew by each command, within `patience` seconds.
+Cost: without tables the topic is read anew by each command, within `grace` seconds.
 """
 
 import sys
@@ -109,7 +109,7 @@ class Replayed:
         return standing(self.memberships(group=group, until=at))
 
 
-def past_of(fleet: "Fleet", *, group: str | None, live: bool, patience: float) -> Past:
+def past_of(fleet: "Fleet", *, group: str | None, live: bool, grace: float) -> Past:
     """The past of one group, or of all. `live` leaves tables out.
 
     Raises FleetError where neither tables nor the topic can be read, with what to do.
@@ -119,8 +119,8 @@ def past_of(fleet: "Fleet", *, group: str | None, live: bool, patience: float) -
         return found
     try:
         if group is not None:
-            return _of_one(fleet, group, patience)
-        return _of_all(fleet, patience)
+            return _of_one(fleet, group, grace)
+        return _of_all(fleet, grace)
     except FleetError as error:
         raise FleetError(
             f"the past cannot be read: there are no history tables in {fleet.history_path}, and "
@@ -163,11 +163,11 @@ def tables_of(fleet: "Fleet") -> Past | None:
     )
 
 
-def _of_one(fleet: "Fleet", group: str, patience: float) -> Past:
+def _of_one(fleet: "Fleet", group: str, grace: float) -> Past:
     """From the one partition that holds the group."""
     from fleet.log.readers.group_log import GroupLog
 
-    with GroupLog(fleet.client, clock=fleet.clock, timeout=patience) as log:
+    with GroupLog(fleet.client, clock=fleet.clock, timeout=grace) as log:
         partition = log.partition_of(group)
         records = () if partition is None else log.read(group, 0)
     replay = Replay(fleet.spec.cluster.name, group)
@@ -180,13 +180,13 @@ def _of_one(fleet: "Fleet", group: str, patience: float) -> Past:
     return Past(rows=rows, source=_log_source(fleet, rows.rebalances()))
 
 
-def _of_all(fleet: "Fleet", patience: float) -> Past:
+def _of_all(fleet: "Fleet", grace: float) -> Past:
     with tail_of(fleet, names=fleet.topic_ids()) as tail:
-        done = tail.catch_up(patience)
+        done = tail.catch_up(grace)
         rebalances = tail.rebalances()
         if not done and tail.problem:
             raise FleetError(tail.problem)
-        note = "" if done else f"its end was not reached within {patience:.0f} s"
+        note = "" if done else f"its end was not reached within {grace:.0f} s"
         return Past(rows=tail, source=_log_source(fleet, rebalances, note))
 
 
@@ -231,13 +231,13 @@ def by_group(rebalances: Iterable[Rebalance]) -> Mapping[str, list[Rebalance]]:
 
 # Rebalances of the last hour and the last cause of every group, within bounded time: from tables
 # where they are kept and fresh, else from the topic (from a day ago where it is not small), given
-# up after `PATIENCE` with words. For the verdict on a few groups only their partitions are read. A
+# up after `GRACE` with words. For the verdict on a few groups only their partitions are read. A
 # reader that begins in the middle does not know the cause of the first rebalance it sees.
 
 
 HOUR: Final = 3600.0
 DAY: Final = 86400.0
-PATIENCE: Final = 3.0
+GRACE: Final = 3.0
 FEW: Final = 20
 """Groups whose partitions are read one after the other; more are read with all others."""
 LONGEST: Final = 10.0
@@ -300,9 +300,9 @@ def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, no
     )
 
 
-def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
+def recently(fleet: "Fleet", *, grace: float = GRACE) -> Recent:
     """The last day of all groups; raises nothing: what cannot be read is not known."""
-    return _by_tables_or(fleet, partial(_by_log, fleet, patience=patience))
+    return _by_tables_or(fleet, partial(_by_log, fleet, grace=grace))
 
 
 def _by_tables_or(fleet: "Fleet", by_log: Callable[[float], Recent]) -> Recent:
@@ -334,17 +334,17 @@ def _by_tables(fleet: "Fleet", now: float) -> Recent:
     return replace(made, tables=tables, current=age <= STALE and not behind, old=old)
 
 
-def _by_log(fleet: "Fleet", now: float, *, patience: float) -> Recent:
+def _by_log(fleet: "Fleet", now: float, *, grace: float) -> Recent:
     """What is retained of the offsets topic, where that is read in time."""
     try:
         reaches = beginning(fleet)
         with tail_of(fleet, since=reaches, keep=DAY) as tail:
-            if tail.catch_up(patience):
+            if tail.catch_up(grace):
                 found = tail.rebalances(since=now - DAY)
                 made = recent_from(found, kind="log", sentence=_JUST_NOW, now=now)
                 return replace(made, commits=tail.commits(), reaches=reaches)
             why = tail.problem or (
-                f"__consumer_offsets was not read within {patience:g} s; `fleet history tail` "
+                f"__consumer_offsets was not read within {grace:g} s; `fleet history tail` "
                 "keeps tables that answer at once"
             )
     except FleetError as error:
@@ -352,14 +352,14 @@ def _by_log(fleet: "Fleet", now: float, *, patience: float) -> Recent:
     return Recent(kind="none", sentence=f"rebalances are not known: {why}")
 
 
-def minutes_of(fleet: "Fleet", groups: Collection[str], *, patience: float = PATIENCE) -> Recent:
+def minutes_of(fleet: "Fleet", groups: Collection[str], *, grace: float = GRACE) -> Recent:
     """What the verdicts on these groups need, and no more; raises nothing."""
     if len(groups) > FEW:
-        return recently(fleet, patience=patience)
-    return _by_tables_or(fleet, partial(_by_groups, fleet, groups, patience=patience))
+        return recently(fleet, grace=grace)
+    return _by_tables_or(fleet, partial(_by_groups, fleet, groups, grace=grace))
 
 
-def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, patience: float) -> Recent:
+def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, grace: float) -> Recent:
     """The last minutes of the partitions of the offsets topic that hold these groups."""
     # A Kafka client, only where it is used.
     from fleet.log.readers.group_log import GroupLog, OutOfTime
@@ -367,7 +367,7 @@ def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, patience:
     until = fleet.clock.monotonic() + LONGEST
     positions, rebalances, unread = Positions(), list[Rebalance](), set[str]()
     try:
-        with GroupLog(fleet.client, clock=fleet.clock, timeout=patience) as log:
+        with GroupLog(fleet.client, clock=fleet.clock, timeout=grace) as log:
             for place, group in enumerate(groups):
                 left = until - fleet.clock.monotonic()
                 log.end_within(left / (len(groups) - place))  # one that is slow stops no other

@@ -219,7 +219,7 @@ class StepKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class ExpectedCost:
     """What a step is expected to cost, counted in coordinator records.
 
     The bounds are the promise that a receipt is held against. What is expected within them, and
@@ -232,13 +232,13 @@ class Price:
     moved_min: int | None = None
     moved_max: int | None = None
     """Partitions that change owner; None = cannot be said."""
-    pause_s: float | None = None
+    downtime_s: float | None = None
     """Seconds between a partition's commits beyond the usual, as a receipt records them, over the
     partitions that pause at all: p50. 0: none does; None = cannot be said."""
     note: str = ""
     rebalances_expected: int | None = None
     moved_expected: int | None = None
-    pause_p95_s: float | None = None
+    downtime_p95_s: float | None = None
     settled_s: float | None = None
     """Seconds from the first member's move until the last partition has its owner."""
     backlog: int | None = None
@@ -260,12 +260,12 @@ class Step:
     """The revision that holds these slots afterwards (WARM, OPEN, ROLL)."""
     sentence: str
     """What happens, in one sentence for people."""
-    price: Price
+    expected_cost: ExpectedCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """What one change of a plan would cost done this way; figures as in Price."""
+    """What one change of a plan would cost done this way; figures as in Expected cost."""
 
     step: int
     """The change's first step in the plan."""
@@ -273,8 +273,8 @@ class Alternative:
     starts_in_s: float = 0.0
     rebalances: int
     moved: int
-    pause_s: float | None
-    pause_p95_s: float | None
+    downtime_s: float | None
+    downtime_p95_s: float | None
     settled_s: float
     """From its own start."""
     backlog: int | None
@@ -288,7 +288,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A change with its stated price, or the reasons why there is none."""
+    """A change with its stated expected cost, or the reasons why there is none."""
 
     id: str
     cluster: str
@@ -313,7 +313,7 @@ class Plan:
 
 
 class Verdict(StrEnum):
-    """How a receipt compares with its price."""
+    """How a receipt compares with its expected cost."""
 
     EQUAL = "equal"
     DIFFERS = "differs"
@@ -333,12 +333,12 @@ class Receipt:
     group: str
     step: int
     kind: StepKind
-    price: Price
+    expected_cost: ExpectedCost
     ours: int
     others: int
     aborted: int
     moved: int
-    longest_pause_s: float | None
+    longest_downtime_s: float | None
     settled_s: float | None = None
     """From the first member's move to the last record of ours; None where either is not known."""
     from_generation: int | None

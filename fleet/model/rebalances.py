@@ -31,7 +31,7 @@ class Cause(StrEnum):
     BATCHED_LEAVE = "batched leave"
     EXPIRY = "expiry"
     """A session or processing timeout: the member was removed by the coordinator."""
-    DEPARTURE = "departure"
+    REMOVAL = "removal"
     """Somebody left or expired; the log of classic groups cannot tell which."""
     SUBSCRIPTION = "subscription change"
     PARTITIONS = "partition count"
@@ -42,8 +42,8 @@ class Cause(StrEnum):
     COORDINATOR_MOVE = "coordinator move"
     MIGRATION = "migration"
     """classic ↔ KIP-848, in place."""
-    REBORN = "group reborn"
-    """Deleted, and made again under the same name."""
+    RECREATED = "group recreated"
+    """Deleted, and recreated under the same name."""
     UNKNOWN = "unknown"
 
     @classmethod
@@ -222,7 +222,7 @@ class Counted:
     """Static members that came back under their instance id; no rebalance in itself."""
     pauses: Mapping[TopicPartition, float] = field(default_factory=dict)
     """Longest pause per partition that was handed over, seconds [27]."""
-    every_pause: tuple[float, ...] = ()
+    every_downtime: tuple[float, ...] = ()
     """The pause of each hand-over of a partition, in order of the log, seconds [27]."""
     unended: Mapping[TopicPartition, float] = field(default_factory=dict)
     """Read until it was handed over and not committed again by the last record: pause so far, s."""
@@ -252,7 +252,7 @@ class Counted:
         return sum(len(generation.moved) for generation in self.generations)
 
     @property
-    def longest_pause_s(self) -> float | None:
+    def longest_downtime_s(self) -> float | None:
         """The longest pause of a handed-over partition; None where none can be said."""
         return max(self.pauses.values(), default=None)
 
@@ -267,7 +267,7 @@ class Counted:
         return max((s for tp, s in self.silences.items() if tp in self.pauses), default=0.0)
 
     @property
-    def longest_downtime_s(self) -> float | None:
+    def longest_silence_s(self) -> float | None:
         """The longest that a partition stood still, handed over or not; None as above."""
         return max((*self.pauses.values(), *self.silences.values()), default=None)
 

@@ -39,7 +39,7 @@ from fleet.observe.seen import (
 
 _MOVING: Final = frozenset({14, 15, 16})
 """The coordinator loads, is not there yet, or is another one."""
-_PATIENCE: Final = 2.0
+_GRACE: Final = 2.0
 """Seconds for which a coordinator that moves is looked for again."""
 _MANY: Final = 1_000
 """Groups in one search for coordinators."""
@@ -194,7 +194,7 @@ class GroupQuestions:
         found: dict[_Asked, Any] = {}
         failed: dict[_Asked, Failed] = {}
         left = list(dict.fromkeys(asked))
-        until = look.clock.monotonic() + min(_PATIENCE, look.left())
+        until = look.clock.monotonic() + min(_GRACE, look.left())
         while left:
             failed |= self._round(left, found, look)
             left = [each for each in left if each in failed and failed[each].code in _MOVING]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class CoordinatorLedger:
     """Reads `__consumer_offsets`; every answer is None where it may not be read.
 
-    `sessions` tells a departure of a KIP-848 member from an expiry; None: neither is told.
+    `sessions` tells a removal of a KIP-848 member from an expiry; None: neither is told.
     """
 
     def __init__(

@@ -33,7 +33,9 @@ _NO_LEADER: Final = 5
 _MOVING: Final = frozenset({_NO_LEADER, 6, 74, 75, 76})
 """No leader, another leader, or one that is a step ahead or behind."""
 AGES: Final = (60.0, 900.0)
-"""Seconds of waiting that a verdict may ask for: the least patience with a group, and the most."""
+"""Seconds of waiting that a verdict may ask for: the least grace period with a group, and the
+most.
+"""
 _AGAIN: Final = 3
 """Times that a leader that moves is looked for, a tenth of a second apart."""
 

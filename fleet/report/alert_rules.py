@@ -3,13 +3,13 @@
 Problem: an alert on a raw count pages for every deploy, forty times for one dead broker, and
 says neither who nor what to do. Choice: what a storm is, is decided once, by Fleet
 (`fleet.decide.storms`, exported as `fleet_group_storm`): rebalances within a plan's
-price are not in it, and begin and end have hysteresis; the rules only call. Cause and worst member
-come into the annotations by a query, not as labels, since a label that changes would end one alert
-and begin another. Whether a group keeps up is decided once too (`fleet.manager.keeping_up`): each
-verdict has its rule, and only a limit in seconds is held against the lag. Severity is `page`
-(somebody gets up) or `ticket` (somebody looks today); `scope` is what Alertmanager inhibits by.
-Needs Prometheus 2.42 (`keep_firing_for`). Cost: rules are rendered again when limits or groups in
-fleet.yaml change.
+expected cost are not in it, and begin and end have hysteresis; the rules only call. Cause and top
+offender come into the annotations by a query, not as labels, since a label that changes would end
+one alert and begin another. Whether a group keeps up is decided once too
+(`fleet.manager.keeping_up`): each verdict has its rule, and only a limit in seconds is held against
+the lag. Severity is `page` (somebody gets up) or `ticket` (somebody looks today); `scope` is what
+Alertmanager inhibits by. Needs Prometheus 2.42 (`keep_firing_for`). Cost: rules are rendered again
+when limits or groups in fleet.yaml change.
 """
 
 import re
@@ -22,7 +22,7 @@ import yaml
 
 from fleet.config.draft import dump
 from fleet.config.spec import FleetSpec
-from fleet.decide.verdicts import Patience
+from fleet.decide.verdicts import Grace
 
 LOOKS: Final = 4
 """The exporter is blind once its view is older than so many looks."""
@@ -86,11 +86,11 @@ class _Rules:
     def __init__(self, spec: FleetSpec) -> None:
         self._spec = spec
         self._declared = [fleet.group for fleet in spec.fleets]
-        # Thresholds, in seconds: two looks tell more than a slip; a verdict has its own patience,
-        # which is part of `alerts.stuck`.
+        # Thresholds, in seconds: two looks tell more than a slip; a verdict has its own grace
+        # period, which is part of `alerts.stuck`.
         self._soon = 2 * spec.exporter.every
         self._stuck = spec.alerts.stuck
-        self._patient = max(self._soon, self._stuck - Patience().least)
+        self._patient = max(self._soon, self._stuck - Grace().least)
         self._blind = max(LEAST_BLIND, LOOKS * spec.exporter.every)
         # What selects whom.
         self._cluster = f'cluster="{spec.cluster.name}"'
@@ -107,7 +107,7 @@ class _Rules:
         """Groups of one of these verdicts."""
         sign = "=~" if len(verdicts) > 1 else "="
         which = f'verdict{sign}"{"|".join(verdicts)}"'
-        return f"{self._max('fleet_group_verdict', which, *of)} == 1"
+        return f"{self._max('fleet_group_lag_status', which, *of)} == 1"
 
     def all(self) -> list[Rule]:
         return [

@@ -72,7 +72,7 @@ PANELS: Final[Sequence[Panel]] = (
     Panel(
         "Storms now", "stat", f"sum(fleet_group_storm{{{_WHOLE}}})", "groups in a storm",
         width=4, red_from=1,
-        description="Groups over their budget of rebalances; a plan's price is not counted.",
+        description="Groups over their budget of rebalances; a plan's own are not counted.",
     ),
     Panel(
         "Storm of the cluster", "stat", f"max(fleet_cluster_storm{{{_WHOLE}}})", "cluster",
@@ -101,7 +101,7 @@ PANELS: Final[Sequence[Panel]] = (
     Panel(
         "Who makes the storms", "table", f"fleet_group_storm_info{{{_MINE}}}",
         "{{group}}: {{words}}", width=24,
-        description="Cause and worst member of each group in a storm.",
+        description="Cause and top offender of each group in a storm.",
     ),
     Panel(
         "Rebalances per hour, by group", "timeseries",

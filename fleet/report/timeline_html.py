@@ -40,7 +40,7 @@ LETTERS: Final[dict[Cause, str]] = {
     Cause.LEAVE: "L",
     Cause.BATCHED_LEAVE: "B",
     Cause.EXPIRY: "X",
-    Cause.DEPARTURE: "D",
+    Cause.REMOVAL: "D",
     Cause.SUBSCRIPTION: "S",
     Cause.PARTITIONS: "P",
     Cause.ASSIGNOR: "A",
@@ -48,7 +48,7 @@ LETTERS: Final[dict[Cause, str]] = {
     Cause.SECOND_ROUND: "2",
     Cause.COORDINATOR_MOVE: "C",
     Cause.MIGRATION: "M",
-    Cause.REBORN: "N",
+    Cause.RECREATED: "N",
     Cause.UNKNOWN: "?",
 }
 _CAUSES: Final[dict[Cause, str]] = {
@@ -57,7 +57,7 @@ _CAUSES: Final[dict[Cause, str]] = {
     Cause.LEAVE: "#5b4fc4",
     Cause.BATCHED_LEAVE: "#0f8a8f",
     Cause.EXPIRY: "#d0342c",
-    Cause.DEPARTURE: "#c2478d",
+    Cause.REMOVAL: "#c2478d",
     Cause.SUBSCRIPTION: "#8e44ad",
     Cause.PARTITIONS: "#8a5a36",
     Cause.ASSIGNOR: "#7f8c1f",
@@ -65,7 +65,7 @@ _CAUSES: Final[dict[Cause, str]] = {
     Cause.SECOND_ROUND: "#3d7ea6",
     Cause.COORDINATOR_MOVE: "#b0413e",
     Cause.MIGRATION: "#4b6584",
-    Cause.REBORN: "#1f6f5c",
+    Cause.RECREATED: "#1f6f5c",
     Cause.UNKNOWN: "#8c8c8c",
 }
 _SAME: Final = {

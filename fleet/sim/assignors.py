@@ -67,10 +67,10 @@ def unfolded(target: Target) -> Target:
 # What the leader of a classic group gives to whom, as librdkafka's assignors do, for one topic.
 #
 # Problem: who owns what after a rebalance, and how many rebalances it takes, is the leader's
-# business; an assignor that only balances would price moves wrong. Choice: range and roundrobin as
-# librdkafka 2.15 has them, members in its order (instance ids where both have one, else member
-# ids, as bytes), and what it does with any assignor's result in a cooperative group: a partition
-# that another still owns is given to nobody yet. Cost: one topic, no racks.
+# business; an assignor that only balances would expected cost moves wrong. Choice: range and
+# roundrobin as librdkafka 2.15 has them, members in its order (instance ids where both have one,
+# else member ids, as bytes), and what it does with any assignor's result in a cooperative group: a
+# partition that another still owns is given to nobody yet. Cost: one topic, no racks.
 
 
 class HeardMember(NamedTuple):
@@ -504,10 +504,10 @@ class _Plan:
             if giver is None:
                 break
             partition = gives[giver].pop()
-            taker = ladder.next_low()
+            new_owner = ladder.next_low()
             if ladder.is_level():
                 break
-            self._give(topic, partition, taker)
+            self._give(topic, partition, new_owner)
             moves += 1
         return moves
 
@@ -529,7 +529,7 @@ class _Plan:
 
         return sorted(topics, key=place)
 
-    def _give(self, topic: bytes, partition: int, taker: int) -> None:
+    def _give(self, topic: bytes, partition: int, new_owner: int) -> None:
         giver = self.owners[topic][partition]
         if giver is not None:
             target = self._changeable(giver)
@@ -537,12 +537,12 @@ class _Plan:
             if not target[topic]:
                 del target[topic]
             self.held[giver] -= 1
-        target = self._changeable(taker)
+        target = self._changeable(new_owner)
         share = -(-self.given.partitions[topic] // len(self.subscribers[topic]))
         chosen = target.found(topic, HashOrder(int(share / 0.75 + 1)))
         chosen[partition] = None
-        self.owners[topic][partition] = taker
-        self.held[taker] += 1
+        self.owners[topic][partition] = new_owner
+        self.held[new_owner] += 1
 
     def _changeable(self, number: int) -> Target:
         member = self.given.members[number].id

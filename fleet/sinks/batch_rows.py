@@ -122,16 +122,16 @@ def new_rows(
             "function that makes rows of them (transform=)"
         )
     if there:
-        refuse_foreign(rows, written, sink=sink)
+        refuse_external(rows, written, sink=sink)
     left = _without(rows, there) if there else rows
     return left if transform is None else transform(left)
 
 
-def refuse_foreign(
+def refuse_external(
     rows: Any, ranges: Collection[BatchRange], *, sink: str, by: Sequence[str] = PLACE
 ) -> None:
     """FleetError where a row is of no record of the batch, as the columns `by` say."""
-    odd = _foreign(rows, ranges, by)
+    odd = _external(rows, ranges, by)
     if not odd.num_rows:
         return
     (row,) = odd.slice(0, 1).to_pylist()
@@ -162,7 +162,7 @@ def _without(rows: Any, there: Mapping[BatchRange, Spans]) -> Any:
     return rows
 
 
-def _foreign(rows: Any, ranges: Collection[BatchRange], by: Sequence[str]) -> Any:
+def _external(rows: Any, ranges: Collection[BatchRange], by: Sequence[str]) -> Any:
     """Rows of no partition of the batch, or with nulls in the columns `by`; of Spark's one."""
     by_topic: dict[str, list[int]] = {}  # a condition for each partition costs their square
     for each in ranges:

@@ -43,7 +43,7 @@ from fleet.sinks.batch_rows import (
     new_ranges,
     new_rows,
     of_text,
-    refuse_foreign,
+    refuse_external,
     to_text,
 )
 
@@ -437,7 +437,7 @@ def _parts(
     if at_once and transform is None:
         left = as_arrow(left)
     # Spark's own sink takes `topic` for where a row goes: of such rows none would be produced.
-    refuse_foreign(left, written, sink="write_kafka", by=PLACE[:2])
+    refuse_external(left, written, sink="write_kafka", by=PLACE[:2])
     for each in new:
         part = _of(left, each)
         yield each, _checked(as_arrow(part if transform is None else transform(part)))

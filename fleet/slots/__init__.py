@@ -1,16 +1,16 @@
-"""Slots, the gate and a group's change: the contract between workers and whoever acts.
+"""Slots, the slot targets and a group's change: the contract between workers and whoever acts.
 
 Problem: a static member (KIP-345) keeps its partitions over a restart only if exactly one
 process uses its `group.instance.id`, and several members join in one rebalance only if they
-join together. Choice: a slot is a leased number, its instance id is `<group>-<n>`; one gate
-object per group says which slots are open and what is asked of their holders. Every write
+join together. Choice: a slot is a leased number, its instance id is `<group>-<n>`; one slot targets
+object per group says which slots are open and what is asked of their owners. Every write
 names the version or token it saw (compare-and-set), so a stale actor changes nothing.
 Who may take over is the lease's business, commits are Kafka's.
 
-Expiry needs no clocks that agree: an observer calls a lease dead when (holder, token,
+Expiry needs no clocks that agree: an observer calls a lease dead when (owner, token,
 counter) has not changed for the lease duration on the observer's own monotonic clock, while it
-looked and its own writes went through (`fleet.slots.evidence`). Who has seen the holder's process
-end says so (`end_holder`), and nobody waits. Values and the store's contract are
+looked and its own writes went through (`fleet.slots.evidence`). Who has seen the owner's process
+end says so (`end_owner`), and nobody waits. Values and the store's contract are
 here, for every room; the store's rules are in `fleet.slots.store`, the places that keep it beside
 them.
 """
@@ -24,7 +24,7 @@ from fleet.model import Plan, Receipt, TopicPartition
 
 
 class Phase(StrEnum):
-    """What the holder of a slot is doing; written by the holder alone."""
+    """What the owner of a slot is doing; written by the owner alone."""
 
     FREE = "free"
     """Nobody holds it."""
@@ -45,33 +45,33 @@ class Phase(StrEnum):
 class Slot:
     """One numbered place in a group, as stored.
 
-    counter is raised by every renewal; token by every change of holder. member_id is
+    counter is raised by every renewal; token by every change of owner. member_id is
     Kafka's for the last member that used the slot (needed by LeaveGroup); spark_session is
-    the holder's Spark Connect session id, which its successor interrupts where the slot was
+    the owner's Spark Connect session id, which its successor interrupts where the slot was
     not released cleanly.
     """
 
     group: str
     number: int
-    holder: str | None = None
+    owner: str | None = None
     """worker name."""
     token: int = 0
     counter: int = 0
     phase: Phase = Phase.FREE
     clean: bool = True
-    """False from taking until a clean release: the next taker must cure first."""
+    """False from taking until a clean release: the next new owner must cure first."""
     member_id: str | None = None
     spark_session: str | None = None
     revision: str | None = None
-    """What the (last) holder runs."""
+    """What the (last) owner runs."""
     batches: int = 0
-    """Batches committed by this holder since it took the slot."""
+    """Batches committed by this owner since it took the slot."""
     error: str | None = None
-    """The holder's last error in a sentence, None when its last batch went well."""
-    holder_ended: bool = False
-    """Its holder's process is known to have ended: nobody waits for its lease."""
+    """The owner's last error in a sentence, None when its last batch went well."""
+    owner_ended: bool = False
+    """Its owner's process is known to have ended: nobody waits for its lease."""
     lease: float = 0.0
-    """Seconds of the lease that its holder renews by, where it told."""
+    """Seconds of the lease that its owner renews by, where it told."""
 
     def instance_id(self) -> str:
         """The member's `group.instance.id`."""
@@ -80,9 +80,9 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """Asks the holder with this token to drain and release; only `revision` may take it then.
+    """Asks the owner with this token to drain and release; only `revision` may take it then.
 
-    Void for asking once the token has moved on; keeps pinning the taker until it is removed, or
+    Void for asking once the token has moved on; keeps pinning the new owner until it is removed, or
     until the slot could be taken and the revision had no living standby for a lease.
     """
 
@@ -91,7 +91,7 @@ class Handover:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class SlotTargets:
     """What is asked of a group's slots. Written whole by compare-and-set on `version`."""
 
     group: str
@@ -99,12 +99,12 @@ class Gate:
     open: frozenset[int] = frozenset()
     """Slots that may be held."""
     open_at: float = 0.0
-    """Wall time at which holders of freshly opened slots subscribe (all at once)."""
+    """Wall time at which owners of freshly opened slots subscribe (all at once)."""
     leaving: frozenset[int] = frozenset()
     """Slots that drain, wait for each other, close together; a subset of `open`."""
     handover: Mapping[int, Handover] = field(default_factory=dict)
     rejoin: Mapping[int, int] = field(default_factory=dict)
-    """slot → token of the holder that shall leave and join again once (forced rebalance)."""
+    """slot → token of the owner that shall leave and join again once (forced rebalance)."""
     quarantined: frozenset[int] = frozenset()
     """Slots closed because a foreign process uses their instance id; never taken."""
     plan_id: str | None = None
@@ -168,7 +168,7 @@ class WorkerReport:
     busy_seconds: float = 0.0
     """Time spent inside batches; records / busy_seconds is the worker's capacity."""
     joined_at: float | None = None
-    """Wall time of its subscribe() (join spread is max - min over a gate)."""
+    """Wall time of its subscribe() (join spread is max - min over the slot targets)."""
     last_commit_at: float | None = None
     error: str | None = None
     traceback: str | None = None
@@ -182,7 +182,7 @@ class WorkerReport:
     since: float | None = None
     """Wall time since when its revision is wanted: who is newest [22]; None = not told."""
     in_hand: bool = False
-    """A batch is being processed, or its commit is due; told of a holder's first batches."""
+    """A batch is being processed, or its commit is due; told of an owner's first batches."""
     gap: str | None = None
     """Where partitions went on whose commits Kafka had deleted, in a sentence."""
 
@@ -250,14 +250,16 @@ class WorkerProcess:
         return self.wanted and (self.stuck or self.failures >= ILL_AFTER)
 
     @property
-    def ill(self) -> bool:
+    def unhealthy(self) -> bool:
         """Whether waiting for it helps nobody: it ends each time, or cannot be started."""
         return self.stuck or self.restarts >= ILL_AFTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstOpening:
-    """What a gate that nobody has written yet shall open, where no manager does it [22]."""
+    """What the slot targets that nobody has written yet shall open, where no manager does it
+    [22].
+    """
 
     slots: int
     """Slots 0 to this, less one."""

@@ -1,10 +1,10 @@
 """What a place that keeps slots has to be able to do: read, compare and swap, list, merge.
 
-Problem: the rules of slots, gates and changes must not be written anew for every place that can
-keep them. Choice: a back end knows objects of three kinds and four maps of small values, and no
+Problem: the rules of slots, slot targets and changes must not be written anew for every place that
+can keep them. Choice: a back end knows objects of three kinds and four maps of small values, and no
 rule at all; `fleet.slots.store` has the rules, over any of them. Each object is swapped by itself:
-there is no transaction over two of them, since an API server has none. Cost: the store has to
-order its writes so that a process may die between any two.
+there is no transaction over two of them, since an API server has none. Cost: the store has to order
+its writes so that a process may die between any two.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,11 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from fleet.model import TopicPartition
-from fleet.slots import Change, ChangeState, Gate, Pause, Quarantine, Slot, WorkerReport
+from fleet.slots import Change, ChangeState, Pause, Quarantine, Slot, SlotTargets, WorkerReport
 from fleet.slots.evidence import Writes
 
-# All that is stored with a group's gate: what its slots' takers and a change's actors compare.
+# All that is stored with a group's slot targets: what its slots' new owners and a change's actors
+# compare.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +31,10 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateRecord:
-    """The gate as it is stored."""
+class SlotTargetsRecord:
+    """The slot targets as it is stored."""
 
-    gate: Gate
+    targets: SlotTargets
     opened: frozenset[int] = frozenset()
     """Slots that were ever open."""
     canaries: Mapping[str, Claim] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class GateRecord:
     """The latest of the changes whose actors wrote here: who has an older one is stale."""
 
 
-Value = Slot | GateRecord | Change
+Value = Slot | SlotTargetsRecord | Change
 """What is compared and swapped."""
 Note = Mapping[str, object]
 Remark = WorkerReport | Note | Quarantine | Pause
@@ -62,7 +63,7 @@ KEPT_CHANGES: Final = 200
 class Kind(StrEnum):
     """Of an object."""
 
-    GATE = "gate"
+    TARGETS = "targets"
     SLOT = "slot"
     CHANGE = "change"
 
@@ -141,8 +142,10 @@ class Backend(Protocol):
         """The object; None where there is none. fresh: not only as last heard of."""
         ...
 
-    def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
-        """The gate and all slots of a group as they stood at one moment."""
+    def scan(
+        self, group: str, *, fresh: bool
+    ) -> tuple[SlotTargetsRecord | None, Mapping[int, Slot]]:
+        """The slot targets and all slots of a group as they stood at one moment."""
         ...
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:

@@ -3,8 +3,8 @@
 Problem: state outlives the release that wrote it, and two releases work on it at once. Choice: a
 value's fields are its keys, read by one codec for every kind; a key that a value has no field for
 is not looked at, one that is missing is the field's default, an error where it has none. What a
-field is called is therefore stored state. Only the gate is written by hand, in order, since its
-sets would come in any.
+field is called is therefore stored state. Only the slot targets is written by hand, in order, since
+its sets would come in any.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter
 
-from fleet.slots import Gate
-from fleet.slots.backend import Claim, GateRecord
+from fleet.slots import SlotTargets
+from fleet.slots.backend import Claim, SlotTargetsRecord
 
 Value = TypeVar("Value")
 _CODECS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
@@ -48,25 +48,25 @@ def _codec(kind: type[Any]) -> TypeAdapter[Any]:
     return made
 
 
-def gate_as_json(gate: Gate) -> dict[str, Any]:
-    """A gate; slot numbers are sorted, as keys they are strings."""
+def targets_as_json(targets: SlotTargets) -> dict[str, Any]:
+    """The slot targets; slot numbers are sorted, as keys they are strings."""
     return {
-        "group": gate.group,
-        "version": gate.version,
-        "open": sorted(gate.open),
-        "open_at": gate.open_at,
-        "leaving": sorted(gate.leaving),
-        "handover": {str(n): as_json(asked) for n, asked in sorted(gate.handover.items())},
-        "rejoin": {str(number): token for number, token in sorted(gate.rejoin.items())},
-        "quarantined": sorted(gate.quarantined),
-        "plan_id": gate.plan_id,
+        "group": targets.group,
+        "version": targets.version,
+        "open": sorted(targets.open),
+        "open_at": targets.open_at,
+        "leaving": sorted(targets.leaving),
+        "handover": {str(n): as_json(asked) for n, asked in sorted(targets.handover.items())},
+        "rejoin": {str(number): token for number, token in sorted(targets.rejoin.items())},
+        "quarantined": sorted(targets.quarantined),
+        "plan_id": targets.plan_id,
     }
 
 
-def record_as_json(record: GateRecord) -> dict[str, Any]:
-    """A gate with all that is stored beside it."""
+def record_as_json(record: SlotTargetsRecord) -> dict[str, Any]:
+    """The slot targets with all that is stored beside it."""
     return {
-        **gate_as_json(record.gate),
+        **targets_as_json(record.targets),
         "opened": sorted(record.opened),
         "canaries": canaries_as_json(record.canaries),
         "going": sorted(record.going),
@@ -75,10 +75,10 @@ def record_as_json(record: GateRecord) -> dict[str, Any]:
     }
 
 
-def record_from_json(value: Mapping[str, Any]) -> GateRecord:
+def record_from_json(value: Mapping[str, Any]) -> SlotTargetsRecord:
     """The reverse of record_as_json."""
-    return GateRecord(
-        gate=from_json(Gate, value),
+    return SlotTargetsRecord(
+        targets=from_json(SlotTargets, value),
         opened=frozenset(value.get("opened", ())),
         canaries=canaries_from_json(value.get("canaries", {})),
         going=frozenset(value.get("going", ())),

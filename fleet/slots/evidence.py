@@ -2,15 +2,15 @@
 
 Problem: a lease that stands still proves a death only to who could have seen and done better. A
 store that is read but not written (locked, disk full, an API server that refuses writes), one
-that is silent, and a machine that was frozen make every living holder look dead. Choice: an
-observer counts on its own monotonic clock how long (holder, token, counter) has not changed
+that is silent, and a machine that was frozen make every living owner look dead. Choice: an
+observer counts on its own monotonic clock how long (owner, token, counter) has not changed
 [13], and each of three things starts the count anew: a gap between two of its looks of more than
 a third of the lease [39], a time in which its store did not know (`known_since`), a write of its
 own that did not go through [38]. A store tells of its own writes (`Writes`); an observer that
 writes nothing by itself has one small write made (`beat`) once a lease has stood still for half
 its duration. Who renews says by what lease, since an observer may have been told another: the
 longer of both counts. Cost: two such writes per observer and death on Kubernetes, none locally,
-where every worker reports or renews thrice a lease; after an outage a dead holder is found one
+where every worker reports or renews thrice a lease; after an outage a dead owner is found one
 lease later.
 """
 
@@ -108,7 +108,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Whether a holder's renewals of `group` would have been stored, and seen [38]."""
+    """Whether an owner's renewals of `group` would have been stored, and seen [38]."""
 
     store: "Store"
     group: str
@@ -195,7 +195,7 @@ def known_for(store: "Store", monotonic: float) -> float:
     """Seconds for which what the store answers has been true without a break; < 0: it is not now.
 
     A store that is fed from elsewhere tells since when (`known_since`); while nobody hears of a
-    holder, its silence says nothing [13]. Any other store is known for ever.
+    owner, its silence says nothing [13]. Any other store is known for ever.
     """
     since = store.known_since()
     return -1.0 if since is None else monotonic - since

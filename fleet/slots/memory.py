@@ -13,11 +13,11 @@ from fleet.slots import Change, Slot
 from fleet.slots.backend import (
     KEPT_CHANGES,
     Entry,
-    GateRecord,
     Key,
     Moved,
     Remark,
     Remarks,
+    SlotTargetsRecord,
     Space,
     Value,
     is_next,
@@ -66,14 +66,16 @@ class MemoryBackend:
         with self._memory.lock:
             return self._memory.objects.get(key)
 
-    def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
-        """The gate and all slots of a group."""
+    def scan(
+        self, group: str, *, fresh: bool
+    ) -> tuple[SlotTargetsRecord | None, Mapping[int, Slot]]:
+        """The slot targets and all slots of a group."""
         del fresh
         with self._memory.lock:
             found = [(k, e.value) for k, e in self._memory.objects.items() if k.group == group]
-        gates = [value for _, value in found if isinstance(value, GateRecord)]
+        targets = [value for _, value in found if isinstance(value, SlotTargetsRecord)]
         slots = {key.number: value for key, value in found if isinstance(value, Slot)}
-        return (gates[0] if gates else None), slots
+        return (targets[0] if targets else None), slots
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
         """Store `value` if the object is still as seen."""

@@ -1,7 +1,7 @@
-"""Slots, gates and changes of one cluster in the home's SQLite file.
+"""Slots, slot targets and changes of one cluster in the home's SQLite file.
 
 Each swap is one transaction that compares the whole row with what its caller read: equal rows are
-the same state, since holders count up and tokens grow.
+the same state, since owners count up and tokens grow.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from fleet.slots import Change, Pause, Phase, Quarantine, Slot, WorkerReport
 from fleet.slots.backend import (
     KEPT_CHANGES,
     Entry,
-    GateRecord,
     Key,
     Kind,
     Moved,
     Remark,
     Remarks,
+    SlotTargetsRecord,
     Space,
     Value,
     is_next,
@@ -79,14 +79,14 @@ DATABASE: Final = "fleet.db"
 _BUSY_SECONDS: Final = 5.0
 
 _TABLES: Final = """
-CREATE TABLE IF NOT EXISTS gates (
+CREATE TABLE IF NOT EXISTS targets (
     cluster TEXT, grp TEXT, version INTEGER NOT NULL, body TEXT NOT NULL,
     PRIMARY KEY (cluster, grp)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS slots (
-    cluster TEXT, grp TEXT, number INTEGER, holder TEXT, token INTEGER NOT NULL,
+    cluster TEXT, grp TEXT, number INTEGER, owner TEXT, token INTEGER NOT NULL,
     counter INTEGER NOT NULL, phase TEXT NOT NULL, clean INTEGER NOT NULL, member_id TEXT,
     spark_session TEXT, revision TEXT, batches INTEGER NOT NULL, error TEXT,
-    holder_ended INTEGER NOT NULL, lease REAL NOT NULL,
+    owner_ended INTEGER NOT NULL, lease REAL NOT NULL,
     PRIMARY KEY (cluster, grp, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS reports (
     cluster TEXT, worker TEXT, grp TEXT NOT NULL, body TEXT NOT NULL,
@@ -276,8 +276,8 @@ class Database:
 
 
 _COLUMNS: Final = (
-    "holder", "token", "counter", "phase", "clean",
-    "member_id", "spark_session", "revision", "batches", "error", "holder_ended",
+    "owner", "token", "counter", "phase", "clean",
+    "member_id", "spark_session", "revision", "batches", "error", "owner_ended",
     "lease",
 )  # fmt: skip
 _SLOT: Final = ", ".join(_COLUMNS)
@@ -314,7 +314,7 @@ class SqliteBackend:
     def __init__(self, db: Database, *, cluster: str) -> None:
         self._db = db
         self._cluster = cluster
-        self._gates: LastDecoded[str, GateRecord] = LastDecoded(eq)
+        self._last_targets: LastDecoded[str, SlotTargetsRecord] = LastDecoded(eq)
         self._slots: LastDecoded[tuple[Any, ...], Slot] = LastDecoded(eq)
 
     @property
@@ -352,18 +352,20 @@ class SqliteBackend:
         with self._db.read() as db:
             return self._read(db, key)
 
-    def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
-        """The gate and all slots of a group, by one transaction."""
+    def scan(
+        self, group: str, *, fresh: bool
+    ) -> tuple[SlotTargetsRecord | None, Mapping[int, Slot]]:
+        """The slot targets and all slots of a group, by one transaction."""
         del fresh
         with self._db.read() as db:
-            gate = self._read(db, Key(group, Kind.GATE))
+            targets = self._read(db, Key(group, Kind.TARGETS))
             rows = db.execute(
                 f"SELECT number, {_SLOT} FROM slots WHERE cluster = ? AND grp = ?",  # noqa: S608
                 (self._cluster, group),
             ).fetchall()
-        record = None if gate is None else gate.value
+        record = None if targets is None else targets.value
         slots = {row[0]: self._slot(group, row) for row in rows}
-        return (record if isinstance(record, GateRecord) else None), slots
+        return (record if isinstance(record, SlotTargetsRecord) else None), slots
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
         """Store `value` if the row is still as seen."""
@@ -373,13 +375,13 @@ class SqliteBackend:
                 raise Moved
             if isinstance(value, Slot):
                 self._write_slot(db, value)
-            elif isinstance(value, GateRecord):
+            elif isinstance(value, SlotTargetsRecord):
                 # What a newer release wrote, and this one does not know, stays.
                 before = json.loads(stored.version[0]) if stored else {}  # type: ignore[index]
                 body = _text({**before, **record_as_json(value)})
                 db.execute(
-                    "INSERT OR REPLACE INTO gates VALUES (?, ?, ?, ?)",
-                    (self._cluster, key.group, value.gate.version, body),
+                    "INSERT OR REPLACE INTO targets VALUES (?, ?, ?, ?)",
+                    (self._cluster, key.group, value.targets.version, body),
                 )
             else:
                 self._write_change(db, value, stored)
@@ -412,13 +414,13 @@ class SqliteBackend:
                 where,
             ).fetchone()
             return None if row is None else Entry(_change_from(key.group, row[1]), row)
-        row = db.execute("SELECT body FROM gates WHERE cluster = ? AND grp = ?", where).fetchone()
+        row = db.execute("SELECT body FROM targets WHERE cluster = ? AND grp = ?", where).fetchone()
         if row is None:
             return None
-        return Entry(self._gate(key.group, row[0]), row)
+        return Entry(self._targets(key.group, row[0]), row)
 
-    def _gate(self, group: str, body: str) -> GateRecord:
-        return self._gates.of(group, body, partial(_gate_from, group=group))
+    def _targets(self, group: str, body: str) -> SlotTargetsRecord:
+        return self._last_targets.of(group, body, partial(_targets_from, group=group))
 
     def _slot(self, group: str, row: tuple[Any, ...]) -> Slot:
         """row: its number, and what is stored."""
@@ -519,8 +521,8 @@ def _change_from(group: str, body: str) -> Change:
         return from_json(Change, json.loads(body))
 
 
-def _gate_from(body: str, group: str) -> GateRecord:
-    with _reading("the gate", group):
+def _targets_from(body: str, group: str) -> SlotTargetsRecord:
+    with _reading("the slot targets", group):
         return record_from_json(json.loads(body))
 
 
@@ -536,7 +538,7 @@ def _slot(group: str, row: tuple[Any, ...]) -> Slot:
             **told,
             "phase": phase,
             "clean": bool(told["clean"]),
-            "holder_ended": bool(told["holder_ended"]),
+            "owner_ended": bool(told["owner_ended"]),
         },
     )
 

@@ -1,10 +1,11 @@
-"""The store of slots, gates and changes: its rules, over any place that can compare and swap.
+"""The store of slots, slot targets and changes: its rules, over any place that can compare and
+swap.
 
 Problem: the same promises have to hold in a file, on an API server and in memory. Choice: what may
 be written is a pure function (`fleet.slots.transitions`), a back end only compares and swaps one
-object at a time, and here is what calls them, once. A change's actor is fenced at the gate by its
-token: whoever adopts a change writes its own there before it acts. Cost: what touches two objects
-takes several requests, in an order that leaves no harm wherever it ends.
+object at a time, and here is what calls them, once. A change's actor is fenced at the slot targets
+by its token: whoever adopts a change writes its own there before it acts. Cost: what touches two
+objects takes several requests, in an order that leaves no harm wherever it ends.
 """
 
 import contextlib
@@ -21,20 +22,30 @@ from fleet.model import Plan, TopicPartition
 from fleet.slots import (
     Change,
     FirstOpening,
-    Gate,
     Handover,
     Pause,
     Phase,
     Quarantine,
     Slot,
+    SlotTargets,
     WorkerReport,
     transitions,
 )
-from fleet.slots.backend import Backend, Claim, GateRecord, Key, Kind, Moved, Space, Value, mark_key
+from fleet.slots.backend import (
+    Backend,
+    Claim,
+    Key,
+    Kind,
+    Moved,
+    SlotTargetsRecord,
+    Space,
+    Value,
+    mark_key,
+)
 from fleet.slots.evidence import Writes
 from fleet.slots.transitions import has_good_canary, waits_for_canary
 
-PATIENCE: Final = 4.0
+GRACE: Final = 4.0
 """Seconds for which a write is tried again while others write the same object."""
 _PAUSE: Final = 0.02
 
@@ -46,7 +57,7 @@ def turns(
     what: str, *, clock: Clock, jitter: Callable[[], float] = random.random
 ) -> Iterator[None]:
     """Turns of a write that others may overtake, with short pauses; Unreachable in the end."""
-    deadline = clock.monotonic() + PATIENCE
+    deadline = clock.monotonic() + GRACE
     while True:
         yield
         if clock.monotonic() > deadline:
@@ -87,9 +98,13 @@ def key_of(slot: Slot) -> Key:
     return Key(slot.group, Kind.SLOT, slot.number)
 
 
-def record_of(group: str, value: Value | None) -> GateRecord:
-    """What the gate's object says; nothing is open where there is none."""
-    return value if isinstance(value, GateRecord) else GateRecord(gate=Gate(group=group))
+def record_of(group: str, value: Value | None) -> SlotTargetsRecord:
+    """What the slot targets' object says; nothing is open where there is none."""
+    return (
+        value
+        if isinstance(value, SlotTargetsRecord)
+        else SlotTargetsRecord(targets=SlotTargets(group=group))
+    )
 
 
 def change_of(value: Value | None) -> Change | None:
@@ -99,24 +114,26 @@ def change_of(value: Value | None) -> Change | None:
 
 # Taking a slot: one object changes hands, two must agree.
 #
-# Problem: a worker that takes a slot must be let in by the gate, and standbys of a revision without
-# a good canary may get one slot of an older one, not two; yet a back end compares one object
-# at a time, and whoever writes may be stopped or killed between any two lines.
+# Problem: a worker that takes a slot must be let in by the slot targets, and standbys of a revision
+# without a good canary may get one slot of an older one, not two; yet a back end compares one
+# object at a time, and whoever writes may be stopped or killed between any two lines.
 #
 # Choice. Who takes writes itself into the slot (compare and swap on what it saw), then reads the
-# gate once more: a gate that no longer lets it in gets the slot back before `take` returns, so
-# that nobody has acted as its holder; the take happens at that second reading. Where a canary
-# decides, the taker first claims it at the gate: one claim per revision, (slot, token). It is used
-# once that slot's token is reached, and void then; who finds it unused waits two seconds, replaces
-# it and looks at the slots once more, while a claimant that took its slot looks for its claim once
-# more: of two that cross each other one sees the other, whoever was slower, and steps back. No
-# line at which a taker may die leaves more than an unused claim, or a slot held by the dead.
+# slot targets once more: the slot targets that no longer lets it in gets the slot back before
+# `take` returns, so that nobody has acted as its owner; the take happens at that second reading.
+# Where a canary decides, the new owner first claims it at the slot targets: one claim per revision,
+# (slot, token). It is used once that slot's token is reached, and void then; who finds it unused
+# waits two seconds, replaces it and looks at the slots once more, while a claimant that took its
+# slot looks for its claim once more: of two that cross each other one sees the other, whoever was
+# slower, and steps back. No line at which a new owner may die leaves more than an unused claim, or
+# a slot held by the dead.
 #
 # Cost: a take is a read, a swap and a read; the first one of a new revision reads all slots and
-# swaps the gate too; a taker that died with a claim holds up its revision by two seconds.
+# swaps the slot targets too; a new owner that died with a claim holds up its revision by two
+# seconds.
 
 
-CLAIM_PATIENCE: Final = 2.0
+CLAIM_GRACE: Final = 2.0
 """Seconds after which an unused claim is replaced, on its finder's own clock."""
 
 
@@ -140,8 +157,8 @@ class Attempt:
     lease: float
     void: Handover | None
 
-    def is_admitted(self, record: GateRecord) -> bool:
-        """Whether the gate lets this worker into this slot."""
+    def is_admitted(self, record: SlotTargetsRecord) -> bool:
+        """Whether the slot targets lets this worker into this slot."""
         return transitions.admits(
             record,
             self.seen.number,
@@ -162,23 +179,23 @@ class Attempt:
 
     def stands(self, stored: Slot) -> bool:
         """Whether this very take is what is stored."""
-        return (stored.holder, stored.token) == (self.worker, self.seen.token + 1)
+        return (stored.owner, stored.token) == (self.worker, self.seen.token + 1)
 
 
 def _is_over(claim: Claim, slots: Mapping[int, Slot]) -> bool:
-    """Whether its take is done and past; its taker may look for it until then."""
+    """Whether its take is done and past; its new owner may look for it until then."""
     slot = slots.get(claim.slot)
     if slot is None or slot.token < claim.token:
         return False
     looked = slot.phase is not Phase.JOINING
-    return slot.token > claim.token or slot.holder != claim.worker or looked
+    return slot.token > claim.token or slot.owner != claim.worker or looked
 
 
 _NOTE_KEY: Final = re.compile(r"[A-Za-z0-9-]{1,100}")
 
 
 class Store:
-    """Where slots, gates and changes live, over a back end. Every method is one transaction.
+    """Where slots, slot targets and changes live, over a back end. Every method is one transaction.
 
     Thread-safe. Methods raise Unreachable where the back end does not answer in bounded time, or
     others write without an end.
@@ -203,9 +220,9 @@ class Store:
         return self._backend.writes
 
     def beat(self, group: str) -> None:
-        """Write something that changes nothing, by the way that a holder's renewal goes.
+        """Write something that changes nothing, by the way that an owner's renewal goes.
 
-        Where this is stored, every living holder's renewal would have been [38].
+        Where this is stored, every living owner's renewal would have been [38].
         """
         self._backend.beat(group)
 
@@ -222,7 +239,9 @@ class Store:
         self._backend.close()
 
     def first(self, group: str) -> FirstOpening | None:
-        """What shall open by itself; None where the gate was written already, or nothing said."""
+        """What shall open by itself; None where the slot targets was written already, or nothing
+        said.
+        """
         del group
         return None
 
@@ -250,10 +269,10 @@ class Store:
         )
 
     def _change_record(
-        self, group: str, edit: Callable[[GateRecord], GateRecord | None]
-    ) -> GateRecord | None:
-        """What is stored with the gate once `edit` is done; None where it says no."""
-        stored = self._edit(Key(group, Kind.GATE), lambda value: edit(record_of(group, value)))
+        self, group: str, edit: Callable[[SlotTargetsRecord], SlotTargetsRecord | None]
+    ) -> SlotTargetsRecord | None:
+        """What is stored with the slot targets once `edit` is done; None where it says no."""
+        stored = self._edit(Key(group, Kind.TARGETS), lambda value: edit(record_of(group, value)))
         return None if stored is None else record_of(group, stored)
 
     def _change_slot(self, slot: Slot, edit: Callable[[Slot], Slot | None]) -> Slot | None:
@@ -266,9 +285,9 @@ class Store:
         entry = self._backend.read(key_of(slot), fresh=True)
         return entry.value if entry is not None and isinstance(entry.value, Slot) else None
 
-    def _record(self, group: str, *, fresh: bool = False) -> GateRecord:
-        """What is stored with the gate."""
-        entry = self._backend.read(Key(group, Kind.GATE), fresh=fresh)
+    def _record(self, group: str, *, fresh: bool = False) -> SlotTargetsRecord:
+        """What is stored with the slot targets."""
+        entry = self._backend.read(Key(group, Kind.TARGETS), fresh=fresh)
         return record_of(group, None if entry is None else entry.value)
 
     def _make(self, group: str, number: int) -> None:
@@ -278,48 +297,56 @@ class Store:
             with contextlib.suppress(Moved):  # somebody made it in this moment
                 self._backend.swap(key, Slot(group=group, number=number), None)
 
-    # --- the gate ---------------------------------------------------------------------------
+    # --- the slot targets
+    # ---------------------------------------------------------------------------
 
-    def gate(self, group: str) -> Gate:
-        """The group's gate; version 0 and nothing open where none was written yet."""
-        return self._record(group).gate
+    def targets(self, group: str) -> SlotTargets:
+        """The group's slot targets; version 0 and nothing open where none was written yet."""
+        return self._record(group).targets
 
-    def write_gate(self, gate: Gate, *, by: Change | None = None) -> Gate | None:
-        """Store `gate` if its version is still the stored one: as stored (version + 1), or None.
+    def write_targets(
+        self, targets: SlotTargets, *, by: Change | None = None
+    ) -> SlotTargets | None:
+        """Store `targets` if its version is still the stored one: as stored (version + 1), or None.
 
-        by: the change whose actor writes. Raises LostLease, in the gate's own transaction, where
-        (actor, token) are not the running change's any more.
+        by: the change whose actor writes. Raises LostLease, in the slot targets' own transaction,
+        where (actor, token) are not the running change's any more.
         """
 
-        def edit(record: GateRecord) -> GateRecord | None:
+        def edit(record: SlotTargetsRecord) -> SlotTargetsRecord | None:
             if by is not None and by.token < record.token:
-                raise transitions.lost(by, self.change(gate.group))
-            if record.gate.version != gate.version:
+                raise transitions.lost(by, self.change(targets.group))
+            if record.targets.version != targets.version:
                 return None
-            for number in sorted(gate.open - record.opened):
-                self._make(gate.group, number)
+            for number in sorted(targets.open - record.opened):
+                self._make(targets.group, number)
             return replace(
                 record,
-                gate=replace(gate, version=gate.version + 1),
-                opened=record.opened | gate.open,
+                targets=replace(targets, version=targets.version + 1),
+                opened=record.opened | targets.open,
                 token=record.token if by is None else by.token,
             )
 
-        stored = self._change_record(gate.group, edit)
-        return None if stored is None else stored.gate
+        stored = self._change_record(targets.group, edit)
+        return None if stored is None else stored.targets
 
-    def change_gate(
-        self, group: str, change: Callable[[Gate], Gate | None], *, by: Change | None = None
-    ) -> Gate | None:
-        """Store what `change` makes of the gate, asked again on every newer one; None: it says no.
+    def change_targets(
+        self,
+        group: str,
+        change: Callable[[SlotTargets], SlotTargets | None],
+        *,
+        by: Change | None = None,
+    ) -> SlotTargets | None:
+        """Store what `change` makes of the slot targets, asked again on every newer one; None: it
+        says no.
 
-        Raises LostLease as `write_gate` does, Unreachable where others write without an end.
+        Raises LostLease as `write_targets` does, Unreachable where others write without an end.
         """
-        for _ in self._again(f"the gate of group {group}"):
-            wanted = change(self.gate(group))
+        for _ in self._again(f"the slot targets of group {group}"):
+            wanted = change(self.targets(group))
             if wanted is None:
                 return None
-            stored = self.write_gate(wanted, by=by)
+            stored = self.write_targets(wanted, by=by)
             if stored is not None:
                 return stored
         return None
@@ -355,13 +382,13 @@ class Store:
         lease: float = 0.0,
         void: Handover | None = None,
     ) -> Slot | None:
-        """Take the slot if it is open, not leaving, not quarantined and (holder, token, counter)
+        """Take the slot if it is open, not leaving, not quarantined and (owner, token, counter)
         are still as seen (a free slot, or one whose lease the caller has watched expire).
         Enforces a Handover's revision (but not that of `void`, of whose revision the caller has
         seen no standby for a lease) and, where there is none, `waits_for_canary`, over the slots as
         stored at that moment: two standbys that both saw their revision hold nothing do not
         both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
-        error, `lease`. member_id and the former holder's session stay in `seen`. None: lost.
+        error, `lease`. member_id and the former owner's session stay in `seen`. None: lost.
         """
         self.settle()
         attempt = Attempt(
@@ -419,7 +446,7 @@ class Store:
     def _confirmed(
         self, attempt: Attempt, held: Slot, before: Slot, claim: Claim | Free | None
     ) -> Slot | None:
-        """The slot, where the gate lets its taker in now that it has it."""
+        """The slot, where the slot targets lets its new owner in now that it has it."""
         self._doubts[held.group, held.number] = (attempt, before)
         record = self._record(held.group, fresh=True)
         stands = claim is FREE or record.canaries.get(attempt.revision) == claim
@@ -438,13 +465,15 @@ class Store:
         )
 
     def _may(self, attempt: Attempt, stored: Slot, *, fresh: bool) -> Claim | Free | None:
-        """Whether the gate lets the taker in, and its revision may have this slot: by what."""
+        """Whether the slot targets lets the new owner in, and its revision may have this slot:
+        by what.
+        """
         if not transitions.is_as_seen(stored, attempt.seen):
             return None
         record = self._record(attempt.seen.group, fresh=fresh)
         if not attempt.is_admitted(record):
             return None
-        pin = record.gate.handover.get(stored.number)
+        pin = record.targets.handover.get(stored.number)
         pinned = pin is not None and pin.revision == attempt.revision
         if pinned or stored.revision in {None, attempt.revision} or self._has_canary(attempt):
             return FREE
@@ -465,8 +494,8 @@ class Store:
     def _claim(self, attempt: Attempt) -> Claim | Free | None:
         """The claim by which this take is its revision's canary, unless it needs none."""
         seen, revision = attempt.seen, attempt.revision
-        key = Key(seen.group, Kind.GATE)
-        for _ in self._again(f"the gate of group {seen.group}"):
+        key = Key(seen.group, Kind.TARGETS)
+        for _ in self._again(f"the slot targets of group {seen.group}"):
             entry = self._backend.read(key, fresh=True)
             record = record_of(seen.group, None if entry is None else entry.value)
             slots = self._all(attempt)
@@ -503,15 +532,15 @@ class Store:
     def _has_waited(self, attempt: Attempt, claim: Claim) -> bool:
         """Whether this claim was seen unused for so long that its claimant may be dead."""
         seen, now = (attempt.seen.group, attempt.revision, claim), self._clock.monotonic()
-        if now - self._claims_seen.setdefault(seen, now) < CLAIM_PATIENCE:
+        if now - self._claims_seen.setdefault(seen, now) < CLAIM_GRACE:
             return False
         self._claims_seen.pop(seen, None)
         return True
 
     def renew(self, slot: Slot) -> Slot | None:
-        """Write the holder's fields (phase, member_id, spark_session, batches, error), counter + 1.
+        """Write the owner's fields (phase, member_id, spark_session, batches, error), counter + 1.
 
-        Only if (holder, token) still match; None = somebody else has it: stop at once.
+        Only if (owner, token) still match; None = somebody else has it: stop at once.
         """
         try:
             return self._change_slot(slot, lambda stored: transitions.renewed(stored, slot))
@@ -523,28 +552,28 @@ class Store:
             raise
 
     def release(self, slot: Slot, *, clean: bool) -> bool:
-        """Give the slot up if (holder, token) still match.
+        """Give the slot up if (owner, token) still match.
 
-        Holder None, phase free (or closed where the slot's phase is CLOSED), member_id kept.
+        Owner None, phase free (or closed where the slot's phase is CLOSED), member_id kept.
         """
         edited = self._change_slot(
             slot, lambda stored: transitions.released(stored, slot, clean=clean)
         )
         return edited is not None
 
-    def end_holder(self, seen: Slot) -> bool:
-        """Say that the process of this very holder has ended, if (holder, token) still match.
+    def end_owner(self, seen: Slot) -> bool:
+        """Say that the process of this very owner has ended, if (owner, token) still match.
 
         For who has seen it end: its supervisor, or the next container of the same pod. The slot
-        keeps holder, member and session for its taker, and a renewal of that holder is refused.
+        keeps owner, member and session for its new owner, and a renewal of that owner is refused.
         """
-        edited = self._change_slot(seen, lambda stored: transitions.holder_ended(stored, seen))
+        edited = self._change_slot(seen, lambda stored: transitions.owner_ended(stored, seen))
         return edited is not None
 
     def clear(self, slot: Slot) -> bool:
-        """After a successful leave: forget member_id, revision and a dead holder, phase free.
+        """After a successful leave: forget member_id, revision and a dead owner, phase free.
 
-        Only if the token is as seen. Spark session and `clean` stay for the next taker [3].
+        Only if the token is as seen. Spark session and `clean` stay for the next new owner [3].
         """
         edited = self._change_slot(slot, lambda stored: transitions.cleared(stored, slot))
         return edited is not None
@@ -574,8 +603,9 @@ class Store:
     def adopt(self, seen: Change, *, actor: str, lease: float = 0.0) -> Change | None:
         """Take over a running change that is still as seen; None where it is not.
 
-        The gate learns of the new token before anybody acts by it: from then on the former actor,
-        who may only have slept, writes the gate no more. Before that its writes are seen by us.
+        The slot targets learns of the new token before anybody acts by it: from then on the former
+        actor, who may only have slept, writes the slot targets no more. Before that its writes are
+        seen by us.
         """
         stored = self._edit(
             Key(seen.group, Kind.CHANGE),

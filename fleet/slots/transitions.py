@@ -16,16 +16,16 @@ from typing import Final
 
 from fleet.errors import LostLease
 from fleet.model import Plan
-from fleet.slots import Change, ChangeState, Gate, Handover, Phase, Slot, WorkerReport
-from fleet.slots.backend import GateRecord
+from fleet.slots import Change, ChangeState, Handover, Phase, Slot, SlotTargets, WorkerReport
+from fleet.slots.backend import SlotTargetsRecord
 
-# What the slots of a group show of a revision: its first holder is its canary [22].
+# What the slots of a group show of a revision: its first owner is its canary [22].
 #
 # New code takes one slot of other code first. No other of these slots is its own before a canary
 # has worked, by a batch or by finding nothing to read without an error. A manager's canary has to
 # commit `rollout.canary_batches` besides (`fleet.act.steps.canary`); what takes the first slot
-# where nobody manages is told by a claim in the gate (`fleet.slots.store`), what a pod has seen of
-# its own by a note (`Canary` in `fleet.worker.slot.reporting`).
+# where nobody manages is told by a claim in the slot targets (`fleet.slots.store`), what a pod has
+# seen of its own by a note (`Canary` in `fleet.worker.slot.reporting`).
 
 
 _GOING: Final = frozenset({Phase.DRAINING, Phase.DRAINED})
@@ -35,7 +35,7 @@ def waits_for_canary(slots: Iterable[Slot], wanted: Slot, revision: str) -> bool
     """Whether `revision` may not have this slot yet: it was another revision's, and of those
     that this one holds, or was the last to hold, none has shown that it works [22].
 
-    A holder that fails on every record ends, or is active in the end with nothing left to read.
+    An owner that fails on every record ends, or is active in the end with nothing left to read.
     """
     if wanted.revision in {None, revision}:
         return False
@@ -51,18 +51,18 @@ def has_worked(phase: Phase, *, error: str | None, batches: int) -> bool:
 
 
 def is_good_canary(slot: Slot) -> bool:
-    """Whether its holder has shown that its revision works."""
+    """Whether its owner has shown that its revision works."""
     worked = has_worked(slot.phase, error=slot.error, batches=slot.batches)
-    return slot.holder is not None and worked
+    return slot.owner is not None and worked
 
 
 def is_failed_canary(seen: Slot | WorkerReport) -> bool:
-    """Whether a slot's last holder, or a worker, failed before it had committed a batch."""
+    """Whether a slot's last owner, or a worker, failed before it had committed a batch."""
     return seen.error is not None and seen.batches == 0
 
 
 def has_good_canary(slots: Iterable[Slot], revision: str) -> bool:
-    """Whether a holder of this revision has shown that it works."""
+    """Whether an owner of this revision has shown that it works."""
     return any(slot.revision == revision and is_good_canary(slot) for slot in slots)
 
 
@@ -77,19 +77,19 @@ def alone(slots: Iterable[Slot], former: Slot | None, revision: str) -> bool:
     return known <= {None, revision} and (former is None or not is_failed_canary(former))
 
 
-def missing_canary(gate: Gate, slots: Iterable[Slot], revision: str) -> str | None:
+def missing_canary(targets: SlotTargets, slots: Iterable[Slot], revision: str) -> str | None:
     """Which slot has to show first that this revision works; None where it has, or none is there.
 
     A managed roll has pins, and holds its Deployment by itself.
     """
     slots = tuple(slots)
-    if gate.handover or has_good_canary(slots, revision):
+    if targets.handover or has_good_canary(slots, revision):
         return None
     shows = sorted(
         slot.number
         for slot in slots
-        if slot.number in gate.open - gate.leaving - gate.quarantined
-        and (slot.holder is None or slot.revision == revision or slot.phase in _GOING)
+        if slot.number in targets.open - targets.leaving - targets.quarantined
+        and (slot.owner is None or slot.revision == revision or slot.phase in _GOING)
     )
     return f"slot {shows[0]} has to show first that this revision works" if shows else None
 
@@ -114,17 +114,17 @@ class Event(StrEnum):
     """What happens to a slot."""
 
     TAKE = "take"
-    """A worker that saw it free, or its holder's lease run out."""
+    """A worker that saw it free, or its owner's lease run out."""
     JOIN = "join"
-    """Its holder joins: for the first time, or again after a forced rebalance."""
+    """Its owner joins: for the first time, or again after a forced rebalance."""
     ACTIVATE = "activate"
-    """Its holder has committed a batch, or found nothing to read."""
+    """Its owner has committed a batch, or found nothing to read."""
     DRAIN = "drain"
     HOLD = "hold"
-    """Its holder is drained, and stays a member until the others are."""
+    """Its owner is drained, and stays a member until the others are."""
     CLOSE = "close"
     RELEASE = "release"
-    """Its holder gives it up."""
+    """Its owner gives it up."""
     CLEAR = "clear"
     """A batched leave removed its member."""
 
@@ -136,7 +136,7 @@ TOLD: Final[Mapping[Phase, Event]] = {
     Phase.DRAINED: Event.HOLD,
     Phase.CLOSED: Event.CLOSE,
 }
-"""What a holder says by a renewal. It renews every few seconds, so a phase may be passed over."""
+"""What an owner says by a renewal. It renews every few seconds, so a phase may be passed over."""
 
 _HELD: Final = tuple(TOLD)
 
@@ -160,7 +160,7 @@ def moved(slot: Slot, event: Event) -> Phase:
         allowed = sorted(each.value for phase, each in MOVES if phase is slot.phase)
         raise IllegalMove(
             f"slot {slot.number} of group {slot.group} is {slot.phase.value} "
-            f"(holder {slot.holder or 'nobody'}, token {slot.token}, counter {slot.counter}): "
+            f"(owner {slot.owner or 'nobody'}, token {slot.token}, counter {slot.counter}): "
             f"'{event.value}' is not possible there, only {', '.join(allowed)}"
         )
     return after
@@ -170,44 +170,51 @@ def moved(slot: Slot, event: Event) -> Phase:
 
 
 def admits(
-    record: GateRecord, number: int, *, worker: str, revision: str, void: Handover | None = None
+    record: SlotTargetsRecord,
+    number: int,
+    *,
+    worker: str,
+    revision: str,
+    void: Handover | None = None,
 ) -> bool:
-    """Whether the gate lets this worker take this slot. void: a pin that has ended, as it saw."""
-    gate = record.gate
-    pinned = gate.handover.get(number)
+    """Whether the slot targets lets this worker take this slot. void: a pin that has ended, as
+    it saw.
+    """
+    targets = record.targets
+    pinned = targets.handover.get(number)
     if pinned == void:
         pinned = None
     if worker in record.going or (pinned is not None and pinned.revision != revision):
         return False
-    return number in gate.open - gate.leaving - gate.quarantined
+    return number in targets.open - targets.leaving - targets.quarantined
 
 
 def is_as_seen(stored: Slot, seen: Slot) -> bool:
     """Whether nobody took or renewed it since."""
-    return (stored.holder, stored.token, stored.counter) == (seen.holder, seen.token, seen.counter)
+    return (stored.owner, stored.token, stored.counter) == (seen.owner, seen.token, seen.counter)
 
 
-def is_held_by(stored: Slot, holder: Slot) -> bool:
-    """Whether it is still this holder's, of this very take."""
-    mine = (holder.holder, holder.token)
-    return stored.holder is not None and (stored.holder, stored.token) == mine
+def is_held_by(stored: Slot, owner: Slot) -> bool:
+    """Whether it is still this owner's, of this very take."""
+    mine = (owner.owner, owner.token)
+    return stored.owner is not None and (stored.owner, stored.token) == mine
 
 
 def taken(
     stored: Slot, *, worker: str, revision: str, spark_session: str | None, lease: float = 0.0
 ) -> Slot:
-    """The slot in a taker's hands: token + 1, not clean until it is released so."""
+    """The slot in a new owner's hands: token + 1, not clean until it is released so."""
     return replace(
         stored,
-        holder=worker,
+        owner=worker,
         token=stored.token + 1,
         phase=moved(stored, Event.TAKE),
         clean=False,
         batches=0,
         error=None,
-        holder_ended=False,
+        owner_ended=False,
         revision=revision,
-        # A taker may die before it has ended the session of an unclean predecessor: until its
+        # A new owner may die before it has ended the session of an unclean predecessor: until its
         # first renewal the slot names that one still.
         spark_session=spark_session if stored.clean else stored.spark_session,
         lease=lease,
@@ -215,27 +222,27 @@ def taken(
 
 
 def given_back(stored: Slot, before: Slot) -> Slot:
-    """A take undone: as it was `before`, without a holder; the token has grown."""
+    """A take undone: as it was `before`, without an owner; the token has grown."""
     phase = Phase.CLOSED if before.phase is Phase.CLOSED else Phase.FREE
     return _unheld(replace(before, token=stored.token), phase)
 
 
-def told_by(holder: Slot) -> Event:
-    """What a renewal of this phase says. Raises IllegalMove for one that no holder has."""
-    event = TOLD.get(holder.phase)
+def told_by(owner: Slot) -> Event:
+    """What a renewal of this phase says. Raises IllegalMove for one that no owner has."""
+    event = TOLD.get(owner.phase)
     if event is None:
         raise IllegalMove(
-            f"{holder.holder or 'nobody'} renews slot {holder.number} of group {holder.group} as "
-            f"{holder.phase.value}: a holder's slot is {', '.join(phase.value for phase in TOLD)}"
+            f"{owner.owner or 'nobody'} renews slot {owner.number} of group {owner.group} as "
+            f"{owner.phase.value}: an owner's slot is {', '.join(phase.value for phase in TOLD)}"
         )
     return event
 
 
 def renewed(stored: Slot, told: Slot) -> Slot | None:
-    """With what its holder tells, counter + 1; None where somebody else has it, or may: whoever
+    """With what its owner tells, counter + 1; None where somebody else has it, or may: whoever
     was said to have ended stops.
     """
-    if not is_held_by(stored, told) or stored.holder_ended:
+    if not is_held_by(stored, told) or stored.owner_ended:
         return None
     return replace(
         stored,
@@ -249,24 +256,24 @@ def renewed(stored: Slot, told: Slot) -> Slot | None:
     )
 
 
-def holder_ended(stored: Slot, seen: Slot) -> Slot | None:
-    """For the taking, with all that a taker cures; None where that holder has it no more."""
-    if not is_held_by(stored, seen) or stored.holder_ended:
+def owner_ended(stored: Slot, seen: Slot) -> Slot | None:
+    """For the taking, with all that a new owner cures; None where that owner has it no more."""
+    if not is_held_by(stored, seen) or stored.owner_ended:
         return None
-    return replace(stored, holder_ended=True)
+    return replace(stored, owner_ended=True)
 
 
 def released(stored: Slot, held: Slot, *, clean: bool) -> Slot | None:
-    """Given up by its holder; None where it is somebody else's. Its member is named still."""
+    """Given up by its owner; None where it is somebody else's. Its member is named still."""
     if not is_held_by(stored, held):
         return None
     return _unheld(replace(stored, clean=clean), moved(stored, Event.RELEASE))
 
 
 def cleared(stored: Slot, seen: Slot) -> Slot | None:
-    """After its member was removed: member, revision and a dead holder forgotten.
+    """After its member was removed: member, revision and a dead owner forgotten.
 
-    None where it was taken since. Spark session and `clean` stay for the next taker.
+    None where it was taken since. Spark session and `clean` stay for the next new owner.
     """
     if stored.token != seen.token:
         return None
@@ -275,7 +282,7 @@ def cleared(stored: Slot, seen: Slot) -> Slot | None:
 
 def _unheld(slot: Slot, phase: Phase) -> Slot:
     """With nobody in it, alive or dead."""
-    return replace(slot, holder=None, holder_ended=False, phase=phase)
+    return replace(slot, owner=None, owner_ended=False, phase=phase)
 
 
 # --- changes --------------------------------------------------------------------------------
@@ -329,9 +336,9 @@ def advanced(last: Change | None, told: Change) -> Change:
 
 def lost(change: Change, last: Change | None) -> LostLease:
     """Why its actor has to stop. last: the change as stored."""
-    holder = f"{last.actor} (token {last.token})" if last else "nobody"
+    owner = f"{last.actor} (token {last.token})" if last else "nobody"
     return LostLease(
-        f"the change of group {change.group} belongs to {holder} now, not to {change.actor} "
+        f"the change of group {change.group} belongs to {owner} now, not to {change.actor} "
         f"(token {change.token}): stop acting on it; `fleet status {change.group}` shows how it "
         "goes on"
     )

@@ -26,7 +26,7 @@ from confluent_kafka.admin import AdminClient
 from fleet.errors import FleetError
 from fleet.kafka_source.login import References, resolved
 from fleet.model import Member, TopicPartition
-from fleet.slots import Gate, Phase, Slot
+from fleet.slots import Phase, Slot, SlotTargets
 from fleet.worker.events import WorkerContext
 
 REQUEST_SECONDS: Final = 5.0
@@ -130,21 +130,21 @@ def _partitions(pairs: Sequence[Sequence[Any]]) -> frozenset[TopicPartition]:
 # given to its new owner in the second, which the member that gave it up asks for. Where that
 # member or the coordinator dies in between, static members come back without a rebalance
 # (KIP-345), the second round never comes, and a partition is read by nobody for as long as nothing
-# else changes (seen: a broker's kill -9 after an opened slot). Choice: the holder of the lowest
+# else changes (seen: a broker's kill -9 after an opened slot). Choice: the owner of the lowest
 # active slot looks at its group now and then; a partition of its topics that a Stable group has
-# left without an owner for `PATIENCE` is cured by one forced rebalance through the gate, the same
-# that a person may ask for. Cost: a question per group and 20 s (fleet.worker.asking: 0.7 % of a
-# core, in one worker), and a rebalance that no plan has named, told in a sentence. A partition
-# that was just added is found by the members themselves within their 30 s of metadata age, so
-# that the patience is longer.
+# left without an owner for `GRACE` is cured by one forced rebalance by a synchronized join, the
+# same that a person may ask for. Cost: a question per group and 20 s (fleet.worker.asking: 0.7 % of
+# a core, in one worker), and a rebalance that no plan has named, told in a sentence. A partition
+# that was just added is found by the members themselves within their 30 s of metadata age, so that
+# the grace period is longer.
 
 
 LOOK: Final = 20.0
-PATIENCE: Final = 45.0
+GRACE: Final = 45.0
 
 
 class Orphans:
-    """One holder's watch over its group; `step` never blocks. `end` it with the holder.
+    """One owner's watch over its group; `step` never blocks. `end` it with the owner.
 
     ask: puts the question about the group and these topics; FleetError where it cannot.
     """
@@ -169,9 +169,9 @@ class Orphans:
         self._since = 0.0
         self._judged_at = 0.0
 
-    def step(self, number: int, gate: Gate, slots: Sequence[Slot]) -> None:
-        """Look where it is time and ours to; ask for the rebalance where patience has ended."""
-        if not _ours(number, gate, slots):
+    def step(self, number: int, targets: SlotTargets, slots: Sequence[Slot]) -> None:
+        """Look where it is time and ours to; ask for the rebalance where grace period has ended."""
+        if not _ours(number, targets, slots):
             self._orphans = frozenset()
             self.end()
             return
@@ -204,20 +204,20 @@ class Orphans:
         gap, self._judged_at = now - self._judged_at, now
         if found != self._orphans or gap > 2 * LOOK:  # who did not look does not know [39]
             self._orphans, self._since = found, now
-        elif found and now - self._since >= PATIENCE:
+        elif found and now - self._since >= GRACE:
             self._orphans = frozenset()
             names = ", ".join(map(str, sorted(found)[:5]))
-            self._events.log(f"nobody owns {names} since {PATIENCE:g} s: asking for a rebalance")
+            self._events.log(f"nobody owns {names} since {GRACE:g} s: asking for a rebalance")
             self._events.emit("orphans", partitions=[str(tp) for tp in sorted(found)])
             self._rejoin()
 
 
-def _ours(number: int, gate: Gate, slots: Sequence[Slot]) -> bool:
+def _ours(number: int, targets: SlotTargets, slots: Sequence[Slot]) -> bool:
     """Whether nothing is being changed, and ours is the lowest active slot."""
     tokens = {each.number: each.token for each in slots}
-    # What was asked of a former holder asks nobody any more.
-    asked = {n: pin.token for n, pin in gate.handover.items()}.items() | gate.rejoin.items()
-    if gate.leaving or asked & tokens.items():
+    # What was asked of a former owner asks nobody any more.
+    asked = {n: pin.token for n, pin in targets.handover.items()}.items() | targets.rejoin.items()
+    if targets.leaving or asked & tokens.items():
         return False
     active = [each.number for each in slots if each.phase is Phase.ACTIVE]
     return bool(active) and min(active) == number

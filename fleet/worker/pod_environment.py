@@ -9,7 +9,7 @@ container that starts again finds it whole. Cost: slots and reports on Kubernete
 form; whoever reads them there translates it.
 
 A worker is its pod's name, also after a restart of the container. That is no confusion: every
-write of a holder names the token of its take as well, which the new process does not have; it
+write of an owner names the token of its take as well, which the new process does not have; it
 begins as a standby, and its predecessor's slot is taken once its lease has expired, by whoever
 is warm then [12, 13, 16].
 """

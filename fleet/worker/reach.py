@@ -4,7 +4,7 @@ Problem: a standby needs no broker, so that one which reaches none counts as rea
 Kafka is away (or with a wrong address) replaces every good worker by such a one, and none of the
 old ones can drain. Choice: before it is ready for the first time, and every few seconds as long as
 it has no slot, it asks for the metadata of one topic of its own, in a thread of its own: whoever
-waits for a slot looks at leases meanwhile, and must not be held up. A holder does not ask: what it
+waits for a slot looks at leases meanwhile, and must not be held up. An owner does not ask: what it
 commits shows it. Where no broker answers and the files of the login were replaced, it asks by what
 they hold now. Cost: one consumer that never joins, and a request every five seconds.
 """

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.act.change import Performer
 from fleet.model import Step, StepKind
-from fleet.slots import Change, Gate, Slot
+from fleet.slots import Change, Slot, SlotTargets
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.acting.standbys import GROUP, Behaviour, Crowd, Turning
@@ -108,8 +108,8 @@ class Scene:
     def slots(self) -> tuple[Slot, ...]:
         return self.store.slots(GROUP)
 
-    def gate(self) -> Gate:
-        return self.store.gate(GROUP)
+    def targets(self) -> SlotTargets:
+        return self.store.targets(GROUP)
 
     def like(self, revision: str, **how: Any) -> None:
         """Workers of a revision are so."""

@@ -1,4 +1,4 @@
-"""Workers in memory: what a holder and a standby do between two looks of a manager.
+"""Workers in memory: what an owner and a standby do between two looks of a manager.
 
 They go by the store alone, as real ones do, and every turn of the clock is a turn of each of them.
 What they cost is kept: a generation for each joint subscribe, for each leave.
@@ -191,11 +191,11 @@ class Crowd:
         """Take what may be taken."""
         if not who.wanted:
             return
-        gate, slots = self.store.gate(GROUP), self.store.slots(GROUP)
+        targets, slots = self.store.targets(GROUP), self.store.slots(GROUP)
         self.watcher.takeable(worker=who.name, revision=who.revision, since=0.0)
         void = self.watcher.void
         for seen in candidates(
-            gate,
+            targets,
             slots,
             worker=who.name,
             revision=who.revision,
@@ -223,12 +223,12 @@ class Crowd:
         return begins <= self.clock.now() - who.joined_at < ends
 
     def hold(self, who: Worker, how: Behaviour, joining: set[str]) -> None:
-        """Join, commit, and answer what the gate asks."""
+        """Join, commit, and answer what the slot targets asks."""
         assert who.slot is not None
-        gate, now = self.store.gate(GROUP), self.clock.now()
+        targets, now = self.store.targets(GROUP), self.clock.now()
         n, held = who.slot.number, who.slot
         if who.joined_at is None:
-            if now < gate.open_at or not how.joins:
+            if now < targets.open_at or not how.joins:
                 self.renew(who)
                 return
             who.joined_at = now
@@ -236,18 +236,20 @@ class Crowd:
                 joining.add(self.name_of(who))
             self.renew(who, member_id=f"m-{who.name}")
             return
-        pin = gate.handover.get(n)
-        if n in gate.leaving:
+        pin = targets.handover.get(n)
+        if n in targets.leaving:
             self.renew(who, phase=Phase.DRAINED)
-            if all_drained(gate, self.store.slots(GROUP), self.watcher.dead()):
+            if all_drained(targets, self.store.slots(GROUP), self.watcher.dead()):
                 self.renew(who, phase=Phase.CLOSED)
                 if self.static:
                     self.release(who)
-        elif n not in gate.open or not who.wanted or (pin is not None and pin.token == held.token):
+        elif (
+            n not in targets.open or not who.wanted or (pin is not None and pin.token == held.token)
+        ):
             self.release(who)
-        elif gate.rejoin.get(n) == held.token:
+        elif targets.rejoin.get(n) == held.token:
             self.generation(left={self.name_of(who)})
-            self.store.write_gate(replace(gate, rejoin={}))
+            self.store.write_targets(replace(targets, rejoin={}))
         elif now - who.joined_at < how.first_batch:
             self.renew(who, phase=Phase.JOINING)
         elif how.late_batch is not None and now - who.joined_at < how.late_batch[1]:
@@ -266,7 +268,7 @@ class Crowd:
         return who.slot.instance_id() if self.static else f"m-{who.name}"
 
     def renew(self, who: Worker, **fields: object) -> None:
-        """Write what it does; another holder ends it."""
+        """Write what it does; another owner ends it."""
         assert who.slot is not None
         stored = self.store.renew(replace(who.slot, **fields))
         who.slot, who.phase = stored, str(stored.phase) if stored else "standby"

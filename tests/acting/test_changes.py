@@ -11,7 +11,7 @@ from fleet.act.steps.handover import HandoverMemory
 from fleet.act.steps.work import StepStart
 from fleet.errors import LostLease, Refused, Unreachable
 from fleet.model import StepKind
-from fleet.slots import Change, ChangeState, Gate, Handover, Phase
+from fleet.slots import Change, ChangeState, Handover, Phase, SlotTargets
 from tests.acting.standbys import GROUP
 from tests.support.plans import step_of
 
@@ -139,7 +139,7 @@ def test_writes_that_go_through_again_prove_it(scene):
 def test_what_is_closed_already_goes_on_to_leave(scene):
     """An abort takes back what has not moved yet; any live worker completes the rest [21]."""
     here = scene()
-    here.store.write_gate(Gate(group=GROUP, open=frozenset({0, 1, 2})))
+    here.store.write_targets(SlotTargets(group=GROUP, open=frozenset({0, 1, 2})))
     for number in (0, 1):
         held = here.store.take(
             here.slots()[number], worker=f"w{number}", revision="old", spark_session=None
@@ -149,14 +149,14 @@ def test_what_is_closed_already_goes_on_to_leave(scene):
             assert here.store.renew(replace(held, phase=Phase.CLOSED))
     here.begin(step_of(StepKind.LEAVE, (0, 1)))
     asks = {2: Handover(token=1, revision="new")}
-    here.store.write_gate(
-        replace(here.gate(), leaving=frozenset({0, 1}), handover=asks, rejoin={2: 1})
+    here.store.write_targets(
+        replace(here.targets(), leaving=frozenset({0, 1}), handover=asks, rejoin={2: 1})
     )
     aborted = changing(here).abort(actor="bob")
     assert aborted is not None
     assert aborted.state is ChangeState.ABORTED
-    assert here.gate().leaving == {1}
-    assert (here.gate().handover, here.gate().rejoin) == ({}, {})
+    assert here.targets().leaving == {1}
+    assert (here.targets().handover, here.targets().rejoin) == ({}, {})
 
 
 def test_a_plan_with_a_refusal_is_not_begun(scene):
@@ -245,7 +245,7 @@ class Killed(BaseException):
 def killed_at(here, number: int) -> bool:
     """Whether a forced rebalance has more than so many writes: its actor dies at the next one.
 
-    The holder goes on meanwhile, and the next actor carries the change on.
+    The owner goes on meanwhile, and the next actor carries the change on.
     """
     begun = here.begin(step_of(StepKind.REJOIN, (0,), "old"), revision="old")
     store, left = here.opened(), [number]
@@ -259,7 +259,7 @@ def killed_at(here, number: int) -> bool:
 
         return written
 
-    store.advance, store.write_gate = dying(store.advance), dying(store.write_gate)
+    store.advance, store.write_targets = dying(store.advance), dying(store.write_targets)
     actors = here.performer()
     actors.store = store
     try:
@@ -274,7 +274,7 @@ def killed_at(here, number: int) -> bool:
 
 
 def test_a_forced_rebalance_is_asked_for_once_whenever_its_actor_dies(scene):
-    """Between any two of its writes: the holder may have answered before the next actor looks."""
+    """Between any two of its writes: the owner may have answered before the next actor looks."""
     number, more = 0, True
     while more:
         here = scene()
@@ -296,21 +296,21 @@ def asked_before(here, **remembered: int) -> int:
 
 
 def test_what_was_not_asked_yet_is_asked(scene):
-    """Its actor died before it wrote the gate, and somebody else has written it since."""
+    """Its actor died before it wrote the slot targets, and somebody else has written it since."""
     here = scene()
     here.running(2)
-    token, version = here.slots()[0].token, here.gate().version
-    assert here.store.write_gate(replace(here.gate(), quarantined=frozenset({8})))
+    token, version = here.slots()[0].token, here.targets().version
+    assert here.store.write_targets(replace(here.targets(), quarantined=frozenset({8})))
     assert asked_before(here, asked=token, version=version) == 1
 
 
-def test_what_the_holder_asked_by_itself_is_not_asked_again(scene):
+def test_what_the_owner_asked_by_itself_is_not_asked_again(scene):
     """Partitions without an owner: its rebalance is the one that was wanted."""
     here = scene()
     here.running(2)
     before = len(here.crowd.generations)
     asks = {0: here.slots()[0].token}
-    assert here.store.write_gate(replace(here.gate(), rejoin=asks))
+    assert here.store.write_targets(replace(here.targets(), rejoin=asks))
     killed_at(here, 2)
     assert len(here.crowd.generations) - before == 1
 
@@ -339,4 +339,4 @@ def test_a_memory_in_another_form_ends_the_change(scene) -> None:
     done = here.performer().perform(here.store.advance(change))
     assert done.state is ChangeState.FAILED
     assert "cannot be read by this release" in done.sentence
-    assert here.gate().open == frozenset()
+    assert here.targets().open == frozenset()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import LostLease, Unreachable
-from fleet.model import GroupState, Price, StepKind, Verdict
+from fleet.model import ExpectedCost, GroupState, StepKind, Verdict
 from fleet.slots import ChangeState, Phase
 from tests.acting.standbys import GROUP, LEASE
 from tests.support.plans import FREE, TWO, step_of
@@ -24,17 +24,19 @@ OPEN, LEAVE, ROLL, REJOIN, WARM, STOP = (
 
 
 def test_slots_open_together(scene):
-    """One write of the gate, far enough ahead, once all that join are warm: one rebalance [19]."""
+    """One write of the slot targets, far enough ahead, once all that join are warm: one
+    rebalance [19].
+    """
     here = scene()
     written = []
-    write = here.store.write_gate
+    write = here.store.write_targets
 
-    def seen(gate, **by):
+    def seen(targets, **by):
         warm = sum(w.phase == "standby" for w in here.crowd.people.values())
-        written.append((sorted(gate.open), gate.open_at - here.clock.now(), warm))
-        return write(gate, **by)
+        written.append((sorted(targets.open), targets.open_at - here.clock.now(), warm))
+        return write(targets, **by)
 
-    here.store.write_gate = seen
+    here.store.write_targets = seen
     done = here.perform(step_of(OPEN, range(3)))
     assert done.state is ChangeState.DONE, done.sentence
     (opened, ahead, warm) = written[0]
@@ -59,10 +61,10 @@ def test_a_step_that_is_done_already_changes_nothing(scene):
     """Performed again it finds everything so."""
     here = scene()
     here.running(3)
-    gate = here.gate()
+    targets = here.targets()
     done = here.perform(step_of(OPEN, range(3), "old", FREE), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
-    assert here.gate() == gate
+    assert here.targets() == targets
     assert [r.ours for r in done.receipts] == [0]
 
 
@@ -71,21 +73,23 @@ def test_a_receipt_says_where_deleted_commits_go_on(scene):
     here = scene()
     here.like("old", gap="it goes on at 100")
     here.running(1)
-    (holder,) = (slot.holder for slot in here.slots())
+    (owner,) = (slot.owner for slot in here.slots())
     done = here.perform(step_of(OPEN, (0, 1), "old"), revision="old")
     (told,) = (each for each in done.receipts[0].sentences if "it goes on at 100" in each)
-    assert holder is not None
-    assert not told.startswith(holder)
+    assert owner is not None
+    assert not told.startswith(owner)
 
 
 def test_the_join_window_is_for_several_of_kip_848(scene):
-    """Raised before the gate, put back when all have joined and after; one alone needs none."""
+    """Raised before the slot targets, put back when all have joined and after; one alone needs
+    none.
+    """
     here = scene(worker={"protocol": "consumer"})
-    two = Price(rebalances_min=0, rebalances_max=2)
-    assert here.perform(step_of(OPEN, (0, 1), price=two)).state is ChangeState.DONE
+    two = ExpectedCost(rebalances_min=0, rebalances_max=2)
+    assert here.perform(step_of(OPEN, (0, 1), expected_cost=two)).state is ChangeState.DONE
     assert here.window.said == ["widen", "restore", "restore"]
     here.window.said.clear()
-    assert here.perform(step_of(OPEN, (2,), price=two)).state is ChangeState.DONE
+    assert here.perform(step_of(OPEN, (2,), expected_cost=two)).state is ChangeState.DONE
     assert here.window.said == ["restore"], "one that a dead manager left raised"
 
 
@@ -96,16 +100,16 @@ def test_members_leave_together(scene):
     """All drain, close, then one request names them by both ids; their workers go [16, 21]."""
     here = scene()
     here.running(3)
-    holders = {s.number: s.holder for s in here.slots()}
+    owners = {s.number: s.owner for s in here.slots()}
     done = here.perform(step_of(LEAVE, (1, 2), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     (request,) = here.crowd.left
-    assert request == [(f"orders-{n}", f"m-{holders[n]}") for n in (1, 2)]
-    assert (here.gate().open, here.gate().leaving) == ({0}, frozenset())
+    assert request == [(f"orders-{n}", f"m-{owners[n]}") for n in (1, 2)]
+    assert (here.targets().open, here.targets().leaving) == ({0}, frozenset())
     gone = here.slots()[1]
-    assert (gone.holder, gone.member_id, gone.phase) == (None, None, Phase.FREE)
-    assert {holders[1], holders[2]} <= set(here.crowd.removed)
-    assert holders[0] not in here.crowd.removed
+    assert (gone.owner, gone.member_id, gone.phase) == (None, None, Phase.FREE)
+    assert {owners[1], owners[2]} <= set(here.crowd.removed)
+    assert owners[0] not in here.crowd.removed
     assert here.slots()[0].phase is Phase.ACTIVE
     settled = done.receipts[0].settled_s
     assert settled is not None
@@ -116,7 +120,7 @@ def test_no_leave_is_sent_before_all_are_closed(scene):
     """A member that still drains would be evicted with its batch in hand."""
     here = scene()
     here.running(2)
-    slow = here.slots()[1].holder
+    slow = here.slots()[1].owner
     asked: list[bool] = []
     leave = here.crowd.leave
 
@@ -143,7 +147,7 @@ def test_the_dead_are_not_waited_for_longer_than_a_lease(scene):
     here = scene()
     here.running(2)
     began = here.clock.now()
-    here.crowd.people[here.slots()[1].holder].alive = False
+    here.crowd.people[here.slots()[1].owner].alive = False
     done = here.perform(step_of(LEAVE, (0, 1), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     assert [len(request) for request in here.crowd.left] == [2]
@@ -151,14 +155,14 @@ def test_the_dead_are_not_waited_for_longer_than_a_lease(scene):
 
 
 def test_a_refused_leave_fails(scene):
-    """Whoever is superseded stays: plan again. The gate still says what was wanted."""
+    """Whoever is superseded stays: plan again. The slot targets still says what was wanted."""
     here = scene()
     here.running(2)
     here.crowd.refusal = "orders-1 now belongs to another process"
     done = here.perform(step_of(LEAVE, (1,), "old"), revision="old")
     assert done.state is ChangeState.FAILED
     assert "plan again" in done.sentence
-    assert 1 in here.gate().open
+    assert 1 in here.targets().open
     assert here.crowd.rested
 
 
@@ -166,17 +170,19 @@ def test_a_refused_leave_fails(scene):
 
 
 def test_a_forced_rebalance_is_asked_for_once(scene):
-    """Of the holder that is there; done when it is back."""
+    """Of the owner that is there; done when it is back."""
     here = scene()
     here.running(2)
     token = here.slots()[0].token
     asked = []
-    write = here.store.write_gate
-    here.store.write_gate = lambda gate, **by: asked.append(gate.rejoin) or write(gate, **by)
+    write = here.store.write_targets
+    here.store.write_targets = lambda targets, **by: (
+        asked.append(targets.rejoin) or write(targets, **by)
+    )
     done = here.perform(step_of(REJOIN, (0,), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     assert asked[0] == {0: token}
-    assert here.gate().rejoin == {}
+    assert here.targets().rejoin == {}
     assert [r.ours for r in done.receipts] == [1]
 
 
@@ -187,14 +193,14 @@ def test_standbys_are_made_up_for(scene):
     for worker in list(here.crowd.people.values()):
         if worker.slot is None:
             worker.wanted = worker.alive = False
-    dead = here.crowd.people[here.slots()[0].holder]
+    dead = here.crowd.people[here.slots()[0].owner]
     held = dead.slot
     dead.alive, dead.slot, dead.wanted = False, None, False
     assert held is not None
     assert here.store.release(held, clean=False)
     done = here.perform(step_of(WARM, (), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
-    assert all(s.holder for s in here.slots())
+    assert all(s.owner for s in here.slots())
     state = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
     assert len(state) == 1
 
@@ -203,28 +209,28 @@ def test_making_up_for_workers_does_not_wait_for_a_shut_slot(scene):
     """Nobody may take it."""
     here = scene()
     here.running(2)
-    here.store.change_gate(GROUP, lambda gate: replace(gate, quarantined=frozenset({1})))
-    held = here.crowd.people[here.slots()[1].holder]
+    here.store.change_targets(GROUP, lambda targets: replace(targets, quarantined=frozenset({1})))
+    held = here.crowd.people[here.slots()[1].owner]
     held.wanted = False
     here.clock.sleep(1)
-    assert here.slots()[1].holder is None
+    assert here.slots()[1].owner is None
     done = here.perform(step_of(WARM, (), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
-    assert len(here.crowd.workers()) == 2, "the holder of slot 0, and the standby"
+    assert len(here.crowd.workers()) == 2, "the owner of slot 0, and the standby"
 
 
 # --- receipts, settling ---------------------------------------------------------------------
 
 
 def test_a_receipt_that_differs_holds_what_follows(scene):
-    """A price is a promise: the next step would be made on a broken one."""
+    """An expected cost is a promise: the next step would be made on a broken one."""
     here = scene()
     here.running(1)
     dear = step_of(OPEN, (1,), "old", TWO)
     done = here.perform(dear, step_of(OPEN, (2,), "old"), revision="old")
     assert done.state is ChangeState.FAILED
     assert "1 step not carried out" in done.sentence
-    assert here.gate().open == {0, 1}
+    assert here.targets().open == {0, 1}
     last = here.perform(step_of(OPEN, (3,), "old", TWO), revision="old")
     assert (last.state, last.receipts[0].verdict) == (ChangeState.DONE, Verdict.DIFFERS)
 
@@ -244,8 +250,8 @@ def test_a_group_is_settled_before_it_is_counted(scene):
                 here.crowd.generation()
 
     here.clock.turn = second_round
-    two = Price(rebalances_min=1, rebalances_max=2)
-    done = here.perform(step_of(OPEN, (1,), "old", price=two), revision="old")
+    two = ExpectedCost(rebalances_min=1, rebalances_max=2)
+    done = here.perform(step_of(OPEN, (1,), "old", expected_cost=two), revision="old")
     assert [r.ours for r in done.receipts] == [2]
 
 
@@ -268,8 +274,8 @@ def test_a_group_of_kip_848_is_settled_soon_after_it_is_stable(scene):
             here.crowd.stands = GroupState.STABLE
 
     here.clock.turn = reconciling
-    two = Price(rebalances_min=1, rebalances_max=2)
-    done = here.perform(step_of(OPEN, (1,), "old", price=two), revision="old")
+    two = ExpectedCost(rebalances_min=1, rebalances_max=2)
+    done = here.perform(step_of(OPEN, (1,), "old", expected_cost=two), revision="old")
     assert [r.ours for r in done.receipts] == [2]
     assert 2.0 <= here.clock.now() - stable[0] <= 4.0
     (first,) = (w.joined_at for w in here.crowd.people.values() if w.slot and w.slot.number == 1)
@@ -318,7 +324,7 @@ def test_a_change_is_carried_on_from_the_step_it_stands_at(scene):
     counted = here.crowd.counted
 
     def dies(group, since):
-        if here.gate().open == {0, 1} and here.slots()[1].phase is Phase.ACTIVE:
+        if here.targets().open == {0, 1} and here.slots()[1].phase is Phase.ACTIVE:
             raise Killed
         return counted(group, since)
 
@@ -329,13 +335,13 @@ def test_a_change_is_carried_on_from_the_step_it_stands_at(scene):
     left = here.store.change("orders")
     assert left is not None
     assert (left.state, left.step) == (ChangeState.RUNNING, 0)
-    assert here.gate().open == {0, 1}
+    assert here.targets().open == {0, 1}
     adopted = here.store.adopt(left, actor="next")
     assert adopted is not None
     done = here.performer().perform(adopted)
     assert (done.state, done.actor) == (ChangeState.DONE, "next")
     assert [r.ours for r in done.receipts] == [1, 1]
-    assert here.gate().open == {0, 1, 2}
+    assert here.targets().open == {0, 1, 2}
 
 
 @pytest.mark.parametrize("phase", [Phase.ACTIVE, Phase.CLOSED])
@@ -348,7 +354,7 @@ def test_who_lost_the_change_stops(scene, phase):
 
     def adopted_once():
         left = here.store.change("orders")
-        if left.actor != "next" and here.gate().leaving and here.slots()[0].phase is phase:
+        if left.actor != "next" and here.targets().leaving and here.slots()[0].phase is phase:
             here.store.adopt(left, actor="next")
 
     def adopted_meanwhile():
@@ -363,11 +369,11 @@ def test_who_lost_the_change_stops(scene, phase):
     assert now is not None
     assert (now.actor, now.state) == ("next", ChangeState.RUNNING)
     assert (here.crowd.left, here.crowd.rested) == ([], 1), "as after `running`"
-    assert here.gate().leaving == {0}
+    assert here.targets().leaving == {0}
 
 
 def test_who_lost_the_change_opens_nothing(scene):
-    """It finds out in the gate's own transaction, though it has not renewed since."""
+    """It finds out in the slot targets' own transaction, though it has not renewed since."""
     here = scene()
     begun = here.begin(step_of(OPEN, range(3)))
     turn = here.crowd.turn
@@ -381,7 +387,7 @@ def test_who_lost_the_change_opens_nothing(scene):
     here.clock.turn = adopted_meanwhile
     with pytest.raises(LostLease):
         here.performer().perform(begun)
-    assert here.gate().open == frozenset()
+    assert here.targets().open == frozenset()
 
 
 def test_words_that_cannot_be_told_end_no_change(scene):
@@ -441,12 +447,12 @@ def test_who_came_after_is_not_named(scene):
     first = here.slots()[0].member_id
     seen = {str(s.number): [s.token, s.member_id] for s in here.slots()}
     assert here.store.change("orders").detail["leaving"] == seen
-    asked = here.gate()
-    assert here.store.write_gate(replace(asked, leaving=frozenset()))
+    asked = here.targets()
+    assert here.store.write_targets(replace(asked, leaving=frozenset()))
     taken = here.store.take(here.slots()[1], worker="x", revision="old", spark_session=None)
     assert taken is not None
     assert here.store.renew(replace(taken, member_id="m-x", phase=Phase.CLOSED))
-    assert here.store.write_gate(replace(here.gate(), leaving=asked.leaving))
+    assert here.store.write_targets(replace(here.targets(), leaving=asked.leaving))
     adopted = here.store.adopt(here.store.change("orders"), actor="next")
     assert adopted is not None
     here.performer().perform(adopted)
@@ -462,12 +468,12 @@ def test_a_standby_that_does_not_report_takes_no_slot_that_opens(scene):
     spare.frozen = True
     done = here.perform(step_of(OPEN, (1,), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
-    assert here.slots()[1].holder not in {None, spare.name}
+    assert here.slots()[1].owner not in {None, spare.name}
     assert not spare.wanted
     turn, done_once = here.clock.turn, list[int]()
 
     def freezes():
-        if here.gate().open == {0, 1, 2} and not done_once:
+        if here.targets().open == {0, 1, 2} and not done_once:
             done_once.append(1)
             for worker in here.crowd.people.values():
                 worker.frozen |= worker.slot is None

@@ -24,7 +24,7 @@ from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.manager.cycle import Fleet
 from fleet.model import UNKNOWN, StepKind
-from fleet.slots import Gate
+from fleet.slots import SlotTargets
 from fleet.system.code import code_digest
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, group_spec, settings_of
 from tests.support.pod_yard import Yard
@@ -200,7 +200,7 @@ def test_the_same_wish_keeps_the_name_of_another_release(
     at_home.runtime.publish("orders", "0123456789", json.dumps(older))
     store = at_home.runtime.store
     assert at_home.wanted(other) == revision_of(other, digest), "no worker holds a slot of it"
-    assert store.write_gate(Gate(group="orders", open=frozenset({0})))
+    assert store.write_targets(SlotTargets(group="orders", open=frozenset({0})))
     taken = store.take(
         store.slots("orders")[0], worker="w", revision="0123456789", spark_session=None
     )
@@ -265,7 +265,7 @@ def test_workers_of_settings_that_cannot_be_read_can_be_rolled_back(
     store, newer = runtime.store, "0123456789"
     made = json.loads(local_settings(tmp_path).model_dump_json())
     runtime.publish("orders", newer, json.dumps(become({**made, "revision": newer})))
-    assert store.write_gate(Gate(group="orders", open=frozenset({0})))
+    assert store.write_targets(SlotTargets(group="orders", open=frozenset({0})))
     (free,) = store.slots("orders")
     assert store.take(free, worker="w", revision=newer, spark_session=None)
 
@@ -280,7 +280,7 @@ def test_workers_of_settings_that_cannot_be_read_can_be_rolled_back(
         _revisions=lambda: at_home,
         _broker_limits=UNKNOWN,
     )
-    plan = make_plan(Fleet.world(fleet, "orders", seen), wanted=1, now=0.0)
+    plan = make_plan(Fleet.state_snapshot(fleet, "orders", seen), wanted=1, now=0.0)
     assert [(step.kind, step.revision) for step in plan.steps] == [
         (StepKind.ROLL, at_home.wanted(spec))
     ]

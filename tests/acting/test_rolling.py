@@ -14,15 +14,15 @@ ROLL = StepKind.ROLL
 
 
 def pinned(here) -> list[list[int]]:
-    """Which slots were pinned, at each write of the gate."""
+    """Which slots were pinned, at each write of the slot targets."""
     written: list[list[int]] = []
-    write = here.store.write_gate
+    write = here.store.write_targets
 
-    def seen(gate, **by):
-        written.append(sorted(gate.handover))
-        return write(gate, **by)
+    def seen(targets, **by):
+        written.append(sorted(targets.handover))
+        return write(targets, **by)
 
-    here.store.write_gate = seen
+    here.store.write_targets = seen
     return written
 
 
@@ -30,18 +30,18 @@ def test_a_roll_costs_nothing_and_goes_one_by_one(scene):
     """The canary alone, then as many at once as are allowed; no pin stays, the old go."""
     here = scene(rollout={"max_parallel": 2})
     here.running(4)
-    old = {s.holder for s in here.slots()}
+    old = {s.owner for s in here.slots()}
     asked = pinned(here)
     done = here.perform(step_of(ROLL, range(4)))
     assert done.state is ChangeState.DONE, done.sentence
     assert here.revisions() == ["new"] * 4
     assert [r.ours for r in done.receipts] == [0]
     assert [pins for pins in asked if pins] == [[0], [1, 2], [3]]
-    assert here.gate().handover == {}
+    assert here.targets().handover == {}
     assert old <= set(here.crowd.removed)
     assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "old"]
-    holders = {s.holder for s in here.slots()}
-    assert not holders & set(here.crowd.removed)
+    owners = {s.owner for s in here.slots()}
+    assert not owners & set(here.crowd.removed)
 
 
 def test_the_canary_has_to_commit(scene):
@@ -74,7 +74,7 @@ def test_a_slot_does_not_wait_for_a_revision_that_is_gone(scene, which, back):
 
     def watch():
         now = here.clock.monotonic()
-        asked = here.gate().handover.get(which)
+        asked = here.targets().handover.get(which)
         if asked is not None and not gone:
             gone.append(now)
             if not back:
@@ -87,7 +87,7 @@ def test_a_slot_does_not_wait_for_a_revision_that_is_gone(scene, which, back):
                 here.crowd.start(GROUP, "new", 2)
                 here.like("new", warm_after=40.0)
         turn()
-        if here.slots()[which].holder is None:
+        if here.slots()[which].owner is None:
             silent.append(now)
 
     here.clock.turn = watch
@@ -122,8 +122,8 @@ def test_a_batch_in_hand_is_waited_for_however_long_it_takes(scene, worker, ends
     fails = None if ends_well else "no such column"
     here.like("new", late_batch=(5.0, 90.0), error=fails)
     began = here.clock.monotonic()
-    slots, price = ((0, 1), {"price": TWO}) if worker else ((0,), {})
-    done = here.perform(step_of(ROLL, slots, **price))
+    slots, expected_cost = ((0, 1), {"expected_cost": TWO}) if worker else ((0,), {})
+    done = here.perform(step_of(ROLL, slots, **expected_cost))
     assert here.clock.monotonic() - began >= 90
     assert done.state is (ChangeState.DONE if ends_well else ChangeState.ROLLED_BACK)
 
@@ -139,7 +139,7 @@ def test_a_canary_that_fails_goes_back(scene):
     assert "no such column" in done.sentence
     assert here.revisions() == ["old"] * 3
     assert [s.token for s in here.slots()[1:]] == [s.token for s in before[1:]]
-    assert here.gate().handover == {}
+    assert here.targets().handover == {}
     assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
     spare = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
     assert [w.revision for w in spare] == ["old"]
@@ -220,11 +220,11 @@ def test_a_later_slot_that_fails_ends_the_roll_where_it_stands(scene):
     """Only the canary goes back: what has been proven goes on, and nobody's pin is left."""
     here = scene()
     here.running(2)
-    holder = here.slots()[1].holder
+    owner = here.slots()[1].owner
     live = here.crowd.live
 
     def stuck(who, joining):
-        if who.name != holder or not here.gate().handover:
+        if who.name != owner or not here.targets().handover:
             live(who, joining)
         elif who.slot is not None:
             here.crowd.renew(who)
@@ -234,7 +234,7 @@ def test_a_later_slot_that_fails_ends_the_roll_where_it_stands(scene):
     assert done.state is ChangeState.FAILED
     assert "slot 1 to pass" in done.sentence
     assert here.revisions() == ["new", "old"]
-    assert here.gate().handover == {}
+    assert here.targets().handover == {}
 
 
 def frozen_at(here, when) -> list[float]:
@@ -248,7 +248,7 @@ def frozen_at(here, when) -> list[float]:
                 worker.frozen |= worker.revision == "new" and worker.slot is None
         turn()
         for slot in here.slots():
-            if slot.holder is None and slot.number in here.gate().open:
+            if slot.owner is None and slot.number in here.targets().open:
                 free.append(
                     here.clock.monotonic() - since.setdefault(slot.number, here.clock.monotonic())
                 )
@@ -281,7 +281,7 @@ def test_a_slot_that_no_standby_takes_goes_back_to_what_it_ran(scene, slot):
     done = []
 
     def due():
-        asked = here.gate().handover.get(slot)
+        asked = here.targets().handover.get(slot)
         if done or asked is None or asked.revision != "new":
             return False
         done.append(1)
@@ -294,19 +294,21 @@ def test_a_slot_that_no_standby_takes_goes_back_to_what_it_ran(scene, slot):
     assert here.revisions() == ["new", "new"]
     assert 3.0 < max(free) < LEASE / 3 + 1
     assert f"no standby took slot {slot}" in " ".join(here.told)
-    assert here.gate().handover == {}
+    assert here.targets().handover == {}
 
 
 def test_standbys_that_freeze_each_time_end_the_roll(scene):
     """What ran goes on: it is not the revision's fault."""
     here = scene()
     here.running(2)
-    free = frozen_at(here, lambda: any(p.revision == "new" for p in here.gate().handover.values()))
+    free = frozen_at(
+        here, lambda: any(p.revision == "new" for p in here.targets().handover.values())
+    )
     ended = here.perform(step_of(ROLL, (0, 1)))
     assert ended.state is not ChangeState.DONE
     assert "no standby of revision new took slot 0" in ended.sentence
     assert here.revisions() == ["old", "old"]
-    assert all(s.holder for s in here.slots())
+    assert all(s.owner for s in here.slots())
     assert max(free) < LEASE / 3 + 1
 
 
@@ -315,7 +317,9 @@ def three_of_five(here):
     here.running(5)
     begun = here.begin(step_of(ROLL, range(5)))
     three = ["new", "new", "new", "old", "old"]
-    return here.killed_when(begun, lambda: here.revisions() == three and not here.gate().handover)
+    return here.killed_when(
+        begun, lambda: here.revisions() == three and not here.targets().handover
+    )
 
 
 def test_a_roll_is_carried_on(scene):
@@ -334,17 +338,17 @@ def test_a_slot_that_fails_after_a_resumed_canary_takes_nobody_else_away(scene):
     """A sink that is away for one slot's first batches is that slot's trouble."""
     here = scene()
     adopted = three_of_five(here)
-    before = [(s.holder, s.token) for s in here.slots()]
+    before = [(s.owner, s.token) for s in here.slots()]
     hold = here.crowd.hold
 
-    def ill(who, how, joining):
+    def unhealthy(who, how, joining):
         first = who.slot.number == 3 and who.revision == "new"
         hold(who, replace(how, error="sink is away", commits=False) if first else how, joining)
 
-    here.crowd.hold = ill
+    here.crowd.hold = unhealthy
     here.performer().perform(adopted)
-    assert [(s.holder, s.token) for s in here.slots()][:3] == before[:3]
-    assert not {holder for holder, _ in before[:3]} & set(here.crowd.removed)
+    assert [(s.owner, s.token) for s in here.slots()][:3] == before[:3]
+    assert not {owner for owner, _ in before[:3]} & set(here.crowd.removed)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -379,17 +383,17 @@ def test_a_slot_that_runs_it_already_is_handed_over_all_the_same(scene):
     done = here.perform(step_of(ROLL, (0,)))
     assert done.state is ChangeState.DONE, done.sentence
     assert here.slots()[0].token > before.token
-    assert here.slots()[0].holder != before.holder
+    assert here.slots()[0].owner != before.owner
 
 
 def test_others_pins_stay(scene):
     """A step takes back its own asks alone."""
     here = scene()
     here.running(2)
-    foreign = Handover(token=99, revision="x")
-    here.store.write_gate(replace(here.gate(), handover={7: foreign}))
+    external = Handover(token=99, revision="x")
+    here.store.write_targets(replace(here.targets(), handover={7: external}))
     assert here.perform(step_of(ROLL, (0, 1))).state is ChangeState.DONE
-    assert here.gate().handover == {7: foreign}
+    assert here.targets().handover == {7: external}
 
 
 @pytest.mark.parametrize("slots", [(0, 1, 2), (2,)])
@@ -411,7 +415,7 @@ def test_a_resumed_roll_of_static_members_is_none_of_dynamic_ones(scene, slots):
 
     def watch():
         turn()
-        away.append(3 - len(here.gate().open))
+        away.append(3 - len(here.targets().open))
 
     here.clock.turn = watch
     adopted = here.store.adopt(begun, actor="next")
@@ -450,7 +454,7 @@ def test_who_does_not_join_or_hangs_in_its_first_batch_ends_a_change(scene, how,
     assert limit <= here.clock.monotonic() - began < limit + 20
 
 
-def test_an_old_holder_that_does_not_let_go_is_no_first_batch(scene):
+def test_an_old_owner_that_does_not_let_go_is_no_first_batch(scene):
     """It joined long ago, and its lease is renewed: that is no reason to wait longer."""
     here = scene()
     here.running(1)

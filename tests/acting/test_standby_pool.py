@@ -26,7 +26,7 @@ def test_a_warm_standby_runs_has_no_slot_and_says_so(scene):
     assert spare not in pool(here).warm("old")
     here.clock.sleep(2)
     assert spare in pool(here).warm("old")
-    assert here.slots()[0].holder not in pool(here).warm("old")
+    assert here.slots()[0].owner not in pool(here).warm("old")
     here.crowd.people[spare].alive = False
     assert spare not in pool(here).warm("old")
     assert pool(here).warm("new") == ()
@@ -67,15 +67,15 @@ def test_a_manager_that_was_frozen_takes_no_standby_for_silent(scene, monkeypatc
 
 
 def test_the_cold_go_before_the_warm(scene):
-    """And holders never."""
+    """And owners never."""
     here = scene()
     here.running(2)
     (warm,) = pool(here).warm("old")
     here.crowd.start(GROUP, "old", 2)
     pool(here).settle_standbys("old", 1, grace=5.0)
-    holders = {s.holder for s in here.slots()}
+    owners = {s.owner for s in here.slots()}
     assert len(here.crowd.removed) == 2
-    assert not {warm, *holders} & set(here.crowd.removed)
+    assert not {warm, *owners} & set(here.crowd.removed)
     assert pool(here).free("old") == (warm,)
 
 
@@ -84,12 +84,12 @@ def test_who_ended_with_a_slot_holds_none(scene):
     here = scene()
     here.running(2)
     held = here.slots()[1]
-    assert here.store.end_holder(held)
-    here.crowd.people[held.holder].slot = None
-    assert held.holder not in pool(here).free("old"), "a standby is about to take it"
-    assert here.store.change_gate(GROUP, lambda gate: replace(gate, open=frozenset({0})))
-    assert pool(here).holders() == {0: here.slots()[0].holder}
-    assert held.holder in pool(here).free("old")
+    assert here.store.end_owner(held)
+    here.crowd.people[held.owner].slot = None
+    assert held.owner not in pool(here).free("old"), "a standby is about to take it"
+    assert here.store.change_targets(GROUP, lambda targets: replace(targets, open=frozenset({0})))
+    assert pool(here).owners() == {0: here.slots()[0].owner}
+    assert held.owner in pool(here).free("old")
     pool(here).settle_standbys("old", 1, grace=5.0)
     assert len(here.crowd.removed) == 1
 
@@ -101,7 +101,7 @@ def test_there_are_as_many_as_wanted(scene):
     pool(here).settle_standbys("new", 2, grace=5.0)
     assert len(pool(here).free("new")) == 2
     assert pool(here).free("old") == ()
-    assert here.slots()[0].holder not in here.crowd.removed
+    assert here.slots()[0].owner not in here.crowd.removed
     before = set(here.crowd.people)
     assert pool(here).ensure("new", 2) == 2
     assert set(here.crowd.people) == before
@@ -128,7 +128,7 @@ def test_fewer_will_do_and_it_is_said_once(crowded):
     assert asked == [3]
     assert one_change.ensure("new", 3, least=1) == 1
     crowded.crowd.people.pop("w2")  # it took a slot, say
-    crowded.crowd.people.pop("w0")  # whose holder went
+    crowded.crowd.people.pop("w0")  # whose owner went
     assert one_change.ensure("new", 3, least=1) == 1
     assert asked == [3, 1]
     assert len(crowded.told) == 1
@@ -151,18 +151,18 @@ def test_a_standby_is_worth_no_failure(crowded):
 
 
 def test_a_roll_without_room_for_one_worker_has_touched_nothing(scene):
-    """Failed, so that it is tried again, with the words of who refused it: no ask in the gate, the
-    old ones as before.
+    """Failed, so that it is tried again, with the words of who refused it: no ask in the slot
+    targets, the old ones as before.
     """
     here = scene()
     here.running(2)
     here.crowd.room = len(here.crowd.workers())
-    before, slots = here.crowd.workers(), [(s.holder, s.token) for s in here.slots()]
+    before, slots = here.crowd.workers(), [(s.owner, s.token) for s in here.slots()]
     here.crowd.asked.clear()
     done = here.perform(step_of(StepKind.ROLL, (0, 1)))
     assert done.state is ChangeState.FAILED
     assert "exceeded quota; nothing was handed over, old goes on" in done.sentence
     assert here.crowd.workers() == before
-    assert [(s.holder, s.token) for s in here.slots()] == slots
-    assert not here.gate().handover
+    assert [(s.owner, s.token) for s in here.slots()] == slots
+    assert not here.targets().handover
     assert len(here.crowd.asked) == 1

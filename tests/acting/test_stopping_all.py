@@ -26,7 +26,7 @@ def test_all_stop_before_members_of_another_kind(scene):
     assert here.revisions() == ["new", "new"]
     assert [r.ours for r in done.receipts] == [1, 1]
     assert [w.revision for w in here.crowd.workers() if w.wanted] == ["new"] * 3
-    assert here.gate().handover == {}
+    assert here.targets().handover == {}
 
 
 def test_a_slot_that_is_not_opened_again_is_pinned_to_nothing(scene):
@@ -34,7 +34,7 @@ def test_a_slot_that_is_not_opened_again_is_pinned_to_nothing(scene):
     here = scene()
     here.running(2)
     assert here.perform(*stopping(opens=((0,),))).state is ChangeState.DONE
-    assert here.gate().handover == {}
+    assert here.targets().handover == {}
     assert here.perform(step_of(OPEN, (1,), "new"), revision="new").state is ChangeState.DONE
 
 
@@ -45,7 +45,7 @@ def watched(here) -> list[int]:
 
     def look():
         turn()
-        held.append(sum(s.holder is not None for s in here.slots()))
+        held.append(sum(s.owner is not None for s in here.slots()))
 
     here.clock.turn = look
     return held
@@ -62,7 +62,7 @@ def test_what_never_gets_warm_stops_nobody(scene, ends):
     assert done.state is ChangeState.ROLLED_BACK
     assert "nothing was handed over, old goes on" in done.sentence
     assert (set(held), here.crowd.left) == ({2}, [])
-    assert here.gate().handover == {}
+    assert here.targets().handover == {}
     assert not [w for w in here.crowd.workers() if w.revision == "new" and w.wanted]
 
 
@@ -86,7 +86,7 @@ def test_what_fails_after_all_stopped_puts_back_what_ran(scene, membership, open
     assert done.sentence.endswith("slots 0-1 run old again")
     assert here.revisions() == ["old", "old"]
     assert {s.phase for s in here.slots()} == {Phase.ACTIVE}
-    assert (here.gate().open, here.gate().handover) == ({0, 1}, {})
+    assert (here.targets().open, here.targets().handover) == ({0, 1}, {})
     assert [w.revision for w in here.crowd.workers() if w.wanted] == ["old"] * 3
     assert len(done.receipts) == 2
     ran = [w for w in here.crowd.people.values() if w.revision == "old"]
@@ -107,7 +107,7 @@ def test_what_fails_while_all_stop_puts_back_what_ran(scene):
     assert done.state is ChangeState.ROLLED_BACK, done.sentence
     assert "answered with 15" in done.sentence
     assert here.revisions() == ["old", "old"]
-    assert here.gate().leaving == frozenset()
+    assert here.targets().leaving == frozenset()
 
 
 @pytest.mark.parametrize("opens", [((0, 1),), ((0,), (1,))])
@@ -132,7 +132,7 @@ def test_a_stop_whose_manager_is_killed_is_carried_on(scene, fails, opens):
         assert done.state is (ChangeState.ROLLED_BACK if fails else ChangeState.DONE), dies_at
         assert here.revisions() == [ran, ran], dies_at
         assert [w.revision for w in here.crowd.workers() if w.wanted] == [ran] * 3, dies_at
-        assert here.gate().handover == {}, dies_at
+        assert here.targets().handover == {}, dies_at
         assert len(here.crowd.left) == (2 if fails else 1), "nobody leaves twice"
 
 
@@ -163,11 +163,11 @@ def test_without_room_for_both_the_old_workers_end_first(scene):
     assert here.revisions() == ["new", "new"]
 
 
-def test_a_slot_whose_holder_dies_before_all_stop_goes_to_what_runs(scene):
+def test_a_slot_whose_owner_dies_before_all_stop_goes_to_what_runs(scene):
     """A worker of another assignor would be refused, and the slot wait for its lease again."""
     here = scene()
     here.running(2)
-    here.crowd.people[here.slots()[0].holder].alive = False
+    here.crowd.people[here.slots()[0].owner].alive = False
     begun = here.begin(*stopping())
     began, turn = here.clock.now(), here.clock.turn
     here.crowd.start(GROUP, "new", 2)
@@ -178,7 +178,7 @@ def test_a_slot_whose_holder_dies_before_all_stop_goes_to_what_runs(scene):
         for name, worker in here.crowd.people.items():
             worker.frozen = name not in known and here.clock.now() < began + 40
         turn()
-        if not here.gate().leaving and here.gate().open == {0, 1} and not here.crowd.left:
+        if not here.targets().leaving and here.targets().open == {0, 1} and not here.crowd.left:
             held.extend((s.revision, s.token) for s in here.slots())
 
     here.clock.turn = look

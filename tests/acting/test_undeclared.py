@@ -13,7 +13,7 @@ from fleet.clock import ManualClock
 from fleet.commands.doctor import workers
 from fleet.manager.cycle import Fleet
 from fleet.model import Severity
-from fleet.slots import Gate
+from fleet.slots import SlotTargets
 from tests.support.declared import declaration, fleet_spec, group_spec, settings_of
 
 
@@ -56,7 +56,7 @@ class Home:
     def holds(self, group: str) -> None:
         """Slot 0 has a member."""
         store = self.runtime.store
-        assert store.write_gate(Gate(group=group, open=frozenset({0})))
+        assert store.write_targets(SlotTargets(group=group, open=frozenset({0})))
         (slot,) = store.slots(group)
         held = store.take(slot, worker="w", revision="r1", spark_session=None)
         assert held is not None
@@ -99,4 +99,4 @@ def test_down_leaves_their_groups_too(home: Home, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(home.runtime, "down", lambda *, grace: home.runtime._table.add([]))
     Fleet.down(cast("Any", home))
     assert home.left == [(group, [(f"{group}-0", f"m-{group}")]) for group in ("orders", "returns")]
-    assert not home.store.gate("returns").open
+    assert not home.store.targets("returns").open

@@ -68,7 +68,7 @@ def test_an_owners_wider_one_is_left(tmp_path):
 
 @pytest.mark.parametrize("owners", [None, "700"])
 def test_it_is_remembered_until_brokers_show_it(tmp_path, owners):
-    """The next gate would else take our value for the owner's."""
+    """The next slot targets would else take our value for the owner's."""
     place = Place(tmp_path, owners)
     place.window().widen()
     place.brokers.group_setting("g", SETTING)

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.prometheus, pytest.mark.broker, pytest.mark.slow]
 
 LIMITS: dict[str, Any] = {
-    "storm": {"rebalances": 3, "window": "10s", "calm": "2s"},
+    "storm": {"rebalances": 3, "window": "10s", "cooldown": "2s"},
     "alerts": {"keep": "2s", "lag": "10m", "stuck": "10m"},
 }
 GROUPS = 50

@@ -124,7 +124,7 @@ def blind(reason: str, **annotated: str) -> dict[str, Any]:
 
 
 def verdict(word: str, values: str, level: str = "ERR") -> dict[str, str]:
-    return info("fleet_group_verdict", f'{MINE},verdict="{word}",level="{level}"', values)
+    return info("fleet_group_lag_status", f'{MINE},verdict="{word}",level="{level}"', values)
 
 
 def info(name: str, labels: str, values: str) -> dict[str, str]:
@@ -157,7 +157,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
         ],
         [at(3.0, "FleetGroupStorm", storm("orders-3 joins and leaves every 55 s"))],
     ),
-    "rebalances within a plan's price call nobody": (
+    "rebalances within a plan's expected cost call nobody": (
         [
             info("fleet_group_rebalances_total", MINE + ',cause="join"', "0+7x20"),
             info("fleet_group_partitions_moved_total", MINE, "0+99x20"),
@@ -296,7 +296,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
                 info(name, f'{labels}{more}', f"{value}x80")
                 for labels in (MINE, 'cluster="main",group="other"')
                 for name, more, value in (
-                    ("fleet_group_verdict", ',verdict="ABANDONED",level="OK"', 1),
+                    ("fleet_group_lag_status", ',verdict="ABANDONED",level="OK"', 1),
                     ("fleet_group_partitions", ',case="committed below log start"', 4),
                     ("fleet_group_members", "", 0),
                     ("fleet_group_generation", "", 9),
@@ -316,7 +316,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
                 info(name, f'cluster="main",group="{group}",owner=""{more}', f"{value}x80")
                 for group, value_ in (("had", 7), ("never", 0))
                 for name, more, value in (
-                    ("fleet_group_verdict", ',verdict="STOP",level="ERR"', 1),
+                    ("fleet_group_lag_status", ',verdict="STOP",level="ERR"', 1),
                     ("fleet_group_members", "", 0),
                     ("fleet_group_generation", "", value_),
                 )
@@ -432,7 +432,7 @@ def test_promtool_accepts_the_rules(spec, tmp_path) -> None:
 def test_every_verdict_that_is_no_ok_has_a_rule() -> None:
     """On the verdict itself: whatever makes it, somebody hears of it."""
     every = "\n".join(r["expr"] for r in rules(FleetSpec())["groups"][0]["rules"])
-    on_verdicts = "|".join(re.findall(r'fleet_group_verdict\{[^}]*verdict=~?"([^"]+)"', every))
+    on_verdicts = "|".join(re.findall(r'fleet_group_lag_status\{[^}]*verdict=~?"([^"]+)"', every))
     alarming = {str(each) for each in WORST if each is not LagVerdict.OK}
     assert set(on_verdicts.split("|")) == alarming
 

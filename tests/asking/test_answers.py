@@ -26,7 +26,7 @@ ROUNDS = [
         confidence=Confidence.LIKELY,
     ),
     rebalance(
-        4, 5400, group="payments-settlement", protocol="consumer", cause=Cause.DEPARTURE,
+        4, 5400, group="payments-settlement", protocol="consumer", cause=Cause.REMOVAL,
         confidence=Confidence.AMBIGUOUS, left=tuple(f"pod-{n}" for n in range(9)), moved=12,
     ),
 ]  # fmt: skip
@@ -84,7 +84,7 @@ def test_every_group_is_summed_up_in_a_line():
         "orders: 3 rebalances in 2 h (1.5 an hour): 1 created, 1 join, 1 second cooperative "
         "round; 11 partitions moved; the longest took 3 s; 1 round aborted"
     ) in flat
-    assert "payments-settlement: 1 rebalance in 2 h (0.5 an hour): 1 departure" in flat
+    assert "payments-settlement: 1 rebalance in 2 h (0.5 an hour): 1 removal" in flat
 
 
 def test_a_rate_is_never_more_than_what_was_seen_in_an_hour():

@@ -354,7 +354,7 @@ def test_four_readers_say_the_same(ground, looks, name, when):
     group, seen = ground.named(name), looks[when]
     status = seen.status[group].verdict
     samples = seen.exported[group]
-    (exported,) = [s.labels for s in samples if s.name == "fleet_group_verdict"]
+    (exported,) = [s.labels for s in samples if s.name == "fleet_group_lag_status"]
     told = {LagCase(s.labels["case"]) for s in samples if s.name == "fleet_group_partitions"}
     said = status.verdict, status.sentence
     assert status.verdict == getattr(TABLE[name], when), said

@@ -31,7 +31,7 @@ def look(
 
 def past(at, moved=None, *, committed=50, until=NOW, gap=None, peak=None, fell=None):
     """Last committed `at` seconds before now, as a reader tells it."""
-    known = Commits.of([("strangers", TP, 7), ("orders", TP, committed)])
+    known = Commits.of([("external_members", TP, 7), ("orders", TP, committed)])
 
     def both(value):
         return np.array([NONE, NONE if value is None else round(value * 1000)], dtype=np.int64)
@@ -118,7 +118,7 @@ def test_a_group_is_in_doubt_where_something_waits_for_long_or_where_it_was_name
     """The rest is not looked up."""
     assert in_doubt(look(), ()) == {"orders"}
     assert in_doubt(look(waited=5.0), ()) == frozenset()
-    assert in_doubt(look(waited=5.0), ("orders", "strangers")) == {"orders"}
+    assert in_doubt(look(waited=5.0), ("orders", "external_members")) == {"orders"}
 
 
 def test_the_log_tells_when_and_how_a_partition_was_committed():

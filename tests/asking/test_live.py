@@ -178,7 +178,7 @@ def test_tables_are_asked_where_they_are_kept(group, capsys, tmp_path, monkeypat
     """The same answer as the log's, with its source; `--live` reads the log all the same."""
     monkeypatch.setenv("FLEET_HOME", str(tmp_path))
     with Fleet.open(Path("fleet.yaml")) as fleet:
-        keep(past_of(fleet, group=group, live=True, patience=20).rows, group, tmp_path / "history")
+        keep(past_of(fleet, group=group, live=True, grace=20).rows, group, tmp_path / "history")
     tables, log = answer(capsys, "rebalances", group), answer(capsys, "rebalances", group, "--live")
     assert tables["source"]["kind"] == "tables"
     assert log["source"]["kind"] == "log"

@@ -22,7 +22,7 @@ def test_changes_that_ended_are_read_once():
     def begun(group, number):
         return store.begin_change(plan_of(group=group, id=f"p{number}"), actor="a", started_at=1.0)
 
-    groups, known = ["calm", "orders"], {}
+    groups, known = ["cooldown", "orders"], {}
     for number in range(3):
         store.advance(replace(begun("orders", number), state=ChangeState.DONE))
     for what in ("first", "same", "begins", "moves", "ends", "is followed"):

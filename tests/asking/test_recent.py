@@ -85,7 +85,7 @@ def test_tables_that_cannot_be_read_take_nothing_else_down(tmp_path, schema):
         for job in tmp_path.glob("state/kind=job/*.parquet"):
             job.write_bytes(b"no parquet")
     here = fleet(tmp_path)
-    for recent in (recently(here), minutes_of(here, ["orders"], patience=0.1)):
+    for recent in (recently(here), minutes_of(here, ["orders"], grace=0.1)):
         assert not recent.known
         assert "; the history's tables cannot be read: " in recent.sentence
     assert "no broker of h:1 answers" in recently(here).sentence

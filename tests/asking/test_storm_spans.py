@@ -11,7 +11,7 @@ from fleet.commands.groups.rebalances import _as_html, storm_spans, storms_since
 from fleet.config.spec import FleetSpec, StormSpec
 from fleet.decide.storms import Storm, assess, budget_of, excuses_of
 from fleet.manager.past import Past, Replayed, Source
-from fleet.model import Price, StepKind
+from fleet.model import ExpectedCost, StepKind
 from fleet.model.rebalances import Rebalance, standing
 from fleet.report.timeline import Span
 from fleet.slots import ChangeState
@@ -27,7 +27,7 @@ def moment_by_moment(spec, rebalances, *, until, changes=()):
         return ()
     budget = budget_of(spec, "orders")
     ends = sorted(r.ended_at for r in rebalances)
-    quiet = [at + budget.window + budget.calm + 0.001 for at in ends]
+    quiet = [at + budget.window + budget.cooldown + 0.001 for at in ends]
     spans: list[Span] = []
     storm: Storm | None = None
     for at in [*sorted(at for at in {*ends, *quiet} if at <= until), until]:
@@ -42,9 +42,9 @@ def moment_by_moment(spec, rebalances, *, until, changes=()):
             excuses=excuses_of(spec, "orders", changes),
         )
         if before is not None and (storm is None or storm.since != before.since):
-            spans.append(Span(before.since, before.calm_since or before.seen_at))
+            spans.append(Span(before.since, before.cooldown_since or before.seen_at))
     if storm is not None:
-        spans.append(Span(storm.since, storm.calm_since or until))
+        spans.append(Span(storm.since, storm.cooldown_since or until))
     return tuple(spans)
 
 
@@ -70,7 +70,7 @@ def specs(draw):
         storm=StormSpec(
             rebalances=draw(st.integers(1, 6)),
             window=draw(st.sampled_from([10.0, 30.0, 60.0])),
-            calm=draw(st.sampled_from([0.0, 7.0, 30.0, 120.0])),
+            cooldown=draw(st.sampled_from([0.0, 7.0, 30.0, 120.0])),
             moved=draw(st.none() | st.integers(1, 9)),
         )
     )
@@ -78,12 +78,12 @@ def specs(draw):
 
 @st.composite
 def announced(draw):
-    """Changes of ours, done or in hand, each with its price."""
+    """Changes of ours, done or in hand, each with its expected cost."""
     made = []
     for _ in range(draw(st.integers(0, 3))):
         most = draw(st.integers(1, 4))
-        price = Price(rebalances_min=0, rebalances_max=most)
-        plan = plan_of(step_of(StepKind.OPEN, SLOTS, price=price))
+        expected_cost = ExpectedCost(rebalances_min=0, rebalances_max=most)
+        plan = plan_of(step_of(StepKind.OPEN, SLOTS, expected_cost=expected_cost))
         began = START + draw(st.integers(0, 3_000))
         if draw(st.booleans()):
             made.append(change_of(plan, ChangeState.RUNNING, started_at=began))
@@ -128,7 +128,7 @@ def test_a_part_of_the_past_tells_its_storms(spec, history, changes, share, late
 
 def test_a_storm_that_neither_grows_nor_calms_is_followed_to_its_beginning():
     """Between half and all of the budget the last minutes do not tell whether it is one."""
-    spec = FleetSpec(storm=StormSpec(rebalances=4, window=60.0, calm=30.0))
+    spec = FleetSpec(storm=StormSpec(rebalances=4, window=60.0, cooldown=30.0))
     quiet = [rebalance(n, n * 1000.0) for n in range(100)]
     burst = [rebalance(200 + n, 100_000 + n) for n in range(5)]
     goes_on = [rebalance(300 + n, 100_020 + n * 20.0) for n in range(100)]
@@ -147,7 +147,7 @@ def test_a_storm_that_neither_grows_nor_calms_is_followed_to_its_beginning():
 
 def test_only_what_tells_them_is_read():
     """Of a month of quiet before, and of a month of storm, two windows and the calm."""
-    spec = FleetSpec(storm=StormSpec(rebalances=5, window=600.0, calm=120.0))
+    spec = FleetSpec(storm=StormSpec(rebalances=5, window=600.0, cooldown=120.0))
     for every in (20.0, 5_000.0):
         whole = [rebalance(n, n * every) for n in range(2_000)]
         whole.append(rebalance(2_000, 2_000 * every - 1))
@@ -222,14 +222,14 @@ class Counted(list[Rebalance]):
 def test_their_cost_is_that_of_their_number():
     """A member that comes and goes every ten seconds: all are gone through a few times in all."""
     rebalances = Counted(rebalance(n, n * 10.0) for n in range(4_000))
-    spec = FleetSpec(storm=StormSpec(rebalances=5, window=600.0, calm=120.0))
+    spec = FleetSpec(storm=StormSpec(rebalances=5, window=600.0, cooldown=120.0))
     assert storm_spans(spec, rebalances, until=START + 40_000) == (
         Span(START + 50, START + 40_000),
     )
     assert rebalances.times < 5
 
 
-SPEC = FleetSpec(storm=StormSpec(rebalances=3, window=60.0, calm=30.0))
+SPEC = FleetSpec(storm=StormSpec(rebalances=3, window=60.0, cooldown=30.0))
 
 
 def test_storms_have_a_beginning_and_an_end():

@@ -35,10 +35,10 @@ def test_a_cause_tells_its_confidence_unless_certain():
     """And what else changed, once."""
     assert cause_text(rebalance(3, 10)) == "join"
     doubtful = rebalance(
-        3, 10, cause=Cause.DEPARTURE, confidence=Confidence.AMBIGUOUS,
-        also=(Cause.DEPARTURE, Cause.JOIN),
+        3, 10, cause=Cause.REMOVAL, confidence=Confidence.AMBIGUOUS,
+        also=(Cause.REMOVAL, Cause.JOIN),
     )  # fmt: skip
-    assert cause_text(doubtful) == "departure, join (ambiguous)"
+    assert cause_text(doubtful) == "removal, join (ambiguous)"
 
 
 def test_who_names_a_few_and_counts_the_rest():

@@ -13,7 +13,7 @@ from tests.support.command import process
 from tests.support.kafka_tools import generations
 
 
-@pytest.mark.parametrize("name", ["roll", "gate", "failover"])
+@pytest.mark.parametrize("name", ["roll", "sync_join", "failover"])
 def test_help_states_the_goals(name, capsys):
     """What exit code 1 means can be read before anything is run."""
     assert cli.run([name, "--help"], command=benchmarks) == 0
@@ -59,7 +59,7 @@ def test_roll_for_real(tmp_path):
     recorded = set(generations(Broker(Path(answer["home"])), "roll-cooperative-sticky"))
     assert recorded - {0} == {1, 2}, "DumpLogSegments: all joined, all left, nothing between"
     assert found["fleet"]["handovers"] == 2
-    assert found["fleet"]["pause_seconds"]["measured"] == 4, "two partitions each"
+    assert found["fleet"]["downtime_seconds"]["measured"] == 4, "two partitions each"
     assert found["ordinary"]["rebalances"] >= 2
     assert found["ordinary"]["lost"] == 0
 
@@ -67,18 +67,27 @@ def test_roll_for_real(tmp_path):
 @pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.spark
-def test_gate_for_real(tmp_path):
-    """Two joins through the gate, two as they come."""
+def test_sync_join_for_real(tmp_path):
+    """Two joins by a synchronized join, two as they come."""
     code, answer = bench(
         tmp_path,
-        *("gate", "--quick", "--protocol", "range", "--max-settled", "60", "--max-pause", "60"),
+        *(
+            "sync_join",
+            "--quick",
+            "--protocol",
+            "range",
+            "--max-settled",
+            "60",
+            "--max-pause",
+            "60",
+        ),
     )
     assert not (tmp_path / "bench").exists(), "the home is gone"
     (found,) = answer["protocols"]
     assert code == (0 if answer["met"] else 1)
     assert answer["met"], found["goals"]
     (joins,) = found["joins"]
-    assert [run["rebalances"] for run in joins["gate"]] == [1]
-    assert sum(each["joined"] for each in joins["gate"][0]["rounds"]) == 2
+    assert [run["rebalances"] for run in joins["sync_join"]] == [1]
+    assert sum(each["joined"] for each in joins["sync_join"][0]["rounds"]) == 2
     assert joins["spread_seconds"]["max"] <= 0.1
     assert joins["ordinary_in_turn"][0]["rebalances"] >= 2

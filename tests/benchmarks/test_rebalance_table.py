@@ -26,7 +26,7 @@ from benchmarks.rebalance_table import (
 )
 from fleet import cli
 from fleet.errors import ConfigError
-from fleet.sim.scenarios.library import FLEET_NUDGE
+from fleet.sim.scenarios.library import FLEET_RESUBSCRIBE
 from fleet.sim.scenarios.play import play
 from tests.support.json_contract import BENCHMARKS, documented, shape
 from tests.test_repo import ROOT
@@ -49,7 +49,7 @@ def cell(key: CellKey = KEY, **told: Any) -> Cell:
 def test_a_cell_with_a_run_that_did_not_settle_has_no_duration() -> None:
     """Its pauses are known."""
     told = tally(KEY, 1, [outcome(), outcome(settled=None)])
-    assert (told.duration, told.duration_max, told.longest_pause) == (None, None, 1.0)
+    assert (told.duration, told.duration_max, told.longest_downtime) == (None, None, 1.0)
     assert told.shown().startswith("- / ")
 
 
@@ -74,7 +74,10 @@ def test_every_way_is_a_story_of_its_own() -> None:
     (leave,) = fleet.happenings
     assert (leave.at, leave.do, leave.member, leave.together) == (60_007, "batched-leave", 18, 2)
     assert (fleet.static, fleet.heartbeat_interval, fleet.session_timeout) == (True, 500, 180_000)
-    assert SizedChange("join", "consumer", "static", "fleet").scenario(20).nudge == FLEET_NUDGE
+    assert (
+        SizedChange("join", "consumer", "static", "fleet").scenario(20).resubscribe
+        == FLEET_RESUBSCRIBE
+    )
     for change, members in (("join", 3), ("restart", 1)):
         (happening,) = SizedChange(change, "range", "dynamic", "tenth").scenario(3).happenings
         assert (happening.member, happening.together) == (members, 2)
@@ -96,8 +99,8 @@ def test_for_real(tmp_path, capsys, members: int) -> None:
     for (change, protocol, membership, way), found in cells.items():
         fleet = cells[change, protocol, "static", "fleet"]
         assert found.duration is not None
-        assert found.longest_pause <= found.duration + 0.001, "nothing pauses before and after"
-        assert fleet.longest_pause <= found.longest_pause + 0.05, (change, protocol, way)
+        assert found.longest_downtime <= found.duration + 0.001, "nothing pauses before and after"
+        assert fleet.longest_downtime <= found.longest_downtime + 0.05, (change, protocol, way)
         if change == "restart":
             assert (found.rebalances_max == 0) is (membership == "static"), (protocol, way)
         elif protocol == "cooperative-sticky" and change == "join":

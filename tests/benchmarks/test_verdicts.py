@@ -1,11 +1,11 @@
-"""What `benchmarks roll` and `gate` make of what was recorded, on values made by hand."""
+"""What `benchmarks roll` and `sync_join` make of what was recorded, on values made by hand."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from benchmarks import gate, roll
+from benchmarks import roll, sync_join
 from benchmarks.command import of_protocols
 from benchmarks.figures import spread
 from fleet.model.rebalances import Counted
@@ -16,7 +16,7 @@ from tests.support.rebalances import rebalance
 def recorded(*pauses, rebalances=0):
     """A stretch of the coordinator's records."""
     generations = tuple(rebalance(n, float(n)) for n in range(rebalances))
-    return Counted(group="g", generations=generations, replacements=2, every_pause=pauses)
+    return Counted(group="g", generations=generations, replacements=2, every_downtime=pauses)
 
 
 def rolled(**changes):
@@ -79,10 +79,10 @@ def test_the_goal_for_the_pause_may_be_given():
 
 
 def one(k, joins=1, leaves=1, apart=0.01, **seconds):
-    """A gate run with so many rebalances."""
-    rounds = gate.Round(joined=k, moved=2 * k)
-    took = gate.Took(**{"settled": 1.2, "pause": 0.4, **seconds})
-    return gate.GateRun(
+    """The synchronized joins run with so many rebalances."""
+    rounds = sync_join.Round(joined=k, moved=2 * k)
+    took = sync_join.Took(**{"settled": 1.2, "pause": 0.4, **seconds})
+    return sync_join.SyncJoinRun(
         k=k,
         joins=(rounds,) * joins,
         leaves=(rounds,) * leaves,
@@ -94,9 +94,9 @@ def one(k, joins=1, leaves=1, apart=0.01, **seconds):
 
 def gated(*runs, protocol="range", lost=0):
     """A result of these runs, two of each k asked for."""
-    return gate.GateResult(
+    return sync_join.SyncJoinResult(
         protocol=protocol,
-        options=gate.GateOptions(joins=(2, 5), runs=2),
+        options=sync_join.SyncJoinOptions(joins=(2, 5), runs=2),
         runs=runs,
         patient=(one(2, settled=4.0), one(5, pause=3.0)),
         cpu={"broker": 0.5, "workers": 1.5},
@@ -109,13 +109,13 @@ def gated(*runs, protocol="range", lost=0):
     )
 
 
-def test_a_good_gate_meets_every_goal():
+def test_a_good_sync_join_meets_every_goal():
     """Each k has a line with counts of counts."""
     result = gated(one(2), one(5), one(2), one(5, apart=None))
     assert missed(result) == ["spread of joins, seconds"], "an unknown spread proves nothing"
     result = gated(one(2), one(5), one(2), one(5))
     assert result.met
-    assert result.rows()[5][:5] == ("+5", "gate", "2", "1 (x2)", "1.20 s")
+    assert result.rows()[5][:5] == ("+5", "sync_join", "2", "1 (x2)", "1.20 s")
     assert result.rows()[6][:3] == ("+5", "by heartbeats", "1")
     assert result.as_json()["joins"][1]["ordinary_in_turn"][0]["rebalances"] == 5
 
@@ -123,11 +123,11 @@ def test_a_good_gate_meets_every_goal():
 @pytest.mark.parametrize(
     ("protocol", "run", "goals"),
     [
-        ("range", one(5, joins=2), ["rebalances per gate"]),
+        ("range", one(5, joins=2), ["rebalances per synchronized joins"]),
         ("cooperative-sticky", one(5, joins=2), []),
         ("consumer", one(5, joins=2), []),
-        ("consumer", one(5, joins=3), ["rebalances per gate"]),
-        ("range", one(5, joins=0), ["gates without any rebalance"]),
+        ("consumer", one(5, joins=3), ["rebalances per synchronized joins"]),
+        ("range", one(5, joins=0), ["synchronized joins without any rebalance"]),
         ("range", one(5, leaves=2), ["rebalances per batched leave"]),
         ("cooperative-sticky", one(5, leaves=2), []),
         ("range", one(5, apart=0.11), ["spread of joins, seconds"]),
@@ -136,7 +136,7 @@ def test_a_good_gate_meets_every_goal():
         ("range", one(5, pause=0.91), ["longest pause at p95, seconds"]),
     ],
 )
-def test_what_a_gate_may_not_cost(protocol, run, goals):
+def test_what_a_sync_join_may_not_cost(protocol, run, goals):
     """One bad run of four is enough."""
     assert missed(gated(one(2), one(5), one(2), run, protocol=protocol)) == goals
 
@@ -147,7 +147,7 @@ def test_runs_that_are_missing_and_records_that_are_lost():
     assert missed(gated(one(2), one(5), one(2), one(5), lost=1)) == ["records lost"]
 
 
-@pytest.mark.parametrize("name", ["roll", "gate"])
+@pytest.mark.parametrize("name", ["roll", "sync_join"])
 def test_json_has_the_documented_shape(name):
     """Every key that is printed stands in benchmarks/json.md with its kind, and no other."""
     found = rolled() if name == "roll" else gated(one(2), one(5))

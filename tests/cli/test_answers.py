@@ -34,6 +34,7 @@ from fleet.errors import FleetError
 from fleet.manager.past import Recent
 from fleet.model import (
     Alternative,
+    ExpectedCost,
     Finding,
     GroupSnapshot,
     GroupState,
@@ -41,7 +42,6 @@ from fleet.model import (
     Member,
     PartitionState,
     Plan,
-    Price,
     Receipt,
     Severity,
     Step,
@@ -49,36 +49,46 @@ from fleet.model import (
     TopicPartition,
     Verdict,
 )
-from fleet.slots import Change, ChangeState, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
+from fleet.slots import (
+    Change,
+    ChangeState,
+    Pause,
+    Phase,
+    Slot,
+    SlotTargets,
+    WorkerProcess,
+    WorkerReport,
+)
 from tests.asking.worlds import rebalance
 from tests.support.command import answer
 from tests.support.json_contract import documented, shape
 from tests.support.snapshots import snapshot_of
 
 TP = TopicPartition("orders", 0)
-PRICE = Price(
+EXPECTED_COST = ExpectedCost(
     rebalances_min=1, rebalances_max=2, moved_min=3, moved_max=6, note="moves [6] of 12",
-    rebalances_expected=2, moved_expected=4, pause_s=0.525, pause_p95_s=0.532, settled_s=0.796,
-    backlog=120,
+    rebalances_expected=2, moved_expected=4, downtime_s=0.525, downtime_p95_s=0.532,
+    settled_s=0.796, backlog=120,
 )  # fmt: skip
 PLAN = Plan(
     id="main-orders-17", cluster="main", group="orders", created_at=100.0, snapshot_at=99.5,
     wanted=4, revision="0a1b2c3d4e",
     steps=(
-        Step(kind=StepKind.OPEN, slots=(2, 3), revision="0a1b2c3d4e", price=PRICE,
+        Step(kind=StepKind.OPEN, slots=(2, 3), revision="0a1b2c3d4e", expected_cost=EXPECTED_COST,
              sentence="slots 2 and 3 open together"),
     ),
     notes=("the hot partition orders-0 is not scaled for",),
     alternatives=(
-        Alternative(step=0, way="all at once", rebalances=2, moved=4, pause_s=0.525,
-                    pause_p95_s=0.532, settled_s=0.796, backlog=120, keeps_limits=True,
+        Alternative(step=0, way="all at once", rebalances=2, moved=4, downtime_s=0.525,
+                    downtime_p95_s=0.532, settled_s=0.796, backlog=120, keeps_limits=True,
                     cheapest=True, taken=True),
     ),
 )  # fmt: skip
 RECEIPT = Receipt(
-    plan_id=PLAN.id, group="orders", step=0, kind=StepKind.OPEN, price=PRICE, ours=2, others=0,
-    aborted=1, moved=6, longest_pause_s=0.4, from_generation=7, to_generation=9, started_at=101.0,
-    seconds=6.5, verdict=Verdict.EQUAL, settled_s=0.9, sentences=("join spread 0.03 s",),
+    plan_id=PLAN.id, group="orders", step=0, kind=StepKind.OPEN, expected_cost=EXPECTED_COST,
+    ours=2, others=0, aborted=1, moved=6, longest_downtime_s=0.4, from_generation=7,
+    to_generation=9, started_at=101.0, seconds=6.5, verdict=Verdict.EQUAL, settled_s=0.9,
+    sentences=("join spread 0.03 s",),
 )  # fmt: skip
 CHANGE = Change(
     group="orders", plan=PLAN, state=ChangeState.DONE, actor="deploy@ci:4711", token=1, counter=9,
@@ -117,8 +127,9 @@ STATUS = GroupStatus(
                                    lag_seconds=0.5, case=LagCase.OK, owner="w-1"),),
     ),
     managed=Managed(
-        mode="act", owner="team", has_worker=True, gate=Gate(group="orders", open=frozenset({0})),
-        slots=(Slot(group="orders", number=0, holder="w-1", phase=Phase.ACTIVE,
+        mode="act", owner="team", has_worker=True,
+        targets=SlotTargets(group="orders", open=frozenset({0})),
+        slots=(Slot(group="orders", number=0, owner="w-1", phase=Phase.ACTIVE,
                     revision="0a1b2c3d4e", batches=3),),
         workers=(WorkerProcess(name="w-1", group="orders", revision="0a1b2c3d4e", wanted=True,
                                running=True, restarts=0),
@@ -208,7 +219,7 @@ def test_workers_that_end_again_and_again_are_told():
         worst = with_failing("orders", verdict, none_runs)
         assert worst is not None
         assert (worst.level, told in worst.sentence) == (Level.ERR, True)
-    holds = dataclasses.replace(managed.slots[0], holder="w-3", holder_ended=True)
+    holds = dataclasses.replace(managed.slots[0], owner="w-3", owner_ended=True)
     held = dataclasses.replace(managed, slots=(holds,))
     assert error_of(holds, held) == told.removeprefix("w-3 ")
     assert held.active == 0
@@ -266,7 +277,7 @@ def test_only_a_change_as_planned_is_good(change, expected):
     assert good(change) is expected
 
 
-def test_a_plan_states_its_price_before_anything_is_done():
+def test_a_plan_states_its_expected_cost_before_anything_is_done():
     """Steps, slots, rebalances, moved partitions, notes; brackets are no markup."""
     text = printed(print_plan, PLAN, width=160)
     for part in (
@@ -333,17 +344,17 @@ def test_status_lists_every_group_with_what_is_known():
 
 
 @pytest.mark.parametrize("detail", [False, True])
-def test_a_foreign_holder_is_shown_with_its_host(detail):
+def test_a_foreign_owner_is_shown_with_its_host(detail):
     """Where the coordinator still knows the member; one that is gone has none."""
-    shut = dataclasses.replace(STATUS.managed.gate, quarantined=frozenset({0, 7}))
-    status = dataclasses.replace(STATUS, managed=dataclasses.replace(STATUS.managed, gate=shut))
+    shut = dataclasses.replace(STATUS.managed.targets, quarantined=frozenset({0, 7}))
+    status = dataclasses.replace(STATUS, managed=dataclasses.replace(STATUS.managed, targets=shut))
     text = printed(print_status, SNAPSHOT, [status], now=300.0, detail=detail, width=200)
     assert "another process at 127.0.0.1 is a member as orders-0, so slot 0 is shut" in text
     assert "another process is a member as orders-7, so slot 7 is shut" in text
 
 
 def test_status_of_one_group_shows_partitions_and_slots():
-    """Detail: protocol, recent rebalances, owner of each partition, holder of each slot."""
+    """Detail: protocol, recent rebalances, owner of each partition, owner of each slot."""
     text = printed(print_status, SNAPSHOT, [STATUS], now=300.0, detail=True, width=120)
     assert (
         "classic group, assignor cooperative-sticky, verdict STOP, "

@@ -40,7 +40,7 @@ def fleet() -> Any:
         pauses=store.pauses,
         workers=lambda: (),
         slots=store.slots,
-        gate=store.gate,
+        targets=store.targets,
     )
     made.change_alive = lambda name: Fleet.change_alive(made, name)
     return made
@@ -68,7 +68,7 @@ def test_none_unfinished_is_said(fleet):
 
 
 def test_partitions_that_are_gone_and_owned_are_named(fleet: Any) -> None:
-    """The topic was made again with fewer: nothing fails, and nothing else would tell."""
+    """The topic was recreated with fewer: nothing fails, and nothing else would tell."""
     fleet.undescribed = lambda specs, seen: []
     owned = frozenset(TopicPartition("orders", n) for n in (0, 2, 4))
     fleet.spec.fleets = (group_spec(group="new", topics=["orders"]),)

@@ -160,7 +160,7 @@ def test_status_of_an_unknown_group_fails(cluster, capsys):
     assert "cluster live has no group nobody" in err
 
 
-def test_plan_states_steps_and_price(cluster, capsys):
+def test_plan_states_steps_and_expected_cost(cluster, capsys):
     """A plan for the declared group; nothing is changed by it."""
     (plan,) = answer(capsys, "plan")["plans"]
     assert plan["group"] == cluster.ours
@@ -201,7 +201,7 @@ def test_dry_run_changes_nothing(cluster, capsys, command):
     assert result["plan"]["group"] == cluster.ours
     assert result["change"] is None
     with Fleet.open(Path("fleet.yaml")) as fleet:
-        assert fleet.gate(cluster.ours).version == 0
+        assert fleet.targets(cluster.ours).version == 0
         assert fleet.changes(cluster.ours) == ()
         assert fleet.workers() == ()
 
@@ -258,14 +258,14 @@ def test_a_pause_of_all_outlives_a_groups_own(cluster, capsys):
     assert answer(capsys, "status")["pauses"] == []
 
 
-def test_a_slot_shut_by_a_foreign_holder_is_shown_and_opened(cluster, capsys):
+def test_a_slot_shut_by_a_foreign_owner_is_shown_and_opened(cluster, capsys):
     """Status and doctor name it; resume --slot lets workers take it again [15]."""
     with Fleet.open(Path("fleet.yaml")) as fleet:
-        gate = fleet.gate(cluster.ours)
-        assert fleet.store.write_gate(replace(gate, quarantined=gate.quarantined | {7}))
+        targets = fleet.targets(cluster.ours)
+        assert fleet.store.write_targets(replace(targets, quarantined=targets.quarantined | {7}))
     told = f"fleet resume {cluster.ours} --slot 7"
     out, _ = said(capsys, "status")
-    assert "foreign holder" in out
+    assert "foreign owner" in out
     assert told in " ".join(out.split())
     capsys.readouterr()
     cli.run(["doctor"])
@@ -344,7 +344,9 @@ def test_a_process_of_its_own_answers_the_same(cluster):
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_fleet_comes_up_grows_and_goes(cluster, capsys, tmp_path):
-    """Up, scale and down with real workers: receipts equal their price, nothing runs after it."""
+    """Up, scale and down with real workers: receipts equal their expected cost, nothing runs
+    after it.
+    """
     try:
         out, _ = said(capsys, "up")
         assert "equal" in out

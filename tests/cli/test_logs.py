@@ -12,7 +12,7 @@ import pytest
 from fleet import cli
 from fleet.act.local.process_table import Launch, ProcessRow, ProcessTable
 from fleet.clock import SystemClock
-from fleet.slots import Gate
+from fleet.slots import SlotTargets
 from fleet.slots.sqlite import SqliteStore
 from fleet.system.log_files import read_log
 from tests.support.needs import repository
@@ -65,9 +65,11 @@ class Home:
         )  # fmt: skip
         self.table.add([row])
         if slot is not None:
-            gate = self.store.gate("orders")
-            opened = Gate(group="orders", version=gate.version, open=gate.open | {slot})
-            assert self.store.write_gate(opened) is not None
+            targets = self.store.targets("orders")
+            opened = SlotTargets(
+                group="orders", version=targets.version, open=targets.open | {slot}
+            )
+            assert self.store.write_targets(opened) is not None
             (seen,) = (s for s in self.store.slots("orders") if s.number == slot)
             assert self.store.take(seen, worker=name, revision="r1", spark_session=None)
 

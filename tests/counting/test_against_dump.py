@@ -35,7 +35,7 @@ class GivenUp(Exception):
     """A consumer of the test has ended with a fatal error of librdkafka's own."""
 
 
-class Crew:
+class Reports:
     """Plain static consumers of one group, polled in turn; they commit every record."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, extra: dict[str, object]) -> None:
@@ -127,10 +127,10 @@ class Crew:
 
 
 @pytest.fixture
-def crew_of(broker, unique) -> Iterator[Callable[..., Crew]]:
-    made: list[Crew] = []
+def reports_of(broker, unique) -> Iterator[Callable[..., Reports]]:
+    made: list[Reports] = []
 
-    def make(**extra: object) -> Crew:
+    def make(**extra: object) -> Reports:
         topic, group = f"t-{unique}-{len(made)}", f"g-{unique}-{len(made)}"
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(120)
@@ -142,33 +142,35 @@ def crew_of(broker, unique) -> Iterator[Callable[..., Crew]]:
             )
             resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
             admin.incremental_alter_configs([resource])[resource].result(120)
-        made.append(Crew(broker.bootstrap_servers, group, topic, extra))
+        made.append(Reports(broker.bootstrap_servers, group, topic, extra))
         return made[-1]
 
     yield make
-    for crew in made:
-        crew.close()
+    for reports in made:
+        reports.close()
 
 
 CLASSIC = {"session.timeout.ms": 20_000, "heartbeat.interval.ms": 300}
 
 
 class Script:
-    """Steps of a crew, each counted by Fleet and by DumpLogSegments from the same position."""
+    """Steps of a worker reports, each counted by Fleet and by DumpLogSegments from the same
+    position.
+    """
 
-    def __init__(self, broker, crew: Crew) -> None:
-        self.broker, self.crew = broker, crew
+    def __init__(self, broker, reports: Reports) -> None:
+        self.broker, self.reports = broker, reports
         config = {"bootstrap.servers": broker.bootstrap_servers}
         self.log = GroupLog(config, clock=SystemClock())
 
     def step(self, act: Callable[[], object], until: Callable[[], bool]) -> Counted:
         """Act, wait until it holds, and count what was recorded in between."""
-        since = self.log.position(self.crew.group)
-        before = self.log.last_state(self.crew.group, since)
+        since = self.log.position(self.reports.group)
+        before = self.log.last_state(self.reports.group, since)
         act()
-        self.crew.run(until)
-        end = self.log.position(self.crew.group)
-        records = self.log.read(self.crew.group, since, until=end)
+        self.reports.run(until)
+        end = self.log.position(self.reports.group)
+        records = self.log.read(self.reports.group, since, until=end)
         found = count(records, before=before)
         assert [g.number for g in found.generations] == self.dumped(since, end)
         assert found.undecoded == 0
@@ -178,7 +180,7 @@ class Script:
         """New generations (assignment epochs) in a stretch, as Kafka decodes them."""
         numbers: list[int] = []
         last = 0
-        for record in kafka_tools.dump_group_records(self.broker.broker, self.crew.group):
+        for record in kafka_tools.dump_group_records(self.broker.broker, self.reports.group):
             if record.type not in (2, 6) or record.value is None or record.offset >= end:
                 continue
             number = int(record.value.get("generation", record.value.get("assignmentEpoch", 0)))
@@ -199,41 +201,45 @@ class Script:
         pytest.param("cooperative-sticky", (1, 3), (1, 2), id="cooperative-sticky"),
     ],
 )
-def test_a_scripted_classic_group_counts_as_dumped(broker, crew_of, assignor, a_join, a_leave):
+def test_a_scripted_classic_group_counts_as_dumped(broker, reports_of, assignor, a_join, a_leave):
     """Join 2, join 2 more, replace one, let two leave together: the promised numbers."""
-    crew = crew_of(**CLASSIC, **{"partition.assignment.strategy": assignor})
-    script = Script(broker, crew)
-    first = script.step(lambda: crew.start(0, 1), lambda: len(crew.members) == 2 and crew.even())
-    assert set(first.owners.values()) == {f"{crew.group}-0", f"{crew.group}-1"}
+    reports = reports_of(**CLASSIC, **{"partition.assignment.strategy": assignor})
+    script = Script(broker, reports)
+    first = script.step(
+        lambda: reports.start(0, 1), lambda: len(reports.members) == 2 and reports.even()
+    )
+    assert set(first.owners.values()) == {f"{reports.group}-0", f"{reports.group}-1"}
 
-    more = script.step(lambda: crew.start(2, 3), lambda: len(crew.members) == 4 and crew.even())
+    more = script.step(
+        lambda: reports.start(2, 3), lambda: len(reports.members) == 4 and reports.even()
+    )
     joined = {who for g in more.generations for who in g.joined}
-    assert joined == {f"{crew.group}-2", f"{crew.group}-3"}
+    assert joined == {f"{reports.group}-2", f"{reports.group}-3"}
     # The promise is for joins that fall into one round; on a busy machine they may take two.
     rounds = sum(1 for g in more.generations if g.joined)
     assert a_join[0] <= more.rebalances <= rounds * a_join[1] + (1 if more.aborted else 0)
     assert 4 <= more.moved <= PARTITIONS
 
     def replace() -> None:
-        crew.stop(1)
-        crew.start(1)
+        reports.stop(1)
+        reports.start(1)
 
-    same = script.step(replace, crew.even)
+    same = script.step(replace, reports.even)
     assert (same.rebalances, same.replacements, same.moved) == (0, 1, 0)
-    assert same.longest_pause_s is not None
-    assert same.longest_pause_s < 10.0
+    assert same.longest_downtime_s is not None
+    assert same.longest_downtime_s < 10.0
 
-    fewer = script.step(lambda: crew.leave(crew.stop(2, 3)), crew.even)
+    fewer = script.step(lambda: reports.leave(reports.stop(2, 3)), reports.even)
     assert a_leave[0] <= fewer.rebalances <= a_leave[1]
-    assert set(fewer.generations[0].left) == {f"{crew.group}-2", f"{crew.group}-3"}
-    assert set(fewer.owners.values()) == {f"{crew.group}-0", f"{crew.group}-1"}
+    assert set(fewer.generations[0].left) == {f"{reports.group}-2", f"{reports.group}-3"}
+    assert set(fewer.owners.values()) == {f"{reports.group}-0", f"{reports.group}-1"}
     assert len(fewer.owners) == PARTITIONS
     script.log.close()
 
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_a_scripted_kip_848_group_counts_as_dumped(broker, crew_of):
+def test_a_scripted_kip_848_group_counts_as_dumped(broker, reports_of):
     """Join 2, join 1, replace it, let it leave: assignment epochs by both readers.
 
     On a starved machine a first heartbeat is sent twice, under two member ids; the member that the
@@ -241,7 +247,7 @@ def test_a_scripted_kip_848_group_counts_as_dumped(broker, crew_of):
     """
     for left in (2, 1, 0):
         try:
-            scripted_kip_848(broker, crew_of(**{"group.protocol": "consumer"}))
+            scripted_kip_848(broker, reports_of(**{"group.protocol": "consumer"}))
         except GivenUp:
             if not left:
                 raise
@@ -249,28 +255,30 @@ def test_a_scripted_kip_848_group_counts_as_dumped(broker, crew_of):
             return
 
 
-def scripted_kip_848(broker, crew: Crew) -> None:
-    script = Script(broker, crew)
+def scripted_kip_848(broker, reports: Reports) -> None:
+    script = Script(broker, reports)
     with closing(script.log):
-        _played_kip_848(script, crew)
+        _played_kip_848(script, reports)
 
 
-def _played_kip_848(script: Script, crew: Crew) -> None:
-    script.step(lambda: crew.start(0, 1), lambda: len(crew.members) == 2 and crew.even())
-    more = script.step(lambda: crew.start(2), lambda: len(crew.members) == 3 and crew.even())
-    assert set(more.generations[0].joined) == {f"{crew.group}-2"}
+def _played_kip_848(script: Script, reports: Reports) -> None:
+    script.step(lambda: reports.start(0, 1), lambda: len(reports.members) == 2 and reports.even())
+    more = script.step(
+        lambda: reports.start(2), lambda: len(reports.members) == 3 and reports.even()
+    )
+    assert set(more.generations[0].joined) == {f"{reports.group}-2"}
     assert 2 <= more.moved <= 4
 
     def replace() -> None:
-        crew.stop(2)
-        crew.start(2)
+        reports.stop(2)
+        reports.start(2)
 
-    same = script.step(replace, crew.even)
+    same = script.step(replace, reports.even)
     assert (same.rebalances, same.replacements, same.moved) == (0, 1, 0)
-    fewer = script.step(lambda: crew.leave(crew.stop(2)), crew.even)
+    fewer = script.step(lambda: reports.leave(reports.stop(2)), reports.even)
     assert fewer.rebalances == 1
-    assert set(fewer.generations[0].left) == {f"{crew.group}-2"}
-    assert {tp.topic for tp in fewer.owners} == {crew.topic}
+    assert set(fewer.generations[0].left) == {f"{reports.group}-2"}
+    assert {tp.topic for tp in fewer.owners} == {reports.topic}
 
 
 def committed(records: Sequence[object]) -> list[int]:

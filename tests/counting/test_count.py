@@ -92,7 +92,7 @@ def test_nothing_recorded_costs_nothing():
     found = count([], before=BEFORE)
     assert (found.rebalances, found.from_generation, found.to_generation) == (0, 5, 5)
     assert found.owners == {t(0): "a", t(1): "a", t(2): "b", t(3): "b"}
-    assert found.longest_pause_s is None
+    assert found.longest_downtime_s is None
 
 
 def test_a_new_group_counts_from_its_first_member():
@@ -149,7 +149,7 @@ def test_pause_is_from_the_old_owners_last_commit_to_the_new_ones_first_less_the
     ]
     found = count(records, before=BEFORE)
     assert found.pauses == {t(0): pytest.approx(3.0)}
-    assert found.longest_pause_s == pytest.approx(3.0)
+    assert found.longest_downtime_s == pytest.approx(3.0)
 
 
 def test_commits_before_the_stretch_give_the_usual_gap():
@@ -173,7 +173,7 @@ def test_a_pause_that_has_not_ended_is_told_so_far():
     assert found.unended == {t(1): pytest.approx(4.0)}
     assert found.pauses == {t(2): pytest.approx(1.0)}
     ended = count([*records, commit(1, 12, 116.0)], before=BEFORE)
-    assert (ended.unended, ended.longest_pause_s) == ({}, pytest.approx(5.0))
+    assert (ended.unended, ended.longest_downtime_s) == ({}, pytest.approx(5.0))
 
 
 def test_a_silence_of_an_owner_that_stayed_is_downtime():
@@ -190,7 +190,7 @@ def test_a_silence_of_an_owner_that_stayed_is_downtime():
     found = count(records, before=before)
     assert found.pauses == {t(0): pytest.approx(1.0)}
     assert found.silences == {t(0): pytest.approx(12.0), t(2): pytest.approx(13.0)}
-    assert (found.longest_pause_s, found.longest_downtime_s) == (
+    assert (found.longest_downtime_s, found.longest_silence_s) == (
         pytest.approx(1.0),
         pytest.approx(13.0),
     )
@@ -215,7 +215,7 @@ def test_what_idled_long_before_its_hand_over_has_a_pause_and_no_silence():
     before = [BEFORE, *steady(0, start=50, end=60, first=1), commit(1, 1, 129.0)]
     records = [generation(5, at=130, a="a2:0,1", b="b1:2,3"), commit(0, 12, 131.0)]
     found = count(records, before=before)
-    assert (found.longest_pause_s, found.moved_silence_s) == (pytest.approx(70.0), 0.0)
+    assert (found.longest_downtime_s, found.moved_silence_s) == (pytest.approx(70.0), 0.0)
 
 
 def test_what_comes_seldom_or_by_fits_is_no_silence():

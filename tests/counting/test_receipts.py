@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fleet.decide.receipts import judge
-from fleet.model import Plan, Price, Receipt, StepKind, TopicPartition, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, StepKind, TopicPartition, Verdict
 from fleet.model.rebalances import Counted, Rebalance
 from tests.support.plans import plan_of, step_of
 from tests.support.rebalances import rebalance as gen
@@ -14,8 +14,8 @@ OURS = frozenset({"g-2", "g-3"})
 
 
 def plan(low: int, high: int) -> Plan:
-    price = Price(rebalances_min=low, rebalances_max=high)
-    return plan_of(step_of(StepKind.OPEN, (2, 3), price=price), group="g", wanted=4)
+    expected_cost = ExpectedCost(rebalances_min=low, rebalances_max=high)
+    return plan_of(step_of(StepKind.OPEN, (2, 3), expected_cost=expected_cost), group="g", wanted=4)
 
 
 def receipt(*generations: Rebalance, low: int = 1, high: int = 1, **more: Any) -> Receipt:
@@ -36,7 +36,7 @@ def test_as_planned_is_equal():
     found = receipt(gen(5, joined={"g-2", "g-3"}, moved=(TopicPartition("t", 0),)))
     assert (found.verdict, found.ours, found.others, found.moved) == (Verdict.EQUAL, 1, 0, 1)
     assert (found.from_generation, found.to_generation, found.seconds) == (4, 9, 5.5)
-    assert (found.longest_pause_s, found.sentences) == (0.4, ("Join spread 0.03 s.",))
+    assert (found.longest_downtime_s, found.sentences) == (0.4, ("Join spread 0.03 s.",))
 
 
 def test_a_longest_pause_that_has_not_ended_is_told():
@@ -69,12 +69,14 @@ def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
     counted = Counted(group="g", generations=(), replacements=1, **told)
     found = judge(
         plan=plan(0, 0), step_index=0, counted=counted, our_instances=OURS,
-        started_at=10.0, ended_at=60.0, most_pause=15.0,
+        started_at=10.0, ended_at=60.0, most_downtime=15.0,
     )  # fmt: skip
     assert found.verdict is verdict
     said = " ".join(found.sentences)
     assert ("stood still for 37.0 s, more than 15 s" in said) == (verdict is Verdict.DIFFERS)
-    assert (found.longest_pause_s, "t-1" in said) == (37.0, True) or set(downtime) != {"silences"}
+    assert (found.longest_downtime_s, "t-1" in said) == (37.0, True) or set(downtime) != {
+        "silences"
+    }
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
         pytest.param([gen(5)], 0, 0, Verdict.DIFFERS, id="named-by-nobody-is-ours"),
     ],
 )
-def test_the_verdict_is_whether_ours_lie_within_the_price(generations, low, high, verdict):
+def test_the_verdict_is_whether_ours_lie_within_the_expected_cost(generations, low, high, verdict):
     """Fewer is a difference too: the plan was wrong about something."""
     found = receipt(*generations, low=low, high=high)
     assert found.verdict is verdict
@@ -105,7 +107,7 @@ def test_the_verdict_is_whether_ours_lie_within_the_price(generations, low, high
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        pytest.param(gen(6, joined={"x"}), "x joined", id="foreign-join"),
+        pytest.param(gen(6, joined={"x"}), "x joined", id="external-join"),
         pytest.param(gen(6, left={"g-0"}), "g-0 left or expired", id="a-slot-outside-the-step"),
         pytest.param(gen(6, resubscribed={"x"}), "changed its topics", id="subscription"),
         pytest.param(
@@ -158,4 +160,4 @@ def test_unreadable_records_are_unverified():
         started_at=10.0, ended_at=9.0, extra=("Unclean.",),
     )  # fmt: skip
     assert (found.verdict, found.ours, found.seconds) == (Verdict.UNVERIFIED, 0, 0.0)
-    assert (found.longest_pause_s, found.sentences[-1]) == (None, "Unclean.")
+    assert (found.longest_downtime_s, found.sentences[-1]) == (None, "Unclean.")

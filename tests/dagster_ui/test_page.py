@@ -43,7 +43,9 @@ def test_sensor_ticks_observe_through_the_live_daemon(room, browser, pictures):
 
 @pytest.mark.spark
 def test_cancelled_run_leaves_a_change_that_the_next_run_finishes(stage, room):
-    """Cancel ends the run at once; a plain run later picks the same plan up, at its price."""
+    """Cancel ends the run at once; a plain run later picks the same plan up, at its expected
+    cost.
+    """
     first = room.launch(GROUP, cluster="main")
     until(lambda: stage.is_in(ChangeState.RUNNING), "the change to begin", every=0.5)
     plan = stage.change().plan.id

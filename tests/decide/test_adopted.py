@@ -10,9 +10,9 @@ from fleet.decide.adopted import MEMBERS, Adopted, deployed, make_adopted_plan, 
 from fleet.decide.other_ways import foretold_of_pods
 from fleet.decide.refusals import refusals
 from fleet.decide.scaling import ScalingMemory, wanted_slots
-from fleet.decide.world import NO_CONCERNS, GroupWorld, Vetoes
-from fleet.model import GroupSnapshot, GroupState, Plan, Price, StepKind, TopicPartition
-from fleet.slots import Gate, Pause
+from fleet.decide.state_snapshot import NO_CONCERNS, StateSnapshot, Vetoes
+from fleet.model import ExpectedCost, GroupSnapshot, GroupState, Plan, StepKind, TopicPartition
+from fleet.slots import Pause, SlotTargets
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
 
 SPEC = GroupSpec.model_validate(
@@ -61,7 +61,7 @@ def plan(
 
 
 @pytest.mark.parametrize(
-    ("instances", "wanted", "kind", "price"),
+    ("instances", "wanted", "kind", "expected_cost"),
     [
         pytest.param([None] * 3, 1, StepKind.LEAVE, "1-2", id="down"),
         pytest.param([None] * 3, 0, StepKind.LEAVE, "1-3", id="to-none"),
@@ -70,12 +70,12 @@ def plan(
     ],
 )
 def test_scaling_is_one_step(
-    instances: list[str | None], wanted: int, kind: StepKind, price: str
+    instances: list[str | None], wanted: int, kind: StepKind, expected_cost: str
 ) -> None:
-    """At the price of a range: their protocol decides how many rounds their joins take."""
+    """At the expected cost of a range: their protocol decides how many rounds their joins take."""
     made = plan(group(*instances), adopted(3), wanted)
     (step,) = made.steps
-    assert (step.kind, str(step.price), made.wanted) == (kind, price, wanted)
+    assert (step.kind, str(step.expected_cost), made.wanted) == (kind, expected_cost, wanted)
     assert ("then one leave" in step.sentence) == (instances[0] is not None and wanted < 3)
     assert not made.refusals
 
@@ -126,14 +126,14 @@ def test_an_unsettled_group_is_left_alone() -> None:
     """So is one that somebody paused: whatever holds a step of ours holds theirs."""
     busy = group(None, None, state=GroupState.PREPARING)
     steps = plan(busy, adopted(2), 1).steps
-    world = GroupWorld(
+    state_snapshot = StateSnapshot(
         spec=SPEC,
         mode="act",
         cluster="main",
         snapshot_at=1000.0,
         group=busy,
         topics={"orders": 8},
-        gate=Gate(group="billing"),
+        targets=SlotTargets(group="billing"),
         slots=(),
         reports=(),
         processes=(),
@@ -143,11 +143,11 @@ def test_an_unsettled_group_is_left_alone() -> None:
         quarantines=(),
         revision=MEMBERS,
     )
-    (why,) = refusals(world, 1001.0, steps=steps)
+    (why,) = refusals(state_snapshot, 1001.0, steps=steps)
     assert why.startswith("billing is not settled (PreparingRebalance); wait until it is Stable")
     hold = Pause(group=None, reason="a migration", by="ann", at=1.0)
-    calm = replace(world, group=group(None), pauses=(hold,))
-    (why,) = refusals(calm, 1001.0, steps=steps)
+    cooldown = replace(state_snapshot, group=group(None), pauses=(hold,))
+    (why,) = refusals(cooldown, 1001.0, steps=steps)
     assert why.startswith("every group is paused by ann (a migration)")
 
 
@@ -190,12 +190,12 @@ def owning(*instances: str | None, partitions: int = 12, **changes: str) -> Grou
     return replace(seen, members=members, **{"type": "classic", "assignor": "range", **changes})
 
 
-def price(seen: GroupSnapshot | None, pods: int, wanted: int) -> Price:
+def expected_cost(seen: GroupSnapshot | None, pods: int, wanted: int) -> ExpectedCost:
     """Of the one step."""
     made: Plan = plan(seen, adopted(pods), wanted)
     told = foretold_of_pods(made, seen, adopted(pods))
     assert told.id == made.id
-    return told.steps[0].price
+    return told.steps[0].expected_cost
 
 
 def test_it_lies_within_the_range() -> None:
@@ -210,7 +210,7 @@ def test_it_lies_within_the_range() -> None:
         if wanted == pods:
             continue
         seen = owning(*names, **({"assignor": kind} | told))
-        expected = price(seen, pods, wanted)
+        expected = expected_cost(seen, pods, wanted)
         assert expected.rebalances_expected is not None, (kind, names, pods, wanted)
         promised = range(expected.rebalances_min, expected.rebalances_max + 1)
         assert expected.rebalances_expected in promised, (kind, names, pods, wanted)
@@ -219,7 +219,10 @@ def test_it_lies_within_the_range() -> None:
 
 def test_static_members_leave_in_one_request() -> None:
     """Dynamic ones by their own close."""
-    named, unnamed = price(owning("a", "b", "c"), 3, 1), price(owning(*[None] * 3), 3, 1)
+    named, unnamed = (
+        expected_cost(owning("a", "b", "c"), 3, 1),
+        expected_cost(owning(*[None] * 3), 3, 1),
+    )
     assert (named.rebalances_expected, unnamed.rebalances_expected) == (1, 1)
     assert named.settled_s is not None
     assert unnamed.settled_s is not None
@@ -241,4 +244,4 @@ def test_static_members_leave_in_one_request() -> None:
 )
 def test_what_cannot_be_said_is_not(seen: GroupSnapshot | None, pods: int, wanted: int) -> None:
     """The promised range stands alone."""
-    assert price(seen, pods, wanted).rebalances_expected is None
+    assert expected_cost(seen, pods, wanted).rebalances_expected is None

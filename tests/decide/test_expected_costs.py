@@ -11,15 +11,15 @@ from fleet.decide.expected_costs import (
     StepCost,
     _rest,
     beyond_usual,
+    downtime_of,
     foretold,
-    pause_of,
     played,
 )
 from fleet.decide.plans import make_plan
-from fleet.decide.world import GroupWorld
+from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import Plan, StepKind, TopicPartition
 from fleet.slots import WorkerReport
-from tests.decide.worlds import GROUP, NOW, group_of, member, spec, world
+from tests.decide.worlds import GROUP, NOW, group_of, member, spec, state_snapshot
 from tests.support.sampling import LONG
 from tests.support.seen_groups import partition_seen
 
@@ -31,7 +31,7 @@ WORKERS = (COOPERATIVE, RANGE, KIP848, DYNAMIC, RANGE | DYNAMIC, KIP848 | DYNAMI
 WORLDS = 100 if LONG else 40
 
 
-def planned(seen: GroupWorld, wanted: int, *, roll: bool = False) -> Plan:
+def planned(seen: StateSnapshot, wanted: int, *, roll: bool = False) -> Plan:
     """A plan with its expected costs."""
     return foretold(seen, make_plan(seen, wanted=wanted, now=NOW, force_roll=roll))
 
@@ -44,23 +44,26 @@ def test_what_is_expected_lies_within_the_promise() -> None:
         fleet = spec(worker=rng.choice(WORKERS), rollout={"max_parallel": rng.randint(1, 4)})
         held, wanted = rng.randint(0, 9), rng.randint(0, 12)
         topics = {"orders": rng.randint(1, 24)}
-        seen = world(fleet, held=min(held, topics["orders"]), topics=topics)
+        seen = state_snapshot(fleet, held=min(held, topics["orders"]), topics=topics)
         seen = replace(seen, initial_delay=rng.choice([None, 0.0]))
         plan = planned(seen, wanted, roll=rng.random() < 0.3)
         for step in plan.steps:
-            price = step.price
+            expected_cost = step.expected_cost
             kinds.add(step.kind)
-            assert price.rebalances_expected is not None, (fleet.worker, held, step)
-            assert price.moved_expected is not None
-            promised = range(price.rebalances_min, price.rebalances_max + 1)
-            assert price.rebalances_expected in promised, (fleet.worker, held, topics, step)
-            assert price.moved_expected >= (price.moved_min or 0)
-            assert price.moved_max is None or price.moved_expected <= price.moved_max
-            if price.pause_s is not None:
-                assert price.pause_p95_s is not None
-                assert 0 <= price.pause_s <= price.pause_p95_s
-                assert price.settled_s is not None
-            assert price.backlog is None, "no rate is known here"
+            assert expected_cost.rebalances_expected is not None, (fleet.worker, held, step)
+            assert expected_cost.moved_expected is not None
+            promised = range(expected_cost.rebalances_min, expected_cost.rebalances_max + 1)
+            assert expected_cost.rebalances_expected in promised, (fleet.worker, held, topics, step)
+            assert expected_cost.moved_expected >= (expected_cost.moved_min or 0)
+            assert (
+                expected_cost.moved_max is None
+                or expected_cost.moved_expected <= expected_cost.moved_max
+            )
+            if expected_cost.downtime_s is not None:
+                assert expected_cost.downtime_p95_s is not None
+                assert 0 <= expected_cost.downtime_s <= expected_cost.downtime_p95_s
+                assert expected_cost.settled_s is not None
+            assert expected_cost.backlog is None, "no rate is known here"
         if number % 10 == 0:
             again = make_plan(seen, wanted=wanted, now=NOW, force_roll=plan.steps != ())
             assert foretold(seen, again) == foretold(seen, again)
@@ -69,14 +72,17 @@ def test_what_is_expected_lies_within_the_promise() -> None:
 
 def test_those_who_come_after_the_first_pause_what_it_was_given() -> None:
     """Where brokers assign an empty group to whoever joins first, and without their 3 s."""
-    seen = replace(world(spec(worker=RANGE)), initial_delay=0.0)
+    seen = replace(state_snapshot(spec(worker=RANGE)), initial_delay=0.0)
     first, others = planned(seen, 3).steps
-    assert (first.price.rebalances_expected, others.price.rebalances_expected) == (1, 1)
-    assert first.price.pause_s is None
-    assert first.price.settled_s is not None
-    assert first.price.settled_s < 1
-    assert others.price.pause_s is not None
-    together = planned(world(spec(worker=RANGE)), 3).steps[0].price
+    assert (first.expected_cost.rebalances_expected, others.expected_cost.rebalances_expected) == (
+        1,
+        1,
+    )
+    assert first.expected_cost.downtime_s is None
+    assert first.expected_cost.settled_s is not None
+    assert first.expected_cost.settled_s < 1
+    assert others.expected_cost.downtime_s is not None
+    together = planned(state_snapshot(spec(worker=RANGE)), 3).steps[0].expected_cost
     assert together.settled_s is not None
     assert together.settled_s > 3
 
@@ -95,50 +101,50 @@ def test_those_who_come_after_the_first_pause_what_it_was_given() -> None:
 def test_it_is_near_what_was_measured(
     worker: dict, held: int, wanted: int, settled: float, pause: float
 ) -> None:
-    """docs/simulate.md: medians of what receipts recorded of eight gates and leaves each, within a
-    factor of 1.5 or 0.1 s; pauses, which are less than a rest, within half of one. A batch took
-    0.22 s, and 0.6 s went from one to the next.
+    """docs/simulate.md: medians of what receipts recorded of eight slot targets and leaves each,
+    within a factor of 1.5 or 0.1 s; pauses, which are less than a rest, within half of one. A batch
+    took 0.22 s, and 0.6 s went from one to the next.
     """
-    seen = world(spec(worker=worker), held=held, topics={"orders": 24})
+    seen = state_snapshot(spec(worker=worker), held=held, topics={"orders": 24})
     rhythm = replace(report(100, 2.2, 10), joined_at=NOW - 6.0)
     (step,) = planned(replace(seen, reports=(rhythm,)), wanted).steps
-    assert step.price.settled_s is not None
-    assert min(settled / 1.5, settled - 0.1) <= step.price.settled_s
-    assert step.price.settled_s <= max(settled * 1.5, settled + 0.1)
-    assert step.price.pause_s is not None
-    assert abs(step.price.pause_s - pause) <= 0.2
+    assert step.expected_cost.settled_s is not None
+    assert min(settled / 1.5, settled - 0.1) <= step.expected_cost.settled_s
+    assert step.expected_cost.settled_s <= max(settled * 1.5, settled + 0.1)
+    assert step.expected_cost.downtime_s is not None
+    assert abs(step.expected_cost.downtime_s - pause) <= 0.2
 
 
 @pytest.mark.parametrize("worker", [RANGE, COOPERATIVE, KIP848])
 def test_a_pause_is_what_lies_beyond_the_usual_gap(worker: dict) -> None:
     """A group that is behind rests between no batches; one that keeps up waits in any case."""
-    usual = world(spec(worker=worker), held=2, topics={"orders": 12})
+    usual = state_snapshot(spec(worker=worker), held=2, topics={"orders": 12})
     group = usual.group
     assert group is not None
     waiting = tuple(
         replace(partition_seen(n, 400), lag_seconds=each) for n, each in enumerate((0.3, 0.8))
     )
-    calm = replace(usual, group=replace(group, partitions=waiting))
+    cooldown = replace(usual, group=replace(group, partitions=waiting))
     late = replace(waiting[0], lag_seconds=60.0)
     behind = replace(usual, group=replace(group, partitions=(late, *waiting[1:])))
     rests = replace(usual, spec=spec(worker=worker | {"batch": {"max_wait": 5.0}}))
     slow = replace(report(100, 5.0, 20), joined_at=NOW - 18.0)  # 0.25 s, and 0.6 s of rest
     idle = replace(slow, joined_at=NOW - 86_400.0)
-    worlds = (usual, calm, behind, rests, *(replace(usual, reports=(r,)) for r in (slow, idle)))
-    told = [planned(each, 4).steps[0].price for each in worlds]
-    pauses = [price.pause_p95_s for price in told]
+    worlds = (usual, cooldown, behind, rests, *(replace(usual, reports=(r,)) for r in (slow, idle)))
+    told = [planned(each, 4).steps[0].expected_cost for each in worlds]
+    pauses = [expected_cost.downtime_p95_s for expected_cost in told]
     assert pauses[0] == pauses[1]
-    assert pauses[3] == told[3].pause_s == 0.0
+    assert pauses[3] == told[3].downtime_s == 0.0
     assert (_rest(worlds[4], 0.2), _rest(worlds[5], 0.2)) == (pytest.approx(0.6), 0.65)
     assert pauses[4] is not None
     assert pauses[4] <= pauses[1]
     assert pauses[1] is not None
     assert pauses[2] is not None
     assert 0.05 <= pauses[2] - pauses[1] <= 0.2
-    assert len({price.settled_s for price in told}) == 1
+    assert len({expected_cost.settled_s for expected_cost in told}) == 1
 
 
-def test_a_cooperative_gate_has_one_more_batch() -> None:
+def test_a_cooperative_targets_has_one_more_batch() -> None:
     """With what was read of the partitions that go; who leaves has drained before."""
     group = PlayedGroup("cooperative-sticky", True, 12, 500, 180_000, 300_000, 100, rest=200)
     assert beyond_usual(group, "open", 530) == 230
@@ -150,22 +156,24 @@ def test_a_cooperative_gate_has_one_more_batch() -> None:
 def test_percentiles_are_of_those_that_pause() -> None:
     """0 where none does; nobody can say where nothing was played."""
     cost = StepCost(1, 2, (0.0, 0.1, 0.3, 0.9), 1.0, (0.0, 0.0, 0.1, 0.7))
-    assert [pause_of(cost, percent) for percent in (50, 95)] == [0.1, 0.7]
-    assert pause_of(cost._replace(pauses=(0.0, 0.0)), 95) == 0.0
-    assert pause_of(cost._replace(pauses=()), 50) is None
+    assert [downtime_of(cost, percent) for percent in (50, 95)] == [0.1, 0.7]
+    assert downtime_of(cost._replace(pauses=(0.0, 0.0)), 95) == 0.0
+    assert downtime_of(cost._replace(pauses=()), 50) is None
 
 
 def test_a_roll_is_played_as_handovers() -> None:
     """Nothing moves, each partition pauses for its handover, and more slots take longer."""
-    few, more = (planned(world(held=n), n, roll=True).steps[0].price for n in (3, 12))
+    few, more = (
+        planned(state_snapshot(held=n), n, roll=True).steps[0].expected_cost for n in (3, 12)
+    )
     assert (few.rebalances_expected, few.moved_expected) == (0, 0)
-    assert few.pause_p95_s is not None
-    assert few.pause_p95_s < 0.2
+    assert few.downtime_p95_s is not None
+    assert few.downtime_p95_s < 0.2
     assert few.settled_s is not None
     assert more.settled_s is not None
     assert more.settled_s > few.settled_s
     wide = spec(rollout={"max_parallel": 4})
-    at_once = planned(world(wide, held=12), 12, roll=True).steps[0].price
+    at_once = planned(state_snapshot(wide, held=12), 12, roll=True).steps[0].expected_cost
     assert at_once.settled_s is not None
     assert at_once.settled_s < more.settled_s
     group = PlayedGroup("range", True, 12, 500, 180_000, 300_000, 250)
@@ -176,43 +184,47 @@ def test_a_roll_is_played_as_handovers() -> None:
 
 def test_members_from_nothing_pause_nothing() -> None:
     """Nobody owned anything before; the broker's initial delay is time until it is settled."""
-    (step,) = planned(world(held=0), 3).steps
-    assert (step.price.rebalances_expected, step.price.pause_s) == (1, None)
-    assert step.price.settled_s is not None
-    assert 3 < step.price.settled_s < 8
+    (step,) = planned(state_snapshot(held=0), 3).steps
+    assert (step.expected_cost.rebalances_expected, step.expected_cost.downtime_s) == (1, None)
+    assert step.expected_cost.settled_s is not None
+    assert 3 < step.expected_cost.settled_s < 8
 
 
 def test_a_standstill_pauses_until_the_next_members_own_it() -> None:
     """Another assignor: all stop, which settles nothing; then the partitions wait for the open."""
-    seen = world(spec(worker=RANGE), held=3, runs=(spec(), "code"))
+    seen = state_snapshot(spec(worker=RANGE), held=3, runs=(spec(), "code"))
     stop, opened = planned(seen, 3).steps
-    assert (stop.kind, stop.price.settled_s, stop.price.pause_s) == (StepKind.STOP_ALL, None, None)
-    assert opened.price.pause_s is not None
-    assert opened.price.pause_s > 3
+    assert (stop.kind, stop.expected_cost.settled_s, stop.expected_cost.downtime_s) == (
+        StepKind.STOP_ALL,
+        None,
+        None,
+    )
+    assert opened.expected_cost.downtime_s is not None
+    assert opened.expected_cost.downtime_s > 3
 
 
 def test_what_the_model_does_not_know_has_no_figures() -> None:
     """Members that are not ours; a roll that changes the subscription of each under KIP-848."""
-    seen = world(held=2)
+    seen = state_snapshot(held=2)
     assert seen.group is not None
     theirs = group_of((*seen.group.members, member("theirs-1")))
     (step,) = planned(replace(seen, group=theirs), 4).steps
-    assert (step.price.rebalances_expected, step.price.settled_s) == (None, None)
+    assert (step.expected_cost.rebalances_expected, step.expected_cost.settled_s) == (None, None)
 
     other = {"worker": KIP848, "topics": ["orders", "returns"]}
     topics = {"orders": 8, "returns": 8}
-    seen = world(spec(**other), held=2, runs=(spec(worker=KIP848), "code"), topics=topics)
+    seen = state_snapshot(spec(**other), held=2, runs=(spec(worker=KIP848), "code"), topics=topics)
     (step,) = planned(seen, 2).steps
-    assert (step.kind, step.price.rebalances_expected) == (StepKind.ROLL, None)
+    assert (step.kind, step.expected_cost.rebalances_expected) == (StepKind.ROLL, None)
 
 
 def test_today_s_owners_say_at_least_what_moves() -> None:
     """The model's group is balanced, this one is not: what balance demands of it is the least."""
     partitions = [TopicPartition("orders", n) for n in range(12)]
     members = (member("orders-0", frozenset(partitions)), member("orders-1"))
-    (step,) = planned(replace(world(held=2), group=group_of(members)), 3).steps
-    assert step.price.moved_min == 8
-    assert step.price.moved_expected == 8
+    (step,) = planned(replace(state_snapshot(held=2), group=group_of(members)), 3).steps
+    assert step.expected_cost.moved_min == 8
+    assert step.expected_cost.moved_expected == 8
 
 
 def report(records: int, busy: float, batches: int) -> WorkerReport:
@@ -223,9 +235,9 @@ def report(records: int, busy: float, batches: int) -> WorkerReport:
     )  # fmt: skip
 
 
-def flowing(*lags: tuple[int | None, float | None]) -> GroupWorld:
+def flowing(*lags: tuple[int | None, float | None]) -> StateSnapshot:
     """A world with these (lag, age) and a worker of 100 records/s."""
-    seen = world(held=2)
+    seen = state_snapshot(held=2)
     assert seen.group is not None
     parts = tuple(
         replace(partition_seen(n, lag), lag_seconds=age) for n, (lag, age) in enumerate(lags)
@@ -253,26 +265,26 @@ def test_the_backlog_is_a_flow_by_measured_rates() -> None:
         pytest.param(replace(flowing((60, 2.0)), reports=()), id="no-capacity"),
     ],
 )
-def test_an_unknown_rate_is_no_backlog(seen: GroupWorld) -> None:
+def test_an_unknown_rate_is_no_backlog(seen: StateSnapshot) -> None:
     """Null, never 0."""
     assert Flow.measured(seen) is None
-    assert planned(seen, 4).steps[0].price.backlog is None
+    assert planned(seen, 4).steps[0].expected_cost.backlog is None
 
 
 def test_each_step_begins_with_what_the_one_before_left() -> None:
     """While members are fewer than records need, more wait after each step; then fewer."""
     seen = flowing((5_000, 10.0), (5_000, 10.0))
     roll, more = planned(seen, 4, roll=True).steps
-    assert roll.price.backlog is not None
-    assert more.price.backlog is not None
-    assert 10_000 < roll.price.backlog < more.price.backlog
+    assert roll.expected_cost.backlog is not None
+    assert more.expected_cost.backlog is not None
+    assert 10_000 < roll.expected_cost.backlog < more.expected_cost.backlog
 
 
 def test_a_batch_in_hand_is_the_group_s_own() -> None:
     """Whoever hears of a rebalance ends its batch first, however long this group's take."""
-    slow = replace(world(spec(worker=RANGE), held=4), reports=(report(100, 60.0, 20),))
-    usual = world(spec(worker=RANGE), held=4)
-    told = [planned(each, 6).steps[0].price.settled_s or 0 for each in (usual, slow)]
+    slow = replace(state_snapshot(spec(worker=RANGE), held=4), reports=(report(100, 60.0, 20),))
+    usual = state_snapshot(spec(worker=RANGE), held=4)
+    told = [planned(each, 6).steps[0].expected_cost.settled_s or 0 for each in (usual, slow)]
     assert told[1] > told[0] + 1
 
 

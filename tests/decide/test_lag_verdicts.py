@@ -184,11 +184,11 @@ def test_without_a_figure_there_is_no_verdict(case):
 
 
 @pytest.mark.parametrize(
-    ("gap", "patience"), [(None, 60.0), (1.0, 60.0), (60.0, 180.0), (3600.0, 900.0)]
+    ("gap", "grace"), [(None, 60.0), (1.0, 60.0), (60.0, 180.0), (3600.0, 900.0)]
 )
-def test_patience_follows_the_rhythm_within_bounds(gap, patience):
+def test_grace_follows_the_rhythm_within_bounds(gap, grace):
     """A minute at least, a quarter of an hour at most, three usual gaps between."""
-    for waited, expected in ((patience - 1, LagVerdict.OK), (patience + 1, LagVerdict.STOP)):
+    for waited, expected in ((grace - 1, LagVerdict.OK), (grace + 1, LagVerdict.STOP)):
         late = progress(waited=waited, since_commit=2000.0, since_moved=2000.0, gap=gap)
         assert judged([late]).verdict is expected
 

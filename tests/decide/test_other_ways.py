@@ -1,4 +1,6 @@
-"""The other ways of a plan's changes: their prices, and which is the cheapest that may be."""
+"""The other ways of a plan's changes: their expected costs, and which is the cheapest that may
+be.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -8,16 +10,16 @@ import pytest
 from fleet.decide.expected_costs import foretold, played, played_group
 from fleet.decide.other_ways import not_worth, with_other_ways
 from fleet.decide.plans import make_plan
-from fleet.decide.world import GroupWorld
+from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import Alternative
 from tests.decide.test_expected_costs import flowing
-from tests.decide.worlds import NOW, spec, world
+from tests.decide.worlds import NOW, spec, state_snapshot
 
 RANGE = {"assignor": "range"}
 DYNAMIC = {"membership": "dynamic"}
 
 
-def ways(seen: GroupWorld, wanted: int, *, roll: bool = False) -> dict[str, Alternative]:
+def ways(seen: StateSnapshot, wanted: int, *, roll: bool = False) -> dict[str, Alternative]:
     """By name."""
     plan = make_plan(seen, wanted=wanted, now=NOW, force_roll=roll)
     told = with_other_ways(seen, foretold(seen, plan))
@@ -35,7 +37,7 @@ def marks(found: dict[str, Alternative]) -> dict[str, str]:
 
 def test_all_at_once_costs_least_rebalances() -> None:
     """Range rebalances once for each part; more of them than the storm budget are no way."""
-    found = ways(world(spec(worker=RANGE), held=4, topics={"orders": 24}), 10)
+    found = ways(state_snapshot(spec(worker=RANGE), held=4, topics={"orders": 24}), 10)
     assert {name: way.rebalances for name, way in found.items()} == {
         "all at once": 1,
         "3 at a time": 2,
@@ -48,7 +50,7 @@ def test_all_at_once_costs_least_rebalances() -> None:
 
 def test_a_leave_in_parts_is_of_those_who_are_there() -> None:
     """The parts of a leave: the first has the most beside it."""
-    seen = world(spec(worker=RANGE), held=4, topics={"orders": 24})
+    seen = state_snapshot(spec(worker=RANGE), held=4, topics={"orders": 24})
     found = ways(seen, 2)
     group = played_group(seen)
     assert group is not None
@@ -60,7 +62,7 @@ def test_a_leave_in_parts_is_of_those_who_are_there() -> None:
 def test_a_roll_is_no_wider_than_it_may_be() -> None:
     """Nothing rebalances: the widest allowed settles first and is taken."""
     rollout = {"max_parallel": 2}
-    found = ways(world(spec(rollout=rollout), held=6), 6, roll=True)
+    found = ways(state_snapshot(spec(rollout=rollout), held=6), 6, roll=True)
     assert marks(found) == {
         "all at once": "",
         "3 at a time": "",
@@ -70,10 +72,12 @@ def test_a_roll_is_no_wider_than_it_may_be() -> None:
     assert found["2 at a time"].settled_s < found["one by one"].settled_s
 
 
-def test_waves_are_one_change() -> None:
-    """Of dynamic members: each wave joins and leaves, so that fewer and larger ones cost less."""
+def test_rolling_batches_are_one_change() -> None:
+    """Of dynamic members: each rolling batch joins and leaves, so that fewer and larger ones
+    cost less.
+    """
     fleet = spec(worker=DYNAMIC | RANGE, rollout={"max_parallel": 2}, storm={"rebalances": 6})
-    found = ways(world(fleet, held=6, topics={"orders": 24}), 6, roll=True)
+    found = ways(state_snapshot(fleet, held=6, topics={"orders": 24}), 6, roll=True)
     assert {name: way.rebalances for name, way in found.items()} == {
         "all at once": 2,
         "3 at a time": 4,
@@ -87,7 +91,7 @@ def test_waves_are_one_change() -> None:
 def test_what_moves_too_much_is_beyond_the_limits() -> None:
     """The storm budget of a group may bound moves, too."""
     fleet = spec(worker=RANGE, storm={"moved": 10})
-    found = ways(world(fleet, held=2, topics={"orders": 24}), 4)
+    found = ways(state_snapshot(fleet, held=2, topics={"orders": 24}), 4)
     assert found["all at once"].moved > 10
     assert marks(found) == {"all at once": "t", "one by one": ""}
 
@@ -95,13 +99,13 @@ def test_what_moves_too_much_is_beyond_the_limits() -> None:
 @pytest.mark.parametrize(
     ("seen", "wanted"),
     [
-        pytest.param(world(held=0), 3, id="nobody-works-on"),
-        pytest.param(world(held=3), 0, id="nobody-stays"),
-        pytest.param(world(held=3), 4, id="one-member"),
-        pytest.param(world(held=3), 3, id="nothing-to-do"),
+        pytest.param(state_snapshot(held=0), 3, id="nobody-works-on"),
+        pytest.param(state_snapshot(held=3), 0, id="nobody-stays"),
+        pytest.param(state_snapshot(held=3), 4, id="one-member"),
+        pytest.param(state_snapshot(held=3), 3, id="nothing-to-do"),
     ],
 )
-def test_there_is_one_way_only(seen: GroupWorld, wanted: int) -> None:
+def test_there_is_one_way_only(seen: StateSnapshot, wanted: int) -> None:
     """Nothing to divide, or nobody for whom it would matter."""
     assert ways(seen, wanted) == {}
 
@@ -131,7 +135,7 @@ LARGE = flowing((60_000, 1000.0), (60_000, 1000.0))
 """120/s come: those two need 25 minutes."""
 
 
-def told(seen: GroupWorld, wanted: int = 4, **declared: Any) -> str:
+def told(seen: StateSnapshot, wanted: int = 4, **declared: Any) -> str:
     """What speaks against that many slots."""
     seen = replace(seen, spec=spec(**declared))
     return not_worth(seen, foretold(seen, make_plan(seen, wanted=wanted, now=NOW)))
@@ -156,6 +160,6 @@ def test_what_is_read_sooner_without_it_is_refused_with_the_figures() -> None:
         pytest.param(replace(SMALL, reports=()), 4, {}, id="no-capacity-known"),
     ],
 )
-def test_nothing_speaks_against_it(seen: GroupWorld, wanted: int, declared: dict) -> None:
+def test_nothing_speaks_against_it(seen: StateSnapshot, wanted: int, declared: dict) -> None:
     """It brings more than it costs, a person declared it, or nobody can tell."""
     assert told(seen, wanted, **declared) == ""

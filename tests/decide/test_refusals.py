@@ -7,56 +7,56 @@ import pytest
 
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.refusals import beyond_limits, may_act, refusals
+from fleet.decide.state_snapshot import StateSnapshot
 from fleet.decide.storms import Storm
-from fleet.decide.world import GroupWorld
 from fleet.model import UNKNOWN, BrokerLimits, GroupState, Plan, StepKind
-from fleet.slots import Change, ChangeState, Gate, Pause, Phase
-from tests.decide.worlds import GROUP, NOW, group_of, member, spec, without_holder, world
+from fleet.slots import Change, ChangeState, Pause, Phase, SlotTargets
+from tests.decide.worlds import GROUP, NOW, group_of, member, spec, state_snapshot, without_owner
 from tests.support.plans import change_of
 
 
-def _change(state: ChangeState, seen: GroupWorld, sentence: str = "") -> Change:
+def _change(state: ChangeState, seen: StateSnapshot, sentence: str = "") -> Change:
     told = {"actor": "ann@laptop", "started_at": NOW - 30, "sentence": sentence}
     return change_of(make_plan(seen, wanted=5, now=NOW), state, **told)
 
 
-def _unsettled(state: GroupState) -> GroupWorld:
-    seen = world(held=3)
+def _unsettled(state: GroupState) -> StateSnapshot:
+    seen = state_snapshot(held=3)
     assert seen.group is not None
     return replace(seen, group=replace(seen.group, state=state))
 
 
-def _with_member(name: str) -> GroupWorld:
-    seen = world(held=3)
+def _with_member(name: str) -> StateSnapshot:
+    seen = state_snapshot(held=3)
     assert seen.group is not None
     return replace(seen, group=replace(seen.group, members=(*seen.group.members, member(name))))
 
 
-def _doubled() -> GroupWorld:
+def _doubled() -> StateSnapshot:
     seen = _with_member("orders-7")
-    return replace(seen, gate=replace(seen.gate, quarantined=frozenset({7})))
+    return replace(seen, targets=replace(seen.targets, quarantined=frozenset({7})))
 
 
-def _joining(**slot: Any) -> GroupWorld:
-    seen = world(held=3)
+def _joining(**slot: Any) -> StateSnapshot:
+    seen = state_snapshot(held=3)
     first, *rest = seen.slots
     return replace(seen, slots=(replace(first, phase=Phase.JOINING, **slot), *rest))
 
 
-def _ended() -> GroupWorld:
-    seen = world(held=3)
+def _ended() -> StateSnapshot:
+    seen = state_snapshot(held=3)
     first, *rest = seen.processes
     return replace(seen, processes=(replace(first, running=False), *rest))
 
 
-def _paused(group: str | None) -> GroupWorld:
+def _paused(group: str | None) -> StateSnapshot:
     pause = Pause(group=group, reason="audit", by="ann", at=NOW - 9)
-    return replace(world(held=3), pauses=(pause,))
+    return replace(state_snapshot(held=3), pauses=(pause,))
 
 
-def _alone(kind: str, assignor: str | None) -> GroupWorld:
+def _alone(kind: str, assignor: str | None) -> StateSnapshot:
     group = group_of((member("theirs"),), kind=kind, assignor=assignor)
-    return replace(world(), group=group)
+    return replace(state_snapshot(), group=group)
 
 
 ALL = {StepKind.OPEN, StepKind.ROLL, StepKind.WARM}
@@ -71,28 +71,37 @@ JOINS = {StepKind.OPEN}
         pytest.param(_paused(None), "every group is paused by ann", ALL, id="pause-all"),
         pytest.param(
             replace(
-                world(held=3), change=_change(ChangeState.RUNNING, world(held=3)), change_alive=True
+                state_snapshot(held=3),
+                change=_change(ChangeState.RUNNING, state_snapshot(held=3)),
+                change_alive=True,
             ),
             "carried out by ann@laptop (step 1 of 1, for 30 s)",
             ALL,
             id="change-running",
         ),
         pytest.param(
-            replace(world(held=3), change=_change(ChangeState.RUNNING, world(held=3))),
+            replace(
+                state_snapshot(held=3), change=_change(ChangeState.RUNNING, state_snapshot(held=3))
+            ),
             f"`fleet apply {GROUP} --resume` or give it up with `fleet apply {GROUP} --abort`",
             ALL,
             id="change-left",
         ),
         pytest.param(
             replace(
-                world(held=3), change=_change(ChangeState.RUNNING, world(held=3)), change_alive=None
+                state_snapshot(held=3),
+                change=_change(ChangeState.RUNNING, state_snapshot(held=3)),
+                change_alive=None,
             ),
             "still works on it shows within 10 s",
             ALL,
             id="change-perhaps-left",
         ),
         pytest.param(
-            replace(world(held=3), snapshot_at=NOW - 61), "snapshot is 61 s old", ALL, id="stale"
+            replace(state_snapshot(held=3), snapshot_at=NOW - 61),
+            "snapshot is 61 s old",
+            ALL,
+            id="stale",
         ),
         pytest.param(
             _unsettled(GroupState.PREPARING), "(PreparingRebalance)", BUT_WARM, id="preparing"
@@ -102,26 +111,30 @@ JOINS = {StepKind.OPEN}
         ),
         pytest.param(_unsettled(GroupState.UNKNOWN), "not settled", BUT_WARM, id="848-assigning"),
         pytest.param(
-            replace(world(spec(topics=["gone"]), held=3), topics={}),
+            replace(state_snapshot(spec(topics=["gone"]), held=3), topics={}),
             "the topic gone of orders does not exist; create it",
             BUT_WARM,
             id="topic-missing",
         ),
-        pytest.param(without_holder(world(held=3), 1), "orders-1 is away", JOINS, id="away"),
         pytest.param(
-            replace(world(held=2), slots=(), gate=Gate(group=GROUP), processes=()),
+            without_owner(state_snapshot(held=3), 1), "orders-1 is away", JOINS, id="away"
+        ),
+        pytest.param(
+            replace(
+                state_snapshot(held=2), slots=(), targets=SlotTargets(group=GROUP), processes=()
+            ),
             "orders-0, orders-1 is a member, and nobody ever held that slot here: where "
             "cluster.name, runtime.kind, runtime.namespace or the home was changed",
             JOINS,
             id="of-another-place",
         ),
         pytest.param(
-            without_holder(world(spec(worker={"protocol": "consumer"}), held=3), 1),
+            without_owner(state_snapshot(spec(worker={"protocol": "consumer"}), held=3), 1),
             "orders-1 is away (no worker holds its slot) and would be removed by an assignment",
             JOINS,
             id="away-848",
         ),
-        pytest.param(_ended(), "orders-0 is away", JOINS, id="holder-ended"),
+        pytest.param(_ended(), "orders-0 is away", JOINS, id="owner-ended"),
         pytest.param(
             _with_member("orders-9"), "orders-9 is a member, and nobody", JOINS, id="ghost"
         ),
@@ -136,13 +149,17 @@ JOINS = {StepKind.OPEN}
         pytest.param(_doubled(), "not ours is a member as orders-7", JOINS, id="doubled"),
     ],
 )
-def test_a_reason_holds_what_it_concerns(seen: GroupWorld, said: str, holds: set[StepKind]) -> None:
+def test_a_reason_holds_what_it_concerns(
+    seen: StateSnapshot, said: str, holds: set[StepKind]
+) -> None:
     """What concerns joining does not hold a roll; nothing but a person holds standbys."""
     steps = {
-        StepKind.OPEN: make_plan(world(held=3), wanted=5, now=NOW).steps,
-        StepKind.ROLL: make_plan(world(held=3), wanted=3, now=NOW, force_roll=True).steps,
+        StepKind.OPEN: make_plan(state_snapshot(held=3), wanted=5, now=NOW).steps,
+        StepKind.ROLL: make_plan(state_snapshot(held=3), wanted=3, now=NOW, force_roll=True).steps,
         StepKind.WARM: make_plan(
-            replace(world(held=3), processes=world(held=3).processes[:-1]), wanted=3, now=NOW
+            replace(state_snapshot(held=3), processes=state_snapshot(held=3).processes[:-1]),
+            wanted=3,
+            now=NOW,
         ).steps,
     }
     for kind, these in steps.items():
@@ -160,7 +177,7 @@ def test_a_reason_holds_what_it_concerns(seen: GroupWorld, said: str, holds: set
         pytest.param(_alone("classic", "range"), "(error 23)", id="other-assignor"),
     ],
 )
-def test_groups_that_are_not_ours_to_join(seen: GroupWorld, said: str) -> None:
+def test_groups_that_are_not_ours_to_join(seen: StateSnapshot, said: str) -> None:
     """Another protocol or assignor in the group would refuse every worker."""
     plan = make_plan(seen, wanted=2, now=NOW)
     assert any(said in reason for reason in plan.refusals)
@@ -185,7 +202,7 @@ def _storm(member: str | None = None) -> Storm:
 
 def test_a_storm_holds_with_its_words() -> None:
     """A storm holds everything but standbys, and the reason names who makes it."""
-    stormy = replace(world(held=3), storm=_storm("orders-1"))
+    stormy = replace(state_snapshot(held=3), storm=_storm("orders-1"))
     (reason,) = make_plan(stormy, wanted=5, now=NOW).refusals
     assert reason.startswith("storm for 3 min: 6 rebalances in the last 10 min, budget 5")
     assert "orders-1 joins and leaves every 40 s; held until" in reason
@@ -193,18 +210,20 @@ def test_a_storm_holds_with_its_words() -> None:
 
 
 def test_a_storm_does_not_hold_its_own_end() -> None:
-    """That its worst member leaves, and a roll that a person asks for, may end it."""
-    stormy = replace(world(held=3), storm=_storm("orders-1"))
+    """That its top offender leaves, and a roll that a person asks for, may end it."""
+    stormy = replace(state_snapshot(held=3), storm=_storm("orders-1"))
     assert make_drain_plan(stormy, slots=[1], now=NOW).refusals == ()
     assert make_drain_plan(stormy, slots=[2], now=NOW).refusals != ()
     assert make_plan(stormy, wanted=3, now=NOW, force_roll=True).refusals == ()
 
 
-def _rolled_back(held: int, **changes: Any) -> GroupWorld:
+def _rolled_back(held: int, **changes: Any) -> StateSnapshot:
     """Its slots run what ran before; what was tried is what is wanted still."""
     fleet = spec(**changes)
-    seen = world(fleet, held=held, runs=(spec(), "old"))
-    back = _change(ChangeState.ROLLED_BACK, world(fleet, held=3, runs=(spec(), "old")), "KeyError")
+    seen = state_snapshot(fleet, held=held, runs=(spec(), "old"))
+    back = _change(
+        ChangeState.ROLLED_BACK, state_snapshot(fleet, held=3, runs=(spec(), "old")), "KeyError"
+    )
     return replace(seen, change=back)
 
 
@@ -225,7 +244,7 @@ def test_a_revision_that_was_rolled_back_holds_no_leave() -> None:
     assert make_drain_plan(again, slots=[1], now=NOW).refusals == ()
 
 
-_CALM = world(held=3)
+_CALM = state_snapshot(held=3)
 
 
 @pytest.mark.parametrize(
@@ -247,35 +266,42 @@ _CALM = world(held=3)
         ),
         pytest.param(replace(_CALM, snapshot_at=NOW - 61), _CALM, {}, id="the next look"),
         pytest.param(_unsettled(GroupState.PREPARING), _CALM, {}, id="wait until it is Stable"),
-        pytest.param(without_holder(_CALM, 1), _CALM, {}, id="a worker takes the slot"),
+        pytest.param(without_owner(_CALM, 1), _CALM, {}, id="a worker takes the slot"),
         pytest.param(_joining(), _CALM, {}, id="wait until its worker has committed"),
         pytest.param(_doubled(), _CALM, {}, id="end it, then `fleet resume --slot`"),
         pytest.param(replace(_CALM, storm=_storm()), _CALM, {}, id="the storm ends"),
         pytest.param(
-            replace(world(spec(topics=["gone"]), held=3), topics={}),
-            replace(world(spec(topics=["gone"]), held=3), topics={"gone": 12}),
+            replace(state_snapshot(spec(topics=["gone"]), held=3), topics={}),
+            replace(state_snapshot(spec(topics=["gone"]), held=3), topics={"gone": 12}),
             {},
             id="create it",
         ),
         pytest.param(
-            replace(world(spec(topics=["gone"]), held=3), topics={}),
-            replace(world(spec(topics=["gone"], create={"partitions": 12}), held=3), topics={}),
+            replace(state_snapshot(spec(topics=["gone"]), held=3), topics={}),
+            replace(
+                state_snapshot(spec(topics=["gone"], create={"partitions": 12}), held=3), topics={}
+            ),
             {},
             id="write create:",
         ),
         pytest.param(
-            _alone("consumer", None), world(), {"wanted": 2}, id="stop them all: another protocol"
+            _alone("consumer", None),
+            state_snapshot(),
+            {"wanted": 2},
+            id="stop them all: another protocol",
         ),
         pytest.param(
             _alone("consumer", None),
             replace(
-                world(spec(worker={"protocol": "consumer"})),
+                state_snapshot(spec(worker={"protocol": "consumer"})),
                 group=_alone("consumer", None).group,
             ),
             {"wanted": 2},
             id="write protocol: consumer",
         ),
-        pytest.param(_alone("classic", "sessioned"), world(), {"wanted": 2}, id="end them first"),
+        pytest.param(
+            _alone("classic", "sessioned"), state_snapshot(), {"wanted": 2}, id="end them first"
+        ),
         pytest.param(
             _rolled_back(3), _rolled_back(3), {"wanted": 3, "force_roll": True}, id="`fleet roll`"
         ),
@@ -291,7 +317,7 @@ _CALM = world(held=3)
     ],
 )
 def test_what_a_refusal_advises_lifts_it(
-    refused: GroupWorld, lifted: GroupWorld, how: dict[str, Any]
+    refused: StateSnapshot, lifted: StateSnapshot, how: dict[str, Any]
 ) -> None:
     """The group as it is once that was done: what was wanted has steps, and none is refused."""
     asked = {"wanted": 5, **how}
@@ -310,10 +336,10 @@ def test_a_worker_that_ends_again_and_again_may_leave() -> None:
 
 def test_an_absent_member_may_leave() -> None:
     """A leave that takes the absent along is not blocked by them; another leave is."""
-    seen = without_holder(world(held=4), 3)
+    seen = without_owner(state_snapshot(held=4), 3)
     assert make_plan(seen, wanted=3, now=NOW).refusals == ()
     assert make_plan(seen, wanted=0, now=NOW).refusals == ()
-    assert make_plan(without_holder(world(held=4), 0), wanted=3, now=NOW).refusals != ()
+    assert make_plan(without_owner(state_snapshot(held=4), 0), wanted=3, now=NOW).refusals != ()
 
 
 def test_reasons_do_not_hide_each_other() -> None:
@@ -343,9 +369,11 @@ def test_modes(mode: str, said: str | None) -> None:
 
 def test_a_quarantined_slot_is_not_touched() -> None:
     """Steps made before a slot was quarantined do not touch it after."""
-    steps = make_plan(world(held=3), wanted=5, now=NOW).steps
-    gate = Gate(group=GROUP, version=3, open=frozenset({0, 1, 2}), quarantined=frozenset({4}))
-    reasons = refusals(replace(world(held=3), gate=gate), NOW, steps=steps)
+    steps = make_plan(state_snapshot(held=3), wanted=5, now=NOW).steps
+    targets = SlotTargets(
+        group=GROUP, version=3, open=frozenset({0, 1, 2}), quarantined=frozenset({4})
+    )
+    reasons = refusals(replace(state_snapshot(held=3), targets=targets), NOW, steps=steps)
     assert len(reasons) == 1
     assert "orders-4 is quarantined" in reasons[0]
 
@@ -356,7 +384,7 @@ RANGE = {"assignor": "range"}
 BOUNDS = BrokerLimits(least_session=6.0, longest_session=60.0)
 
 
-def told(seen: GroupWorld, limits: BrokerLimits, *, wanted: int, roll: bool = False) -> str:
+def told(seen: StateSnapshot, limits: BrokerLimits, *, wanted: int, roll: bool = False) -> str:
     plan = make_plan(seen, wanted=wanted, now=NOW, force_roll=roll)
     return " ".join(beyond_limits(seen, plan, limits))
 
@@ -378,7 +406,7 @@ def session(length: str) -> dict[str, Any]:
 def test_a_session_out_of_bounds(length: str, limits: BrokerLimits, words: str | None) -> None:
     """All would leave before the first is refused."""
     before, after = spec(worker=RANGE), spec(worker=session(length))
-    seen = world(after, held=3, runs=(before, "code"))
+    seen = state_snapshot(after, held=3, runs=(before, "code"))
     assert StepKind.STOP_ALL in {s.kind for s in make_plan(seen, wanted=3, now=NOW).steps}
     sentence = told(seen, limits, wanted=3)
     assert words in sentence if words else sentence == ""
@@ -386,7 +414,7 @@ def test_a_session_out_of_bounds(length: str, limits: BrokerLimits, words: str |
 
 def test_a_leave_is_refused_to_nobody() -> None:
     """It is how a fleet with such a session gets out of it."""
-    seen = world(spec(worker=session("90s")), held=3)
+    seen = state_snapshot(spec(worker=session("90s")), held=3)
     assert told(seen, BOUNDS, wanted=1) == ""
     assert told(seen, BOUNDS, wanted=4) != ""
 
@@ -400,7 +428,7 @@ def test_a_leave_is_refused_to_nobody() -> None:
 )
 def test_members_that_are_too_many(worker: dict, limits: BrokerLimits, name: str) -> None:
     """Each protocol has its bound; as many as are allowed are allowed."""
-    seen = world(spec(worker=worker), held=2)
+    seen = state_snapshot(spec(worker=worker), held=2)
     assert told(seen, limits, wanted=4) == ""
     sentence = told(seen, limits, wanted=5)
     assert f"would have 5 members, and the brokers allow 4 ({name})" in sentence
@@ -412,7 +440,7 @@ def test_members_that_are_too_many(worker: dict, limits: BrokerLimits, name: str
 
 def test_other_peoples_members_count() -> None:
     """They have a place each."""
-    seen = world(spec(worker=RANGE), held=2)
+    seen = state_snapshot(spec(worker=RANGE), held=2)
     assert seen.group is not None
     both = (*seen.members(), member("theirs", instance_id=None))
     crowded = replace(seen, group=group_of(both, assignor="range"))
@@ -422,10 +450,10 @@ def test_other_peoples_members_count() -> None:
 
 
 @pytest.mark.parametrize(("membership", "most"), [("static", 3), ("dynamic", 4)])
-def test_a_wave_needs_room(membership: str, most: int) -> None:
+def test_a_rolling_batch_needs_room(membership: str, most: int) -> None:
     """Dynamic members join beside those that they replace; static ones replace them."""
     worker = {**RANGE, "membership": membership}
-    seen = world(spec(worker=worker), held=3, runs=(spec(worker=worker), "old"))
+    seen = state_snapshot(spec(worker=worker), held=3, runs=(spec(worker=worker), "old"))
     assert told(seen, BrokerLimits(classic_members=most), wanted=3) == ""
     assert told(seen, BrokerLimits(classic_members=most - 1), wanted=3) != ""
 
@@ -433,17 +461,17 @@ def test_a_wave_needs_room(membership: str, most: int) -> None:
 def test_a_leave_comes_before() -> None:
     """Who has left takes no place; a group that is stopped first is filled anew."""
     after = spec(worker=session("30s"))
-    seen = world(after, held=(2, 3), runs=(spec(worker=RANGE), "code"))
+    seen = state_snapshot(after, held=(2, 3), runs=(spec(worker=RANGE), "code"))
     assert told(seen, BrokerLimits(classic_members=2), wanted=2) == ""
 
 
 def test_a_leave_of_nobody_costs_nothing() -> None:
     """Nobody joined, as brokers refuse them: the way out of it is not held to a rebalance."""
     before, after = spec(worker=session("30s")), spec(worker=RANGE)
-    seen = replace(world(after, held=2, runs=(before, "code")), group=group_of(()))
+    seen = replace(state_snapshot(after, held=2, runs=(before, "code")), group=group_of(()))
     stop, *_ = make_plan(seen, wanted=2, now=NOW).steps
-    assert (stop.kind, str(stop.price.rebalances_min)) == (StepKind.STOP_ALL, "0")
-    there = world(after, held=2, runs=(before, "code"))
-    assert make_plan(there, wanted=2, now=NOW).steps[0].price.rebalances_min == 1
-    fewer = make_plan(replace(world(held=2), group=group_of(())), wanted=1, now=NOW)
-    assert [s.price.rebalances_min for s in fewer.steps if s.kind is StepKind.LEAVE] == [0]
+    assert (stop.kind, str(stop.expected_cost.rebalances_min)) == (StepKind.STOP_ALL, "0")
+    there = state_snapshot(after, held=2, runs=(before, "code"))
+    assert make_plan(there, wanted=2, now=NOW).steps[0].expected_cost.rebalances_min == 1
+    fewer = make_plan(replace(state_snapshot(held=2), group=group_of(())), wanted=1, now=NOW)
+    assert [s.expected_cost.rebalances_min for s in fewer.steps if s.kind is StepKind.LEAVE] == [0]

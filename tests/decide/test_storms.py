@@ -21,15 +21,15 @@ from fleet.decide.storms import (
     reach,
     watch_reach,
 )
-from fleet.model import Price, TopicPartition, Verdict
+from fleet.model import ExpectedCost, TopicPartition, Verdict
 from fleet.model.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
 from fleet.slots.codec import as_json, from_json, if_readable
-from tests.decide.worlds import GROUP, world
+from tests.decide.worlds import GROUP, state_snapshot
 from tests.support.plans import change_of, receipt_of
 from tests.support.rebalances import rebalance as plain
 
-BUDGET = Budget(rebalances=5, window=600, calm=120)
+BUDGET = Budget(rebalances=5, window=600, cooldown=120)
 UUID = "0b6c2f0e-8f0c-4b3e-9d2c-1a2b3c4d5e6f"
 
 
@@ -43,7 +43,7 @@ def came(at: float, name: str, **changes: Any) -> Rebalance:
 
 
 def went(at: float, name: str, **changes: Any) -> Rebalance:
-    return rebalance(at, cause=Cause.DEPARTURE, left=(name,), **changes)
+    return rebalance(at, cause=Cause.REMOVAL, left=(name,), **changes)
 
 
 def flapping(name: str = "orders-3", *, start: float = 0.0, times: int = 6, every: float = 40.0):
@@ -81,18 +81,18 @@ def test_it_ends_only_after_a_while_below_half_of_the_budget() -> None:
     assert look(seen, begun) is not None
     at_three = look(seen, 200 + 600 - 1 + 1 - 0.5)
     assert at_three is not None
-    assert at_three.calm_since is None
+    assert at_three.cooldown_since is None
     low = 300 + 600.0  # the fourth has left the window: two are in it
-    calming = look(seen, low + 119)
-    assert calming is not None
-    assert (calming.calm_since, calming.rebalances) == (low, 1)
-    assert "orders-3 joins every 100 s" in calming.sentence.replace("2 min", "100 s")
-    assert calming.sentence.endswith("; calming")
+    cooling_down = look(seen, low + 119)
+    assert cooling_down is not None
+    assert (cooling_down.cooldown_since, cooling_down.rebalances) == (low, 1)
+    assert "orders-3 joins every 100 s" in cooling_down.sentence.replace("2 min", "100 s")
+    assert cooling_down.sentence.endswith("; calming")
     assert look(seen, low + 120) is None
     again = [*seen, came(low + 60, "orders-3"), came(low + 61, "orders-3")]
     lasting = look(again, low + 130)
     assert lasting is not None
-    assert lasting.calm_since is None
+    assert lasting.cooldown_since is None
     assert lasting.since == begun
 
 
@@ -117,7 +117,7 @@ def test_it_does_not_matter_how_often_one_looks() -> None:
             assert (before is None) == (whole is None), f"seed {seed} at {now}"
             if before is not None and whole is not None:
                 assert before.since == whole.since, f"seed {seed} at {now}"
-                assert before.calm_since == whole.calm_since, f"seed {seed} at {now}"
+                assert before.cooldown_since == whole.cooldown_since, f"seed {seed} at {now}"
 
 
 def test_a_long_storm_keeps_its_beginning() -> None:
@@ -238,10 +238,10 @@ def test_second_cooperative_rounds_belong_to_their_cause() -> None:
 
 
 def _change(state: ChangeState, *, ours: int, most: int, **receipt: Any) -> Change:
-    plan = make_plan(world(held=3), wanted=5, now=100.0)
+    plan = make_plan(state_snapshot(held=3), wanted=5, now=100.0)
     (step,) = plan.steps
-    price = Price(rebalances_min=1, rebalances_max=most)
-    plan = replace(plan, steps=(replace(step, price=price),))
+    expected_cost = ExpectedCost(rebalances_min=1, rebalances_max=most)
+    plan = replace(plan, steps=(replace(step, expected_cost=expected_cost),))
     counted = {"from_generation": 10, "to_generation": 10 + ours, **receipt}
     verdict = Verdict.EQUAL if ours <= most else Verdict.DIFFERS
     done = receipt_of(plan, ours=ours, **{"verdict": verdict, **counted})
@@ -254,7 +254,7 @@ def _opened(count: int) -> list[Rebalance]:
 
 
 def test_what_a_plan_was_to_cost_does_not_count() -> None:
-    """Within its price nobody is called; what it cost beyond counts."""
+    """Within its expected cost nobody is called; what it cost beyond counts."""
     priced = excused([_change(ChangeState.DONE, ours=2, most=2)])
     assert charged(_opened(2), priced) == ()
     dear = excused([_change(ChangeState.DONE, ours=4, most=2)])
@@ -266,10 +266,10 @@ def test_what_a_plan_was_to_cost_does_not_count() -> None:
 def test_others_are_not_hidden_by_a_plan() -> None:
     """Another member's rebalance counts, also while a change of ours runs."""
     running = excused([_change(ChangeState.RUNNING, ours=0, most=2)])
-    foreign = came(112.0, "billing-1", number=12)
-    assert charged([foreign], running) == (foreign,)
+    external = came(112.0, "billing-1", number=12)
+    assert charged([external], running) == (external,)
     assert (
-        charged([foreign], excused([_change(ChangeState.RUNNING, ours=0, most=2)], static=False))
+        charged([external], excused([_change(ChangeState.RUNNING, ours=0, most=2)], static=False))
         == ()
     )
     before = came(20.0, "orders-3", number=9)
@@ -312,12 +312,12 @@ def test_ten_groups_at_once_are_one_storm() -> None:
     assert kept == storm
     lasting = together(_storms(6), 1010, before=storm)
     assert lasting is not None
-    assert lasting.calm_since is None
-    calming = together(_storms(5), 1020, before=lasting)
-    assert calming is not None
-    assert calming.calm_since == 1020
-    assert together(_storms(5), 1139, before=calming) is not None
-    assert together(_storms(5), 1140, before=calming) is None
+    assert lasting.cooldown_since is None
+    cooling_down = together(_storms(5), 1020, before=lasting)
+    assert cooling_down is not None
+    assert cooling_down.cooldown_since == 1020
+    assert together(_storms(5), 1139, before=cooling_down) is not None
+    assert together(_storms(5), 1140, before=cooling_down) is None
 
 
 def test_a_move_of_coordinators_is_one_storm() -> None:
@@ -429,16 +429,16 @@ def _ended(before: Storm | None, rebalances: Any, now: float) -> float:
 @pytest.mark.parametrize("back", [7200, 30])
 def test_a_clock_set_back_holds_a_calming_storm_for_its_calm(back: int) -> None:
     """From then on: not until the clock has caught up."""
-    calming = look([], 900, before=look(flapping(times=3), 200))
-    assert calming is not None
-    assert calming.calm_since == 900
-    after = look([], 900 - back, before=calming)
+    cooling_down = look([], 900, before=look(flapping(times=3), 200))
+    assert cooling_down is not None
+    assert cooling_down.cooldown_since == 900
+    after = look([], 900 - back, before=cooling_down)
     assert after is not None
-    assert (after.words, after.since <= 900 - back) == (calming.words, True)
-    assert _ended(after, [], 900 - back) == BUDGET.calm
+    assert (after.words, after.since <= 900 - back) == (cooling_down.words, True)
+    assert _ended(after, [], 900 - back) == BUDGET.cooldown
     lasting = look(flapping(times=3), 200)
     assert lasting is not None
-    assert _ended(lasting, [], 200 - back) <= 2 * BUDGET.calm
+    assert _ended(lasting, [], 200 - back) <= 2 * BUDGET.cooldown
 
 
 def test_a_clock_set_back_keeps_a_storm_that_goes_on() -> None:
@@ -446,21 +446,21 @@ def test_a_clock_set_back_keeps_a_storm_that_goes_on() -> None:
     storm = look(flapping(times=9), 360)
     for_now = look(flapping(times=9, start=-7200), 360 - 7200, before=storm)
     assert for_now is not None
-    assert for_now.calm_since is None
-    assert _ended(for_now, flapping(times=9, start=-7200), 360 - 7200) > BUDGET.calm
+    assert for_now.cooldown_since is None
+    assert _ended(for_now, flapping(times=9, start=-7200), 360 - 7200) > BUDGET.cooldown
 
 
 def test_a_clock_set_back_ends_the_clusters_storm_in_time_too() -> None:
     """Of ten groups, and of coordinators that moved."""
     many = together([storm_of(f"g{n}") for n in range(12)], 1000)
-    calming = together([], 1010, before=many)
-    assert calming is not None
-    back = together([], 1010 - 7200, before=calming)
+    cooling_down = together([], 1010, before=many)
+    assert cooling_down is not None
+    back = together([], 1010 - 7200, before=cooling_down)
     assert back is not None
-    assert together([], 1010 - 7200 + BUDGET.calm, before=back) is None
+    assert together([], 1010 - 7200 + BUDGET.cooldown, before=back) is None
     move = CoordinatorMove(at=1000, partitions=5, of=50, lost=(0,), gained=(1,))
     moved = together([], 1000, moves=[move])
     assert moved is not None
     back = together([], 1000 - 7200, before=moved)
     assert back is not None
-    assert together([], 1000 - 7200 + BUDGET.window + BUDGET.calm, before=back) is None
+    assert together([], 1000 - 7200 + BUDGET.window + BUDGET.cooldown, before=back) is None

@@ -10,7 +10,7 @@ from fleet.decide.plans import least_moved, make_plan, moved
 from fleet.decide.scaling import ownable, subscribed
 from fleet.decide.slugs import k8s_slug, slug
 from fleet.model import StepKind, TopicPartition
-from tests.decide.worlds import NOW, settings, spec, world
+from tests.decide.worlds import NOW, settings, spec, state_snapshot
 
 CONSUMER = spec(worker={"protocol": "consumer"})
 CLASSIC = spec()
@@ -19,12 +19,12 @@ CLASSIC = spec()
 def test_what_leaves_is_priced_as_what_it_is():
     """An empty KIP-848 group may leave an assignment out; a classic one never."""
     for now, then, least in ((CONSUMER, CLASSIC, 0), (CLASSIC, CONSUMER, 1)):
-        here = world(then, held=3, runs=(now, "code"))
+        here = state_snapshot(then, held=3, runs=(now, "code"))
         published = {here.slots[0].revision: settings(now)}
         plan = make_plan(replace(here, published=published), wanted=3, now=NOW)
         stop = plan.steps[0]
         assert stop.kind is StepKind.STOP_ALL
-        assert (stop.price.rebalances_min, stop.price.rebalances_max) == (least, 1)
+        assert (stop.expected_cost.rebalances_min, stop.expected_cost.rebalances_max) == (least, 1)
 
 
 # --- names, moves and capacity ----------------------------------------------------------------

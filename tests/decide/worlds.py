@@ -7,9 +7,9 @@ from typing import Any
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import GroupSpec
 from fleet.decide.plans import range_owners
-from fleet.decide.world import GroupWorld
+from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, PartitionState, TopicPartition
-from fleet.slots import Gate, Phase, Slot, WorkerProcess
+from fleet.slots import Phase, Slot, SlotTargets, WorkerProcess
 from tests.support.declared import group_spec, settings_of
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
 
@@ -74,7 +74,7 @@ def group_of(
     )
 
 
-def world(
+def state_snapshot(
     fleet: GroupSpec | None = None,
     *,
     held: int | tuple[int, ...] = 0,
@@ -82,8 +82,8 @@ def world(
     code: str = "code",
     topics: Mapping[str, int] | None = None,
     **changes: Any,
-) -> GroupWorld:
-    """A settled group whose `held` slots have holders, members and one standby beside.
+) -> StateSnapshot:
+    """A settled group whose `held` slots have owners, members and one standby beside.
 
     `runs` = (fleet, code) that the slots run; by default what is wanted.
     """
@@ -103,7 +103,7 @@ def world(
         Slot(
             group=GROUP,
             number=n,
-            holder=f"w{n}",
+            owner=f"w{n}",
             token=1,
             phase=Phase.ACTIVE,
             clean=False,
@@ -126,14 +126,14 @@ def world(
             *(f"s{i}" for i in range(fleet.replicas.standby if numbers else 0)),
         ]
     )
-    made = GroupWorld(
+    made = StateSnapshot(
         spec=fleet,
         mode="act",
         cluster="main",
         snapshot_at=NOW - 1,
         group=group_of(members, kind=kind, assignor=assignor) if numbers else None,
         topics=topics,
-        gate=Gate(group=GROUP, version=1, open=frozenset(numbers)),
+        targets=SlotTargets(group=GROUP, version=1, open=frozenset(numbers)),
         slots=slots,
         reports=(),
         processes=processes,
@@ -147,9 +147,9 @@ def world(
     return replace(made, **changes)
 
 
-def without_holder(seen: GroupWorld, number: int) -> GroupWorld:
-    """The same world after the holder of one slot let go; its member is still in the group."""
+def without_owner(seen: StateSnapshot, number: int) -> StateSnapshot:
+    """The same world after the owner of one slot let go; its member is still in the group."""
     slots = tuple(
-        replace(s, holder=None, phase=Phase.FREE) if s.number == number else s for s in seen.slots
+        replace(s, owner=None, phase=Phase.FREE) if s.number == number else s for s in seen.slots
     )
     return replace(seen, slots=slots)

@@ -13,7 +13,7 @@ UP = StepResult(
     expected_rebalances=2,
     recorded_rebalances=2,
     moved_partitions=6,
-    longest_pause_s=0.4217,
+    longest_downtime_s=0.4217,
     records=123456,
     lost=0,
     twice=0,
@@ -67,7 +67,7 @@ def test_promises(steps, said):
 
 def test_json_is_the_contract():
     """Keys and units of demo-report.json."""
-    report = report_json("127.0.0.1:1", [UP, replace(ROLL, longest_pause_s=None)])
+    report = report_json("127.0.0.1:1", [UP, replace(ROLL, longest_downtime_s=None)])
     assert report == {
         "bootstrap_servers": "127.0.0.1:1",
         "steps": [
@@ -77,14 +77,14 @@ def test_json_is_the_contract():
                 "expected_rebalances": 2,
                 "recorded_rebalances": 2,
                 "moved_partitions": 6,
-                "longest_pause_s": 0.422,
+                "longest_downtime_s": 0.422,
                 "records": 123456,
                 "lost": 0,
                 "twice": 0,
                 "seconds": 31.3,
             },
             {**report["steps"][0], "name": "roll", "expected_rebalances": 0}
-            | {"recorded_rebalances": 0, "moved_partitions": 12, "longest_pause_s": None},
+            | {"recorded_rebalances": 0, "moved_partitions": 12, "longest_downtime_s": None},
         ],
     }
 

@@ -12,7 +12,7 @@ from fleet.config.load import load
 from fleet.config.spec import ClassicWorker
 from fleet.demo.stage import CLUSTER, GROUP, ID_VARIABLE, ORDINARY_GROUP, Stage, leftovers
 from fleet.errors import Refused
-from fleet.slots import Gate
+from fleet.slots import SlotTargets
 from fleet.slots.sqlite import SqliteStore
 from fleet.system import processes
 from fleet.system.processes import end_all
@@ -81,11 +81,11 @@ def test_a_previous_demo_is_cleared(stage: Stage):
 def test_a_fleet_that_moved_in_where_a_demo_was_is_refused(stage: Stage):
     """The mark alone says nothing of who lives here now: the groups of its store do."""
     store = SqliteStore(stage.home / "fleet.db", cluster=CLUSTER, clock=SystemClock())
-    store.write_gate(Gate(group=GROUP))
+    store.write_targets(SlotTargets(group=GROUP))
     stage.prepare(assignor="range")
     for cluster, group in (("main", GROUP), (CLUSTER, "payments")):
         store = SqliteStore(stage.home / "fleet.db", cluster=cluster, clock=SystemClock())
-        store.write_gate(Gate(group=group))
+        store.write_targets(SlotTargets(group=group))
         before = set(stage.home.rglob("*"))
         with pytest.raises(Refused, match=f"holds another fleet .group {group} of {cluster}."):
             stage.prepare(assignor="range")

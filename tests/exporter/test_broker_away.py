@@ -30,7 +30,7 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
     commit(broker.bootstrap_servers, group, topic, 2)
 
     def looks() -> float:
-        return Scraped(exporter.text(), group)["fleet_exporter_looks_total"]
+        return Scraped(exporter.text(), group)["fleet_exporter_refreshes_total"]
 
     with Fleet.open(config, home=tmp_path / "home", clock=SystemClock()) as opened:
         name = opened.spec.cluster.name
@@ -58,7 +58,7 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
                 finally:
                     os.kill(node.pid, signal.SIGCONT)
                 assert away["fleet_group_lag_records"] == 6
-                assert away["fleet_exporter_looks_total"] >= 2
+                assert away["fleet_exporter_refreshes_total"] >= 2
                 assert any("does not answer" in sentence for sentence in said), said
                 until(lambda: exporter.age() < 1, "a look after it")
                 until(lambda: any("well again" in s for s in said), "good news")

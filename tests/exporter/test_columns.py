@@ -152,7 +152,7 @@ def test_a_look_sums_by_topic_and_leaves_out_what_is_unknown():
         ("g", "ok"): 2,
         ("g", "committed beyond log end"): 1,
     }
-    assert told(seen, "fleet_group_verdict") == {("g", "OK", "OK"): 1}
+    assert told(seen, "fleet_group_lag_status") == {("g", "OK", "OK"): 1}
     assert told(seen, "fleet_group_generation") == {("g",): 4}
     assert list(told(seen, "fleet_partition_lag_records").values()) == [3, 4]
 
@@ -176,7 +176,7 @@ def test_the_age_of_what_never_moved_is_the_time_since_we_look():
     seen = snapshot([(91, LagCase.OK, None, 700, 700, 0, 0.0), (0, LagCase.OK, 0.0, 1, 1, 0, 0.0)])
     seen = replace(seen, lag=replace(seen.lag, waited=np.array([650.0, 0.0])))
     assert told(seen, "fleet_group_lag_seconds") == {("g", "t"): 650.0}
-    assert told(seen, "fleet_group_verdict") == {("g", "STOP", "ERR"): 1}
+    assert told(seen, "fleet_group_lag_status") == {("g", "STOP", "ERR"): 1}
     assert list(told(seen, "fleet_partition_lag_seconds").values()) == [650.0, 0.0]
 
 
@@ -202,7 +202,7 @@ def test_sums_of_many_rows_are_those_of_one_by_one(monkeypatch):
             case=np.where(records == NONE, CASES.index(LagCase.UNKNOWN), 0).astype(np.int8),
         ),
     )
-    names = ("fleet_group_lag_records", "fleet_group_partitions", "fleet_group_verdict")
+    names = ("fleet_group_lag_records", "fleet_group_partitions", "fleet_group_lag_status")
     together = {name: told(seen, name) for name in names}
     monkeypatch.setattr(lag_columns, "_PORTION", 1000)
     for group in "abcd":
@@ -217,7 +217,7 @@ def test_sums_of_many_rows_are_those_of_one_by_one(monkeypatch):
             of = records[rows & (place == seen.commits.topic)]
             lag = together["fleet_group_lag_records"].get((group, topic))
             assert lag == (of[of >= 0].sum() if (of >= 0).any() else None)
-    assert {verdict for _, verdict, _ in together["fleet_group_verdict"]} >= {"STOP"}
+    assert {verdict for _, verdict, _ in together["fleet_group_lag_status"]} >= {"STOP"}
 
 
 def test_rows_of_positions_follow_their_commits():

@@ -27,7 +27,7 @@ from fleet.manager.cycle import Fleet
 from fleet.manager.keeping_up import verdicts
 from fleet.observe.admin import Observer
 from fleet.observe.watcher import GroupWatcher
-from fleet.slots import Gate
+from fleet.slots import SlotTargets
 from fleet.slots.store import Store
 from tests.exporter.conftest import Scraped, commit
 from tests.support.needs import repository
@@ -157,7 +157,7 @@ def test_a_place_of_slots_that_is_away_hides_nothing_else(bootstrap, unique, con
     commit(bootstrap, f"seen-{unique}", topic, 2)
     said: list[str] = []
     with Fleet.open(config, home=config.parent / "home", clock=SystemClock()) as opened:
-        opened.store.write_gate(Gate(group=f"seen-{unique}", open=frozenset({0})))
+        opened.store.write_targets(SlotTargets(group=f"seen-{unique}", open=frozenset({0})))
         with Exporter.of(opened, listen="127.0.0.1:0", say=said.append) as exporter:
             exporter.wait_for_log()
 
@@ -171,7 +171,7 @@ def test_a_place_of_slots_that_is_away_hides_nothing_else(bootstrap, unique, con
                 raise Unreachable("the API server does not answer")
 
             with monkeypatch.context() as patch:
-                for name in ("slots", "gate", "change"):
+                for name in ("slots", "targets", "change"):
                     patch.setattr(Store, name, away)
                 found = told()
                 assert found["fleet_group_lag_records"] == 6

@@ -240,7 +240,7 @@ def test_rebalances_are_counted_by_cause_and_duration():
         {s.labels.get("le", s.name.rpartition("_")[2]): s.value for s in found[name]}
         for name in (
             "fleet_group_rebalance_duration_seconds",
-            "fleet_group_rebalance_least_duration_seconds",
+            "fleet_group_rebalance_duration_lower_bound_seconds",
         )
     )
     assert (known["0.1"], known["1.0"], known["300.0"], known["+Inf"]) == (1, 2, 2, 3)

@@ -66,7 +66,7 @@ def test_a_defect_is_told_and_counted_and_the_next_look_is_taken(opened):
         watcher.stop.clear()
         exporter.run(watcher.stop)
         assert said == ["a look failed by a defect: KeyError: 'x'"]
-        assert sample(exporter, "fleet_exporter_looks_total", result="failed") == 2
+        assert sample(exporter, "fleet_exporter_refreshes_total", result="failed") == 2
         watcher.why = None
         exporter.look()
         assert "well again: a look failed by a defect: KeyError: 'x'" in said

@@ -3,7 +3,7 @@
 The coordinator writes down what each member has (type 8) and gives up (pending revocation), and
 who the member is (type 5), so that the owner of a partition at any position of the log is known,
 and with it whose commit stands there. Partitions go by their topic's id: who has one of a topic
-that was deleted shares nothing with who has that of the topic made again under its name. The other
+that was deleted shares nothing with who has that of the topic recreated under its name. The other
 invariants are the same as of a classic group.
 """
 

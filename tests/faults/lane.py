@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from fleet.act.kafka import GroupAdmin
 from fleet.broker import Broker
 from fleet.slots import Phase
-from fleet.worker.asking import LOOK, PATIENCE
+from fleet.worker.asking import GRACE, LOOK
 from tests.faults.collecting import Collector
 from tests.faults.invariants import Trouble, broken, rebalances, times
 from tests.faults.schedules import LEASE, SESSION, Act, Kind
@@ -127,13 +127,13 @@ class Lane:
             if now >= end:
                 self._wake(worker, since)
         well = set(self.living()) - set(self._asleep)
-        wanted = len(self.group.store.gate(self.group.name).open) + 1
+        wanted = len(self.group.store.targets(self.group.name).open) + 1
         for _ in range(wanted - len(self.living())):
             self._start()
         slots = {s.number: s for s in self.group.store.slots(self.group.name)}
-        for number in self.group.store.gate(self.group.name).open:
+        for number in self.group.store.targets(self.group.name).open:
             slot = slots.get(number)
-            if slot is not None and slot.holder in well and slot.phase is Phase.ACTIVE:
+            if slot is not None and slot.owner in well and slot.phase is Phase.ACTIVE:
                 self._missing.pop(number, None)
                 self._charged.discard(number)
                 continue
@@ -204,13 +204,13 @@ class Lane:
 
     def _begin(self) -> None:
         """Two active slots and a warm standby."""
-        gate = self.group.store.gate(self.group.name)
-        if not gate.open:
+        targets = self.group.store.targets(self.group.name)
+        if not targets.open:
             for _ in range(3):
                 self._start()
             first = set(self.living())
             self._wait(lambda: first <= self._standbys(), "three warm workers", FIRST_START)
-            self.group.change_gate(
+            self.group.change_targets(
                 lambda g: replace(g, open=frozenset({0, 1}), open_at=time.time() + 1.0)
             )
         self._wait(self._calm, "two active slots and a standby", START + SESSION + REBALANCE)
@@ -221,38 +221,38 @@ class Lane:
         return {r.worker for r in reports if r.phase == "standby"}
 
     def _calm(self) -> bool:
-        gate = self.group.store.gate(self.group.name)
+        targets = self.group.store.targets(self.group.name)
         slots = {s.number: s for s in self.group.store.slots(self.group.name)}
-        holders = [slots[n].holder for n in gate.open if n in slots]
+        owners = [slots[n].owner for n in targets.open if n in slots]
         living = set(self.living())
         return (
-            not gate.leaving
-            and all(n in slots and slots[n].phase is Phase.ACTIVE for n in gate.open)
-            and set(holders) <= living
-            and len(set(holders)) == len(gate.open)
-            and bool((self._standbys() - set(holders)) & living)
+            not targets.leaving
+            and all(n in slots and slots[n].phase is Phase.ACTIVE for n in targets.open)
+            and set(owners) <= living
+            and len(set(owners)) == len(targets.open)
+            and bool((self._standbys() - set(owners)) & living)
         )
 
     def _do(self, act: Act) -> None:
-        gate = self.group.store.gate(self.group.name)
-        slots = [s for s in self.group.store.slots(self.group.name) if s.number in gate.open]
-        holders = sorted({s.holder for s in slots if s.holder} & set(self.living()))
+        targets = self.group.store.targets(self.group.name)
+        slots = [s for s in self.group.store.slots(self.group.name) if s.number in targets.open]
+        owners = sorted({s.owner for s in slots if s.owner} & set(self.living()))
         if act.kind is Kind.BOUNCE:
             self._bounce(act.seconds)
-        elif act.kind is Kind.JOIN and not gate.leaving and len(gate.open) < MOST_SLOTS:
-            number = min(set(range(MOST_SLOTS)) - gate.open)
+        elif act.kind is Kind.JOIN and not targets.leaving and len(targets.open) < MOST_SLOTS:
+            number = min(set(range(MOST_SLOTS)) - targets.open)
             self.allowed += 2
-            self.group.change_gate(
+            self.group.change_targets(
                 lambda g: replace(g, open=g.open | {number}, open_at=time.time() + 0.5)
             )
-        elif act.kind is Kind.LEAVE and not gate.leaving and len(gate.open) > 1:
-            number = sorted(gate.open)[act.which % len(gate.open)]
+        elif act.kind is Kind.LEAVE and not targets.leaving and len(targets.open) > 1:
+            number = sorted(targets.open)[act.which % len(targets.open)]
             self.allowed += 3
-            self.group.change_gate(
+            self.group.change_targets(
                 lambda g: replace(g, leaving=frozenset({number}), plan_id="schedule")
             )
-        elif holders and act.kind in {Kind.DRAIN, Kind.KILL, Kind.STOP}:
-            self._hit(holders[act.which % len(holders)], act)
+        elif owners and act.kind in {Kind.DRAIN, Kind.KILL, Kind.STOP}:
+            self._hit(owners[act.which % len(owners)], act)
 
     def _bounce(self, seconds: float) -> None:
         since = time.time()
@@ -268,26 +268,28 @@ class Lane:
             process.terminate()
         elif act.kind is Kind.KILL:
             self.unclean += 1
-            self.allowed += self._price_of_a_death()
+            self.allowed += self._expected_cost_of_a_death()
             self.troubles.append(Trouble(worker, now, float("inf")))
             self._asleep.pop(worker, None)
             process.kill()
         elif worker not in self._asleep:
             self.unclean += 1
             if act.seconds > LEASE / 2:
-                self.allowed += self._price_of_a_death()
+                self.allowed += self._expected_cost_of_a_death()
             self._asleep[worker] = (now, now + act.seconds)
             os.kill(process.pid, signal.SIGSTOP)
 
-    def _price_of_a_death(self) -> int:
-        """KIP-848: the taker sends the dead one's leave and joins [17]; classic: it replaces it."""
+    def _expected_cost_of_a_death(self) -> int:
+        """KIP-848: the new owner sends the dead one's leave and joins [17]; classic: it replaces
+        it.
+        """
         return 2 if self.protocol == CONSUMER else 0
 
     def _heal(self) -> None:
         """All that is stopped goes on; I11: at rest in bounded time."""
         for worker, (since, _) in list(self._asleep.items()):
             self._asleep[worker] = (since, 0.0)
-        limit = SESSION + REBALANCE + 2 * HEARTBEAT + START + PATIENCE + 2 * LOOK
+        limit = SESSION + REBALANCE + 2 * HEARTBEAT + START + GRACE + 2 * LOOK
         # The second round of a cooperative rebalance may be to come: every partition has an owner.
         self._wait(
             lambda: self._calm() and self._collector.drained() and self._collector.settled(),
@@ -349,7 +351,7 @@ class Lane:
 
     def _picture(self) -> str:
         store, name = self.group.store, self.group.name
-        told = [str(store.gate(name)), *map(str, store.slots(name)), f"living {self.living()}"]
+        told = [str(store.targets(name)), *map(str, store.slots(name)), f"living {self.living()}"]
         told.append(f"last look: {self._collector.found}")
         return "\n".join([*told, self.group.logs()])
 

@@ -63,11 +63,11 @@ Way = str
 """A key of WAYS."""
 
 
-Price = tuple[int | None, int | None, int | None]
+ExpectedCost = tuple[int | None, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Owner:
     """A worker at work."""
 
     slot: int
@@ -120,26 +120,26 @@ class Target(WeatherShop):
         with self.fleet() as fleet:
             return sorted(fleet.slots(self.group), key=lambda s: s.number)
 
-    def holders(self) -> list[Holder]:
+    def owners(self) -> list[Owner]:
         """Those whose slot is active, by slot."""
         with self.fleet() as fleet:
             pids = {w.name: w.pid for w in fleet.workers(self.group) if w.running}
             slots = fleet.slots(self.group)
         return [
-            Holder(s.number, str(s.holder), pids[s.holder])
+            Owner(s.number, str(s.owner), pids[s.owner])
             for s in sorted(slots, key=lambda s: s.number)
-            if s.phase is Phase.ACTIVE and s.holder in pids
+            if s.phase is Phase.ACTIVE and s.owner in pids
         ]
 
-    def victim(self) -> Holder:
-        """The holder of the lowest slot."""
-        return self.holders()[0]
+    def victim(self) -> Owner:
+        """The owner of the lowest slot."""
+        return self.owners()[0]
 
     def at_work(self) -> bool:
         """Two active slots, and every partition has one owner."""
         return self.all_active(SLOTS) and self.owned()
 
-    def calm(self) -> bool:
+    def cooldown(self) -> bool:
         """At work, with a warm standby."""
         return self.has_standby() and self.at_work()
 
@@ -183,15 +183,15 @@ class Fault:
     """What happens, and what may come of it.
 
     `alone` is done to each fleet, all at once; `shared` once, to what they have in common, and
-    before that. The prices are at most so many rebalances: range, cooperative-sticky, KIP-848;
-    None: it cannot happen there. `source`: where the price is from. clean: nobody ends, nothing is
-    processed twice. quiet: nothing is written meanwhile, as a producer that loses all brokers may
-    write a record twice, and nothing could be said of it.
+    before that. The expected costs are at most so many rebalances: range, cooperative-sticky,
+    KIP-848; None: it cannot happen there. `source`: where the expected cost is from. clean: nobody
+    ends, nothing is processed twice. quiet: nothing is written meanwhile, as a producer that loses
+    all brokers may write a record twice, and nothing could be said of it.
     """
 
     name: str
-    static: Price
-    dynamic: Price
+    static: ExpectedCost
+    dynamic: ExpectedCost
     source: str
     alone: Callable[[Target], None] | None = None
     shared: Callable[["Ground"], None] | None = None
@@ -236,7 +236,7 @@ class Ground:
         """Each at work, with a standby."""
         self._each(lambda t: t.apply(SLOTS))
         with self._streams():
-            self._each(lambda t: t.until(t.calm, "two active slots and a standby"))
+            self._each(lambda t: t.until(t.cooldown, "two active slots and a standby"))
             self._each(Target.settle)
         self._each(Target.await_drained)
 
@@ -266,7 +266,7 @@ class Ground:
         target.say(f"{target.group}: {fault.name}: over")
         target.until(target.at_work, f"{target.group} to be at work after {fault.name}")
         took = time.monotonic() - began
-        target.until(target.calm, f"a standby of {target.group} after {fault.name}")
+        target.until(target.cooldown, f"a standby of {target.group} after {fault.name}")
         return took
 
     def _cell(
@@ -310,7 +310,7 @@ class Ground:
         )
         for check in (invariants.one_owner, invariants.all_assigned, invariants.grows):
             yield from check(seen)
-        if not target.since:  # a topic made again begins anew
+        if not target.since:  # a topic recreated begins anew
             yield from invariants.never_back(seen)
 
     def _look(self, ways: Sequence[Way]) -> dict[Way, tuple[Look, Sequence[Record]]]:

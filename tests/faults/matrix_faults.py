@@ -1,8 +1,8 @@
 """The faults of the matrix: what is done, and how many rebalances may come of it.
 
-Prices are at most what the coordinator's rules say of plain members (docs/design/protocol.md 2.2
-to 2.5), and less where a standby takes a static member's slot, which is what Fleet promises
-(docs/promises.md).
+Expected costs are at most what the coordinator's rules say of plain members
+(docs/design/protocol.md 2.2 to 2.5), and less where a standby takes a static member's slot, which
+is what Fleet promises (docs/promises.md).
 """
 
 import contextlib
@@ -37,14 +37,14 @@ LONGEST_SESSION = 60.0
 
 
 def killed(target: Target) -> None:
-    """A holder dies by kill -9."""
+    """An owner dies by kill -9."""
     victim = target.victim()
     kill(victim.pid)
-    target.until(lambda: victim not in target.holders(), "its death to be seen")
+    target.until(lambda: victim not in target.owners(), "its death to be seen")
 
 
 def stopped(seconds: float) -> Callable[[Target], None]:
-    """SIGSTOP of a holder, SIGCONT so much later."""
+    """SIGSTOP of an owner, SIGCONT so much later."""
 
     def act(target: Target) -> None:
         pid = target.victim().pid
@@ -94,11 +94,11 @@ def ended_while_it_joins(target: Target) -> None:
 
 def _joining(target: Target) -> str | None:
     found = [s for s in target.slots() if s.number >= SLOTS and s.phase is Phase.JOINING]
-    return found[0].holder if found else None
+    return found[0].owner if found else None
 
 
 def no_way_to_the_brokers(target: Target) -> None:
-    """A holder's packets to and from the brokers vanish for longer than its session."""
+    """An owner's packets to and from the brokers vanish for longer than its session."""
     with cut_off(target.victim().pid, _ports(target)):
         time.sleep(1.25 * SESSION)
 
@@ -129,7 +129,7 @@ def sink_full(target: Target) -> None:
 
 
 def twin(target: Target) -> None:
-    """Another process joins with a holder's instance id, and goes."""
+    """Another process joins with an owner's instance id, and goes."""
     options: dict[str, Any] = {"group.instance.id": f"{target.group}-{target.victim().slot}"}
     if not target.is_consumer:
         options["session.timeout.ms"] = int(SESSION * 1000)
@@ -281,7 +281,8 @@ def roll_aborted(target: Target) -> None:
     """The manager of a roll dies, and somebody gives its change up; it is rolled out later."""
     target.new_code()
     _abandon(target)
-    # It stands where it stood: of a wave of dynamic members the first has come, and none left.
+    # It stands where it stood: of a rolling batch of dynamic members the first has come, and none
+    # left.
     target.until(target.owned, f"{target.group} to be at work where its roll was given up")
     _apply(target, SLOTS)
 
@@ -301,7 +302,7 @@ def _abandon(target: Target) -> None:
     manager = spawn_manager(target, SLOTS)
     try:
         waiting.until(
-            lambda: bool({slot.revision for slot in target.slots() if slot.holder} - before),
+            lambda: bool({slot.revision for slot in target.slots() if slot.owner} - before),
             f"a slot of {target.group} with new code",
             every=0.05,
         )
@@ -330,7 +331,7 @@ def session_out_of_bounds(target: Target) -> None:
 
 
 def topic_made_again(target: Target) -> None:
-    """The topic is deleted, and made again under its name."""
+    """The topic is deleted, and recreated under its name."""
     target.await_drained()
     admin = AdminClient(target.client())
     admin.delete_topics([target.topic])[target.topic].result(120)
@@ -470,18 +471,18 @@ FAULTS: dict[str, Fault] = {
         ),
         # After leaders have changed: members need new consumers then.
         Fault(
-            name="the topic is deleted and made again", alone=topic_made_again, quiet=True,
+            name="the topic is deleted and recreated", alone=topic_made_again, quiet=True,
             static=(4, 8, 4), dynamic=(8, 16, 8),
             source="2.4: two changes of the topic; a dynamic member leaves and joins again",
         ),
         Fault(
             name="the manager is killed in a roll", alone=manager_killed,
-            static=_NONE, dynamic=(4, 6, 6), source="a wave for each of two members",
+            static=_NONE, dynamic=(4, 6, 6), source="a rolling batch for each of two members",
         ),
         Fault(
             name="the manager is killed in a roll, which is aborted", alone=roll_aborted,
             static=_NONE, dynamic=(6, 9, 8),
-            source="a wave for each of two; what came first leaves, unless it has proven itself",
+            source="a rolling batch for each of two; what came first leaves, unless it is proven",
         ),
         Fault(
             name="the manager is killed in a roll of bad code, which is aborted",

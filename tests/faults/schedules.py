@@ -17,11 +17,11 @@ class Kind(StrEnum):
     LEAVE = "leave"
     """A slot drains and leaves; the workers complete it."""
     DRAIN = "drain"
-    """SIGTERM to a holder."""
+    """SIGTERM to an owner."""
     KILL = "kill"
-    """kill -9 of a holder."""
+    """kill -9 of an owner."""
     STOP = "stop"
-    """SIGSTOP of a holder, SIGCONT `seconds` later."""
+    """SIGSTOP of an owner, SIGCONT `seconds` later."""
     BOUNCE = "bounce"
     """kill -9 of the broker, started again `seconds` later."""
 
@@ -40,7 +40,7 @@ STOPS: Final = (0.5, 2.0, LEASE + 1.5, SESSION + 3.0)
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """`which` counts through the holders (or free slots) there are at that moment."""
+    """`which` counts through the owners (or free slots) there are at that moment."""
 
     at: float
     kind: Kind

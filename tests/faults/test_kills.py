@@ -92,9 +92,9 @@ def test_worker_and_supervisor(two, own_broker):
         victim = next(s for s in fleet.slots(shop.group) if s.phase is Phase.ACTIVE)
         pids = {w.name: w.pid for w in fleet.workers(shop.group)}
         kill(supervisor(shop))
-        kill(pids[victim.holder])
-        shop.until(lambda: holder(shop, victim.number) not in {None, victim.holder}, "a takeover")
-        shop.until(lambda: shop.all_active(2), "the taker to be active")
+        kill(pids[victim.owner])
+        shop.until(lambda: owner(shop, victim.number) not in {None, victim.owner}, "a failover")
+        shop.until(lambda: shop.all_active(2), "the new owner to be active")
         assert rebalances(own_broker, shop.group) == before, (
             "a killed static worker costs no generation"
         )
@@ -103,10 +103,10 @@ def test_worker_and_supervisor(two, own_broker):
         assert len({w.pid for w in fleet.workers(shop.group)}) == 3
 
 
-def holder(shop: Workshop, number: int) -> str | None:
+def owner(shop: Workshop, number: int) -> str | None:
     """Who holds the slot."""
     with shop.fleet() as fleet:
-        return next(s.holder for s in fleet.slots(shop.group) if s.number == number)
+        return next(s.owner for s in fleet.slots(shop.group) if s.number == number)
 
 
 def supervisor(shop: Workshop) -> int:
@@ -151,7 +151,7 @@ def test_a_full_disk(two, own_broker):
     before, told, held = rebalances(own_broker, shop.group), len(shop.events()), tokens(shop)
     weather = Weather(shop, own_broker)
     weather.disk_full()
-    shop.until(weather.calm, "the fleet to be well after its disk was full")
+    shop.until(weather.cooldown, "the fleet to be well after its disk was full")
     done = len(shop.entries())
     shop.until(lambda: len(shop.entries()) > done + 5, "batches after the disk was full")
     assert [e for e in shop.events()[told:] if is_unclean(e)] == []

@@ -111,7 +111,7 @@ def test_a_stopped_members_late_commit(
     group.open(0, 1)
     group.produce(80)
     group.drained()
-    stopped = group.slot(0).holder
+    stopped = group.slot(0).owner
     assert stopped is not None
     (group.folder / f"late-{stopped}").write_text(str(delay))
     before = len(group.journal())
@@ -154,14 +154,14 @@ def test_kill_between_write_and_commit_and_two_standbys_race(job: Group, broker:
     group.produce(80)
     group.drained()
     before = max(generations(broker.broker, group.name))
-    first = group.slot(0).holder
+    first = group.slot(0).owner
     assert first is not None
     (group.folder / f"die-{first}").touch()
     group.produce(40)
     group.processes[first].wait(300)
     in_hand = group.journal()[-1]["ranges"]
-    group.until(lambda: group.slot(0).holder not in {None, first}, "a taker")
-    group.until(lambda: group.slot(0).phase is Phase.ACTIVE, "the taker to be a member")
+    group.until(lambda: group.slot(0).owner not in {None, first}, "a new owner")
+    group.until(lambda: group.slot(0).phase is Phase.ACTIVE, "the new owner to be a member")
     group.produce(40)
     group.drained()
     time.sleep(LEASE + 1)

@@ -46,7 +46,7 @@ def test_what_is_not_as_it_should_be(cell: Cell, clean: bool, words: tuple[str, 
     assert all(sentence.startswith(word) for sentence, word in zip(found, words, strict=True))
 
 
-def test_prices_are_of_the_way() -> None:
+def test_expected_costs_are_of_the_way() -> None:
     """In the order of range, cooperative-sticky, KIP-848; a twin needs an instance id."""
     killed, twin = FAULTS["a worker is killed (-9)"], FAULTS["a stranger with its instance id"]
     assert [killed.most(way) for way in WAYS] == [0, 0, 2, 2, 4, 2]

@@ -21,7 +21,7 @@ BATCH_SECONDS = 8.0
 
 
 def test_a_death_between_the_two_rounds(group: Group, broker: RunningBroker):
-    """Two partitions are nobody's until a holder has them asked for; then all is processed."""
+    """Two partitions are nobody's until an owner has them asked for; then all is processed."""
     group.standbys(
         "w1",
         "w2",
@@ -32,15 +32,17 @@ def test_a_death_between_the_two_rounds(group: Group, broker: RunningBroker):
         batch={"max_wait": "100ms"},
     )
     group.open(0)
-    first = str(group.slot(0).holder)
+    first = str(group.slot(0).owner)
     group.produce(40)
     group.until(lambda: bool(group.journal()), "a batch in hand")
-    group.change_gate(lambda gate: replace(gate, open=frozenset({0, 1}), open_at=time.time() + 0.5))
+    group.change_targets(
+        lambda targets: replace(targets, open=frozenset({0, 1}), open_at=time.time() + 0.5)
+    )
     group.until(lambda: owned(group) == [0, 2], "the first round")
     group.processes[first].kill()
     before = max(generations(broker.broker, group.name))
 
-    group.until(lambda: group.slot(0).holder not in {None, first}, "a successor")
+    group.until(lambda: group.slot(0).owner not in {None, first}, "a successor")
     group.until(lambda: owned(group) == [0, 2], "nobody to have two partitions")
     since = time.monotonic()
     group.until(lambda: bool(group.events("orphans")), "it to be seen")

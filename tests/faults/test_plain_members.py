@@ -5,7 +5,7 @@ waits for as long as they are away, meanwhile the application polls nothing, and
 librdkafka leaves the group and joins again. With dynamic members that rebalances, with static ones
 it does not. A worker commits before it gives up a partition, by the same call.
 
-A topic that is made again begins at leader epoch 0. A consumer that knew higher ones of the topic
+A topic that is recreated begins at leader epoch 0. A consumer that knew higher ones of the topic
 before fetches nothing of it, wherever it is assigned and subscribed anew; a new consumer does.
 """
 

@@ -107,7 +107,7 @@ def test_nobody_takes_a_slot_of_the_living(
     group.open(0, 1)
     group.drained()
     before = members(dump_group_records(broker.broker, group.name))
-    held = {n: (group.slot(n).holder, group.slot(n).token) for n in (0, 1)}
+    held = {n: (group.slot(n).owner, group.slot(n).token) for n in (0, 1)}
     assert len(before) == 2
 
     group.refuse()
@@ -123,7 +123,7 @@ def test_nobody_takes_a_slot_of_the_living(
     group.drained()
 
     assert members(dump_group_records(broker.broker, group.name)) == before
-    assert {n: (group.slot(n).holder, group.slot(n).token) for n in (0, 1)} == held
+    assert {n: (group.slot(n).owner, group.slot(n).token) for n in (0, 1)} == held
     due = {(p, at) for p, count in group.produced.items() for at in range(count)}
     assert group.times_called() == Counter(due)
     assert all(process.poll() is None for process in group.processes.values()), group.logs()

@@ -30,7 +30,7 @@ def locked(group: Group) -> None:
 
 
 def frozen(group: Group) -> None:
-    """All processes stand still for longer than a lease, twice: holders and standby race."""
+    """All processes stand still for longer than a lease, twice: owners and standby race."""
     for _ in range(2):
         for process in group.processes.values():
             process.send_signal(signal.SIGSTOP)
@@ -41,7 +41,7 @@ def frozen(group: Group) -> None:
 
 
 def test_nobody_alive_is_called_dead(group: Group, broker: RunningBroker):
-    """Two holders, a standby that looks twenty times a second, records all the while."""
+    """Two owners, a standby that looks twenty times a second, records all the while."""
     group.standbys("w1", "w2", "w3", lease=LEASE)
     group.open(0, 1)
     group.produce(100)
@@ -49,19 +49,19 @@ def test_nobody_alive_is_called_dead(group: Group, broker: RunningBroker):
     before = max(generations(broker.broker, group.name))
     held = [group.slot(n) for n in (0, 1)]
     ills: tuple[Callable[[Group], None], ...] = (locked, frozen)
-    for ill in ills:
+    for unhealthy in ills:
         group.produce(100)
-        ill(group)
+        unhealthy(group)
         time.sleep(1.5 * LEASE)
         now = [group.slot(n) for n in (0, 1)]
-        assert [(s.holder, s.token) for s in now] == [(s.holder, s.token) for s in held], (
-            f"taken from the living ({ill.__name__})\n{group.logs()}"
+        assert [(s.owner, s.token) for s in now] == [(s.owner, s.token) for s in held], (
+            f"taken from the living ({unhealthy.__name__})\n{group.logs()}"
         )
         group.drained()
     assert set(group.times_called().values()) == {1}
     assert max(generations(broker.broker, group.name)) == before
 
-    group.processes[str(held[0].holder)].kill()
+    group.processes[str(held[0].owner)].kill()
     died = time.monotonic()
     group.until(lambda: group.slot(0).token > held[0].token, "the standby to take the slot")
     assert time.monotonic() - died < SESSION, "by its lease, not by the end of its session"

@@ -81,7 +81,7 @@ class WeatherShop(Workshop):
         terms: dict[str, Any] = {
             "batch": {"inline": BATCH, "max_wait": "300ms", **worker.get("batch", {})},
             "dead_letter_topic": self.letters,
-            "entrypoint_patience": f"{max(60.0, 1.5 * SINK_AWAY):g}s",
+            "entrypoint_failure_timeout": f"{max(60.0, 1.5 * SINK_AWAY):g}s",
             "env": {
                 "FLEET_JOURNAL": str(self.journal),
                 "FLEET_EVENTS": str(place / "events"),
@@ -95,10 +95,10 @@ class WeatherShop(Workshop):
     def has_standby(self) -> bool:
         """A warm worker that lives and holds no slot."""
         with self.fleet() as fleet:
-            holders = {s.holder for s in fleet.slots(self.group)}
+            owners = {s.owner for s in fleet.slots(self.group)}
             running = {w.name for w in fleet.workers(self.group) if w.running}
             warm = {r.worker for r in fleet.reports(self.group) if r.phase == "standby"}
-        return bool((warm & running) - holders)
+        return bool((warm & running) - owners)
 
     def events(self) -> list[dict[str, Any]]:
         """All that the workers told."""
@@ -137,7 +137,7 @@ class Weather:
         """The store is read and not written, for up to three leases: another process locks it."""
         path = self.shop.home / DATABASE
         with contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as locking:
-            # After each release holders and standbys race for the first write.
+            # After each release owners and standbys race for the first write.
             for leases in (1.4, 2.1, 3.0):
                 locking.execute("BEGIN IMMEDIATE")
                 time.sleep(leases * LEASE)
@@ -203,7 +203,7 @@ class Weather:
 
     # --- before and after ----------------------------------------------------------------------
 
-    def calm(self) -> bool:
+    def cooldown(self) -> bool:
         """Two active slots, and a warm standby beside them."""
         return self.shop.all_active(SLOTS) and self.shop.has_standby()
 
@@ -211,7 +211,7 @@ class Weather:
         """The fleet at work."""
         self.shop.apply(SLOTS)
         with self.shop.stream(RATE):
-            self.shop.until(self.calm, "two active slots and a standby")
+            self.shop.until(self.cooldown, "two active slots and a standby")
         self.shop.await_drained()
 
     def look(self) -> Before:
@@ -236,7 +236,7 @@ class Weather:
             time.sleep(2)
             fault.happens(self)
             self.shop.say(f"{fault.name}: over")
-            self.shop.until(self.calm, f"the fleet to be well after {fault.name}")
+            self.shop.until(self.cooldown, f"the fleet to be well after {fault.name}")
             time.sleep(1)
         self.shop.await_drained()
         return list(self._judge(fault, before, self.look()))

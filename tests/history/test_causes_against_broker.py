@@ -29,7 +29,7 @@ from tests.support.coordinator_log import Round, rounds
 from tests.support.lane import SESSION_S, Lane
 
 CLOSE_S = 0.2
-DEPARTURES = frozenset({"leave", "batched leave", "expiry"})
+REMOVALS = frozenset({"leave", "batched leave", "expiry"})
 UNPLANNED = frozenset({"expiry", "join", "leader rejoin", "partition count"})
 """Of the coordinator's reasons, those that come about without the script: a member that gets no
 time is expired and joins again, members started together are late for the same round, and a
@@ -143,7 +143,7 @@ def test_what_the_script_brought_about_is_told_in_its_order(seen, name) -> None:
 
 
 def _is(row: Rebalance, cause: str) -> bool:
-    return row.cause == cause or (row.cause is Cause.DEPARTURE and cause in DEPARTURES)
+    return row.cause == cause or (row.cause is Cause.REMOVAL and cause in REMOVALS)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -181,8 +181,8 @@ def test_the_coordinators_own_log_agrees_on_the_causes(seen, name) -> None:
         reasons = judge.causes()
         if row.confidence is not Confidence.AMBIGUOUS:
             assert row.cause in reasons[0], (row, judge)
-        elif row.cause is Cause.DEPARTURE:
-            assert DEPARTURES & frozenset().union(*reasons), (row, judge)
+        elif row.cause is Cause.REMOVAL:
+            assert REMOVALS & frozenset().union(*reasons), (row, judge)
         else:
             assert {row.cause, *row.also} & frozenset().union(*reasons), (row, judge)
 
@@ -194,7 +194,7 @@ def test_forty_rebalances_of_every_cause_and_few_that_cannot_be_told(seen) -> No
     assert told >= {
         *("created", "join", "leave", "batched leave", "expiry", "subscription change"),
         *("partition count", "assignor change", "leader rejoin", "second cooperative round"),
-        *("migration", "group reborn"),
+        *("migration", "group recreated"),
     }
 
 
@@ -219,7 +219,7 @@ def _kind(seen: Seen, row: Rebalance, judge: Round) -> str | None:
     if row.cause is Cause.UNKNOWN and row.aborted:
         return "who came and went in rounds that never completed"
     silences = [_silence(seen, row, who) for who in row.left]
-    if row.cause is Cause.DEPARTURE and silences and max(silences) >= SESSION_S - CLOSE_S:
+    if row.cause is Cause.REMOVAL and silences and max(silences) >= SESSION_S - CLOSE_S:
         return "leave from expiry after a session of silence"
     return None
 
@@ -263,7 +263,7 @@ def test_the_ledger_tells_the_same_from_any_moment_on(seen, broker, name) -> Non
     assert [row.number for row in told] == [row.number for row in wanted]
     for row, known in zip(told, wanted, strict=True):
         # Evidence from before the stretch is missing.
-        assert row.cause == known.cause or Cause.DEPARTURE in {row.cause, known.cause}, (row, known)
+        assert row.cause == known.cause or Cause.REMOVAL in {row.cause, known.cause}, (row, known)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -124,7 +124,7 @@ def judge(told: list[Told]) -> None:
             if row.confidence is not Confidence.AMBIGUOUS:
                 assert row.cause in said.causes()[0], (row, said)
                 causes.add(row.cause)
-            elif row.cause is Cause.DEPARTURE:
+            elif row.cause is Cause.REMOVAL:
                 assert BOTH & frozenset().union(*said.causes()), (row, said)
     assert {Cause.CREATED, Cause.JOIN, Cause.EXPIRY, Cause.LEAVE} <= causes
     every = [(row, said) for group in told for row, said in group.pairs]

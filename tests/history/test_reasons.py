@@ -44,17 +44,17 @@ SIX = {"session_s": 6.0, "silent_s": 4.0}
         ),
         pytest.param(
             GenerationChange(left=(silence(quiet_s=300.0, since_commit_s=300.0, gap_s=1.0),)),
-            Reason(Cause.DEPARTURE, AMBIGUOUS),
+            Reason(Cause.REMOVAL, AMBIGUOUS),
             id="steady, then idle for far more than a session, then gone",
         ),
         pytest.param(
             GenerationChange(left=(NEVER_COMMITTED,)),
-            Reason(Cause.DEPARTURE, AMBIGUOUS),
+            Reason(Cause.REMOVAL, AMBIGUOUS),
             id="idle: nothing tells",
         ),
         pytest.param(
             GenerationChange(left=(silence(since_commit_s=50.0, gap_s=20.0),)),
-            Reason(Cause.DEPARTURE, AMBIGUOUS),
+            Reason(Cause.REMOVAL, AMBIGUOUS),
             id="commits too seldom to tell",
         ),
         pytest.param(
@@ -64,7 +64,7 @@ SIX = {"session_s": 6.0, "silent_s": 4.0}
         ),
         pytest.param(
             GenerationChange(left=(RECENT, STEADY_THEN_SILENT)),
-            Reason(Cause.DEPARTURE, AMBIGUOUS, (Cause.EXPIRY, Cause.LEAVE)),
+            Reason(Cause.REMOVAL, AMBIGUOUS, (Cause.EXPIRY, Cause.LEAVE)),
             id="one left, one expired",
         ),
         pytest.param(
@@ -149,7 +149,7 @@ def test_a_generation(change: GenerationChange, expected: Reason) -> None:
         *(
             pytest.param(
                 EpochChange(left=(silence(session_s=None, since_commit_s=since, gap_s=1.0),)),
-                Reason(Cause.DEPARTURE, AMBIGUOUS),
+                Reason(Cause.REMOVAL, AMBIGUOUS),
                 id=f"session not known, silent for {since:g} s",
             )
             for since in (1.5, 10.0, 46.0)
@@ -161,7 +161,7 @@ def test_a_generation(change: GenerationChange, expected: Reason) -> None:
         ),
         pytest.param(
             EpochChange(left=(silence(quiet_s=70.0, since_commit_s=60.0, gap_s=0.5, **SIX),)),
-            Reason(Cause.DEPARTURE, AMBIGUOUS),
+            Reason(Cause.REMOVAL, AMBIGUOUS),
             id="silent for ten sessions: it had heartbeats all the time",
         ),
         pytest.param(
@@ -177,7 +177,7 @@ def test_a_generation(change: GenerationChange, expected: Reason) -> None:
         ),
         pytest.param(
             EpochChange(left=(silence(quiet_s=2.0, away=True),)),
-            Reason(Cause.DEPARTURE, AMBIGUOUS),
+            Reason(Cause.REMOVAL, AMBIGUOUS),
             id="static and away: expired, or removed",
         ),
         pytest.param(EpochChange(resubscribed=True), Reason(Cause.SUBSCRIPTION), id="topics"),
@@ -193,5 +193,5 @@ def test_an_epoch(step: EpochChange, expected: Reason) -> None:
 def test_an_assignment_answers_the_first_of_its_epochs() -> None:
     steps = [Reason(Cause.LEAVE, LIKELY), Reason(Cause.JOIN), Reason(Cause.JOIN)]
     assert of_assignment(steps, None) == Reason(Cause.LEAVE, LIKELY, (Cause.JOIN,))
-    assert of_assignment(steps[1:], Cause.REBORN) == Reason(Cause.REBORN)
+    assert of_assignment(steps[1:], Cause.RECREATED) == Reason(Cause.RECREATED)
     assert of_assignment([], None) == Reason(Cause.UNKNOWN, AMBIGUOUS)

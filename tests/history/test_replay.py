@@ -171,7 +171,7 @@ def test_a_member_that_was_idle_may_have_left_or_expired() -> None:
     story.later(3600)
     story.generation(2, ("a-1", None, (0, 1, 2, 3)))
     row = story.rebalances[-1]
-    assert (row.cause, row.confidence) == (Cause.DEPARTURE, Confidence.AMBIGUOUS)
+    assert (row.cause, row.confidence) == (Cause.REMOVAL, Confidence.AMBIGUOUS)
     assert (row.left, row.moved) == (("b-1",), (TopicPartition("t", 2), TopicPartition("t", 3)))
 
 
@@ -202,7 +202,7 @@ def test_a_group_made_anew_without_a_trace_of_its_deletion() -> None:
     story.generation(1, B)
     row = story.rebalances[-1]
     assert (row.cause, row.incarnation, row.before, row.joined) == (
-        Cause.REBORN,
+        Cause.RECREATED,
         1,
         None,
         ("b-1",),
@@ -242,7 +242,7 @@ def test_one_assignment_for_several_epochs_tells_the_first_event_and_the_others(
     story.later(3)
     story.owns("c", 4, 1)
     row = story.rebalances[-1]
-    assert (row.number, row.cause, row.also) == (4, Cause.DEPARTURE, (Cause.JOIN,))
+    assert (row.number, row.cause, row.also) == (4, Cause.REMOVAL, (Cause.JOIN,))
     assert (row.joined, row.left, row.seconds) == (("b", "c"), ("a",), 5.0)
     assert row.moved == (TopicPartition("id-of-t", 0), TopicPartition("id-of-t", 1))
 

@@ -55,7 +55,7 @@ def test_a_streams_group_rebalances_when_members_come_and_go(broker, unique) -> 
     assert {row.protocol for row in told.values()} == {"streams"}
     assert told[epochs[0]].cause is Cause.CREATED
     assert told[both].cause is Cause.JOIN
-    assert told[again].cause in {Cause.LEAVE, Cause.DEPARTURE}
+    assert told[again].cause in {Cause.LEAVE, Cause.REMOVAL}
     for row in told.values():
         assert row.end_known is Known.RECORD
         assert row.ended_at == _settled_at(dumped, row), row

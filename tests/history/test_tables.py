@@ -377,7 +377,7 @@ def test_polling_tells_what_two_looks_differ_in():
     assert [getattr(each, "event", None) for each in replaced] == ["replaced"]
     left = compared(memory, looked({"b:1": [0, 1]}, NOW + 5))
     assert isinstance(left[-1], Rebalance)
-    assert (left[-1].cause, left[-1].confidence) == (Cause.DEPARTURE, Confidence.AMBIGUOUS)
+    assert (left[-1].cause, left[-1].confidence) == (Cause.REMOVAL, Confidence.AMBIGUOUS)
 
 
 def test_groups_that_came_and_went_are_forgotten_by_polling_too(tmp_path, clock):

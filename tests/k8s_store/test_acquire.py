@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.slots import Gate, Phase, Slot, store
+from fleet.slots import Phase, Slot, SlotTargets, store
 from tests.k8s_store.conftest import requests_of
 from tests.support.waiting import until
 
@@ -18,7 +18,7 @@ def opened(place, slots: int, **fields: object):
     """A manager's store with these slots open and free, last held by `old`, which has worked."""
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=slots)
-    assert manager.write_gate(Gate(group=GROUP, open=frozenset(range(slots)), **fields))
+    assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset(range(slots)), **fields))
     for slot in manager.slots(GROUP):
         held = manager.take(slot, worker="old", revision="old", spark_session="s-old")
         let_go(manager, held)
@@ -59,9 +59,9 @@ def dying_at(store, request_number: int, *, after: bool):
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_at_whatever_request_a_taker_dies_the_next_one_understands(place, monkeypatch, after):
+def test_at_whatever_request_a_new_owner_dies_the_next_one_understands(place, monkeypatch, after):
     """One slot at most is written to the new revision; the survivor gets one, or the dead's."""
-    monkeypatch.setattr(store, "CLAIM_PATIENCE", 0.1)
+    monkeypatch.setattr(store, "CLAIM_GRACE", 0.1)
     manager = opened(place, 2)
     finished = False
     for request_number in range(1, 20):
@@ -74,14 +74,14 @@ def test_at_whatever_request_a_taker_dies_the_next_one_understands(place, monkey
         except Interrupted:
             finished = False
         dying.close()
-        written = [slot for slot in manager.slots(GROUP) if slot.holder is not None]
+        written = [slot for slot in manager.slots(GROUP) if slot.owner is not None]
         assert [slot.number for slot in written] in ([], [0])
         if written:  # as after its lease
             held = take(other, 0, "other") or take(other, 0, "other")
         else:
             held = until(lambda other=other: take(other, 1, "other"), "the slot", still=5.0)
         assert held is not None
-        assert [s.holder for s in manager.slots(GROUP) if s.holder] == ["other"]
+        assert [s.owner for s in manager.slots(GROUP) if s.owner] == ["other"]
         other.close()
         for number in (0, 1):  # back to where it began
             slot = manager.slots(GROUP)[number]
@@ -102,5 +102,5 @@ def test_a_take_costs_two_requests(place):
     assert asked == ["PUT", "GET"]
     asked.clear()
     assert worker.slots(GROUP)
-    assert worker.gate(GROUP)
+    assert worker.targets(GROUP)
     assert asked == []

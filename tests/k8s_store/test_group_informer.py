@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import Unreachable
-from fleet.slots import ChangeState, Gate, Phase
+from fleet.slots import ChangeState, Phase, SlotTargets
 from tests.k8s_store.conftest import requests_of
 from tests.support.plans import plan_of
 from tests.support.slot_records import report_of
@@ -21,7 +21,7 @@ def changing(place):
     """A manager in the middle of a change of two open slots, and the change."""
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=2)
-    assert manager.write_gate(Gate(group=GROUP, open=frozenset({0, 1})))
+    assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0, 1})))
     change = manager.begin_change(plan_of(), actor="me", started_at=1.0)
     assert change is not None
     return manager, change
@@ -42,7 +42,7 @@ def test_looking_costs_no_request_until_the_change_ends(place, changing):
     methods = requests_of(manager)
     for _ in range(20):
         assert len(manager.slots(GROUP)) == 2
-        assert manager.gate(GROUP).version == 1
+        assert manager.targets(GROUP).version == 1
         assert manager.change(GROUP) == change
         assert manager.reports(GROUP) == (report,)
     assert methods == []
@@ -53,7 +53,7 @@ def test_looking_costs_no_request_until_the_change_ends(place, changing):
 
 
 def test_a_look_after_a_write_shows_what_was_taken_before_it(place, changing):
-    """A slot that was taken before the gate shut is not read as free after that."""
+    """A slot that was taken before the slot targets shut is not read as free after that."""
     manager, _ = changing
     worker = place.worker("r1", slots=2)
     number = 0
@@ -63,11 +63,13 @@ def test_a_look_after_a_write_shows_what_was_taken_before_it(place, changing):
             worker.slots(GROUP)[number], worker=f"w{turn}", revision="r1", spark_session=None
         )
         assert held is not None, turn
-        gate = manager.write_gate(replace(manager.gate(GROUP), leaving=frozenset({number})))
+        targets = manager.write_targets(
+            replace(manager.targets(GROUP), leaving=frozenset({number}))
+        )
         assert manager.slots(GROUP)[number] == held
         assert worker.release(worker.renew(replace(held, phase=Phase.ACTIVE)), clean=True)
-        assert manager.write_gate(replace(gate, leaving=frozenset()))
-        until(lambda: not worker.gate(GROUP).leaving, "the gate", still=5.0, every=0.005)
+        assert manager.write_targets(replace(targets, leaving=frozenset()))
+        until(lambda: not worker.targets(GROUP).leaving, "the slot targets", still=5.0, every=0.005)
 
 
 def test_a_server_that_is_silent_is_told(falling):

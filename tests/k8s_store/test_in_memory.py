@@ -18,8 +18,8 @@ from fleet.kubernetes.leases.lease_backend import LeaseBackend, RetryOnConflict
 from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import TopicPartition
-from fleet.slots import Gate, Handover, Phase, Quarantine, Slot, WorkerReport
-from fleet.slots.store import CLAIM_PATIENCE
+from fleet.slots import Handover, Phase, Quarantine, Slot, SlotTargets, WorkerReport
+from fleet.slots.store import CLAIM_GRACE
 from tests.support.memory_server import Answer, MemoryServer
 from tests.support.slot_records import report_of
 
@@ -49,9 +49,9 @@ class Place:
         return LeaseStore(backend, clock=self.clock)
 
     def write(self, **fields: object) -> None:
-        """The gate, whatever it was."""
-        gate = self.manager.gate(GROUP) if self.server.objects else Gate(group=GROUP)
-        assert self.manager.write_gate(replace(gate, **fields)) is not None
+        """The slot targets, whatever it was."""
+        targets = self.manager.targets(GROUP) if self.server.objects else SlotTargets(group=GROUP)
+        assert self.manager.write_targets(replace(targets, **fields)) is not None
 
     def slot(self, number: int) -> Slot:
         return next(s for s in self.manager.slots(GROUP) if s.number == number)
@@ -84,7 +84,7 @@ def test_who_was_asked_to_go_takes_nothing(place):
     assert place.take(1, "gone") is None
     assert place.take(0, "another") is not None
     place.manager.retire(GROUP, [], there=["another"])
-    assert place.manager.leases.gate_lease(GROUP, fresh=True).record.going == frozenset()
+    assert place.manager.leases.targets_lease(GROUP, fresh=True).record.going == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_who_was_asked_to_go_takes_nothing(place):
         pytest.param({"handover": {0: Handover(token=1, revision="old")}}, id="pinned"),
     ],
 )
-def test_a_gate_that_shuts_meanwhile_gets_its_slot_back(place, shut):
+def test_a_targets_that_shuts_meanwhile_gets_its_slot_back(place, shut):
     """As it was, but for the token: nobody may act on what was seen before."""
     before = place.slot(0)
 
@@ -137,20 +137,20 @@ def test_a_take_whose_answer_was_lost_is_looked_for(place):
         store.take(seen, worker="x", revision="old", spark_session=None)
     place.server.away, place.server.after = False, lambda method, found: None
     place.clock.sleep(60)
-    assert place.slot(1).holder == "x"
+    assert place.slot(1).owner == "x"
     store.settle()
     assert place.slot(1) == replace(seen, token=seen.token + 1)
 
 
 class Died(Exception):
-    """The taker, between two of its requests."""
+    """The new owner, between two of its requests."""
 
 
 def claimed(place: Place) -> None:
     """Worker `dead` claims the trial for slot 0 and gets no further."""
 
     def dies(method: str, found: dict) -> None:
-        if found["metadata"]["name"] == NAMES.gate and method == "PUT":
+        if found["metadata"]["name"] == NAMES.targets and method == "PUT":
             raise Died
 
     place.server.after = dies
@@ -168,7 +168,7 @@ def test_a_claim_of_the_dead_holds_up_for_two_seconds(place):
         return store.take(seen, worker="b", revision="new", spark_session=None)
 
     assert take() is None
-    place.clock.sleep(CLAIM_PATIENCE - 0.1)
+    place.clock.sleep(CLAIM_GRACE - 0.1)
     assert take() is None
     place.clock.sleep(0.2)
     assert take() is not None
@@ -180,7 +180,7 @@ def test_a_claim_of_a_slot_that_was_deleted_holds_up_no_longer(place):
     place.server.delete(LEASE, NAMES.slot(0))
     store, seen = place.worker("new"), place.slot(1)
     assert store.take(seen, worker="b", revision="new", spark_session=None) is None
-    place.clock.sleep(CLAIM_PATIENCE + 0.1)
+    place.clock.sleep(CLAIM_GRACE + 0.1)
     assert store.take(seen, worker="b", revision="new", spark_session=None) is not None
 
 
@@ -196,10 +196,10 @@ def test_a_claim_that_was_used_is_over(place):
 
 
 def test_used_claims_go_with_the_next_one(place):
-    """Else the gate would grow with every revision."""
+    """Else the slot targets would grow with every revision."""
     place.hold(0, "a", "new")
     assert place.take(1, "b", "newer") is not None
-    trials = place.manager.leases.gate_lease(GROUP, fresh=True).record.canaries
+    trials = place.manager.leases.targets_lease(GROUP, fresh=True).record.canaries
     assert set(trials) == {"newer"}
 
 
@@ -229,7 +229,7 @@ def test_what_a_manager_writes_keeps_the_pods_own_revision(place):
 
 
 def test_who_comes_between_a_look_and_a_take_keeps_the_slot(place):
-    """Its holder renews in the last moment before the write."""
+    """Its owner renews in the last moment before the write."""
     held = place.hold(0, "living", "old")
     store, seen = place.worker("old"), place.slot(0)
 
@@ -240,7 +240,7 @@ def test_who_comes_between_a_look_and_a_take_keeps_the_slot(place):
 
     place.server.before = renews
     assert store.take(seen, worker="w", revision="old", spark_session=None) is None
-    assert place.slot(0).holder == "living"
+    assert place.slot(0).owner == "living"
 
 
 def test_all_marks_are_lifted_by_one_reading(place):
@@ -260,13 +260,14 @@ def test_all_marks_are_lifted_by_one_reading(place):
     assert [method for method, _ in place.server.requests] == ["GET"]
 
 
-# --- reports of a crew: who writes, and what goes; a ConfigMap takes 1 MiB --------------------
+# --- reports of a worker reports: who writes, and what goes; a ConfigMap takes 1 MiB
+# --------------------
 
 
 report = partial(report_of, group=GROUP)
 
 
-class Crew:
+class Reports:
     """A group's reports, as a manager writes and reads them."""
 
     def __init__(self) -> None:
@@ -278,9 +279,9 @@ class Crew:
 
     def there(self, *reports: WorkerReport, at: float) -> None:
         """These are stored, written at that wall time."""
-        crew = self.server.get(CONFIG_MAP, NAMES.crew)
-        crew["data"].update({told.worker: objects.report_text(told, now=at) for told in reports})
-        self.server.put(crew)
+        reports = self.server.get(CONFIG_MAP, NAMES.reports)
+        reports["data"].update({told.worker: objects.report_text(told, now=at) for told in reports})
+        self.server.put(reports)
 
     def worker(self) -> LeaseStore:
         """The store of a worker without watches, which reads and writes nothing but its Role's."""
@@ -295,25 +296,25 @@ class Crew:
 
 
 @pytest.fixture
-def crew() -> Crew:
-    return Crew()
+def reports() -> Reports:
+    return Reports()
 
 
-def test_who_reads_sees_all_workers_and_writes_nothing(crew):
+def test_who_reads_sees_all_workers_and_writes_nothing(reports):
     """However many they are: warm standbys are counted, and a reader's Role writes nothing."""
-    crew.there(*(report(f"w{n:03}") for n in range(301)), at=crew.clock.now())
-    crew.server.requests.clear()
-    assert len(crew.told()) == 302
-    assert {method for method, _ in crew.server.requests} == {"GET"}
+    reports.there(*(report(f"w{n:03}") for n in range(301)), at=reports.clock.now())
+    reports.server.requests.clear()
+    assert len(reports.told()) == 302
+    assert {method for method, _ in reports.server.requests} == {"GET"}
 
 
-def test_room_is_made_of_the_gone_first(crew):
+def test_room_is_made_of_the_gone_first(reports):
     """Whoever has not written for an hour has no pod; nobody living loses a word for that."""
-    now, long = crew.clock.now(), "t" * 4000
-    crew.there(*(report(f"gone{n:03}", traceback=long) for n in range(150)), at=now - 4000)
-    crew.there(*(report(f"live{n:03}", traceback=long) for n in range(95)), at=now - 20)
-    crew.manager.report(report("new", traceback=long))
-    told = crew.told()
+    now, long = reports.clock.now(), "t" * 4000
+    reports.there(*(report(f"gone{n:03}", traceback=long) for n in range(150)), at=now - 4000)
+    reports.there(*(report(f"live{n:03}", traceback=long) for n in range(95)), at=now - 20)
+    reports.manager.report(report("new", traceback=long))
+    told = reports.told()
     assert [w for w in told if w.startswith("live")] == [f"live{n:03}" for n in range(95)]
     assert all(told[w].traceback == long for w in told if w.startswith("live"))
     assert told["new"].traceback == long
@@ -321,36 +322,36 @@ def test_room_is_made_of_the_gone_first(crew):
     assert 0 < len(gone) < 100, "no more of them than is needed for a while"
 
 
-def test_where_all_live_the_oldest_tracebacks_go(crew):
+def test_where_all_live_the_oldest_tracebacks_go(reports):
     """Every worker is still seen, the one that writes with all that it says."""
-    now, long = crew.clock.now(), "t" * 4000
+    now, long = reports.clock.now(), "t" * 4000
     sick = report("x", error="e" * 1500, traceback=long)
-    crew.there(*(replace(sick, worker=f"w{n:03}") for n in range(180)), at=now - 20)
-    crew.there(*(replace(sick, worker=f"late{n}") for n in range(3)), at=now - 1)
-    crew.manager.report(replace(sick, worker="new"))
-    told = crew.told()
+    reports.there(*(replace(sick, worker=f"w{n:03}") for n in range(180)), at=now - 20)
+    reports.there(*(replace(sick, worker=f"late{n}") for n in range(3)), at=now - 1)
+    reports.manager.report(replace(sick, worker="new"))
+    told = reports.told()
     assert len(told) == 185
     assert told["w000"].traceback is None
     assert str(told["w000"].error).startswith("eee")
     assert (told["new"], told["late2"].traceback) == (replace(sick, worker="new"), long)
 
 
-def test_what_is_written_while_room_is_made_stays(crew):
+def test_what_is_written_while_room_is_made_stays(reports):
     """A report that came since the look is not put back to what it was."""
-    now, long = crew.clock.now(), "t" * 4000
-    crew.there(*(report(f"w{n:03}", traceback=long) for n in range(250)), at=now - 20)
+    now, long = reports.clock.now(), "t" * 4000
+    reports.there(*(report(f"w{n:03}", traceback=long) for n in range(250)), at=now - 20)
     looks = []
 
     def meanwhile(method, kind, name):
-        if method == "PATCH" and not looks and crew.server.refused_as_too_large:
+        if method == "PATCH" and not looks and reports.server.refused_as_too_large:
             looks.append(name)
-            crew.there(report("w000", batches=7, traceback=long), at=now)
+            reports.there(report("w000", batches=7, traceback=long), at=now)
 
-    crew.server.before = meanwhile
-    crew.manager.report(report("new", traceback=long))
+    reports.server.before = meanwhile
+    reports.manager.report(report("new", traceback=long))
     assert looks
-    assert crew.told()["w000"].batches == 7
-    assert crew.told()["new"].traceback == long
+    assert reports.told()["w000"].batches == 7
+    assert reports.told()["new"].traceback == long
 
 
 # --- the gone, where nobody manages ---------------------------------------------------------
@@ -358,65 +359,65 @@ def test_what_is_written_while_room_is_made_stays(crew):
 DAY = 86400.0
 
 
-def test_who_writes_drops_what_is_a_day_old(crew):
+def test_who_writes_drops_what_is_a_day_old(reports):
     """Nodes and pods come and go for months; the ages of templates are no reports."""
-    now = crew.clock.now()
-    crew.manager.since(GROUP, "abc", now - 9 * DAY)
-    crew.there(report("gone"), report("gone-too"), at=now - DAY - 1)
-    crew.there(report("lately"), at=now - DAY + 60)
-    crew.worker().report(report("w"))
-    assert crew.told().keys() == {"first", "lately", "w"}
-    assert crew.manager.since(GROUP, "abc", now) == now - 9 * DAY
+    now = reports.clock.now()
+    reports.manager.since(GROUP, "abc", now - 9 * DAY)
+    reports.there(report("gone"), report("gone-too"), at=now - DAY - 1)
+    reports.there(report("lately"), at=now - DAY + 60)
+    reports.worker().report(report("w"))
+    assert reports.told().keys() == {"first", "lately", "w"}
+    assert reports.manager.since(GROUP, "abc", now) == now - 9 * DAY
 
 
-def test_they_are_looked_for_once_an_hour(crew):
+def test_they_are_looked_for_once_an_hour(reports):
     """A report is one request; finding them decodes all."""
-    worker = crew.worker()
+    worker = reports.worker()
     worker.report(report("w"))
-    crew.there(report("gone"), at=crew.clock.now() - 2 * DAY)
-    crew.server.requests.clear()
+    reports.there(report("gone"), at=reports.clock.now() - 2 * DAY)
+    reports.server.requests.clear()
     worker.report(report("w"))
-    assert crew.server.requests == [("PATCH", f"ConfigMap/{NAMES.crew}")]
-    assert "gone" in crew.told()
-    crew.clock.sleep(3600.0)
-    crew.there(report("first"), at=crew.clock.now())
+    assert reports.server.requests == [("PATCH", f"ConfigMap/{NAMES.reports}")]
+    assert "gone" in reports.told()
+    reports.clock.sleep(3600.0)
+    reports.there(report("first"), at=reports.clock.now())
     worker.report(report("w"))
-    assert "gone" not in crew.told()
+    assert "gone" not in reports.told()
 
 
-def test_whose_clock_is_wrong_drops_nobody(crew):
+def test_whose_clock_is_wrong_drops_nobody(reports):
     """By the other reports too they have to be old: a day ahead, all the living look so."""
-    now = crew.clock.now()
-    crew.there(report("living"), at=now - 3 * DAY)
-    crew.there(report("first"), at=now - 3 * DAY + 20)
-    crew.worker().report(report("ahead"))
-    assert crew.told().keys() == {"living", "first", "ahead"}
-    crew.there(report("ahead"), at=now + 9 * DAY)
-    crew.there(report("living"), report("first"), at=now - 20)
-    crew.worker().report(report("w"))
-    assert crew.told().keys() == {"living", "first", "ahead", "w"}
+    now = reports.clock.now()
+    reports.there(report("living"), at=now - 3 * DAY)
+    reports.there(report("first"), at=now - 3 * DAY + 20)
+    reports.worker().report(report("ahead"))
+    assert reports.told().keys() == {"living", "first", "ahead"}
+    reports.there(report("ahead"), at=now + 9 * DAY)
+    reports.there(report("living"), report("first"), at=now - 20)
+    reports.worker().report(report("w"))
+    assert reports.told().keys() == {"living", "first", "ahead", "w"}
 
 
-def test_who_comes_back_meanwhile_stays(crew):
+def test_who_comes_back_meanwhile_stays(reports):
     """It is another's word by then; what is left is found with a later report."""
-    now = crew.clock.now()
-    crew.there(report("gone"), report("back"), at=now - 2 * DAY)
+    now = reports.clock.now()
+    reports.there(report("gone"), report("back"), at=now - 2 * DAY)
 
     def meanwhile(method, found):
-        crew.server.after = lambda method, found: None
-        crew.there(report("back", batches=7), at=now)
+        reports.server.after = lambda method, found: None
+        reports.there(report("back", batches=7), at=now)
 
-    worker, crew.server.after = crew.worker(), meanwhile
+    worker, reports.server.after = reports.worker(), meanwhile
     worker.report(report("w"))
-    assert crew.told()["back"].batches == 7
+    assert reports.told()["back"].batches == 7
     worker.report(report("w"))
-    assert crew.told().keys() == {"first", "back", "w"}
+    assert reports.told().keys() == {"first", "back", "w"}
 
 
 # --- one object's compare-and-set, and how a call that nobody answers is bounded --------------
 
 
-GATE = NAMES.gate
+TARGETS = NAMES.targets
 
 
 class Shelf:
@@ -430,13 +431,13 @@ class Shelf:
             api.connection, namespace=api.namespace, clock=self.clock, jitter=lambda: 0.5
         )
         self.shelf = RetryOnConflict(self.calls, clock=self.clock)
-        self.calls.create(blank(LEASE, GATE, NAMES))
+        self.calls.create(blank(LEASE, TARGETS, NAMES))
 
     def write(self, value: str) -> None:
-        self.server.put(annotate(self.server.get(LEASE, GATE), {"fleet/x": value}))
+        self.server.put(annotate(self.server.get(LEASE, TARGETS), {"fleet/x": value}))
 
     def written(self) -> str | None:
-        return annotation(self.server.get(LEASE, GATE), "fleet/x")
+        return annotation(self.server.get(LEASE, TARGETS), "fleet/x")
 
     def writes(self) -> int:
         """Requests that change something, since the beginning."""
@@ -458,25 +459,25 @@ def test_a_change_is_decided_anew_on_every_version(shelf):
             shelf.write("theirs")
         return annotate(found, {"fleet/x": f"after {asked[-1]}"})
 
-    assert shelf.shelf.change(LEASE, GATE, edit) is not None
+    assert shelf.shelf.change(LEASE, TARGETS, edit) is not None
     assert asked == [None, "theirs"]
     assert shelf.written() == "after theirs"
 
 
 def test_a_no_on_the_latest_version_writes_nothing(shelf):
     """Whoever lost learns it."""
-    seen = shelf.shelf.must_get(LEASE, GATE)
+    seen = shelf.shelf.must_get(LEASE, TARGETS)
     shelf.write("theirs")
     with pytest.raises(Conflict):
         shelf.shelf.swap(annotate(seen, {"fleet/x": "ours"}))
-    assert shelf.shelf.change(LEASE, GATE, lambda found: None) is None
+    assert shelf.shelf.change(LEASE, TARGETS, lambda found: None) is None
     assert shelf.written() == "theirs"
 
 
 def test_a_lost_answer_is_looked_for(shelf):
     """Stored: as if it had been answered. Overwritten meanwhile: a conflict, never a success."""
     shelf.server.silent = 1
-    stored = shelf.shelf.swap(annotate(shelf.shelf.must_get(LEASE, GATE), {"fleet/x": "ours"}))
+    stored = shelf.shelf.swap(annotate(shelf.shelf.must_get(LEASE, TARGETS), {"fleet/x": "ours"}))
     assert annotation(stored, "fleet/x") == "ours"
 
     def overwrites(method: str, found: dict) -> None:
@@ -485,44 +486,44 @@ def test_a_lost_answer_is_looked_for(shelf):
 
     shelf.server.silent, shelf.server.after = 1, overwrites
     with pytest.raises(Conflict):
-        shelf.shelf.swap(annotate(shelf.shelf.must_get(LEASE, GATE), {"fleet/x": "again"}))
+        shelf.shelf.swap(annotate(shelf.shelf.must_get(LEASE, TARGETS), {"fleet/x": "again"}))
     assert shelf.written() == "theirs"
 
 
 def test_what_compares_is_sent_once(shelf):
     """Sent again it would be refused for its own first time."""
-    seen = shelf.calls.get(LEASE, GATE)
+    seen = shelf.calls.get(LEASE, TARGETS)
     before = shelf.writes()
     shelf.server.silent = 1
     with pytest.raises(Silent):
         shelf.calls.replace(annotate(seen, {"fleet/x": "1"}))
-    patch = {"metadata": {"resourceVersion": shelf.server.get(LEASE, GATE)["metadata"][
+    patch = {"metadata": {"resourceVersion": shelf.server.get(LEASE, TARGETS)["metadata"][
         "resourceVersion"], "annotations": {"fleet/x": "2"}}}  # fmt: skip
     shelf.server.silent = 1
     with pytest.raises(Silent):
-        shelf.calls.merge(LEASE, GATE, patch)
+        shelf.calls.merge(LEASE, TARGETS, patch)
     assert shelf.writes() == before + 2
     shelf.server.silent = 1
     patch["metadata"].pop("resourceVersion")
-    assert shelf.calls.merge(LEASE, GATE, patch) is not None, "may be done twice, and was"
+    assert shelf.calls.merge(LEASE, TARGETS, patch) is not None, "may be done twice, and was"
     assert shelf.writes() == before + 4
 
 
 def test_nobody_answers(shelf):
     """The next calls fail at once, but for one every two seconds; knowledge begins anew."""
-    shelf.calls.get(LEASE, GATE)
+    shelf.calls.get(LEASE, TARGETS)
     assert shelf.calls.answering_since() is not None
     shelf.server.away = True
     with pytest.raises(Unreachable):
-        shelf.calls.get(LEASE, GATE)
+        shelf.calls.get(LEASE, TARGETS)
     assert shelf.calls.answering_since() is None
     shelf.server.away = False
     before, at = len(shelf.server.requests), shelf.clock.monotonic()
     with pytest.raises(Unreachable):
-        shelf.calls.get(LEASE, GATE)
+        shelf.calls.get(LEASE, TARGETS)
     assert (len(shelf.server.requests), shelf.clock.monotonic()) == (before, at)
     shelf.clock.sleep(COOL)
-    assert shelf.calls.get(LEASE, GATE) is not None
+    assert shelf.calls.get(LEASE, TARGETS) is not None
     assert shelf.calls.answering_since() == shelf.clock.monotonic()
 
 
@@ -533,9 +534,9 @@ def test_a_refusal_is_no_knowledge(shelf, monkeypatch):
         refusing.setattr(shelf.server, "_answered", lambda *_: refused)
         shelf.calls._answering_since = None
         with pytest.raises(Unreachable):
-            shelf.calls.get(LEASE, GATE)
+            shelf.calls.get(LEASE, TARGETS)
         assert shelf.calls.answering_since() is None
-    stale = shelf.server.get(LEASE, GATE)
+    stale = shelf.server.get(LEASE, TARGETS)
     shelf.write("theirs")
     with pytest.raises(Conflict):
         shelf.calls.replace(stale)

@@ -9,7 +9,7 @@ from fleet.clock import SystemClock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import Gone
 from fleet.kubernetes.client.calls import LEASE
-from fleet.slots import Gate, Phase, Slot
+from fleet.slots import Phase, Slot, SlotTargets
 from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support import waiting
 
@@ -28,7 +28,7 @@ def until(is_so, seconds: float = 10.0) -> float:
 def opened(place, slots: int = 2):
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=slots)
-    assert manager.write_gate(Gate(group=GROUP, open=frozenset(range(slots))))
+    assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset(range(slots))))
     return manager
 
 
@@ -41,10 +41,10 @@ def test_others_writes_are_seen_at_once(place):
     for number in range(20):
         seen = worker.data_version()
         began = time.monotonic()
-        manager.write_gate(replace(manager.gate(GROUP), open_at=float(number + 1)))
+        manager.write_targets(replace(manager.targets(GROUP), open_at=float(number + 1)))
         until(lambda seen=seen: worker.data_version() != seen, 2.0)
         lags.append(time.monotonic() - began)
-        assert worker.gate(GROUP).open_at == number + 1
+        assert worker.targets(GROUP).open_at == number + 1
     assert sorted(lags)[10] < 1.0
     print(f"write to view: median {1000 * sorted(lags)[10]:.1f} ms, max {1000 * max(lags):.1f} ms")
 
@@ -60,11 +60,11 @@ def test_own_writes_are_read_at_once(place):
         renewed = worker.renew(replace(held, phase=Phase.ACTIVE))
         assert worker.slots(GROUP)[0] == renewed
         assert worker.release(renewed, clean=True)
-        assert worker.slots(GROUP)[0].holder is None
+        assert worker.slots(GROUP)[0].owner is None
 
 
 def test_a_slot_can_be_taken_before_anything_else_was_read(place):
-    """Asked for by its number, before the gate's first list says that it is open."""
+    """Asked for by its number, before the slot targets' first list says that it is open."""
     opened(place, 4)
     for number in range(4):
         seen = Slot(group=GROUP, number=number)
@@ -72,11 +72,11 @@ def test_a_slot_can_be_taken_before_anything_else_was_read(place):
         assert held is not None
 
 
-def test_a_worker_that_finds_no_gate_concludes_nothing(place):
+def test_a_worker_that_finds_no_targets_concludes_nothing(place):
     """Objects are made beforehand; one that is gone stops nobody."""
     worker = place.worker(slots=1)
-    with pytest.raises(Unreachable, match="gate is not there"):
-        worker.gate(GROUP)
+    with pytest.raises(Unreachable, match="slot targets is not there"):
+        worker.targets(GROUP)
     manager = opened(place, 1)
     until(lambda: worker.slots(GROUP) != (), 5.0) if _readable(worker) else None
 
@@ -99,7 +99,7 @@ def test_a_worker_that_finds_no_gate_concludes_nothing(place):
 def _readable(worker) -> bool:
     def tried() -> bool:
         try:
-            worker.gate(GROUP)
+            worker.targets(GROUP)
         except Unreachable:
             return False
         return True
@@ -113,8 +113,8 @@ def test_a_slot_beyond_what_the_worker_was_started_for_is_watched(place):
     manager = opened(place, 1)
     worker = place.worker(slots=1)
     assert len(worker.slots(GROUP)) == 1
-    gate = manager.gate(GROUP)
-    assert manager.write_gate(replace(gate, open=frozenset({0, 1, 2})))
+    targets = manager.targets(GROUP)
+    assert manager.write_targets(replace(targets, open=frozenset({0, 1, 2})))
     until(lambda: len(worker.slots(GROUP)) == 3)
     seen = manager.slots(GROUP)[2]
     held = manager.take(seen, worker="x", revision="r", spark_session=None)
@@ -125,16 +125,16 @@ def test_a_slot_beyond_what_the_worker_was_started_for_is_watched(place):
 
 
 class Scene:
-    """A holder that renews each second, and a standby that looks."""
+    """An owner that renews each second, and a standby that looks."""
 
     def __init__(self, place) -> None:
         self.manager = opened(place)
-        self.holder = place.worker(slots=2, lease=LEASE_SECONDS)
+        self.owner = place.worker(slots=2, lease=LEASE_SECONDS)
         self.standby = place.worker(slots=2, lease=LEASE_SECONDS)
         clock = SystemClock()
         self.looker = SlotWatcher(self.standby, group=GROUP, lease=LEASE_SECONDS, clock=clock)
-        self.held = self.holder.take(
-            self.holder.slots(GROUP)[0], worker="w", revision="r1", spark_session=None
+        self.held = self.owner.take(
+            self.owner.slots(GROUP)[0], worker="w", revision="r1", spark_session=None
         )
         assert self.held is not None
         until(lambda: self.standby.known_since() is not None)
@@ -147,7 +147,7 @@ class Scene:
     def renew(self) -> bool:
         """Whether the server took it."""
         try:
-            renewed = self.holder.renew(self.held)
+            renewed = self.owner.renew(self.held)
         except Unreachable:
             return False
         assert renewed is not None
@@ -156,8 +156,8 @@ class Scene:
 
 
 @pytest.mark.parametrize("how", ["frozen", pytest.param("killed", marks=pytest.mark.long)])
-def test_a_server_that_is_away_makes_nobody_a_taker(falling, how):
-    """For longer than a lease; when it is back the holder has a whole lease to be heard."""
+def test_a_server_that_is_away_makes_nobody_a_new_owner(falling, how):
+    """For longer than a lease; when it is back the owner has a whole lease to be heard."""
     server = falling.server
     scene = Scene(falling)
     assert scene.renew()  # a slow start may have used the lease up
@@ -166,7 +166,7 @@ def test_a_server_that_is_away_makes_nobody_a_taker(falling, how):
     server.freeze() if how == "frozen" else server.kill_server()
     until(lambda: scene.standby.known_since() is None, LEASE_SECONDS / 2)
     assert scene.takeable() == []
-    assert scene.standby.gate(GROUP).open == {0, 1}, "reads answer from what was known"
+    assert scene.standby.targets(GROUP).open == {0, 1}, "reads answer from what was known"
     began = time.monotonic()
     assert not scene.renew()
     assert time.monotonic() - began < 60.0, "bounded"
@@ -195,7 +195,7 @@ def test_a_server_that_is_away_makes_nobody_a_taker(falling, how):
         scene.standby.slots(GROUP)[0], worker="s", revision="r1", spark_session=None
     )
     assert held is not None
-    assert scene.holder.renew(scene.held) is None, "the old holder stops at once"
+    assert scene.owner.renew(scene.held) is None, "the old owner stops at once"
 
 
 def test_a_silent_server_is_not_asked_by_everybody(falling):
@@ -219,22 +219,22 @@ def test_a_version_that_was_forgotten_is_listed_again(falling):
     manager = opened(falling)
     worker = falling.worker(slots=2)
     assert worker.slots(GROUP)
-    stream = worker.leases.view._by_name[falling.names.gate]
+    stream = worker.leases.view._by_name[falling.names.targets]
     for number in range(5):
-        assert manager.write_gate(replace(manager.gate(GROUP), open_at=float(number)))
+        assert manager.write_targets(replace(manager.targets(GROUP), open_at=float(number)))
     server.compact()
     server.kill_server()
     server.start()
     with pytest.raises(Gone):
         for _ in worker.leases.calls.watch(
-            LEASE, since="1", seconds=5, fieldSelector=f"metadata.name={falling.names.gate}"
+            LEASE, since="1", seconds=5, fieldSelector=f"metadata.name={falling.names.targets}"
         ).events():
             pass
     stream._since = "1"
     stream.stop()
-    until(lambda: manager.gate(GROUP).open_at == 4.0, 10.0)
-    assert manager.write_gate(replace(manager.gate(GROUP), open_at=99.0))
-    until(lambda: worker.gate(GROUP).open_at == 99.0, 10.0)  # a reader asks while a watch is out
+    until(lambda: manager.targets(GROUP).open_at == 4.0, 10.0)
+    assert manager.write_targets(replace(manager.targets(GROUP), open_at=99.0))
+    until(lambda: worker.targets(GROUP).open_at == 99.0, 10.0)  # a reader asks while a watch is out
     until(lambda: stream.version > 1)
 
 

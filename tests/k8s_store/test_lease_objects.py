@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from fleet.errors import SchemaTooNew, Unreachable
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.kubernetes.leases.lease_objects import GateLease, PublishedTemplates
+from fleet.kubernetes.leases.lease_objects import PublishedTemplates, SlotTargetsLease
 from fleet.model import StepKind, TopicPartition
 from fleet.slots import (
     Change,
     ChangeState,
     FirstOpening,
-    Gate,
     Handover,
     Pause,
     Quarantine,
     Slot,
+    SlotTargets,
     WorkerReport,
 )
-from fleet.slots.backend import Claim, GateRecord
+from fleet.slots.backend import Claim, SlotTargetsRecord
 from tests.support.plans import change_of, plan_of, receipt_of, step_of
 from tests.support.sampling import examples
 
@@ -48,14 +48,14 @@ def lease():
 @examples(60)
 @given(
     st.builds(
-        Slot, group=st.just("orders"), number=st.just(3), holder=st.none() | st.text(min_size=1)
+        Slot, group=st.just("orders"), number=st.just(3), owner=st.none() | st.text(min_size=1)
     )
 )
 def test_a_slot_reads_back(slot):
     """Every field survives; the lease's own fields are what Kubernetes shows."""
     stored = through_text(objects.with_slot(lease(), slot, now=1.5, lease=30.0))
     assert objects.slot_from(stored, "orders", 3) == slot
-    assert stored["spec"]["holderIdentity"] == slot.holder
+    assert stored["spec"]["holderIdentity"] == slot.owner
     assert stored["spec"]["leaseTransitions"] == slot.token
     assert stored["spec"]["leaseDurationSeconds"] == 30
     assert stored["spec"]["renewTime"] == "1970-01-01T00:00:01.500000Z"
@@ -68,20 +68,22 @@ def test_an_unwritten_lease_is_a_free_slot():
 
 @examples(60)
 @given(
-    st.builds(Gate, group=st.just("orders"), version=st.integers(min_value=1)),
+    st.builds(SlotTargets, group=st.just("orders"), version=st.integers(min_value=1)),
     st.frozensets(st.integers(0, 99)),
     st.dictionaries(st.text(max_size=10), st.text(max_size=10)),
     st.dictionaries(st.text(max_size=10), st.from_type(Claim), max_size=3),
     st.frozensets(st.text(max_size=10)),
 )
-def test_the_gates_lease_reads_back(gate, opened, templates, canaries, committed):
+def test_the_targets_lease_reads_back(targets, opened, templates, canaries, committed):
     """All that it holds; `first` is left to whoever rendered it."""
-    record = GateRecord(gate=gate, opened=opened, canaries=canaries, committed=committed)
-    held = GateLease(record=record, templates=PublishedTemplates(templates))
+    record = SlotTargetsRecord(
+        targets=targets, opened=opened, canaries=canaries, committed=committed
+    )
+    held = SlotTargetsLease(record=record, templates=PublishedTemplates(templates))
     found = lease()
     found["metadata"]["annotations"][objects.FIRST] = '{"slots":2,"after":60}'
-    stored = through_text(objects.with_gate(found, held))
-    assert objects.gate_from(stored, "orders") == replace(
+    stored = through_text(objects.with_targets(found, held))
+    assert objects.targets_from(stored, "orders") == replace(
         held, first=FirstOpening(slots=2, after=60)
     )
 
@@ -108,7 +110,7 @@ def test_a_long_change_is_packed():
 def test_a_report_reads_back(report):
     """With the time of writing beside it."""
     key = objects.key_of("", report.worker)
-    found = {"metadata": {"name": "crew"}, "data": {key: objects.report_text(report, now=7.0)}}
+    found = {"metadata": {"name": "reports"}, "data": {key: objects.report_text(report, now=7.0)}}
     found["data"]["since.abc"] = "12.5"
     assert objects.reports_from(found) == {key: (7.0, report)}
 
@@ -146,13 +148,13 @@ def wide(value: dict[str, Any]) -> dict[str, Any]:
     return value if all(key.isdigit() for key in value) else {"colour": "green", **value}
 
 
-def test_keys_that_nobody_knows_are_left_out_and_stay_in_the_gate():
+def test_keys_that_nobody_knows_are_left_out_and_stay_in_the_targets():
     """A newer release wrote them, of which this one takes nothing away."""
     plan = plan_of(step_of(StepKind.ROLL, (0,)))
     change = change_of(plan, ChangeState.RUNNING, receipt_of(plan))
     stored = widened(objects.with_change(lease(), change, now=1.0, lease=30.0))
     assert objects.change_from(stored) == change
-    slot = Slot(group="orders", number=3, holder="w", token=2, counter=9)
+    slot = Slot(group="orders", number=3, owner="w", token=2, counter=9)
     assert (
         objects.slot_from(
             widened(objects.with_slot(lease(), slot, now=1.0, lease=30.0)), "orders", 3
@@ -162,21 +164,21 @@ def test_keys_that_nobody_knows_are_left_out_and_stay_in_the_gate():
     report = WorkerReport(
         worker="w", group="orders", revision="r", phase="active", slot=0, counter=9, http_port=None
     )
-    crew = {"metadata": {"name": "crew"}, "data": {"w": objects.report_text(report, now=7.0)}}
-    assert objects.reports_from(widened(crew)) == {"w": (7.0, report)}
+    reports = {"metadata": {"name": "reports"}, "data": {"w": objects.report_text(report, now=7.0)}}
+    assert objects.reports_from(widened(reports)) == {"w": (7.0, report)}
 
-    gate = Gate(
+    targets = SlotTargets(
         group="orders",
         version=4,
         open=frozenset({0}),
         handover={0: Handover(token=2, revision="r")},
     )
-    held = GateLease(record=GateRecord(gate=gate))
-    found = widened(objects.with_gate(lease(), held))
-    assert objects.gate_from(found, "orders") == held
-    again = objects.with_gate(found, held)
-    assert json.loads(again["metadata"]["annotations"][objects.GATE])["colour"] == "green"
-    assert objects.gate_from(again, "orders") == held
+    held = SlotTargetsLease(record=SlotTargetsRecord(targets=targets))
+    found = widened(objects.with_targets(lease(), held))
+    assert objects.targets_from(found, "orders") == held
+    again = objects.with_targets(found, held)
+    assert json.loads(again["metadata"]["annotations"][objects.TARGETS])["colour"] == "green"
+    assert objects.targets_from(again, "orders") == held
 
 
 @examples(200)
@@ -208,7 +210,7 @@ def test_what_is_long_is_shortened():
 
 def test_old_templates_are_forgotten():
     """The last fifty are known; one that is told again is the newest."""
-    held = GateLease.empty("g")
+    held = SlotTargetsLease.empty("g")
     for number in range(60):
         held = objects.with_template(held, f"h{number}", "r")
         held = objects.with_template(held, "h0", "r")
@@ -265,7 +267,7 @@ def test_a_manager_reads_plain_revisions_of_its_own_templates(raw, plain):
 )
 def test_a_worker_reads_pins_as_raw_revisions(pinned, own, raw):
     """Its own where that is what is meant; and writes back what the manager wrote."""
-    gate = Gate(group="g", handover={0: Handover(token=1, revision=pinned)})
-    shown = KNOWN.gate_for_worker(gate, own=own)
+    targets = SlotTargets(group="g", handover={0: Handover(token=1, revision=pinned)})
+    shown = KNOWN.targets_for_worker(targets, own=own)
     assert shown.handover[0].revision == raw
-    assert KNOWN.gate_as_stored(shown) == gate
+    assert KNOWN.targets_as_stored(shown) == targets

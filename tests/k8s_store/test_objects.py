@@ -9,7 +9,7 @@ import pytest
 from fleet.errors import SchemaTooNew
 from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.slots import FirstOpening, Gate, Handover, Pause
+from fleet.slots import FirstOpening, Handover, Pause, SlotTargets
 from tests.support.slot_records import report_of
 
 pytestmark = pytest.mark.kubernetes
@@ -29,14 +29,14 @@ def test_objects_are_made_once_and_state_is_left_alone(place):
     assert found["metadata"]["labels"]["fleet/name"] == names.slug
     assert found["metadata"]["annotations"]["fleet/group"] == GROUP
     assert "ownerReferences" not in found["metadata"]
-    gate = manager.write_gate(Gate(group=GROUP, open=frozenset({0, 1})))
-    assert gate is not None
+    targets = manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0, 1})))
+    assert targets is not None
     assert manager.first(GROUP) is None, "somebody opened"
     held = manager.take(manager.slots(GROUP)[0], worker="w", revision="r1", spark_session="s")
     manager.report(report("w"))
     assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 0
     assert manager.ensure_objects(GROUP, slots=5) == 2
-    assert (manager.gate(GROUP), manager.slots(GROUP)[0]) == (gate, held)
+    assert (manager.targets(GROUP), manager.slots(GROUP)[0]) == (targets, held)
     assert manager.reports(GROUP) == (report("w"),)
 
 
@@ -44,31 +44,31 @@ def test_objects_that_were_applied_from_manifests_are_taken_as_they_are(place):
     """Rendered objects hold no state; applied again they take none away."""
     manager = place.manager()
     first = {objects.FIRST: json.dumps({"slots": 1, "after": 60})}
-    rendered = objects.blank(LEASE, place.names.gate, place.names)
+    rendered = objects.blank(LEASE, place.names.targets, place.names)
     rendered["metadata"]["annotations"].update(first)
     manager.leases.calls.apply(rendered, manager="kubectl")
     assert manager.first(GROUP) == FirstOpening(slots=1, after=60)
     manager.ensure_objects(GROUP, slots=1, first=FirstOpening(slots=1, after=60))
-    gate = manager.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    targets = manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
     manager.leases.calls.apply(rendered, manager="kubectl")
-    assert manager.gate(GROUP) == gate
+    assert manager.targets(GROUP) == targets
 
 
 def test_a_manager_reads_plain_revisions_and_a_worker_raw_ones(place):
-    """Of templates that the manager rendered; a worker writes the gate back as it was."""
+    """Of templates that the manager rendered; a worker writes the slot targets back as it was."""
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=2)
     manager.register_template(GROUP, "abc", "r1")
     manager.register_template(GROUP, "abc", "r1")
     assert manager.templates(GROUP) == {"abc": "r1"}
     pins = {0: Handover(token=0, revision="r1"), 1: Handover(token=0, revision="r2~zzz")}
-    assert manager.write_gate(Gate(group=GROUP, open=frozenset({0, 1}), handover=pins))
+    assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0, 1}), handover=pins))
 
     worker = place.worker("r1~abc", slots=2)
-    gate = worker.gate(GROUP)
-    assert gate.handover[0].revision == "r1~abc"
-    assert worker.write_gate(replace(gate, open_at=5.0))
-    assert manager.gate(GROUP).handover == pins
+    targets = worker.targets(GROUP)
+    assert targets.handover[0].revision == "r1~abc"
+    assert worker.write_targets(replace(targets, open_at=5.0))
+    assert manager.targets(GROUP).handover == pins
     (zero, one) = worker.slots(GROUP)
     assert worker.take(zero, worker="x", revision="r1~hand", spark_session=None) is None
     held = worker.take(zero, worker="w", revision="r1~abc", spark_session=None)
@@ -130,7 +130,7 @@ def test_a_full_object_makes_room(place):
         told = objects.report_text(report(f"w{number}"), now=float(number))
         padded = {**json.loads(told), "padding": "x" * 170_000}
         data = {f"w{number}": json.dumps(padded)}
-        assert manager.leases.calls.merge(CONFIG_MAP, place.names.crew, {"data": data})
+        assert manager.leases.calls.merge(CONFIG_MAP, place.names.reports, {"data": data})
     worker = place.worker()
     worker.report(report("new", error="y" * 1900, phase="z" * 60_000))
     kept = [told.worker for told in worker.reports(GROUP)]
@@ -144,10 +144,16 @@ def test_a_newer_schema_is_refused(place):
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=1)
     patch = {"metadata": {"annotations": {objects.SCHEMA_ANNOTATION: "99"}}}
-    for name in (place.names.gate, place.names.change):
+    for name in (place.names.targets, place.names.change):
         manager.leases.calls.merge(LEASE, name, patch)
-    manager.leases.calls.merge(CONFIG_MAP, place.names.crew, {**patch, "data": {"w": "{}"}})
-    for read in (manager.gate, manager.slots, manager.change, manager.reports, place.worker().gate):
+    manager.leases.calls.merge(CONFIG_MAP, place.names.reports, {**patch, "data": {"w": "{}"}})
+    for read in (
+        manager.targets,
+        manager.slots,
+        manager.change,
+        manager.reports,
+        place.worker().targets,
+    ):
         with pytest.raises(SchemaTooNew, match="schema 99"):
             read(GROUP)
 
@@ -157,13 +163,13 @@ def test_a_forgotten_group_is_gone(place):
     manager = place.manager()
     for group in (GROUP, "other"):
         manager.ensure_objects(group, slots=2)
-        manager.write_gate(Gate(group=group, open=frozenset({0, 1})))
+        manager.write_targets(SlotTargets(group=group, open=frozenset({0, 1})))
         manager.pause(Pause(group=group, reason="r", by="me", at=1.0))
     manager.put_note(GROUP, "k", {"a": 1})
     manager.forget(GROUP)
-    assert (manager.gate(GROUP).version, manager.slots(GROUP)) == (0, ())
+    assert (manager.targets(GROUP).version, manager.slots(GROUP)) == (0, ())
     assert (manager.note(GROUP, "k"), manager.reports(GROUP)) == (None, ())
     assert [pause.group for pause in manager.pauses()] == ["other"]
     assert len(manager.slots("other")) == 2
-    assert manager.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
     assert len(manager.slots(GROUP)) == 1

@@ -1,4 +1,4 @@
-"""An API server that is read but refuses to write makes nobody a taker of the living [38]."""
+"""An API server that is read but refuses to write makes nobody a new owner of the living [38]."""
 
 import contextlib
 import time
@@ -10,7 +10,7 @@ import pytest
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.kubernetes.leases.lease_store import Rule, worker_rules
-from fleet.slots import Gate
+from fleet.slots import SlotTargets
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.support.batch_parts import events_of
 from tests.support.slot_records import report_of
@@ -92,12 +92,12 @@ class Standby:
 
 
 @pytest.mark.parametrize("refused", [refused_by_role, refused_by_webhook])
-def test_refused_writes_make_nobody_a_taker(place, refused):
-    """For longer than a lease, and when they go through again the holder is the first."""
+def test_refused_writes_make_nobody_a_new_owner(place, refused):
+    """For longer than a lease, and when they go through again the owner is the first."""
     place.server.grant(place.name, WORKER, worker_rules(place.names, slots=1))
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=1)
-    assert manager.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
     store = place.worker(slots=1, lease=LEASE_SECONDS, user=WORKER)
     held = store.take(store.slots(GROUP)[0], worker="w", revision="r1", spark_session=None)
     clock = SystemClock()

@@ -10,7 +10,7 @@ from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Missing
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases.lease_store import manager_rules, reader_rules, worker_rules
 from fleet.model import TopicPartition
-from fleet.slots import Gate, Phase, Quarantine
+from fleet.slots import Phase, Quarantine, SlotTargets
 from tests.support.slot_records import report_of
 from tests.support.waiting import until
 
@@ -29,7 +29,7 @@ def granted(place):
     manager = place.manager("manager")
     for group in (GROUP, "other"):
         manager.ensure_objects(group, slots=SLOTS)
-        assert manager.write_gate(Gate(group=group, open=frozenset(range(SLOTS))))
+        assert manager.write_targets(SlotTargets(group=group, open=frozenset(range(SLOTS))))
     return place
 
 
@@ -51,13 +51,13 @@ def test_a_worker_can_do_its_work(granted):
     assert [mark.tp for mark in worker.quarantines(GROUP)] == [tp]
     assert worker.lift(GROUP, tp) == 1
     assert worker.change(GROUP) is None
-    gate = worker.gate(GROUP)
-    assert worker.write_gate(replace(gate, rejoin={0: held.token})) is not None
+    targets = worker.targets(GROUP)
+    assert worker.write_targets(replace(targets, rejoin={0: held.token})) is not None
     assert worker.release(held, clean=True)
 
 
 def test_a_worker_of_a_new_revision_can_claim_its_trial(granted):
-    """The gate's Lease is its to write, and all slots of its group to read."""
+    """The slot targets' Lease is its to write, and all slots of its group to read."""
     worker = granted.worker("r1", slots=SLOTS, user="worker")
     for slot in worker.slots(GROUP):
         held = worker.take(slot, worker="w", revision="r1", spark_session=None)
@@ -76,14 +76,14 @@ def refused(call) -> bool:
 
 
 def test_a_worker_is_refused_one_step_beyond(granted):
-    """Another group's slot, gate and reports; creating, deleting, and looking at all."""
+    """Another group's slot, slot targets and reports; creating, deleting, and looking at all."""
     worker = granted.worker("r1", slots=SLOTS, user="worker")
     calls, other = worker.leases.calls, ObjectNames("main", "other")
     assert worker.slots(GROUP)
-    foreign = granted.manager().leases.calls.get(LEASE, other.slot(0))
+    external = granted.manager().leases.calls.get(LEASE, other.slot(0))
     assert refused(lambda: calls.get(LEASE, other.slot(0)))
-    assert refused(lambda: calls.get(LEASE, other.gate))
-    assert refused(lambda: calls.replace(foreign))
+    assert refused(lambda: calls.get(LEASE, other.targets))
+    assert refused(lambda: calls.replace(external))
     assert refused(lambda: calls.get(LEASE, granted.names.slot(SLOTS)))
     own = calls.get(LEASE, granted.names.slot(0))
     assert refused(lambda: calls.delete(LEASE, granted.names.slot(0)))
@@ -97,7 +97,7 @@ def test_a_worker_is_refused_one_step_beyond(granted):
         )
     )
     assert refused(lambda: calls.watch(LEASE, since="0", seconds=1))
-    assert refused(lambda: calls.get(CONFIG_MAP, other.crew))
+    assert refused(lambda: calls.get(CONFIG_MAP, other.reports))
     assert refused(lambda: calls.merge(CONFIG_MAP, other.marks, {"data": {"x": "y"}}))
     assert refused(lambda: calls.get(CONFIG_MAP, granted.names.notes))
     change = granted.manager().leases.calls.get(LEASE, granted.names.change)
@@ -105,13 +105,18 @@ def test_a_worker_is_refused_one_step_beyond(granted):
     assert granted.server.api(granted.name, "worker").allowed("get", "Secret", "any") is False
 
 
-def test_a_foreign_slot_open_in_the_gate_does_not_blind_a_worker(granted):
+def test_a_foreign_slot_open_in_the_targets_does_not_blind_a_worker(granted):
     """A Lease that its role does not name: it is not shown, everything else goes on."""
     manager = granted.manager("manager")
     worker = granted.worker("r1", slots=SLOTS, user="worker")
-    gate = manager.gate(GROUP)
-    assert manager.write_gate(replace(gate, open=frozenset(range(SLOTS + 1))))
-    until(lambda: len(worker.gate(GROUP).open) == SLOTS + 1, "the gate", still=5.0, every=0.01)
+    targets = manager.targets(GROUP)
+    assert manager.write_targets(replace(targets, open=frozenset(range(SLOTS + 1))))
+    until(
+        lambda: len(worker.targets(GROUP).open) == SLOTS + 1,
+        "the slot targets",
+        still=5.0,
+        every=0.01,
+    )
     assert len(worker.slots(GROUP)) == SLOTS + 1
     time.sleep(0.3)
     assert worker.known_since() is not None
@@ -129,8 +134,8 @@ def test_a_reader_writes_nothing(granted):
     """The exporter's and `fleet status`."""
     reader = granted.manager("reader")
     assert len(reader.slots(GROUP)) == SLOTS
-    assert reader.gate(GROUP).version == 1
-    assert refused(lambda: reader.write_gate(reader.gate(GROUP)))
+    assert reader.targets(GROUP).version == 1
+    assert refused(lambda: reader.write_targets(reader.targets(GROUP)))
 
 
 def test_a_worker_that_is_refused_everything_goes_on(granted):
@@ -149,7 +154,7 @@ def test_a_worker_that_is_refused_everything_goes_on(granted):
 
 def test_missing_objects_are_not_made_by_a_worker(granted):
     """They are made beforehand, and their names are all that a worker may touch."""
-    granted.manager().leases.calls.delete(CONFIG_MAP, granted.names.crew)
+    granted.manager().leases.calls.delete(CONFIG_MAP, granted.names.reports)
     worker = granted.worker("r1", slots=SLOTS, user="worker")
-    with pytest.raises(Missing, match="crew is not there"):
+    with pytest.raises(Missing, match="worker reports is not there"):
         worker.report(report_of("w", GROUP))

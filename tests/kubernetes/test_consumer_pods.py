@@ -50,19 +50,19 @@ def killed(ground: Ground, pod: str) -> None:
 
 
 def dies(ground: Ground, how: Callable[[Ground, str], None], *, before: int = 0) -> int:
-    """A holder is gone: its slot goes to a living process, and a batch may come twice.
+    """An owner is gone: its slot goes to a living process, and a batch may come twice.
 
     before: records that came twice already; with those of this death they are the answer.
     """
     slot = ground.slots()[0]
-    assert slot.holder is not None
+    assert slot.owner is not None
     with ground.costs() as cost:
         began = time.monotonic()
-        how(ground, slot.holder)
+        how(ground, slot.owner)
         until(lambda: ground.slots()[0].token > slot.token, 60, "a standby to take the slot")
         took = time.monotonic() - began
         ground.serve()
-    assert ground.slots()[0].holder != slot.holder
+    assert ground.slots()[0].owner != slot.owner
     lost, twice = ground.account()
     print(f"{how.__name__}: slot taken after {took:.1f} s; {cost}; {lost} lost, {twice} twice")
     assert cost.rebalances <= MOST_OF_A_DEATH
@@ -75,14 +75,14 @@ def as_planned(change: Change, kind: StepKind) -> None:
     """The receipt counted what the plan had said."""
     (step,) = [s for s in change.plan.steps if s.kind is kind]
     assert all(r.verdict is Verdict.EQUAL for r in change.receipts), change.receipts
-    print(f"{step.sentence}: {change.receipts[-1].ours} where {step.price.rebalances_max}")
+    print(f"{step.sentence}: {change.receipts[-1].ours} where {step.expected_cost.rebalances_max}")
 
 
 @pytest.mark.long
 def test_from_nothing_and_a_pod_deleted_by_force(
     kube: Kube, kube_broker: RunningBroker, tmp_path: Path, unique: str
 ) -> None:
-    """Two members through the gate; one dies without a word."""
+    """Two members by a synchronized join; one dies without a word."""
     with consumers(kube, kube_broker, tmp_path, unique, slots=2) as ground:
         dies(ground, deleted_by_force)
 
@@ -102,7 +102,7 @@ def test_roll_down_and_up(
         assert cost.rebalances == 0
         assert not old & set(ground.pods())
 
-        held, there = {n: s.holder for n, s in ground.slots().items()}, set(ground.pods())
+        held, there = {n: s.owner for n, s in ground.slots().items()}, set(ground.pods())
         with ground.costs() as cost:
             left = ground.apply(1)
             as_planned(left, StepKind.LEAVE)

@@ -31,7 +31,7 @@ MOST_REBALANCES = {"range": 0, "cooperative-sticky": 0, "consumer": 2}
 
 def killed(ground: Ground, number: int) -> list[float]:
     """Kill the container that holds a slot; seconds of each of its partitions."""
-    pod = str(ground.slots()[number].holder)
+    pod = str(ground.slots()[number].owner)
     kill_inside(pod)
     at = time.time()
     found: dict[TopicPartition, float | None] = {}

@@ -12,7 +12,7 @@ from fleet.kubernetes.client.calls import Calls
 from fleet.kubernetes.client.informer import LeaseInformer, PodInformer
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.slots import FirstOpening, Gate
+from fleet.slots import FirstOpening, SlotTargets
 from tests.support.memory_server import MemoryServer
 from tests.support.waiting import until
 
@@ -114,14 +114,16 @@ def test_a_watch_that_ends_at_once_is_opened_again_after_a_pause(server, pods):
 
 
 def test_what_watches_that_end_at_once_have_shown_is_not_known(server):
-    """A holder whose renewals nobody hears would look dead, though the server answers."""
-    server.put({"kind": "Lease", "metadata": {"name": "gate"}})
+    """An owner whose renewals nobody hears would look dead, though the server answers."""
+    server.put({"kind": "Lease", "metadata": {"name": "targets"}})
     clock, lease = SystemClock(), 1.0
     calls = Calls(server.api(clock).connection, namespace="ns", clock=clock)
-    with LeaseInformer(calls, "Lease", ["gate"], pulse="gate", lease=lease, clock=clock) as made:
+    with LeaseInformer(
+        calls, "Lease", ["targets"], pulse="targets", lease=lease, clock=clock
+    ) as made:
         until(lambda: made.known_since() is not None, "the first watch")
         server.cut = True
-        made._by_name["gate"].stop()
+        made._by_name["targets"].stop()
         until(lambda: made.known_since() is None, "nothing to be known")
         opened = server.watches
         until(lambda: server.watches > opened + 1, "watches")
@@ -140,7 +142,7 @@ def fleet(server: MemoryServer) -> Iterator[tuple[LeaseStore, LeaseStore]]:
     api = server.api(clock)
     manager = LeaseStore.for_manager(api, cluster="main", clock=clock, lease=30.0)
     manager.ensure_objects("orders", slots=100)
-    manager.write_gate(Gate(group="orders", open=frozenset(range(3))))
+    manager.write_targets(SlotTargets(group="orders", open=frozenset(range(3))))
     (*_, last) = manager.slots("orders")
     assert manager.take(last, worker="w2", revision="r", spark_session=None)
 
@@ -171,19 +173,21 @@ def test_what_opens_first_is_watched_before(server):
 
 
 def test_room_to_grow_costs_no_watch(server, fleet):
-    """Only the gate and slots that were ever opened; the first look shows who holds them."""
+    """Only the slot targets and slots that were ever opened; the first look shows who holds
+    them.
+    """
     _, worker = fleet
-    assert [slot.holder for slot in worker.slots("orders")] == [None, None, "w2"]
+    assert [slot.owner for slot in worker.slots("orders")] == [None, None, "w2"]
     until(lambda: worker.known_since() is not None, "the watches")
     assert server.watches == 4
 
 
 def test_nothing_is_known_before_all_that_is_open_is_listed(fleet):
-    """The gate alone says nothing of who lives, whether anybody has looked or not."""
+    """The slot targets alone says nothing of who lives, whether anybody has looked or not."""
     _, worker = fleet
     until(lambda: worker.known_since() is not None, "the watches", every=0.001)
     names = ObjectNames("main", "orders")
-    assert {names.gate, *names.slots(range(3))} == worker.leases.view._known.keys()
+    assert {names.targets, *names.slots(range(3))} == worker.leases.view._known.keys()
 
 
 def test_what_is_opened_later_is_watched_and_blinds_nobody(server, fleet):
@@ -191,9 +195,9 @@ def test_what_is_opened_later_is_watched_and_blinds_nobody(server, fleet):
     manager, worker = fleet
     until(lambda: worker.known_since() is not None, "the watches")
     since = worker.known_since()
-    gate = manager.gate("orders")
-    assert manager.write_gate(replace(gate, open=gate.open | {7}))
-    until(lambda: len(worker.slots("orders")) == 4, "the gate")
+    targets = manager.targets("orders")
+    assert manager.write_targets(replace(targets, open=targets.open | {7}))
+    until(lambda: len(worker.slots("orders")) == 4, "the slot targets")
     assert manager.take(manager.slots("orders")[3], worker="w7", revision="r", spark_session=None)
-    until(lambda: worker.slots("orders")[3].holder == "w7", "its holder")
+    until(lambda: worker.slots("orders")[3].owner == "w7", "its owner")
     assert (server.watches, worker.known_since()) == (5, since)

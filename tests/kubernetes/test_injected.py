@@ -128,8 +128,8 @@ def test_containers_that_admission_adds(
             refuse_pods(kube, namespace)
             with shop.fleet() as fleet:
                 assert fleet.refusal(shop.group) is None
-                holders = {slot.holder for slot in fleet.slots(shop.group)}
-                standby = next(w.name for w in fleet.workers(shop.group) if w.name not in holders)
+                owners = {slot.owner for slot in fleet.slots(shop.group)}
+                standby = next(w.name for w in fleet.workers(shop.group) if w.name not in owners)
                 kube.core.delete_namespaced_pod(standby, namespace)
                 until(lambda: fleet.refusal(shop.group), 60, "the refusal to be told")
                 (found,) = (f for f in fleet.runtime.examine() if f.level is Severity.FAIL)

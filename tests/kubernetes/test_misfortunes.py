@@ -91,7 +91,7 @@ def test_each_pod_is_evicted(ground: Ground) -> None:
 def rolled_back(ground: Ground) -> str:
     """Apply what fleet.yaml says now: it goes back at no rebalance; why, in words."""
     old = set(ground.pods())
-    held = {n: s.holder for n, s in ground.slots().items()}
+    held = {n: s.owner for n, s in ground.slots().items()}
     with ground.costs() as cost, ground.shop.fleet() as fleet:
         began = time.monotonic()
         change = fleet.apply(ground.shop.group, actor="test", progress=ground.shop.say)
@@ -175,7 +175,7 @@ def test_a_killed_manager_of_a_roll(ground: Ground, moment: str) -> None:
 def test_a_killed_manager_of_a_scaling(whole: Ground, slots: int, moment: str) -> None:
     """Two more, two fewer: the same total as with no kill, one rebalance."""
     there = set(whole.pods())
-    held = {n: s.holder for n, s in whole.slots().items()}
+    held = {n: s.owner for n, s in whole.slots().items()}
     with whole.costs() as cost:
         scaling = whole.manager("scale", whole.shop.group, str(slots))
         whole.killed(scaling, lambda: moment in whole.said())

@@ -89,7 +89,7 @@ def test_one_extra_pod_is_enough_for_a_roll(ground: Ground) -> None:
 
 
 def test_what_was_refused_does_not_hold_a_removal_up(ground: Ground) -> None:
-    """A pod that a quota keeps from being made again: the marked ones go all the same."""
+    """A pod that a quota keeps from being recreated: the marked ones go all the same."""
     ground.start("one", 4)
     ground.ready()
     ground.quota(2)
@@ -136,7 +136,7 @@ def test_what_an_earlier_release_left_behind(ground: Ground) -> None:
 
 def test_a_limit_that_refuses_all_pods_is_told(ground: Ground) -> None:
     """By the start, and for as long as it stands by doctor and status: one pod is there of three,
-    and the next one that goes is not made again. While it ends it is Ready, but not counted.
+    and the next one that goes is not recreated. While it ends it is Ready, but not counted.
     """
     ground.start("one", 1)
     ground.ready()

@@ -146,19 +146,19 @@ def test_leases_are_there_for_every_slot_and_hold_nothing_of_a_worker() -> None:
     group = fleet(replicas={"min": 2, "max": 5}).fleets[0]
     names = ObjectNames("main", "orders")
     made = leases(names, "fleets", group)
-    assert [lease["metadata"]["name"] for lease in made] == [names.gate, *names.slots(range(5))]
+    assert [lease["metadata"]["name"] for lease in made] == [names.targets, *names.slots(range(5))]
     assert all("spec" not in lease for lease in made)
     first = json.loads(made[0]["metadata"]["annotations"]["fleet/first"])
     assert first == {"slots": 2, "after": 60}
 
 
-def test_a_wave_of_dynamic_members_has_leases_beside_all_others() -> None:
+def test_a_rolling_batch_of_dynamic_members_has_leases_beside_all_others() -> None:
     """It joins before those that it replaces leave: with replicas.max of them there are more."""
     bounds = {"replicas": {"min": 2, "max": 5}, "rollout": {"max_parallel": 3}}
     group = fleet(worker={"membership": "dynamic"}, **bounds).fleets[0]
     names = ObjectNames("main", "orders")
     made = [lease["metadata"]["name"] for lease in leases(names, "fleets", group)]
-    assert made == [names.gate, *names.slots(range(8))]
+    assert made == [names.targets, *names.slots(range(8))]
     objects = fleet_objects(settings(fleet(worker={"membership": "dynamic"}, **bounds)))
     role = next(o for o in objects if o["kind"] == "Role")
     assert role["rules"][0]["resourceNames"] == made
@@ -317,11 +317,11 @@ def test_a_worker_writes_its_slots_and_reads_the_change() -> None:
             for name in rule["resourceNames"]:
                 allowed.setdefault((kind, name), set()).update(rule["verbs"])
     leases = {name for kind, name in allowed if kind == "leases"}
-    assert leases == {NAMES.gate, NAMES.slot(0), NAMES.slot(1), NAMES.change}
+    assert leases == {NAMES.targets, NAMES.slot(0), NAMES.slot(1), NAMES.change}
     assert allowed["leases", NAMES.change] == {"get"}
-    assert allowed["leases", NAMES.gate] & WRITES == {"update"}
+    assert allowed["leases", NAMES.targets] & WRITES == {"update"}
     maps = {name: verbs for (kind, name), verbs in allowed.items() if kind == "configmaps"}
-    assert maps == {NAMES.crew: {"get", "patch"}, NAMES.marks: {"get", "patch"}}
+    assert maps == {NAMES.reports: {"get", "patch"}, NAMES.marks: {"get", "patch"}}
 
 
 def test_a_reader_writes_nothing() -> None:

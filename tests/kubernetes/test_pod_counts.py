@@ -203,7 +203,7 @@ def test_a_shape_is_read_from_objects() -> None:
         replica_set("old", 3, "mine", 5),
         replica_set("new", 4, "mine", 2),
         replica_set("ancient", 1, "mine", 0),
-        replica_set("foreign", 9, "other", 3),
+        replica_set("external", 9, "other", 3),
     )
     read = pod_counts.pod_counts_of(deployment, sets)
     assert read.current is not None

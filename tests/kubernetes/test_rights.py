@@ -140,14 +140,14 @@ LEASES = "coordination.k8s.io:leases"
     ("verb", "what", "name"),
     [
         *((verb, LEASES, ORDERS.slot(1)) for verb in ("get", "list", "watch", "update")),
-        *((verb, LEASES, ORDERS.gate) for verb in ("get", "list", "watch", "update")),
+        *((verb, LEASES, ORDERS.targets) for verb in ("get", "list", "watch", "update")),
         ("get", LEASES, ORDERS.change),
-        *((verb, "configmaps", ORDERS.crew) for verb in ("get", "patch")),
+        *((verb, "configmaps", ORDERS.reports) for verb in ("get", "patch")),
         *((verb, "configmaps", ORDERS.marks) for verb in ("get", "patch")),
     ],
 )
 def test_a_worker_may_do_its_work(ground: Ground, verb: str, what: str, name: str) -> None:
-    """Its own fleet's slots, gate, reports and marks, each by name."""
+    """Its own fleet's slots, slot targets, reports and marks, each by name."""
     assert ground.may(WORKER, verb, what, name)
 
 
@@ -155,12 +155,12 @@ def test_a_worker_may_do_its_work(ground: Ground, verb: str, what: str, name: st
     ("verb", "what", "name"),
     [
         *((verb, LEASES, PAYMENTS.slot(0)) for verb in ("get", "update", "patch", "delete")),
-        ("update", LEASES, PAYMENTS.gate),
+        ("update", LEASES, PAYMENTS.targets),
         ("update", LEASES, ORDERS.change),
         ("update", LEASES, ORDERS.slot(2)),  # replicas.max is 2
         *((verb, LEASES, "") for verb in ("list", "watch", "create")),
         ("delete", LEASES, ORDERS.slot(0)),
-        ("patch", "configmaps", PAYMENTS.crew),
+        ("patch", "configmaps", PAYMENTS.reports),
         ("list", "configmaps", ""),
         *((verb, "secrets", "") for verb in ("get", "list")),
         ("get", "secrets", "fleet-spark"),

@@ -28,7 +28,7 @@ as one more.
 MANY = [n for n in range(400) if n not in SEEDS]
 CHANGES = [
     "more", "fewer", "roll", "abort", "abort", "refused", "refused", "killed", "misnoted",
-    "evicted", "drained", "wave",
+    "evicted", "drained", "rolling_batch",
 ]  # fmt: skip
 
 
@@ -37,7 +37,7 @@ class Killed(BaseException):
 
 
 class Registry:
-    """What the gate keeps of templates."""
+    """What the slot targets keeps of templates."""
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
@@ -159,12 +159,12 @@ class Story:
         self.until(lambda: not self.rolling.settle(), f"{names} to go")
 
     def evict(self, coming: set[str]) -> None:
-        """Somebody drains a node: its pod is made again, of the same revision."""
+        """Somebody drains a node: its pod is recreated, of the same revision."""
         name = self.rng.choice(self.living())["metadata"]["name"]
         self.told.append(f"evicted {name}")
         self.coming, there = coming, len(self.living())
         self.controllers.evict(name)
-        self.until(lambda: len(self.living()) >= there, "the evicted pod to be made again")
+        self.until(lambda: len(self.living()) >= there, "the evicted pod to be recreated")
 
     def roll(self, new: str, wanted: int, *, drains: bool = False) -> None:
         """As a manager does: some ahead, and each other one when its successor is there."""
@@ -185,7 +185,7 @@ class Story:
             self.remove(self.living()[wanted:])
         self.rolling.finish_removals()
 
-    def wave(self, new: str, wanted: int) -> None:
+    def rolling_batch(self, new: str, wanted: int) -> None:
         """All of the new revision beside the old ones, one too many of them; then those that leave,
         of both at once, and what is left of the old ones.
         """
@@ -258,8 +258,8 @@ def play(story: Story) -> None:
                 story.controllers.misnote()
             story.roll(new, have, drains=what == "drained")
             now = new
-        elif what == "wave":
-            story.wave(new, have)
+        elif what == "rolling_batch":
+            story.rolling_batch(new, have)
             now = new
         elif what == "evicted":
             story.evict({now})

@@ -157,8 +157,8 @@ def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
     place.kubelet.ready()
     if used:
         store = runtime.store
-        gate = store.gate("orders")
-        assert store.write_gate(replace(gate, open=frozenset({0}))) is not None
+        targets = store.targets("orders")
+        assert store.write_targets(replace(targets, open=frozenset({0}))) is not None
         slot = store.slots("orders")[0]
         assert store.take(slot, worker=made, revision=new, spark_session=None) is not None
     runtime.finish_removals("orders", failed=True)
@@ -238,8 +238,8 @@ def test_a_pod_that_never_starts_says_why(place: Place) -> None:
         return worker.exit_reason == "ImagePullBackOff: no such image" and worker.stuck
 
     place.kubelet.until(told)
-    (ill,) = [f for f in runtime.examine() if f.check == "pods"]
-    assert "no such image" in ill.found
+    (unhealthy,) = [f for f in runtime.examine() if f.check == "pods"]
+    assert "no such image" in unhealthy.found
     runtime.close()
 
 

@@ -61,7 +61,7 @@ def pods(shop: PodShop) -> set[str]:
 def held(shop: PodShop) -> dict[int, str]:
     """Slot → pod."""
     with shop.fleet() as fleet:
-        return {s.number: s.holder for s in fleet.slots(shop.group) if s.holder}
+        return {s.number: s.owner for s in fleet.slots(shop.group) if s.owner}
 
 
 def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
@@ -83,7 +83,7 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
             shop.rest(4)
         with shop.fleet() as fleet:
             rolled = fleet.changes(shop.group, limit=1)[0]
-            slots = [s for s in fleet.slots(shop.group) if s.holder]
+            slots = [s for s in fleet.slots(shop.group) if s.owner]
         assert rolled.state is ChangeState.DONE, rolled.sentence
         assert [s.kind for s in rolled.plan.steps] == [StepKind.ROLL]
         assert all(r.verdict is Verdict.EQUAL for r in rolled.receipts), rolled.receipts
@@ -91,14 +91,14 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
         assert not pods(shop) & old
         assert {s.revision for s in slots} == {rolled.plan.revision}
 
-        there, holders = pods(shop), held(shop)
+        there, owners = pods(shop), held(shop)
         with quota(kube, shop.namespace, len(there) + SPARK):
             for _ in range(2):
                 refused = applied(shop, wanted=5)
                 assert refused.state is ChangeState.FAILED
                 assert "exceeded quota" in (refused.sentence or "")
                 shop.rest(4)
-        assert (pods(shop), held(shop)) == (there, holders), "nothing came or went for good"
+        assert (pods(shop), held(shop)) == (there, owners), "nothing came or went for good"
         with shop.fleet() as fleet:
             assert fleet.let_go(shop.group) is None, "and nothing is held"
 
@@ -107,11 +107,11 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
         assert rebalances(pod_broker, shop.group) == before + 1
         shop.rest(6)
 
-        there, holders = pods(shop), held(shop)
+        there, owners = pods(shop), held(shop)
         down = applied(shop, wanted=3)
         assert down.state is ChangeState.DONE, down.sentence
         assert rebalances(pod_broker, shop.group) == before + 2
         (leave,) = [s for s in down.plan.steps if s.kind is StepKind.LEAVE]
         shop.rest(4)
-        assert there - pods(shop) == {holders[n] for n in leave.slots}, "exactly the drained pods"
+        assert there - pods(shop) == {owners[n] for n in leave.slots}, "exactly the drained pods"
     assert shop.lost_and_twice() == (0, 0)

@@ -122,14 +122,14 @@ class Away:
         self.asked = 0
         self.answer = Unreachable("nobody answers")
 
-    def gate(self, group: str) -> str:
+    def targets(self, group: str) -> str:
         self.asked += 1
         if self.missing:
             self.missing -= 1
             raise self.answer
         return group
 
-    adopt = beat = gate
+    adopt = beat = targets
 
 
 def patient(inner: Away) -> Any:
@@ -143,10 +143,10 @@ def test_a_server_that_answered_once_is_waited_for() -> None:
     store = patient(inner)
     inner.missing = 1
     with pytest.raises(Unreachable):
-        store.gate("orders")
-    assert store.gate("orders") == "orders"
+        store.targets("orders")
+    assert store.targets("orders") == "orders"
     inner.missing = 30
-    assert store.gate("orders") == "orders"
+    assert store.targets("orders") == "orders"
     assert store.cluster == "main"
 
 
@@ -154,10 +154,10 @@ def test_who_only_looks_waits_for_nothing() -> None:
     """It looks again soon, and shows the rest meanwhile."""
     inner = Away()
     store = patient(inner)
-    store.gate("orders")
+    store.targets("orders")
     inner.missing, inner.asked = 1, 0
     with pytest.raises(Unreachable):
-        store.at_once.gate("orders")
+        store.at_once.targets("orders")
     assert inner.asked == 1
 
 
@@ -165,10 +165,10 @@ def test_the_wait_ends() -> None:
     """After an upgrade's time somebody has to hear of it."""
     inner = Away()
     store = patient(inner)
-    store.gate("orders")
+    store.targets("orders")
     inner.missing = 10_000
     with pytest.raises(Unreachable):
-        store.gate("orders")
+        store.targets("orders")
     assert inner.asked <= LONGEST_WAIT + 3
 
 
@@ -180,10 +180,10 @@ def test_what_the_server_answered_is_not_waited_for(answer: Unreachable, seconds
     """One damaged object would hold up every other group for a minute and a half."""
     inner = Away()
     store = patient(inner)
-    store.gate("orders")
+    store.targets("orders")
     inner.answer, inner.missing, inner.asked = answer, 10_000, 0
     with pytest.raises(type(answer)):
-        store.gate("orders")
+        store.targets("orders")
     assert inner.asked == seconds + 1
 
 
@@ -193,7 +193,7 @@ def test_what_is_asked_once(what: str) -> None:
     assert hasattr(Store, what)
     inner = Away()
     store = patient(inner)
-    store.gate("orders")
+    store.targets("orders")
     inner.missing, inner.asked = 1, 0
     with pytest.raises(Unreachable):
         getattr(store, what)("orders")

@@ -22,7 +22,7 @@ def test_the_age_of_a_template_in_use_stays(group: str, in_use: str) -> None:
     server, clock = MemoryServer(), ManualClock()
     names = ObjectNames("main", group)
     ages = {f"since.{in_use}": "100.5", "since.84bbd9c7f8": "50.0"}
-    server.put({"kind": "ConfigMap", "metadata": {"name": names.crew}, "data": ages})
+    server.put({"kind": "ConfigMap", "metadata": {"name": names.reports}, "data": ages})
     store = LeaseStore.for_manager(server.api(clock), cluster="main", clock=clock, lease=10.0)
     store.keep_reports(group, lambda: [pod_of(group, in_use), "theirs"])
-    assert server.get("ConfigMap", names.crew)["data"] == {f"since.{in_use}": "100.5"}
+    assert server.get("ConfigMap", names.reports)["data"] == {f"since.{in_use}": "100.5"}

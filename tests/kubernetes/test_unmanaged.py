@@ -50,11 +50,11 @@ def counted(fleet: PodFleet, kube_broker: RunningBroker) -> Iterator[None]:
 def test_applied_to_an_empty_cluster_it_starts_to_consume(
     fleet: PodFleet, kube_broker: RunningBroker
 ):
-    """The standbys open the gate themselves, all slots at once: one rebalance, or two."""
+    """The standbys open the slot targets themselves, all slots at once: one rebalance, or two."""
     fleet.apply()
     fleet.until(fleet.serve, "the first slots to be served", timeout=240)
     fleet.all_advance()
-    assert fleet.gate().open == frozenset(range(SLOTS))
+    assert fleet.targets().open == frozenset(range(SLOTS))
     assert len(fleet.pods()) == SLOTS + 1
     fleet.until(lambda: len(fleet.ready()) == SLOTS + 1, "all pods to be ready")
     told = sorted(fleet.probe(pod, "/readyz") for pod in fleet.pods())
@@ -130,23 +130,23 @@ def test_a_killed_worker_is_replaced_within_its_lease(fleet: PodFleet, counted: 
     one comes back as a standby, and the pod's log has both lives.
     """
     slot = fleet.slots()[0]
-    assert slot.holder is not None
+    assert slot.owner is not None
     fleet.until(lambda: len(fleet.ready()) == SLOTS + 1, "a warm standby")
-    fleet.kill(slot.holder)
+    fleet.kill(slot.owner)
     killed = time.monotonic()
     fleet.until(lambda: fleet.slots()[0].token > slot.token, "the standby to take the slot")
     took = time.monotonic() - killed
-    taker = fleet.slots()[0].holder
-    assert taker not in {None, slot.holder}
-    how = "has ended" if "which has ended" in said(fleet, str(taker)) else "lease"
+    new_owner = fleet.slots()[0].owner
+    assert new_owner not in {None, slot.owner}
+    how = "has ended" if "which has ended" in said(fleet, str(new_owner)) else "lease"
     print(f"slot taken {took:.1f} s after kill -9 ({how}), lease {LEASE:g} s")
     assert took < SESSION, "by its lease, not by the end of its session"
     fleet.until(fleet.serve, "all slots to be served")
-    fleet.until(lambda: slot.holder in fleet.ready(), "the container to come back")
-    pod = fleet.pods()[slot.holder]
+    fleet.until(lambda: slot.owner in fleet.ready(), "the container to come back")
+    pod = fleet.pods()[slot.owner]
     assert pod.status.container_statuses[0].restart_count == 1
-    assert fleet.probe(slot.holder, "/readyz").startswith("ok: no slot")
-    assert said(fleet, slot.holder).count("ready after") == 2, "of both containers"
+    assert fleet.probe(slot.owner, "/readyz").startswith("ok: no slot")
+    assert said(fleet, slot.owner).count("ready after") == 2, "of both containers"
 
 
 def said(fleet: PodFleet, pod: str) -> str:
@@ -161,8 +161,8 @@ def test_a_pod_deleted_by_force_is_replaced(fleet: PodFleet, counted: None):
     To the slot it is the kill -9 of the test before.
     """
     slot = fleet.slots()[1]
-    assert slot.holder is not None
-    fleet.kubectl("delete", "pod", slot.holder, "--force", "--grace-period=0")
+    assert slot.owner is not None
+    fleet.kubectl("delete", "pod", slot.owner, "--force", "--grace-period=0")
     fleet.until(lambda: fleet.slots()[1].token > slot.token, "a standby to take the slot")
     fleet.until(fleet.serve, "all slots to be served")
     fleet.until(lambda: len(fleet.ready()) == SLOTS + 1, "the pod to be replaced")
@@ -183,21 +183,21 @@ def test_an_image_that_fails_on_every_batch_gets_one_slot(
     fleet: PodFleet, counted: None, kube: Kube
 ):
     """At most one slot runs it, its pod is not ready and says why; all other partitions go on."""
-    good = fleet.pods()[str(fleet.slots()[0].holder)].spec.containers[0].image
+    good = fleet.pods()[str(fleet.slots()[0].owner)].spec.containers[0].image
     old, shares = set(fleet.pods()), {n: fleet.share(n) for n in range(SLOTS)}
     failing_image = derived(kube, "failing", JOB_FAILS="1")
     fleet.kubectl("set", "image", fleet.deployment, f"worker={failing_image}")
     fleet.until(lambda: fleet.fails("broken on purpose"), "the new pod to fail", timeout=240)
     since, ends = fleet.committed(), time.monotonic() + 2 * LEASE
     while time.monotonic() < ends:
-        theirs = {n for n, slot in fleet.slots().items() if slot.holder not in old | {None}}
+        theirs = {n for n, slot in fleet.slots().items() if slot.owner not in old | {None}}
         assert len(theirs) <= 1, "a second slot runs it"
         time.sleep(0.2)
-    kept = {n for n, holder in fleet.holders().items() if holder in old}
+    kept = {n for n, owner in fleet.owners().items() if owner in old}
     print(f"{len(kept)} of {SLOTS} slots on the good image while the other one fails")
     assert len(kept) >= SLOTS - 1
     assert set().union(*(shares[n] for n in kept)) <= fleet.advanced(since)
-    # It took the old standby at most, and the one holder whose slot is on trial.
+    # It took the old standby at most, and the one owner whose slot is on trial.
     assert len(old & set(fleet.pods())) >= SLOTS - 1, "the rollout stands"
     assert not fleet.ready() - old, "no new pod is taken for ready"
 

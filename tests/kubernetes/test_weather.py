@@ -124,7 +124,7 @@ def quota(ground: Ground) -> None:
     time.sleep(5)
     ground.serve()
     assert (joined(ground), tokens(ground), set(ground.pods())) == before
-    # A wave of dynamic members would cost a rebalance each time: it waits for a person.
+    # A rolling batch of dynamic members would cost a rebalance each time: it waits for a person.
     again = "apply" if state is ChangeState.FAILED else "roll"
     ground.ended(ground.manager(again, ground.shop.group))
     ground.serve()

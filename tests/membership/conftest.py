@@ -35,7 +35,7 @@ class Counting:
         return costs
 
     def check(self, change: Change, recorded: int) -> None:
-        """Every receipt equal to its price, all of them together what was recorded."""
+        """Every receipt equal to its expected cost, all of them together what was recorded."""
         said = [sentence for receipt in change.receipts for sentence in receipt.sentences]
         assert [r.verdict for r in change.receipts] == [Verdict.EQUAL] * len(change.receipts), said
         assert sum(r.ours for r in change.receipts) == recorded, said

@@ -1,4 +1,6 @@
-"""What members cannot roll into is a step of its own, at its price [23], on a real broker."""
+"""What members cannot roll into is a step of its own, at its expected cost [23], on a real
+broker.
+"""
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -105,7 +107,7 @@ def test_what_fails_with_another_membership_puts_back_what_ran(
         with shop.fleet() as fleet:
             change = fleet.apply(shop.group, actor="test", progress=shop.say)
             assert change.state is ChangeState.ROLLED_BACK, change.sentence
-            assert {s.revision for s in fleet.slots(shop.group) if s.holder} == ran
+            assert {s.revision for s in fleet.slots(shop.group) if s.owner} == ran
             with pytest.raises(Refused, match="was rolled back"):
                 fleet.apply(shop.group, actor="test", progress=shop.say)
         shop.until(lambda: shop.all_active(2), "what ran to run")
@@ -131,13 +133,13 @@ def test_code_that_cannot_start_goes_back(unique, open_shop, counting):
         shop.edit_job("VERSION = 1", "VERSION = {}['missing']")
         before = count.recorded()
         with shop.fleet() as fleet:
-            held = {s.number: (s.holder, s.token) for s in fleet.slots(shop.group) if s.holder}
+            held = {s.number: (s.owner, s.token) for s in fleet.slots(shop.group) if s.owner}
             change = fleet.apply(shop.group, actor="test", progress=shop.say)
             assert change.state is ChangeState.ROLLED_BACK
             assert "got warm" in change.sentence
             assert "KeyError" in change.sentence
             assert held == {
-                s.number: (s.holder, s.token) for s in fleet.slots(shop.group) if s.holder
+                s.number: (s.owner, s.token) for s in fleet.slots(shop.group) if s.owner
             }
             new = change.plan.revision
             shop.until(

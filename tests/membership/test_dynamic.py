@@ -1,7 +1,7 @@
-"""Dynamic members on a real broker: their own roll in waves, at the stated price.
+"""Dynamic members on a real broker: their own roll in rolling batches, at the stated expected cost.
 
 docs/promises.md: all N rolled with room for N more: 2 (range), at most 3 (cooperative); with
-less room that per wave. Counted by Kafka's own tool.
+less room that per rolling batch. Counted by Kafka's own tool.
 """
 
 import time
@@ -56,7 +56,9 @@ def test_roll_and_down(fleet_of, counting):
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("width", [2, 4])
 def test_four_rolled_with_more_and_less_room(assignor, width, fleet_of, counting):
-    """Four members in one wave or in two; then up by two and down by four, one episode each."""
+    """Four members in one rolling batch or in two; then up by two and down by four, one episode
+    each.
+    """
     shop = fleet_of(assignor, width)
     count = counting(shop)
     with shop.stream(rate=100):
@@ -64,9 +66,9 @@ def test_four_rolled_with_more_and_less_room(assignor, width, fleet_of, counting
         (up,) = count.apply(wanted=4)[StepKind.OPEN]
         assert 1 <= up <= MOST[assignor]
         shop.new_code()
-        waves = count.apply(wanted=4)[StepKind.ROLL]
-        assert len(waves) == 4 // width
-        assert all(2 <= cost <= 1 + MOST[assignor] for cost in waves)
+        rolling_batches = count.apply(wanted=4)[StepKind.ROLL]
+        assert len(rolling_batches) == 4 // width
+        assert all(2 <= cost <= 1 + MOST[assignor] for cost in rolling_batches)
         (up,) = count.apply(wanted=6)[StepKind.OPEN]
         assert 1 <= up <= MOST[assignor]
         (down,) = count.apply(wanted=2)[StepKind.LEAVE]
@@ -84,7 +86,7 @@ def test_four_rolled_with_more_and_less_room(assignor, width, fleet_of, counting
         pytest.param(("cooperative-sticky", 2, 2, "40s"), FAILS, range(4, 20), id="fails-alone"),
     ],
 )
-def test_a_bad_first_wave_leaves_again(members, bad, costs, fleet_of, counting):
+def test_a_bad_first_rolling_batch_leaves_again(members, bad, costs, fleet_of, counting):
     """The old members are there in the end; the plan ends rolled back with the error."""
     shop = fleet_of(*members)
     count = counting(shop)
@@ -93,12 +95,12 @@ def test_a_bad_first_wave_leaves_again(members, bad, costs, fleet_of, counting):
         shop.edit_job("VERSION = 1", bad)
         before = count.recorded()
         with shop.fleet() as fleet:
-            held = fleet.gate(shop.group).open
+            held = fleet.targets(shop.group).open
             change = fleet.apply(shop.group, actor="test", progress=shop.say)
             assert change.state is ChangeState.ROLLED_BACK
             assert "KeyError" in change.sentence
-            assert fleet.gate(shop.group).open == held
-            assert not fleet.gate(shop.group).handover
+            assert fleet.targets(shop.group).open == held
+            assert not fleet.targets(shop.group).handover
         assert count.recorded() - before in costs
     assert shop.lost_and_twice() == (0, 0)
 
@@ -112,8 +114,8 @@ def test_a_killed_member_is_evicted_by_its_taker(fleet_of, counting):
         count.apply()
         before = count.recorded()
         with shop.fleet() as fleet:
-            victim = next(s for s in fleet.slots(shop.group) if s.holder)
-            pid = next(w.pid for w in fleet.workers(shop.group) if w.name == victim.holder)
+            victim = next(s for s in fleet.slots(shop.group) if s.owner)
+            pid = next(w.pid for w in fleet.workers(shop.group) if w.name == victim.owner)
             assert pid is not None
             kill(pid)
             killed = time.monotonic()
@@ -138,9 +140,11 @@ def test_the_workers_complete_a_leave(fleet_of, counting):
         count.apply(wanted=3)
         before = count.recorded()
         with shop.fleet() as fleet:
-            gate = fleet.store.gate(shop.group)
-            assert fleet.store.write_gate(replace(gate, leaving=frozenset({1, 2}))) is not None
-            shop.until(lambda: fleet.gate(shop.group).open == {0}, "the leave to be completed")
+            targets = fleet.store.targets(shop.group)
+            assert (
+                fleet.store.write_targets(replace(targets, leaving=frozenset({1, 2}))) is not None
+            )
+            shop.until(lambda: fleet.targets(shop.group).open == {0}, "the leave to be completed")
 
             def alone() -> bool:
                 group = fleet.snapshot([shop.group]).groups[shop.group]
@@ -148,7 +152,7 @@ def test_the_workers_complete_a_leave(fleet_of, counting):
 
             shop.until(alone, "one member to be left")
             shop.until(
-                lambda: all(not s.holder for s in fleet.slots(shop.group) if s.number),
+                lambda: all(not s.owner for s in fleet.slots(shop.group) if s.number),
                 "the members to close",
             )
         assert count.recorded() - before == 1

@@ -65,13 +65,13 @@ class Fault:
         if not path.is_file():
             raise Stale(f"{self.name}: {self.file} is not there; {_ADVICE}")
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        holder: ast.AST | None = tree
+        owner: ast.AST | None = tree
         for name in filter(None, self.where.partition(":")[2].split(".")):
-            holder = holder and _named(holder, name)
-        if holder is None:
+            owner = owner and _named(owner, name)
+        if owner is None:
             raise Stale(f"{self.name}: {self.where} is not there; {_ADVICE}")
         change = _Change(self.old, self.new)
-        change.visit(holder)
+        change.visit(owner)
         if change.count != 1:
             found = f"there {change.count} times" if change.count else "not there"
             raise Stale(f"{self.name}: its node is {found} in {self.where}; {_ADVICE}:\n{self.old}")
@@ -84,8 +84,8 @@ _ADVICE = (
 )
 
 
-def _named(holder: ast.AST, name: str) -> ast.AST | None:
-    found = (each for each in ast.walk(holder) if each is not holder)
+def _named(owner: ast.AST, name: str) -> ast.AST | None:
+    found = (each for each in ast.walk(owner) if each is not owner)
     return next((each for each in found if getattr(each, "name", None) == name), None)
 
 

@@ -28,7 +28,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.offsets.assigning:Partitions.commitable", "worker/test_owning.py",
         "self.held(tokens)", "set(tokens)"),
     "03-dead-workers-session-goes-on": (
-        "worker.slot.slot_holder:SlotHolder.take", "worker/test_slot_holder.py",
+        "worker.slot.slot_owner:SlotOwner.take", "worker/test_slot_owner.py",
         "not self._cured", "self._cured"),
     "03-unclean-session-forgotten-by-a-take": (
         "slots.transitions:taken", "slots/test_compare_and_set.py",
@@ -76,11 +76,11 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "seen.expired = monotonic - seen.since >= duration",
         "seen.expired = monotonic - seen.since >= duration / 2"),
     "13-ended-while-something-of-it-runs": (
-        "act.local.supervisor:EndedHolders.tell", "runtime/test_supervision.py",
+        "act.local.supervisor:EndedOwners.tell", "runtime/test_supervision.py",
         "not self._is_gone(row.name)", "False"),
     "14-session-of-any-length": ("config.spec:ClassicWorker", "spec/test_load.py",
         "Field(ge=6.0, le=1800.0)", "Field(ge=6.0)"),
-    "15-fenced-for-ever": ("worker.slot.slot_life:SlotLife._refused", "worker/test_slot_holder.py",
+    "15-fenced-for-ever": ("worker.slot.slot_life:SlotLife._refused", "worker/test_slot_owner.py",
         "now - before > self._window", "now - before >= 0"),
     "16-leave-by-instance-id-alone": (
         "act.steps.leave_slots:_send_leave", "acting/test_performing.py",
@@ -90,14 +90,14 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "{errors.NoError, errors.UnknownMemberIdError}",
         "{errors.NoError, errors.UnknownMemberIdError, errors.FencedInstanceIdError}"),
     "17-refused-leave-told-as-free": (
-        "worker.slot.leave_completion:Takeover.free", "worker/test_consumer_protocol.py",
+        "worker.slot.leave_completion:Failover.free", "worker/test_consumer_protocol.py",
         "return why", "return None"),
-    "17-taker-frees-nobody": (
-        "worker.slot.slot_holder:SlotHolder.take", "worker/test_slot_holder.py",
-        "context.worker.protocol == 'consumer' and seen.holder is not None",
-        "context.worker.protocol == 'consumer' and seen.holder is None"),
-    "18-foreign-process-evicted": (
-        "worker.slot.leave_completion:Takeover.free", "worker/test_consumer_protocol.py",
+    "17-new_owner-frees-nobody": (
+        "worker.slot.slot_owner:SlotOwner.take", "worker/test_slot_owner.py",
+        "context.worker.protocol == 'consumer' and seen.owner is not None",
+        "context.worker.protocol == 'consumer' and seen.owner is None"),
+    "18-external-process-evicted": (
+        "worker.slot.leave_completion:Failover.free", "worker/test_consumer_protocol.py",
         "found.client_id not in former.workers", "not found.client_id"),
     "18-living-members-of-others-named": (
         "act.steps.adopting:Adopting.perform", "acting/test_adopting.py",
@@ -114,12 +114,12 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "all", "any"),
     "21-worker-does-not-wait-for-the-actor": (
         "worker.slot.leave_completion:LeaveCompleter.step", "worker/test_slot_lease.py",
-        "not self._actor_silent(gate)", "False"),
+        "not self._actor_silent(slot targets)", "False"),
     "22-second-slot-without-a-canary": (
         "worker.slot.slot_lease:_admits", "worker/test_eligibility.py",
         "(first or waited) and (not waits_for_canary(slots, slot, revision))", "first or waited"),
-    "22-gate-opens-before-enough-are-warm": (
-        "worker.slot.process:first_gate", "worker/test_eligibility.py",
+    "22-targets-opens-before-enough-are-warm": (
+        "worker.slot.process:first_targets", "worker/test_eligibility.py",
         "warm < asked.slots", "warm < 1"),
     "23-all-stop-before-anybody-is-warm": (
         "act.steps.membership:stop_all", "acting/test_stopping_all.py",
@@ -133,7 +133,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "self._taken(numbers, canary=canary) or untaken()", "self._taken(numbers, canary=canary)"),
     "25-settled-at-once": (
         "act.steps.receipts:settled_from_here.settled", "acting/test_performing.py",
-        "calm and work.clock.monotonic() - since_when >= quiet", "calm"),
+        "calm and work.clock.monotonic() - since_when >= quiet", "cooldown"),
     "26-others-rebalances-charged-to-us": ("decide.receipts:_split", "counting/test_receipts.py",
         "changed or generation.added", "changed"),
     "26-unreadable-topic-is-equal": ("decide.receipts:judge", "counting/test_receipts.py",
@@ -180,10 +180,10 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "39-frozen-observer-has-evidence": (
         "slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
         "seen is None or seen.mark != mark or gap", "seen is None or seen.mark != mark"),
-    "40-full-disk-ends-a-holder": (
+    "40-full-disk-ends-a-owner": (
         "worker.slot.reporting:Canary._failures_told", "worker/test_eligibility.py",
         "OSError", "KeyError"),
-    "41-nudge-without-an-end": ("worker.member.membership:Nudging._over", "worker/test_nudging.py",
+    "41-resubscribe-without-an-end": ("worker.member.membership:Resubscribing._over", "worker/test_resubscribing.py",
         "'limit'", "None"),
     "42-batch-of-a-former-token-moves-a-new-beginning": (
         "worker.member.pipeline:Pipeline._rewind_onto_ranges", "worker/test_pipeline.py",
@@ -239,20 +239,20 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.slot.slot_lease:SlotLease.may_join", "worker/test_slot_lease.py",
         "self.fresh or None", "True"),
     "store-take-over-a-renewal": ("slots.transitions:is_as_seen", "slots/test_compare_and_set.py",
-        "(stored.holder, stored.token, stored.counter) == (seen.holder, seen.token, seen.counter)",
-        "(stored.holder, stored.token) == (seen.holder, seen.token)"),
+        "(stored.owner, stored.token, stored.counter) == (seen.owner, seen.token, seen.counter)",
+        "(stored.owner, stored.token) == (seen.owner, seen.token)"),
     "store-take-keeps-the-token": ("slots.transitions:taken", "slots/test_compare_and_set.py",
         "stored.token + 1", "stored.token"),
-    "store-former-actor-writes-the-gate": (
-        "slots.store:Store.write_gate.edit", "slots/test_compare_and_set.py slots/test_evidence.py",
+    "store-former-actor-writes-the-targets": (
+        "slots.store:Store.write_targets.edit", "slots/test_compare_and_set.py slots/test_evidence.py",
         "by.token < record.token", "by.token < 0"),
-    "store-take-without-a-second-look-at-the-gate": (
+    "store-take-without-a-second-look-at-the-targets": (
         "slots.store:Store._confirmed", "slots/test_interleavings.py",
         "stands and attempt.is_admitted(record)", "stands"),
     "change-of-a-living-manager-adopted": (
         "act.change:GroupChanges._adopt", "acting/test_liveness.py acting/test_changes.py",
         "self.alive()", "False"),
-    "change-goes-on-after-a-broken-price": (
+    "change-goes-on-after-a-broken-expected_cost": (
         "act.change:Performer._all_steps", "acting/test_performing.py",
         "receipt.verdict is Verdict.DIFFERS", "receipt.verdict is Verdict.UNVERIFIED"),
     "roll-back-keeps-the-failing-code": (
@@ -274,10 +274,10 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "not same_state(stored, wanted)", "True"),
     "seeds-renewal-by-name-alone": (
         "slots.transitions:is_held_by", "schedules/test_schedules.py::test_schedules_hold[0]",
-        "(stored.holder, stored.token) == mine", "True"),
+        "(stored.owner, stored.token) == mine", "True"),
     "seeds-lost-slot-goes-on-working": (
         "worker.slot.slot_life:SlotLife.look", "schedules/test_schedules.py::test_schedules_hold[0]",
-        "seen.lost", "seen.lost and (not seen.gate.open)"),
+        "seen.lost", "seen.lost and (not seen.targets.open)"),
 }
 # fmt: on
 FAULTS = tuple(Fault(name, *written) for name, written in _FAULTS.items())

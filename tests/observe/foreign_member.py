@@ -21,7 +21,7 @@ class ForeignMember:
     def __init__(
         self, bootstrap: str, group: str, *, protocol_type: str, assignment: bytes = b""
     ) -> None:
-        self._net = Connections({"bootstrap.servers": bootstrap}, client_id="foreign")
+        self._net = Connections({"bootstrap.servers": bootstrap}, client_id="external")
         self._group = group
         self.member_id = ""
         end = time.monotonic() + 120

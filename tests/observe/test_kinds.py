@@ -75,7 +75,7 @@ def test_every_kind_of_group_is_seen(broker, config, topic_of, unique):
     client.subscribe([topic])
     member = StreamsMember(broker.bootstrap_servers, streams, topic)
     settle([member], 3)
-    foreign = ForeignMember(broker.bootstrap_servers, connect, protocol_type="connect")
+    external = ForeignMember(broker.bootstrap_servers, connect, protocol_type="connect")
     look = observer(config)
     end = time.monotonic() + 120
     found = look.snapshot()
@@ -110,7 +110,7 @@ def test_every_kind_of_group_is_seen(broker, config, topic_of, unique):
     assert [observer(config).state(name) for name in told] == [GroupState.STABLE] * 3
     client.close()
     member.leave()
-    foreign.close()
+    external.close()
 
 
 def test_a_damaged_assignment_costs_its_member_only(broker, config, unique):

@@ -1,4 +1,4 @@
-"""An offsets topic that was made again, or cut by an unclean leader: what it says now holds.
+"""An offsets topic that was recreated, or cut by an unclean leader: what it says now holds.
 
 Faults: members and a generation of the old log are shown, rebalances of the new one are dropped or
 told twice, positions seem to go back, and the view never is current again.
@@ -40,7 +40,7 @@ def generation(number: int, members: Sequence[str], group: str = "g", at: int = 
 
 
 class Log(WrittenLog):
-    """One partition, which can be made again, and a tail that has read it to its end."""
+    """One partition, which can be recreated, and a tail that has read it to its end."""
 
     def __init__(self, *records: Record) -> None:
         super().__init__({PLACE: WrittenPart()})

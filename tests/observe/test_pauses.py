@@ -266,6 +266,6 @@ def total_lag(url: str) -> float:
 
 def looks(url: str) -> float:
     found = re.search(
-        r"^fleet_exporter_looks_total\{.*complete.*\} (\S+)$", scraped(url), re.MULTILINE
+        r"^fleet_exporter_refreshes_total\{.*complete.*\} (\S+)$", scraped(url), re.MULTILINE
     )
     return float(found[1]) if found else 0.0

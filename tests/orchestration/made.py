@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fleet.config.load import load
 from fleet.config.spec import FleetSpec, GroupSpec
-from fleet.model import Plan, Price, Receipt, Step, StepKind, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, Step, StepKind, Verdict
 from fleet.slots import Change, ChangeState
 from tests.support.plans import change_of, plan_of, receipt_of
 
@@ -29,7 +29,7 @@ def step(kind: StepKind = StepKind.OPEN, slots: tuple[int, ...] = (0, 1)) -> Ste
         kind=kind,
         slots=slots,
         revision="abc",
-        price=Price(rebalances_min=1, rebalances_max=2),
+        expected_cost=ExpectedCost(rebalances_min=1, rebalances_max=2),
         sentence=f"Do {kind.value}.",
     )
 
@@ -46,7 +46,7 @@ def receipt(verdict: Verdict, *, ours: int = 1) -> Receipt:
         plan(step()),
         ours=ours,
         moved=6,
-        longest_pause_s=0.25,
+        longest_downtime_s=0.25,
         started_at=1000.0,
         seconds=3.0,
         settled_s=1.25,

@@ -7,7 +7,7 @@ from dagster import AssetKey, DagsterInstance, StaticPartitionsDefinition, asset
 
 from fleet.dagster.change_assets import told_live
 from fleet.manager.change_progress import change_progress
-from fleet.slots import Gate, Phase, Slot
+from fleet.slots import Phase, Slot, SlotTargets
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker
@@ -30,7 +30,7 @@ def test_observations_come_while_the_change_goes(scene):
         def rollout(context):
             with told_live(context, scene.resource, scene.managed):
                 until(lambda: observed(1), "the first look")
-                fleet.store.write_gate(Gate(group=scene.managed, open=frozenset({0, 1})))
+                fleet.store.write_targets(SlotTargets(group=scene.managed, open=frozenset({0, 1})))
                 free = Slot(group=scene.managed, number=0)
                 slot = fleet.store.take(
                     free, worker="w", revision=plan.revision, spark_session=None

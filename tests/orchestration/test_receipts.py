@@ -20,7 +20,7 @@ from fleet.dagster.resources import told
 from fleet.decide.storms import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused
-from fleet.model import Alternative, LagCase, Price, Verdict
+from fleet.model import Alternative, ExpectedCost, LagCase, Verdict
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, receipt, step
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
@@ -119,7 +119,7 @@ def test_metadata_of_a_receipt():
 
 
 def test_metadata_of_a_plan():
-    """Steps with prices as a table, refusals in words, the plan itself as JSON."""
+    """Steps with expected costs as a table, refusals in words, the plan itself as JSON."""
     shown = plan_metadata(plan(step(), refusals=("It is paused.",)))
     assert shown["sentence"] == "Refused: It is paused."
     assert shown["plan json"].value["id"] == "plan-1"
@@ -128,22 +128,26 @@ def test_metadata_of_a_plan():
 
 
 def test_what_is_expected_stands_in_plan_and_receipt():
-    """Prices and other ways as tables; a receipt has its price beside what was recorded."""
-    price = Price(
-        rebalances_min=1, rebalances_max=2, rebalances_expected=2, moved_expected=4, pause_s=0.525,
-        pause_p95_s=0.532, settled_s=0.796, backlog=1200,
+    """Expected costs and other ways as tables; a receipt has its expected cost beside what was
+    recorded.
+    """
+    expected_cost = ExpectedCost(
+        rebalances_min=1, rebalances_max=2, rebalances_expected=2, moved_expected=4,
+        downtime_s=0.525, downtime_p95_s=0.532, settled_s=0.796, backlog=1200,
     )  # fmt: skip
     way = Alternative(
-        step=0, way="one by one", starts_in_s=40.0, rebalances=6, moved=9, pause_s=None,
-        pause_p95_s=None, settled_s=4.0, backlog=None, keeps_limits=False, cheapest=False,
+        step=0, way="one by one", starts_in_s=40.0, rebalances=6, moved=9, downtime_s=None,
+        downtime_p95_s=None, settled_s=4.0, backlog=None, keeps_limits=False, cheapest=False,
         taken=True,
     )  # fmt: skip
-    shown = plan_metadata(replace(plan(replace(step(), price=price)), alternatives=(way,)))
+    shown = plan_metadata(
+        replace(plan(replace(step(), expected_cost=expected_cost)), alternatives=(way,))
+    )
     told = [shown[name].value.replace("\u00a0", " ") for name in ("plan", "other ways")]
     assert "| 2 (1-2) | 4 | 0.53 s | 0.53 s | 0.8 s | 1,200 |" in told[0]
     assert "| 1 | one by one | in 40 s | 6 | 9 | ? | ? | 4.0 s | ? | no | taken |" in told[1]
 
-    done = change(ChangeState.DONE, replace(receipt(Verdict.EQUAL), price=price))
+    done = change(ChangeState.DONE, replace(receipt(Verdict.EQUAL), expected_cost=expected_cost))
     table = change_metadata(done)["receipt"].value
     assert "| equal | 2 rebalances, 4 partitions moved, pause 0.53 s (p95 0.53 s), settled" in table
 
@@ -171,7 +175,7 @@ def test_a_traceback_ends_no_fence_of_its_own():
     ("recorded_rebalances", "passed", "severity"),
     [
         pytest.param(5, True, AssetCheckSeverity.ERROR, id="at the budget"),
-        pytest.param(6, True, AssetCheckSeverity.ERROR, id="within a plan's price"),
+        pytest.param(6, True, AssetCheckSeverity.ERROR, id="within a plan's expected cost"),
         pytest.param(None, True, AssetCheckSeverity.WARN, id="unreadable"),
     ],
 )
@@ -184,7 +188,7 @@ def test_no_storm_passes(recorded_rebalances, passed, severity):
 
 
 def test_a_storm_fails_its_check():
-    """With its words, its cause and its worst member."""
+    """With its words, its cause and its top offender."""
     storm = Storm(
         cluster="main", group="orders", since=0.0, seen_at=90.0, rebalances=9, moved=0, budget=5,
         budget_moved=None, window=600.0, cause="join and leave", member="orders-3",
@@ -193,7 +197,7 @@ def test_a_storm_fails_its_check():
     judged = storm_judgement(group(), 9, storm)
     assert (judged.passed, judged.severity) == (False, AssetCheckSeverity.ERROR)
     assert "orders-3 joins and leaves every 40 s" in judged.sentence
-    assert judged.metadata["worst member"] == "orders-3"
+    assert judged.metadata["top offender"] == "orders-3"
 
 
 def test_no_receipt_is_no_alarm():

@@ -85,7 +85,7 @@ def test_runtime_grows_with_the_steps():
     ("kind", "batches"), [(StepKind.OPEN, 1), (StepKind.ROLL, 3 + 12), (StepKind.LEAVE, 0)]
 )
 def test_a_run_may_wait_for_batches(kind, batches):
-    """Of each slot's new holder the first, of a canary as many as prove it: none is ended by
+    """Of each slot's new owner the first, of a canary as many as prove it: none is ended by
     Dagster while a batch takes its time.
     """
     slots = tuple(range(12))
@@ -96,7 +96,7 @@ def test_a_run_may_wait_for_batches(kind, batches):
     assert slow - quick == batches * 100
 
 
-def test_a_wave_may_be_proven_twice():
+def test_a_rolling_batch_may_be_proven_twice():
     """Where beside the old ones it had nothing to read."""
     slots = tuple(range(12))
     static, dynamic = (

@@ -49,14 +49,14 @@ def test_only_what_changed_is_told():
     known = watch(storm("orders"), storm("a"))
     assert changed(known, watch(storm("orders", rebalances=12), storm("a", seen_at=99.0))) == []
     assert changed(watch(), known) == ["a", "orders"]
-    assert changed(known, watch(storm("orders", calm_since=95.0), storm("a"))) == ["orders"]
+    assert changed(known, watch(storm("orders", cooldown_since=95.0), storm("a"))) == ["orders"]
     assert changed(known, watch(storm("orders"), storm("a", member="x"))) == ["a"]
     assert changed(known, watch(storm("orders"))) == ["a"]
 
 
 def test_changes_are_read_of_groups_that_moved_alone():
     """Of a thousand calm ones a tick read twenty each, every 15 s."""
-    names = ("calm", "moved", "stormy")
+    names = ("cooldown", "moved", "stormy")
     spec = FleetSpec.model_validate({"fleets": [{"group": g, "topics": ["t"]} for g in names]})
     found = [rebalance(1, 0.0, group=group) for group in ("moved", "stranger")]
     before = watch(storm("stormy"), storm("another stranger"))
@@ -103,8 +103,8 @@ def test_what_is_too_much_for_one_tick_is_told_by_the_next():
 def test_a_declared_group_has_its_check_and_a_stranger_its_partition():
     """And a storm of the cluster stands on its own asset."""
     whole = ClusterStorm(
-        cluster="main", since=10.0, seen_at=90.0, calm_since=None, cause="many groups", groups=12,
-        words="12 groups in a storm at once",
+        cluster="main", since=10.0, seen_at=90.0, cooldown_since=None, cause="many groups",
+        groups=12, words="12 groups in a storm at once",
     )  # fmt: skip
     seen = Weather(spec=SPEC, now=90.0, watch=watch(storm("stranger"), cluster=whole))
     events = list(events_of(seen, ["orders", "stranger"], whole=True))

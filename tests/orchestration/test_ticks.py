@@ -128,19 +128,19 @@ def test_a_storm_is_told_once_and_holds_the_schedule(scene, instance):
     scene.config.write_text(
         text.replace("mode: act", "mode: act\n    storm: {rebalances: 1, window: 10m}")
     )
-    calm = stormy(scene, instance)
-    assert calm.skip_reason.skip_message == "No group is in a storm."
-    assert {(each.check_name, each.passed) for each in calm.asset_events} == {
+    cooldown = stormy(scene, instance)
+    assert cooldown.skip_reason.skip_message == "No group is in a storm."
+    assert {(each.check_name, each.passed) for each in cooldown.asset_events} == {
         (asset_keys.STORM, True)
     }, "each declared group has its check"
-    assert len(calm.asset_events) == len(scene.spec.fleets)
+    assert len(cooldown.asset_events) == len(scene.spec.fleets)
     with scene.member(scene.managed), scene.member(scene.managed):
-        begun = stormy(scene, instance, calm.cursor)
+        begun = stormy(scene, instance, cooldown.cursor)
         held = planned(scene, instance)
         told, checked = begun.asset_events
         assert "client rdkafka joins every" in told.metadata["sentence"].value
         assert (checked.check_name, checked.passed) == (asset_keys.STORM, False)
-        assert checked.metadata["worst member"].value == "client rdkafka"
+        assert checked.metadata["top offender"].value == "client rdkafka"
         assert scene.managed in begun.skip_reason.skip_message
         assert stormy(scene, instance, begun.cursor).asset_events == []
     assert isinstance(held, SkipReason)

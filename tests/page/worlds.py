@@ -10,7 +10,7 @@ from fleet.decide.storms import Storm
 from fleet.manager.past import Past, Replayed, Source, recent_from
 from fleet.model import GroupSnapshot, StepKind, TopicPartition
 from fleet.model.rebalances import Cause
-from fleet.slots import ChangeState, Gate, Phase, Slot, WorkerProcess, WorkerReport
+from fleet.slots import ChangeState, Phase, Slot, SlotTargets, WorkerProcess, WorkerReport
 from tests.asking.worlds import START, membership, rebalance
 from tests.support.declared import fleet_spec
 from tests.support.plans import change_of, plan_of, step_of
@@ -46,7 +46,7 @@ def rolling(name: str, *, now: float) -> Managed:
     plan = plan_of(step_of(StepKind.ROLL, range(4), "newcode123"), group=name, id=f"main-{name}-17")
     phases = [Phase.ACTIVE, Phase.ACTIVE, Phase.DRAINING, Phase.ACTIVE]
     slots = tuple(
-        Slot(group=name, number=n, holder=f"w-{n}", phase=phase, batches=40 + n,
+        Slot(group=name, number=n, owner=f"w-{n}", phase=phase, batches=40 + n,
              revision="newcode123" if n < 2 else "oldcode456")
         for n, phase in enumerate(phases)
     )  # fmt: skip
@@ -54,7 +54,7 @@ def rolling(name: str, *, now: float) -> Managed:
         mode="act",
         owner="team-orders",
         has_worker=True,
-        gate=Gate(group=name, version=1, open=frozenset(range(4))),
+        targets=SlotTargets(group=name, version=1, open=frozenset(range(4))),
         slots=slots,
         workers=tuple(
             WorkerProcess(name=f"w-{n}", group=name, revision="newcode123", wanted=True,

@@ -61,7 +61,7 @@ class Cells:
     # --- the cells -------------------------------------------------------------------------
 
     def up(self) -> float | None:
-        """2 → 4 through the gate."""
+        """2 → 4 by a synchronized join."""
         return self._apply(4)
 
     def down(self) -> float | None:
@@ -77,16 +77,16 @@ class Cells:
         with self.shop.fleet() as fleet:
             victim = next(s for s in fleet.slots(self.shop.group) if s.phase is Phase.ACTIVE)
             pids = {w.name: w.pid for w in fleet.workers(self.shop.group)}
-            had = self._partitions_of(str(victim.holder))
+            had = self._partitions_of(str(victim.owner))
             assert had, "it has partitions"
             killed = time.time()
-            kill(pids[victim.holder])
+            kill(pids[victim.owner])
 
         def again() -> dict[int, float]:
             return {
                 e.tp.partition: e.at
                 for e in reversed(self.shop.entries())
-                if e.at > killed and e.worker != victim.holder
+                if e.at > killed and e.worker != victim.owner
             }
 
         self.shop.until(lambda: had <= again().keys(), "the dead one's partitions to be processed")
@@ -96,7 +96,7 @@ class Cells:
         return took
 
     def killed_opening(self) -> None:
-        """The manager of 2 → 4 is killed when the gate is open, another completes it."""
+        """The manager of 2 → 4 is killed when the slot targets is open, another completes it."""
         self._killed(4, "opened slot")
 
     def killed_rolling(self) -> None:
@@ -112,7 +112,7 @@ class Cells:
 
     def _apply(self, wanted: int | None) -> float | None:
         change = self.shop.apply(self._open() if wanted is None else wanted)
-        pauses = [r.longest_pause_s for r in change.receipts if r.longest_pause_s is not None]
+        pauses = [r.longest_downtime_s for r in change.receipts if r.longest_downtime_s is not None]
         return max(pauses, default=None)
 
     def _killed(self, wanted: int | None, moment: str) -> None:
@@ -124,7 +124,7 @@ class Cells:
 
     def _open(self) -> int:
         with self.shop.fleet() as fleet:
-            return len(fleet.gate(self.shop.group).open)
+            return len(fleet.targets(self.shop.group).open)
 
     def _partitions_of(self, worker: str) -> set[int]:
         """What it was called for in the last seconds."""
@@ -164,7 +164,7 @@ class Cells:
 
 
 CELLS: dict[str, Callable[[Cells], float | None]] = {
-    "+2 workers through the gate": Cells.up,
+    "+2 workers by a synchronized join": Cells.up,
     "roll all 4 workers": Cells.roll,
     "worker killed (-9)": Cells.kill_worker,
     "-2 workers": Cells.down,

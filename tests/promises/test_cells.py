@@ -25,7 +25,7 @@ ALL_KINDS = ("range", "cooperative-sticky", "consumer")
 KINDS = tuple((os.environ.get("FLEET_KINDS") or ",".join(ALL_KINDS)).split(","))
 TITLES = {"consumer": "KIP-848"}
 MOST = {
-    "+2 workers through the gate": (1, 2, 2),
+    "+2 workers by a synchronized join": (1, 2, 2),
     "roll all 4 workers": (0, 0, 0),
     "worker killed (-9)": (0, 0, 2),
     "-2 workers": (1, 2, 1),

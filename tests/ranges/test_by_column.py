@@ -153,17 +153,17 @@ def test_a_backlog_by_column_with_a_killed_holder(group: Group, tmp_path: Path, 
         lambda: any(size(line) > 250 for line in group.journal()[called_before:]),
         "a batch by column",
     )
-    holder = group.journal()[-1]["worker"]
-    group.processes[holder].kill()
-    group.processes[holder].wait()
+    owner = group.journal()[-1]["worker"]
+    group.processes[owner].kill()
+    group.processes[owner].wait()
     assert files(memory), "nobody cleans up after a kill -9 by itself"
-    last = [line for line in group.journal() if line["worker"] == holder][-1]["ranges"]
+    last = [line for line in group.journal() if line["worker"] == owner][-1]["ranges"]
     group.drained()
-    repeated = next(line for line in group.journal() if line["worker"] != holder)
+    repeated = next(line for line in group.journal() if line["worker"] != owner)
     assert repeated["ranges"] == last, "the successor's first batch is its predecessor's last"
     group.until(lambda: not files(memory), "every file to be gone")
     again = {(p, at) for _, p, start, end, _ in last for at in range(start, end)}
     times = group.times_called()
     assert {where for where, called in times.items() if called > 1} == again
     assert rows(table) == sorted((p, at) for p, n in group.produced.items() for at in range(n))
-    assert any(size(line) > 250 for line in group.journal() if line["worker"] != holder)
+    assert any(size(line) > 250 for line in group.journal() if line["worker"] != owner)

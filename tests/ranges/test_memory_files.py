@@ -28,18 +28,18 @@ def left(place: Path) -> list[str]:
 
 def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path: Path):
     """A kill -9 removes nothing; a stopped process is alive."""
-    holder = subprocess.Popen(
+    owner = subprocess.Popen(
         [sys.executable, "-c", _HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     try:
-        assert holder.stdout is not None
-        path = Path(holder.stdout.readline().strip())
-        holder.send_signal(signal.SIGSTOP)
+        assert owner.stdout is not None
+        path = Path(owner.stdout.readline().strip())
+        owner.send_signal(signal.SIGSTOP)
         assert sweep(tmp_path) == 0
         assert (path / "1.parquet").exists(), "it only stands still"
     finally:
-        holder.kill()
-        holder.wait(120)
+        owner.kill()
+        owner.wait(120)
     assert (path / "1.parquet").exists()
     with MemoryFolder(tmp_path) as mine:
         assert not path.exists()

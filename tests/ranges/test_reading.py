@@ -123,10 +123,10 @@ def test_backlog_killed_holder_and_inline_again(group: Group, tmp_path: Path):
     group.until(
         lambda: any(size(line) > 250 for line in group.journal()[done:]), "a batch by ranges"
     )
-    holder = group.journal()[-1]["worker"]
-    group.processes[holder].kill()
-    group.processes[holder].wait()
-    last = [line for line in group.journal() if line["worker"] == holder][-1]["ranges"]
+    owner = group.journal()[-1]["worker"]
+    group.processes[owner].kill()
+    group.processes[owner].wait()
+    last = [line for line in group.journal() if line["worker"] == owner][-1]["ranges"]
     group.until(lambda: ways(group)[-1:] == ["inline"], "the way back inline")
     group.produce(60)
     group.drained()
@@ -135,7 +135,7 @@ def test_backlog_killed_holder_and_inline_again(group: Group, tmp_path: Path):
     group.until(lambda: ways(group)[-2:] == ["ranges", "inline"], "there and back once more")
     group.produce(20)
     group.drained()
-    repeated = next(line for line in group.journal() if line["worker"] != holder)
+    repeated = next(line for line in group.journal() if line["worker"] != owner)
     assert size(repeated) > 250
     assert repeated["ranges"] == last, "the successor's first batch is its predecessor's last"
     again = {(p, at) for _, p, start, end, _ in last for at in range(start, end)}

@@ -378,7 +378,7 @@ def test_batches_by_ranges_grow_again_however_small_they_became():
     assert bench.sizes(0.5, 0.5, 0.5) == [50, 400, 1000]
 
 
-# --- a topic that is made again ---------------------------------------------------------------
+# --- a topic that is recreated ---------------------------------------------------------------
 
 
 def test_the_end_of_a_topic_that_was_made_again_is_no_backlog():

@@ -50,7 +50,7 @@ the file says so in its first line. `fleet schema` prints the schema:
 
 - `worker` (but `python_path`), `rollout.drain_timeout`, `runtime` (but `context` and, of `kind:
   local`, `lease`), the code: another revision: the next plan rolls to it. `topics`, `assignor`,
-  `protocol`, `session_timeout` and `membership` take steps of their own, with their price.
+  `protocol`, `session_timeout` and `membership` take steps of their own, with their expected cost.
 - `mode`, `replicas`, `scaling`, `create`, `storm`, the rest of `rollout`: with the next plan or
   look.
 - `cluster.bootstrap_servers`, `cluster.security`, `worker.python_path`, a local `lease`: for

@@ -1,4 +1,4 @@
-"""A consumer group's assignment interval around a gate [19], on a real broker."""
+"""A consumer group's assignment interval around the slot targets [19], on a real broker."""
 
 from pathlib import Path
 
@@ -52,8 +52,8 @@ def test_a_killed_managers_window_is_closed_by_the_next(admin, unique, window):
     is_set(admin, group, "250")
 
 
-def test_gates_right_after_one_another_do_not_take_ours_for_the_owners(admin, unique, window):
-    """What was put back is read back before it is forgotten, by the next gate too."""
+def test_targets_right_after_one_another_do_not_take_ours_for_the_owners(admin, unique, window):
+    """What was put back is read back before it is forgotten, by the next slot targets too."""
     group = f"window-{unique}"
     for _ in range(10):
         assert window().widen() is None

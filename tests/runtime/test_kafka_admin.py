@@ -166,7 +166,7 @@ def test_a_topic_is_created_once(admin, unique):
 
 
 def test_a_groups_own_setting_is_set_and_taken_back(admin, unique):
-    """The assignment interval of a KIP-848 group before and after a gate [19]."""
+    """The assignment interval of a KIP-848 group before and after the slot targets [19]."""
     group, name = f"settings-{unique}", "consumer.assignment.interval.ms"
     assert admin.group_setting(group, name) is None
     admin.set_group_setting(group, name, "5000")

@@ -14,7 +14,7 @@ from fleet.act.local.local_runtime import find_orphans
 from fleet.act.local.process_table import ProcessTable
 from fleet.clock import SystemClock
 from fleet.errors import Refused
-from fleet.slots import Gate
+from fleet.slots import SlotTargets
 from fleet.slots.sqlite import DATABASE, SqliteStore
 from fleet.system.processes import alive, environment, home_processes, identify, signal_group, spawn
 from tests.runtime.conftest import GROUP, REVISION
@@ -154,18 +154,18 @@ def test_a_killed_worker_comes_back_and_its_end_is_named(bench):
 
 
 def test_what_a_killed_worker_held_waits_for_no_lease(bench):
-    """Its slot says that its holder has ended before its next life starts; others' do not."""
+    """Its slot says that its owner has ended before its next life starts; others' do not."""
     bench.runtime.ensure()
     killed, other = bench.start(2)
     bench.until(lambda: bench.all_run(2))
     store = SqliteStore(bench.home / DATABASE, cluster="main", clock=SystemClock())
-    store.write_gate(Gate(group=GROUP, open=frozenset({0, 1})))
+    store.write_targets(SlotTargets(group=GROUP, open=frozenset({0, 1})))
     for slot, worker in zip(store.slots(GROUP), (killed, other), strict=True):
         assert store.take(slot, worker=worker, revision=REVISION, spark_session=None)
     pid = bench.worker(killed).pid
     os.kill(pid, signal.SIGKILL)
     bench.until(lambda: bench.lives_again(killed, pid))
-    told = {slot.holder: slot.holder_ended for slot in store.slots(GROUP)}
+    told = {slot.owner: slot.owner_ended for slot in store.slots(GROUP)}
     assert told == {killed: True, other: False}, bench.log()
     left = "import time; time.sleep(60)"  # as Spark's Python daemon, in a group of its own
     environ = environment(bench.runtime.home, part="worker", worker=other)
@@ -173,7 +173,7 @@ def test_what_a_killed_worker_held_waits_for_no_lease(bench):
     pid = bench.worker(other).pid
     os.kill(pid, signal.SIGKILL)
     bench.until(lambda: bench.lives_again(other, pid))
-    told = {slot.holder: slot.holder_ended for slot in store.slots(GROUP)}
+    told = {slot.owner: slot.owner_ended for slot in store.slots(GROUP)}
     store.close()
     signal_group(child, signal.SIGKILL)
     assert told == {killed: True, other: False}, "what it left behind may still write"

@@ -1,1 +1,1 @@
-"""Our own slot, gate and change code by seed, against the coordinator's model."""
+"""Our own slot, slot targets and change code by seed, against the coordinator's model."""

@@ -4,25 +4,25 @@ I1 one owner, I3 commits never go back, I4 a commit is its owner's, I5 only what
 committed, I6 nothing twice without an unclean loss, I7 a batch begins where the last commit is, I9
 generations grow, I10 a coordinator that moves loses no commit and costs no generation, S1 nobody
 alive is called dead, S2 who lost its slot stops, S3 a change has one actor, S4 a former actor
-writes no gate, S5 nobody ends without a cause, S6 a change opens its slots in one write. At the
-end: I2 every partition has an owner, I8 no more generations than were planned and faults explain,
-I11 everything works again. I12 (one seed, one trace) and I13 (the log says what the coordinator
-knows) are tests of their own.
+writes no slot targets, S5 nobody ends without a cause, S6 a change opens its slots in one write. At
+the end: I2 every partition has an owner, I8 no more generations than were planned and faults
+explain, I11 everything works again. I12 (one seed, one trace) and I13 (the log says what the
+coordinator knows) are tests of their own.
 
 Not to be told here: what Kafka accepts of a commit that is not the owner's [2] beyond I4, and
 duplicates inside Spark, which is not simulated.
 """
 
 from fleet.sim.coordinator.requests import OffsetCommitRequest
-from fleet.slots import Change, ChangeState, Gate, Slot
-from fleet.slots.backend import GateRecord
+from fleet.slots import Change, ChangeState, Slot, SlotTargets
+from fleet.slots.backend import SlotTargetsRecord
 from tests.schedules.simulated_broker import GROUP, SimulatedBroker, partitions_of
 from tests.schedules.simulated_member import SimulatedMember
 from tests.schedules.simulated_time import Process, Simulation
 from tests.schedules.simulated_topic import SimulatedTopic, Work
 
 NEWS = 4.0
-"""Seconds in which a holder that has lost its slot must have stopped: two silent requests."""
+"""Seconds in which an owner that has lost its slot must have stopped: two silent requests."""
 
 
 class Invariants:
@@ -45,7 +45,7 @@ class Invariants:
         """The latest token of a change, and since when."""
         self._openings: set[tuple[str, int]] = set()
         self.goes_back = False
-        """Whether slots may be opened twice by a change: a wave that fails goes back."""
+        """Whether slots may be opened twice by a change: a rolling batch that fails goes back."""
         self.moved_at = -1e9
         """When the coordinator last moved."""
 
@@ -63,38 +63,43 @@ class Invariants:
     # --- slots ----------------------------------------------------------------------------------
 
     def slot_written(self, number: int) -> None:
-        """By its holder, or by whoever takes it."""
+        """By its owner, or by whoever takes it."""
         self._written_at[number] = self.world.now
 
-    def taken(self, before: Slot, after: Slot, holder: Process | None) -> None:
-        """S1: from a holder that lives and could renew, nobody takes a slot."""
-        if before.holder is None or before.holder_ended or holder is None:
+    def taken(self, before: Slot, after: Slot, owner: Process | None) -> None:
+        """S1: from an owner that lives and could renew, nobody takes a slot."""
+        if before.owner is None or before.owner_ended or owner is None:
             return
         stood = self.world.now - self._written_at.get(before.number, 0.0)
         if stood < self.lease:
             self.world.violated(
-                f"S1: {after.holder} took slot {after.number} of {before.holder}, which wrote it "
+                f"S1: {after.owner} took slot {after.number} of {before.owner}, which wrote it "
                 f"{stood:.1f} s before"
             )
-        if not holder.alive:
+        if not owner.alive:
             return
-        well = self.well_for(holder)
+        well = self.well_for(owner)
         if well > self.lease:
             self.world.violated(
-                f"S1: {after.holder} took slot {after.number} of {before.holder}, which lives and "
+                f"S1: {after.owner} took slot {after.number} of {before.owner}, which lives and "
                 f"was well for {min(well, self.world.now):.1f} s"
             )
 
-    def gate_written(
-        self, before: GateRecord | None, after: GateRecord, process: Process, token: int | None
+    def targets_written(
+        self,
+        before: SlotTargetsRecord | None,
+        after: SlotTargetsRecord,
+        process: Process,
+        token: int | None,
     ) -> None:
-        """S4: whoever adopts a change has been at the gate; its former actor writes it no more.
+        """S4: whoever adopts a change has been at the slot targets; its former actor writes it no
+        more.
 
         S6: what one change opens, it opens in one write [19].
         """
-        if before is None or token is None or before.gate == after.gate:
+        if before is None or token is None or before.targets == after.targets:
             return
-        if after.gate.open - before.gate.open:
+        if after.targets.open - before.targets.open:
             opening = (process.name, token)
             if opening in self._openings and not self.goes_back:
                 self.world.violated(f"S6: {process.name} opens slots one by one")
@@ -103,7 +108,7 @@ class Invariants:
         if before.token > token or (latest > token and self.world.now - since > NEWS):
             after_token = max(latest, before.token)
             self.world.violated(
-                f"S4: {process.name} (token {token}) wrote the gate after token {after_token}"
+                f"S4: {process.name} (token {token}) wrote targets after token {after_token}"
             )
 
     def changes_hands(self, token: int) -> None:
@@ -200,18 +205,18 @@ class Invariants:
     def as_planned(self) -> None:
         """Without a fault, every change is done and its receipts are equal."""
         for change in self.changes:
-            verdicts = [f"{r.verdict} ({r.ours} for {r.price})" for r in change.receipts]
+            verdicts = [f"{r.verdict} ({r.ours} for {r.expected_cost})" for r in change.receipts]
             if change.sentence != "done, as planned":
                 self.world.violated(
                     f"I8: change {change.plan.id} {change.state}: {change.sentence} {verdicts}"
                 )
 
-    def at_rest(self, holders: dict[int, Slot], opened: frozenset[int], living: set[str]) -> None:
-        """I2, I11: once nothing is wrong any more, every slot has a living holder that works."""
+    def at_rest(self, owners: dict[int, Slot], opened: frozenset[int], living: set[str]) -> None:
+        """I2, I11: once nothing is wrong any more, every slot has a living owner that works."""
         topic, now = self.topic, self.world.now
         for number in sorted(opened):
-            slot = holders.get(number)
-            if slot is None or slot.holder not in living or slot.phase.value != "active":
+            slot = owners.get(number)
+            if slot is None or slot.owner not in living or slot.phase.value != "active":
                 self.world.violated(f"I11: slot {number} is open, and stands so: {slot}")
                 return
         if not opened:
@@ -223,9 +228,9 @@ class Invariants:
             if waits > 60:
                 self.world.violated(f"I11: {waits} records wait in partition {partition}")
 
-    def ended(self, running: Change | None, gate: Gate) -> None:
+    def ended(self, running: Change | None, targets: SlotTargets) -> None:
         """I11: no change is left behind, nor what it asked."""
         if running is not None and running.state is ChangeState.RUNNING:
             self.world.violated(f"I11: change {running.plan.id} of {GROUP} is still running")
-        if gate.handover or gate.leaving or gate.rejoin or gate.quarantined:
-            self.world.violated(f"I11: the gate still asks, and nobody acts: {gate}")
+        if targets.handover or targets.leaving or targets.rejoin or targets.quarantined:
+            self.world.violated(f"I11: the slot targets still asks, and nobody acts: {targets}")

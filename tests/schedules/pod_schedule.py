@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from fleet.errors import FleetError
 from fleet.model import Plan, Step, StepKind
-from fleet.slots import Gate
+from fleet.slots import SlotTargets
 from tests.schedules.schedule import EXACT, KINDS, OPENED, Fault, Played, Schedule, drawn
 from tests.schedules.simulated_broker import GROUP
 from tests.schedules.simulated_fleet import HEARTBEAT, SimulatedManager
@@ -27,7 +27,7 @@ _LONGER = 2.5
 def pods_drawn(seed: int, *, most: int = 4) -> Schedule:
     """The schedule of a seed: half of its faults are of pods."""
     found = drawn(
-        seed, most=most, kinds=tuple(k for k in KINDS if k != "manager stops at the gate")
+        seed, most=most, kinds=tuple(k for k in KINDS if k != "manager stops at the slot targets")
     )
     rng = random.Random(seed + 77)
     longer = rng.uniform(1.0, _LONGER)
@@ -91,17 +91,17 @@ class PodsPlayed(Played):
             fleet.publish(opener.runtime, "old")
             opener.runtime.start(GROUP, "old", workers + 1)
             opener.process.sleep(4.0)
-            gate = Gate(
+            targets = SlotTargets(
                 group=GROUP, open=frozenset(range(workers)), open_at=opener.process.now() + 1.0
             )
-            opener.store.write_gate(gate)
+            opener.store.write_targets(targets)
 
         self._planned += 1
         opener.process.start(opens)
         until = world.now + 60.0
 
         def started() -> bool:
-            return bool(fleet.memory_gate().open) and self._rests()
+            return bool(fleet.memory_targets().open) and self._rests()
 
         while not started() and world.now < until and world.broken is None:
             world.run(world.now + 0.5)
@@ -126,11 +126,13 @@ class PodsPlayed(Played):
         s = self.schedule
         count = {"up": s.count, "down": -s.count}.get(s.change, 0)
         shall = frozenset(range(s.workers + count))
-        if kind == "roll" and not s.static:  # a wave: others join beside those that leave then
+        if (
+            kind == "roll" and not s.static
+        ):  # a rolling batch: others join beside those that leave then
             step = step_of(StepKind.ROLL, range(2 * s.workers), "new", TWO)
             shall = frozenset(range(s.workers, 2 * s.workers))
         self._shall = step.revision, shall
-        self._planned += step.price.rebalances_max
+        self._planned += step.expected_cost.rebalances_max
         self._manages(name, plan_of(step, id=kind, revision=step.revision))
 
     def _changing(self) -> bool:
@@ -219,17 +221,17 @@ class PodsPlayed(Played):
     def _next_step(self) -> Step:
         """What is missing of what was wanted; what was rolled back is not wanted any more."""
         fleet = self.fleet
-        gate, last = fleet.memory_gate(), fleet.memory_change()
+        targets, last = fleet.memory_targets(), fleet.memory_change()
         revision, wanted = self._shall
         if revision == "new" and (last is None or last.state.value != "done"):
             back = fleet.bad or (last is not None and last.state.value == "rolled back")
-            if back or (not self.schedule.static and gate.open.isdisjoint(wanted)):
+            if back or (not self.schedule.static and targets.open.isdisjoint(wanted)):
                 revision, wanted = self._shall = "old", frozenset(range(self.schedule.workers))
-        runs = {str(s.revision).partition("~")[0] for s in fleet.memory_slots() if s.holder}
-        if wanted - gate.open:
+        runs = {str(s.revision).partition("~")[0] for s in fleet.memory_slots() if s.owner}
+        if wanted - targets.open:
             return step_of(StepKind.OPEN, sorted(wanted), revision)
-        if gate.open - wanted:
-            return step_of(StepKind.LEAVE, sorted(gate.open - wanted), revision)
+        if targets.open - wanted:
+            return step_of(StepKind.LEAVE, sorted(targets.open - wanted), revision)
         if runs != {revision}:
             return step_of(StepKind.ROLL, sorted(wanted), revision)
         return step_of(StepKind.WARM, (), revision)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from fleet.model import Step, StepKind
-from fleet.slots import Gate
+from fleet.slots import SlotTargets
 from tests.schedules.simulated_broker import GROUP
 from tests.schedules.simulated_fleet import (
     DRAIN,
@@ -74,7 +74,7 @@ ONE_WORKER = ("crash", "pause", "cut off", "clock", "own store away", "own store
 MANAGER = (
     "manager crash",
     "manager pause",
-    "manager stops at the gate",
+    "manager stops at the slot targets",
     "rival",
     "manager store away",
 )
@@ -127,7 +127,7 @@ def _fault(rng: random.Random, workers: int, kinds: tuple[str, ...]) -> Fault:
         "freeze": (4.0, SESSION - 6.0),
         "coordinator": (0.2, 6.0),
         "manager pause": (2.0, 20.0),
-        "manager stops at the gate": (LEASE + 2.0, LEASE + 12.0),
+        "manager stops at the slot targets": (LEASE + 2.0, LEASE + 12.0),
         "manager store away": (2.0, 16.0),
         "clock": (-20.0, 20.0),
     }.get(kind, (0.0, 0.0))
@@ -184,17 +184,17 @@ class Played:
         """The first opening: not what is tried here."""
         opener = Process("opener", self.world)
         store = self.fleet.store_for(opener)
-        gate = Gate(
+        targets = SlotTargets(
             group=GROUP, open=frozenset(range(self.schedule.workers)), open_at=opener.now() + 0.4
         )
         self._planned += 1
-        opener.start(lambda: store.write_gate(gate))
+        opener.start(lambda: store.write_targets(targets))
 
     def _settle(self) -> None:
-        """Until nothing is under way, with an end to patience; then what holds at rest."""
+        """Until nothing is under way, with an end to grace period; then what holds at rest."""
         fleet, world = self.fleet, self.world
-        patience = world.now + 150.0
-        while world.now < patience and world.broken is None and not self._rests():
+        grace = world.now + 150.0
+        while world.now < grace and world.broken is None and not self._rests():
             if not any(m.process.alive and m.active for m in fleet.managers.values()):
                 self._pick_up()
             world.run(world.now + 3.0)
@@ -203,8 +203,8 @@ class Played:
         invariants = fleet.invariants
         slots = {s.number: s for s in fleet.memory_slots()}
         living = {n for n, b in fleet.bodies.items() if b.worker.process.alive}
-        invariants.ended(fleet.memory_change(), fleet.memory_gate())
-        invariants.at_rest(slots, fleet.memory_gate().open, living)
+        invariants.ended(fleet.memory_change(), fleet.memory_targets())
+        invariants.at_rest(slots, fleet.memory_targets().open, living)
         invariants.budget(self._planned, self._allowed)
         if not self.schedule.faults:
             invariants.as_planned()
@@ -213,17 +213,17 @@ class Played:
         fleet = self.fleet
         if any(m.process.alive and m.active for m in fleet.managers.values()):
             return False
-        gate, change = fleet.memory_gate(), fleet.memory_change()
+        targets, change = fleet.memory_targets(), fleet.memory_change()
         slots = {s.number: s for s in fleet.memory_slots()}
-        ready = all(n in slots and slots[n].phase.value == "active" for n in gate.open)
+        ready = all(n in slots and slots[n].phase.value == "active" for n in targets.open)
         living = all(
-            slots[n].holder in fleet.bodies
-            and fleet.bodies[str(slots[n].holder)].worker.process.alive
-            for n in gate.open
+            slots[n].owner in fleet.bodies
+            and fleet.bodies[str(slots[n].owner)].worker.process.alive
+            for n in targets.open
             if n in slots
         )
         running = change is not None and change.state.value == "running"
-        owned = not gate.open or all(
+        owned = not targets.open or all(
             fleet.broker.owner(p) is not None
             and fleet.topic.end(p, self.world.now) - fleet.topic.committed.get(p, 0) <= 60
             for p in range(fleet.topic.partitions)
@@ -234,7 +234,7 @@ class Played:
 
     def _change(self, name: str, step: Step, kind: str) -> None:
         plan = plan_of(step, id=kind, revision=step.revision)
-        self._planned += step.price.rebalances_max
+        self._planned += step.expected_cost.rebalances_max
         SimulatedManager(self.fleet, name).begin(plan)
 
     def _second(self) -> None:
@@ -287,7 +287,7 @@ class Played:
         if self._changing():
             self._allowed += 3 + self.schedule.count
         if fault.kind in (*STORE, "freeze"):
-            # A dead holder is found one lease after it is over: its session may be, too.
+            # A dead owner is found one lease after it is over: its session may be, too.
             self._allowed += 2 * (len(self.schedule.faults) > 1)
         if fault.kind in STORE:
             fleet.weather.all = _SKIES[fault.kind]
@@ -333,7 +333,7 @@ class Played:
                 process.later(0.0, fleet.bodies[name].worker.stop)
             case _:
                 fleet.invariants.hurt(process, until=until + DRAIN)
-                # Evicted for its slot's taker, a dynamic member joins anew until it is told.
+                # Evicted for its slot's new owner, a dynamic member joins anew until it is told.
                 self._allowed += 0 if self.schedule.static else 4
                 fleet.weather.of[name] = _SKIES[fault.kind.removeprefix("own ")]
                 world.after(fault.lasts, lambda: fleet.weather.of.pop(name, None))
@@ -352,8 +352,8 @@ class Played:
                 case "manager pause":
                     fleet.invariants.hurt(process, until=world.now + fault.lasts)
                     process.stop(fault.lasts)
-                case "manager stops at the gate":
-                    process.stops_at_gate = fault.lasts
+                case "manager stops at the slot targets":
+                    process.stops_at_targets = fault.lasts
                 case "manager store away":
                     fleet.invariants.hurt(process, until=world.now + fault.lasts + 1.0)
                     fleet.weather.of[manager.name] = Sky.AWAY

@@ -1,7 +1,7 @@
 """A broker's coordinator (the model) with a network before it, and what can be seen from there.
 
 Requests of one process keep their order. A request that gets no answer (a connection that is cut,
-a coordinator that is away) is told as None after the client's patience.
+a coordinator that is away) is told as None after the client's grace period.
 """
 
 import struct

@@ -15,8 +15,8 @@ from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError, LostLease, Refused
 from fleet.model import GroupState, Plan
 from fleet.model.rebalances import Counted
-from fleet.slots import Change, Gate, Slot, WorkerProcess
-from fleet.slots.backend import GateRecord, Key, Kind, Value
+from fleet.slots import Change, Slot, SlotTargets, WorkerProcess
+from fleet.slots.backend import Key, Kind, SlotTargetsRecord, Value
 from fleet.slots.memory import Memory
 from fleet.slots.store import Store
 from tests.schedules.invariants import Invariants
@@ -102,11 +102,11 @@ class SimulatedFleet:
         """All that were ever made."""
         return [e.value for e in self.memory.objects.values() if isinstance(e.value, Slot)]
 
-    def memory_gate(self) -> Gate:
-        """The gate."""
-        entry = self.memory.objects.get(Key(GROUP, Kind.GATE))
+    def memory_targets(self) -> SlotTargets:
+        """The slot targets."""
+        entry = self.memory.objects.get(Key(GROUP, Kind.TARGETS))
         found = None if entry is None else entry.value
-        return found.gate if isinstance(found, GateRecord) else Gate(group=GROUP)
+        return found.targets if isinstance(found, SlotTargetsRecord) else SlotTargets(group=GROUP)
 
     def memory_change(self) -> Change | None:
         """The last one."""
@@ -143,17 +143,17 @@ class SimulatedFleet:
         if body.worker is not worker:
             return
         if self.supervised:
-            self._supervisor.start(lambda: self._end_holders(worker.name))
+            self._supervisor.start(lambda: self._end_owners(worker.name))
         if body.wanted:
             self.world.after(REST, lambda: self._again(worker.name))
 
-    def _end_holders(self, name: str) -> None:
+    def _end_owners(self, name: str) -> None:
         store = self.store_for(self._supervisor)
         while True:
             try:
                 for slot in store.slots(GROUP):
-                    if slot.holder == name and not self.bodies[name].worker.process.alive:
-                        store.end_holder(slot)
+                    if slot.owner == name and not self.bodies[name].worker.process.alive:
+                        store.end_owner(slot)
                 return
             except FleetError:
                 self._supervisor.sleep(1.0)
@@ -274,11 +274,11 @@ class SimulatedFleet:
         manager = self.managers.get(process.name)
         if isinstance(after, Slot):
             self._slot_written(before, after, process)
-        elif isinstance(after, GateRecord):
-            old = before if isinstance(before, GateRecord) else None
+        elif isinstance(after, SlotTargetsRecord):
+            old = before if isinstance(before, SlotTargetsRecord) else None
             token = None if manager is None else manager.token
-            self.invariants.gate_written(old, after, process, token)
-            if old is None or old.gate != after.gate:
+            self.invariants.targets_written(old, after, process, token)
+            if old is None or old.targets != after.targets:
                 self._ring(lambda _: True)
         elif isinstance(before, Change) and before.actor != after.actor:
             self.invariants.changes_hands(after.token)
@@ -288,11 +288,11 @@ class SimulatedFleet:
 
     def _slot_written(self, before: Value | None, after: Slot, process: Process) -> None:
         old = before if isinstance(before, Slot) else Slot(group=GROUP, number=after.number)
-        if after.holder is not None and after.token != old.token:
+        if after.owner is not None and after.token != old.token:
             self.invariants.taken(old, after, self._holding.get(after.number))
             self._holding[after.number] = process
         self.invariants.slot_written(after.number)
-        if after.holder is None or after.holder_ended:
+        if after.owner is None or after.owner_ended:
             self._ring(lambda worker: worker.tenure is None)
         elif after.phase is not old.phase and after.phase.value in {"drained", "closed"}:
             self._ring(lambda worker: worker.tenure is not None)

@@ -71,7 +71,7 @@ class SimulatedMember(GroupSide):
         self._done_at: float | None = None
         self._next_batch = 0.0
 
-    # --- asked by the holder ------------------------------------------------------------------
+    # --- asked by the owner ------------------------------------------------------------------
 
     def start(self) -> None:
         """Join when `open_at` has come."""

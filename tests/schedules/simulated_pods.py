@@ -17,7 +17,7 @@ from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_objects import raw_revision
 from fleet.kubernetes.leases.lease_store import LeaseStore, PatientStore
 from fleet.kubernetes.manifests.pod_template import grace_seconds
-from fleet.slots import Change, Gate, Slot
+from fleet.slots import Change, Slot, SlotTargets
 from fleet.slots.store import Store
 from fleet.worker.slot.process import end_former_life
 from tests.schedules.simulated_broker import GROUP
@@ -204,10 +204,14 @@ class SimulatedPods(SimulatedFleet):
         found = [(n, self._lease(NAMES.slot(n))) for n in range(40)]
         return [objects.slot_from(f, GROUP, n) for n, f in found if f is not None]
 
-    def memory_gate(self) -> Gate:
-        """The gate."""
-        found = self._lease(NAMES.gate)
-        return Gate(group=GROUP) if found is None else objects.gate_from(found, GROUP).record.gate
+    def memory_targets(self) -> SlotTargets:
+        """The slot targets."""
+        found = self._lease(NAMES.targets)
+        return (
+            SlotTargets(group=GROUP)
+            if found is None
+            else objects.targets_from(found, GROUP).record.targets
+        )
 
     def memory_change(self) -> Change | None:
         """The last one."""
@@ -218,9 +222,9 @@ class SimulatedPods(SimulatedFleet):
         name = after["metadata"]["name"]
         if after["kind"] != "Lease" or process is None:
             return
-        if name == NAMES.gate:
-            old = None if before is None else objects.gate_from(before, GROUP).record
-            self._written(old, objects.gate_from(after, GROUP).record, process)
+        if name == NAMES.targets:
+            old = None if before is None else objects.targets_from(before, GROUP).record
+            self._written(old, objects.targets_from(after, GROUP).record, process)
         elif name == NAMES.change:
             was = None if before is None else objects.change_from(before)
             now = objects.change_from(after)
@@ -307,7 +311,7 @@ class SimulatedPods(SimulatedFleet):
     def _deleted(self, pod: Object) -> None:
         """By its ReplicaSet's controller."""
         name = pod["metadata"]["name"]
-        held = [s.number for s in self.memory_slots() if s.holder == name]
+        held = [s.number for s in self.memory_slots() if s.owner == name]
         self.world.tell(name, f"is deleted, marked: {is_marked(pod)}, holds {held}")
         # One that stopped being ready goes first: between a manager's look and its controller's.
         excused = self.let_go or self.world.now < self.excused_until or not is_ready(pod)

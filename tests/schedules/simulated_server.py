@@ -10,7 +10,7 @@ from typing import Any
 
 from fleet.errors import FleetError, Unreachable
 from fleet.kubernetes.client.api import Api
-from fleet.kubernetes.client.calls import PATIENCE
+from fleet.kubernetes.client.calls import GRACE
 from fleet.kubernetes.client.connection import Connection
 from fleet.kubernetes.client.informer import LeaseInformer, Reflector
 from tests.schedules.simulated_time import Process
@@ -57,8 +57,8 @@ class SimulatedServer(MemoryServer):
         if sky is Sky.READ_ONLY and writes:
             told = "etcdserver: mvcc: database space exceeded"
             return Answer(500, {"kind": "Status", "message": told, "code": 500})
-        if "gate" in url:
-            process.reaches_gate()
+        if "targets" in url:
+            process.reaches_targets()
         return self._asked(process, method, url, **rest)
 
     def _asked(self, process: Process, method: str, url: str, **rest: Any) -> Answer:
@@ -150,7 +150,7 @@ class SimulatedView(LeaseInformer):
 
     def get(self, name: str) -> Object | None:
         """As it is, without a wait that stops the world."""
-        stream, until = self._by_name[name], self.clock.monotonic() + PATIENCE
+        stream, until = self._by_name[name], self.clock.monotonic() + GRACE
         while stream.needed and not (name in self._known or stream.denied):
             if self.clock.monotonic() > until:
                 raise Unreachable(f"{self.kind} {name} could not be read yet: {stream.why}")

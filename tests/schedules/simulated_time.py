@@ -86,8 +86,10 @@ class Process:
         self.wall_offset = 0.0
         self.hurt_at = -1e9
         """When something last was wrong with this very process or its connections."""
-        self.stops_at_gate = 0.0
-        """Seconds for which it is stopped before it next reads the gate, in order to write it."""
+        self.stops_at_targets = 0.0
+        """Seconds for which it is stopped before it next reads the slot targets, in order to
+        write it.
+        """
         self._threads: set[greenlet] = set()
         world.processes.append(self)
 
@@ -155,11 +157,11 @@ class Process:
         """Stopped for so long, as by SIGSTOP."""
         self.stopped_until = max(self.stopped_until, self.world.now + seconds)
 
-    def reaches_gate(self) -> None:
+    def reaches_targets(self) -> None:
         """Stopped here, where that was asked for."""
-        if self.stops_at_gate:
-            seconds, self.stops_at_gate = self.stops_at_gate, 0.0
-            self.world.tell(self.name, f"is stopped at the gate, for {seconds:.1f} s")
+        if self.stops_at_targets:
+            seconds, self.stops_at_targets = self.stops_at_targets, 0.0
+            self.world.tell(self.name, f"is stopped at the slot targets, for {seconds:.1f} s")
             self.hurt_at = max(self.hurt_at, self.world.now + seconds)
             self.stop(seconds)
             self.sleep(0.0)

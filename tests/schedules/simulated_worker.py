@@ -1,6 +1,6 @@
-"""A worker's process: standby, holder, standby again.
+"""A worker's process: standby, owner, standby again.
 
-All of it is the product's own (`SlotWatcher`, `SlotHolder`, `SlotLease`, `LeaveCompleter`, the
+All of it is the product's own (`SlotWatcher`, `SlotOwner`, `SlotLease`, `LeaveCompleter`, the
 store), on simulated time: here is the loop of a standby, as `fleet.worker.slot.process` has it, and
 what stands in for threads, the consumer, Spark and the status page.
 """
@@ -14,10 +14,10 @@ from fleet.slots import Handover, Slot, WorkerReport
 from fleet.slots.store import Store
 from fleet.worker.events import Events, WorkerContext
 from fleet.worker.member.member_state import MemberState
-from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover
+from fleet.worker.slot.leave_completion import Failover, LeaveCompleter
 from fleet.worker.slot.reporting import Canary
-from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
+from fleet.worker.slot.slot_owner import SlotOwner
 from tests.schedules.simulated_broker import GROUP, SimulatedBroker
 from tests.schedules.simulated_group_side import Times
 from tests.schedules.simulated_member import SimulatedMember
@@ -69,7 +69,7 @@ class Surroundings(Protocol):
 
 
 class SimulatedWorker:
-    """One life of a worker's process; to its holder it is `stop` and `reporter` as well."""
+    """One life of a worker's process; to its owner it is `stop` and `reporter` as well."""
 
     def __init__(
         self, process: Process, around: Surroundings, *, revision: str, since: float, warm: float
@@ -81,7 +81,7 @@ class SimulatedWorker:
         self.bell = Bell(process)
         self.ending = False
         self.phase = "starting"
-        self.tenure: SimulatedHolder | None = None
+        self.tenure: SimulatedOwner | None = None
         self.store = around.store_for(process)
         self.events = Told(process)
         self.context = WorkerContext(
@@ -111,7 +111,7 @@ class SimulatedWorker:
         self.ending = True
         self.bell.ring()
 
-    # --- as its holder's Event ----------------------------------------------------------------
+    # --- as its owner's Event ----------------------------------------------------------------
 
     def is_set(self) -> bool:
         """Whether it is to end."""
@@ -123,7 +123,7 @@ class SimulatedWorker:
             self.process.sleep(seconds)
         return self.ending
 
-    # --- as its holder's Reporter --------------------------------------------------------------
+    # --- as its owner's Reporter --------------------------------------------------------------
 
     def member(self, slot: int, state: MemberState) -> None:
         """A membership begins."""
@@ -192,13 +192,13 @@ class SimulatedWorker:
             self.report()
         found = self.watcher.takeable(worker=self.name, revision=self.revision, since=self.since)
         for seen in found[:1]:
-            holder = SimulatedHolder(self, seen, self.watcher.void.get(seen.number))
-            if not holder.take():
+            owner = SimulatedOwner(self, seen, self.watcher.void.get(seen.number))
+            if not owner.take():
                 self.watcher.forget()
                 self.process.sleep(0.05)
                 return None
-            self.tenure = holder
-            ended = holder.serve()
+            self.tenure = owner
+            ended = owner.serve()
             self.tenure = None
             if ended is None:
                 self.phase = "standby"
@@ -235,7 +235,7 @@ class SimulatedLease(SlotLease):
         return ours
 
 
-class SimulatedHolder(SlotHolder):
+class SimulatedOwner(SlotOwner):
     """Over a member, and without Spark."""
 
     def __init__(self, worker: SimulatedWorker, seen: Slot, void: Handover | None) -> None:
@@ -248,7 +248,7 @@ class SimulatedHolder(SlotHolder):
             void,
             watcher=worker.watcher,
             completer=worker.completer,
-            takeover=Takeover(context, leave=worker.leave),
+            failover=Failover(context, leave=worker.leave),
             runner=spark,
             reporter=worker,  # type: ignore[arg-type]
         )

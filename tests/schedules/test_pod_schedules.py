@@ -15,9 +15,9 @@ from tests.schedules.pod_schedule import BAD, OF_PODS, PodsPlayed, pods_drawn
 from tests.schedules.schedule import first_of, told
 
 ONCE = (11, 57, 275, 388, 499, 502)
-"""What was found by these is mended: a wave one worker short for as long as anybody waits; bad code
-that had nothing to read while it was on trial; a pod that counted as holder of a slot that was shut
-since, for good; a warm standby whose report was dropped as that of a pod that is gone.
+"""What was found by these is mended: a rolling batch one worker short for as long as anybody waits;
+bad code that had nothing to read while it was on trial; a pod that counted as owner of a slot that
+was shut since, for good; a warm standby whose report was dropped as that of a pod that is gone.
 """
 
 

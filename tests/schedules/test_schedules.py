@@ -1,4 +1,5 @@
-"""Seeded schedules of our own slot, gate and change code: what must hold after every event does.
+"""Seeded schedules of our own slot, slot targets and change code: what must hold after every event
+does.
 
 2,000 small ones here; 100,000 of up to twelve workers in the long form. A schedule that breaks
 something is shrunk, and its timeline told.
@@ -98,7 +99,9 @@ class CalledOff(Played):
         store = self.fleet.store_for(person)
 
         def leaving(*numbers: int) -> None:
-            store.change_gate(GROUP, lambda gate: replace(gate, leaving=frozenset(numbers)))
+            store.change_targets(
+                GROUP, lambda targets: replace(targets, leaving=frozenset(numbers))
+            )
 
         def changes() -> None:
             leaving(0)

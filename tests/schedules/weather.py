@@ -9,14 +9,14 @@ from enum import StrEnum
 
 from fleet.errors import Unreachable
 from fleet.slots import Slot
-from fleet.slots.backend import Entry, GateRecord, Key, Kind, Remarks, Space, Value
+from fleet.slots.backend import Entry, Key, Kind, Remarks, SlotTargetsRecord, Space, Value
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.schedules.simulated_time import Process
 
 OVERTAKEN = 0.3
 """How often others go first before a request."""
-PATIENCE = 1.0
+GRACE = 1.0
 """Seconds until who asks a silent store gives up."""
 
 
@@ -66,7 +66,7 @@ class Connection(MemoryBackend):
             process.sleep(0.0002 + 0.005 * chance)
             sky = self._weather.over(process)
         if sky is Sky.AWAY:
-            process.sleep(PATIENCE)
+            process.sleep(GRACE)
             raise Unreachable("the store does not answer")
         return sky
 
@@ -83,11 +83,13 @@ class Connection(MemoryBackend):
     def read(self, key: Key, *, fresh: bool) -> Entry | None:
         """After whoever goes first."""
         self._turn()
-        if key.kind is Kind.GATE:
-            self._process.reaches_gate()
+        if key.kind is Kind.TARGETS:
+            self._process.reaches_targets()
         return super().read(key, fresh=fresh)
 
-    def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
+    def scan(
+        self, group: str, *, fresh: bool
+    ) -> tuple[SlotTargetsRecord | None, Mapping[int, Slot]]:
         """The same."""
         self._turn()
         return super().scan(group, fresh=fresh)

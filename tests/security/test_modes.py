@@ -181,7 +181,7 @@ def test_admin_writes_are_refused_in_words(desk, guarded, unique):
 
 
 def test_sessions_are_told_to_who_may_ask(guarded, unique):
-    """Without DescribeConfigs on the group nothing is known: a departure, not a leave."""
+    """Without DescribeConfigs on the group nothing is known: a removal, not a leave."""
     group, clock, user = f"sessions-{unique}", SystemClock(), f"asks-{unique}"
     asked = grants("history", groups=[group], topics=[])
     security = guarded.user(user, [g for g in asked if g.operation != "DescribeConfigs"])

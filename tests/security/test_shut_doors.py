@@ -187,7 +187,7 @@ def cases(guarded, plain, folder, stack) -> dict[str, tuple[str, Security, str]]
         "expired-function": (boot, function(f"{signer}:expired"), "a token that had expired 60 s"),
         "function-fails": (boot, function(f"{signer}:broken"), "RuntimeError: no credentials"),
         "no-function": (boot, function("nowhere_msk:token"), "cannot be imported .*install"),
-        "foreign-token": (
+        "external-token": (
             boot,
             function("tests.support.token_signer:unsigned"),
             "refuses the login of this client .*do not take this token",
@@ -200,7 +200,7 @@ NAMES = (
     *("no-certificate", "certificate", "password", "mechanism", "plain-mechanism"),
     *("login-unwanted", "client", "endpoint-away", "endpoint-mute", "endpoint-path"),
     *("endpoint-tls", "endpoint-trusted", "expired", "expired-function", "function-fails"),
-    *("no-function", "foreign-token", "advertised-name", "advertised-port", "advertised-mute"),
+    *("no-function", "external-token", "advertised-name", "advertised-port", "advertised-mute"),
 )
 COMMANDS = (("status",), ("up",), ("doctor",))
 

@@ -33,7 +33,7 @@ LOGINS = (
 )
 LIVES = 2.5
 """Lifetimes of tokens: whoever is in for so long has logged in anew twice."""
-AMISS = ("lost", "lost_records", "void", "ill", "quarantined", "topic_deleted", "begun_again")
+AMISS = ("lost", "lost_records", "void", "unhealthy", "quarantined", "topic_deleted", "begun_again")
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_without_batches_heartbeats_keep_both_in() -> None:
 
 
 def test_a_round_waits_for_a_session_before_and_for_the_batch_with_it() -> None:
-    """The price of KIP-62: all others stand still for as long as the batch takes."""
+    """The expected cost of KIP-62: all others stand still for as long as the batch takes."""
     story = (batch(25_000), Happening(AT + 1_000, "start", 3))
     before, after = played(BEFORE, *story), played(AFTER, *story)
     assert (before.rebalances, before.redone) == (2, 1), "it is late, and joins another round"

@@ -92,7 +92,7 @@ def test_a_cooperative_member_without_partitions_is_missed_at_its_session() -> N
         assert after - 2 * AT / 1000 >= least, protocol
 
 
-def test_gate_and_batched_leave_are_one_rebalance() -> None:
+def test_targets_and_batched_leave_are_one_rebalance() -> None:
     """However many join or leave; one by one they cost more."""
     assert told("scale-up-fleet", 16).rebalances == 1
     assert told("scale-down-fleet", 16).rebalances == 1
@@ -127,13 +127,15 @@ def test_a_stuck_epoch_member_is_missed_at_its_session() -> None:
         assert float(taken[0].split()[0]) * 1000 >= AT + 10_000 + least - 5_100, protocol
 
 
-def test_nudged_members_do_not_wait_for_their_heartbeats() -> None:
+def test_resubscribed_members_do_not_wait_for_their_heartbeats() -> None:
     """Fleet's way with KIP-848."""
     join = Happening(AT, "start", 4)
-    plain, nudged = played("consumer", join), played("consumer", join, nudge=260)
-    assert nudged.settled is not None
+    plain, resubscribed = played("consumer", join), played("consumer", join, resubscribe=260)
+    assert resubscribed.settled is not None
     assert plain.settled is not None
-    assert nudged.settled < 1_000 < plain.settled < 5_100, "an owner tells at once what it gave up"
+    assert resubscribed.settled < 1_000 < plain.settled < 5_100, (
+        "an owner tells at once what it gave up"
+    )
 
 
 def test_an_illegal_move_is_told() -> None:

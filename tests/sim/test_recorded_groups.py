@@ -59,14 +59,14 @@ def test_what_cannot_be_played_is_said(
         recorded_group("orders", rebalances, spans)
 
 
-def test_fleet_opens_a_gate_where_processes_come_one_by_one() -> None:
+def test_fleet_opens_a_targets_where_processes_come_one_by_one() -> None:
     """Two more rounds for all, or for each."""
     rng = random.Random(1)
     worker = group_spec("orders").worker
-    gate = play(scaled_to(FOUND, 6, worker, rng), rng)
+    targets = play(scaled_to(FOUND, 6, worker, rng), rng)
     alone = play(scaled_to(FOUND, 6, None, rng), rng)
-    assert (gate.rebalances, len(set(gate.owners))) == (2, 6)
-    assert alone.rebalances > 2 * gate.rebalances
+    assert (targets.rebalances, len(set(targets.owners))) == (2, 6)
+    assert alone.rebalances > 2 * targets.rebalances
     assert len(set(alone.owners)) == 6
 
 

@@ -185,7 +185,7 @@ def test_every_key_of_a_file_is_played(tmp_path) -> None:
     path = tmp_path / "story.yaml"
     path.write_text(
         "{members: 4, partitions: 7, client: java-0.10.0, protocol: roundrobin, drifts_at: 30s, "
-        "heartbeat_interval: 2s, max_poll_interval: 40s, initial_delay: 1s, nudge: 0.2s, "
+        "heartbeat_interval: 2s, max_poll_interval: 40s, initial_delay: 1s, re-subscribe: 0.2s, "
         "assignment_interval: 2s, start_within: 5s, connects_in: 4s, "
         "network: {shortest: 2ms, longest: 9ms}, "
         "events: [{at: 1m, do: slow, member: 2, lasts: 3s, wait: 4s, together: 2}]}"
@@ -203,7 +203,7 @@ def test_every_key_of_a_file_is_played(tmp_path) -> None:
         happenings=(Happening(60_000, "slow", 2, 3_000, 4_000, 2),),
         protocol="roundrobin",
         assignment_interval=2_000,
-        nudge=200,
+        resubscribe=200,
         connects_in=4_000,
         drifts_at=30_000,
         client="java-0.10.0",
@@ -220,7 +220,7 @@ def test_the_page_prints_what_the_command_prints(capsys) -> None:
     assert [line.rstrip() for line in printed.splitlines()] == block.text.splitlines()
 
 
-def test_the_page_prices_kip_62(capsys) -> None:
+def test_the_page_expected_costs_kip_62(capsys) -> None:
     """Each row of its table, from five seeds."""
     page = (repository() / PAGE).read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if re.match(r"\| `.+-kip-62` \| \d", line)]
@@ -229,7 +229,7 @@ def test_the_page_prices_kip_62(capsys) -> None:
         name = row.split("`")[1]
         assert cli.run(["simulate", name, "--seeds", "5", "-o", "json"]) == 0
         of = {k: v["p50"] for k, v in json.loads(capsys.readouterr().out)["figures"].items()}
-        pauses = (of["pause_p50_seconds"], of["pause_longest_seconds"])
+        pauses = (of["downtime_p50_seconds"], of["downtime_longest_seconds"])
         cells = [of["rebalances"], of["moved"], of["redone"], *map(duration, pauses)]
         assert row == f"| `{name}` | {' | '.join(map(str, cells))} |"
 

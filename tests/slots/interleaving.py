@@ -14,7 +14,7 @@ from greenlet import getcurrent, greenlet
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.slots import Slot
-from fleet.slots.backend import Entry, GateRecord, Key, Value
+from fleet.slots.backend import Entry, Key, SlotTargetsRecord, Value
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 
@@ -54,7 +54,9 @@ class Interrupted(MemoryBackend):
         self._turn()
         return self._told(key, super().read(key, fresh=fresh), fresh=fresh)
 
-    def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
+    def scan(
+        self, group: str, *, fresh: bool
+    ) -> tuple[SlotTargetsRecord | None, Mapping[int, Slot]]:
         self._turn()
         return self._told(group, super().scan(group, fresh=fresh), fresh=fresh)
 

@@ -6,16 +6,25 @@ import pytest
 
 from fleet.errors import LostLease
 from fleet.model import TopicPartition
-from fleet.slots import ChangeState, Gate, Handover, Pause, Phase, Quarantine, Slot, WorkerReport
+from fleet.slots import (
+    ChangeState,
+    Handover,
+    Pause,
+    Phase,
+    Quarantine,
+    Slot,
+    SlotTargets,
+    WorkerReport,
+)
 from fleet.slots.store import Store
 from tests.support.plans import plan_of
 
 GROUP = "orders"
 
 
-def open_slots(store: Store, *numbers: int, **fields: object) -> Gate:
-    gate = replace(store.gate(GROUP), open=frozenset(numbers), **fields)
-    stored = store.write_gate(gate)
+def open_slots(store: Store, *numbers: int, **fields: object) -> SlotTargets:
+    targets = replace(store.targets(GROUP), open=frozenset(numbers), **fields)
+    stored = store.write_targets(targets)
     assert stored is not None
     return stored
 
@@ -30,22 +39,22 @@ def holding(store: Store) -> Slot:
     return take(store, store.slots(GROUP)[0])
 
 
-def test_a_gate_that_was_never_written_is_version_0_and_shut(store):
-    """No gate: version 0, nothing open."""
-    assert store.gate(GROUP) == Gate(group=GROUP)
+def test_a_targets_that_was_never_written_is_version_0_and_shut(store):
+    """No slot targets: version 0, nothing open."""
+    assert store.targets(GROUP) == SlotTargets(group=GROUP)
 
 
-def test_only_the_writer_that_saw_the_stored_version_writes_the_gate(store):
+def test_only_the_writer_that_saw_the_stored_version_writes_the_targets(store):
     """Of two writers that saw version 0 the second gets None and changes nothing."""
-    first = store.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    first = store.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
     assert first.version == 1
     for unread in (0, 2):
-        assert store.write_gate(Gate(group=GROUP, version=unread)) is None
-    assert store.gate(GROUP).open == {0}
+        assert store.write_targets(SlotTargets(group=GROUP, version=unread)) is None
+    assert store.targets(GROUP).open == {0}
 
 
 def test_what_a_group_has_committed_is_kept(stores, monkeypatch):
-    """Once written, whoever opens the store and whatever becomes of the gate [53]."""
+    """Once written, whoever opens the store and whatever becomes of the slot targets [53]."""
     store, other = stores.open(), stores.open()
     open_slots(store, 0)
     assert store.committed(GROUP) == frozenset()
@@ -71,7 +80,7 @@ def test_a_taken_slot_is_marked_unclean_and_joining_with_a_new_token(store):
     assert held == Slot(
         group=GROUP,
         number=0,
-        holder="w1",
+        owner="w1",
         token=1,
         phase=Phase.JOINING,
         clean=False,
@@ -81,7 +90,7 @@ def test_a_taken_slot_is_marked_unclean_and_joining_with_a_new_token(store):
 
 
 @pytest.mark.parametrize(
-    ("gate", "revision", "taken"),
+    ("targets", "revision", "taken"),
     [
         pytest.param({"numbers": (0,)}, "r1", True, id="open"),
         pytest.param({"numbers": (1,)}, "r1", False, id="not-open"),
@@ -103,15 +112,15 @@ def test_a_taken_slot_is_marked_unclean_and_joining_with_a_new_token(store):
         ),
     ],
 )
-def test_the_gate_says_who_may_take(store, gate, revision, taken):
+def test_the_targets_says_who_may_take(store, targets, revision, taken):
     """A slot is taken only where it is open, not leaving, not quarantined, and by its revision."""
-    fields = dict(gate)
+    fields = dict(targets)
     open_slots(store, *fields.pop("numbers"), **fields)
     assert (take(store, Slot(group=GROUP, number=0), revision=revision) is not None) is taken
 
 
 def test_a_pin_that_has_ended_keeps_nobody_away(store):
-    """Just the pin that the taker saw end; whoever is on trial gets no second slot by it."""
+    """Just the pin that the new owner saw end; whoever is on trial gets no second slot by it."""
     pins = {n: Handover(token=1, revision="r2") for n in (0, 1)}
     open_slots(store, 0, 1)
     old = [take(store, slot, worker=f"old-{slot.number}") for slot in store.slots(GROUP)]
@@ -156,13 +165,13 @@ def test_a_trial_holds_up_neither_its_own_slots_nor_pinned_or_fresh_ones(store):
 @pytest.mark.parametrize(
     "stale",
     [
-        pytest.param({"holder": "w9"}, id="holder"),
+        pytest.param({"owner": "w9"}, id="owner"),
         pytest.param({"token": 9}, id="token"),
         pytest.param({"counter": 9}, id="counter"),
     ],
 )
 def test_a_slot_that_moved_on_is_not_taken(store, stale):
-    """Holder, token and counter must be as seen; a renewal alone saves the holder."""
+    """Owner, token and counter must be as seen; a renewal alone saves the owner."""
     held = holding(store)
     assert take(store, replace(held, **stale), worker="w2") is None
     renewed = store.renew(held)
@@ -170,8 +179,8 @@ def test_a_slot_that_moved_on_is_not_taken(store, stale):
     assert take(store, renewed, worker="w2") is not None
 
 
-def test_the_holder_writes_its_fields_and_nobody_else_does(store):
-    """A renewal writes with counter + 1 while (holder, token) match; a former holder gets None."""
+def test_the_owner_writes_its_fields_and_nobody_else_does(store):
+    """A renewal writes with counter + 1 while (owner, token) match; a former owner gets None."""
     held = holding(store)
     for token in (held.token - 1, held.token + 1):
         assert store.renew(replace(held, token=token)) is None
@@ -196,12 +205,12 @@ def test_the_holder_writes_its_fields_and_nobody_else_does(store):
     ],
 )
 def test_a_release_keeps_the_member_id_until_the_leave(store, phase, after):
-    """A released slot has no holder and still names its member; clear forgets it."""
+    """A released slot has no owner and still names its member; clear forgets it."""
     held = holding(store)
     held = store.renew(replace(held, phase=phase, member_id="m-1"))
     assert store.release(held, clean=True) is True
     (slot,) = store.slots(GROUP)
-    assert (slot.holder, slot.phase, slot.clean, slot.member_id) == (None, after, True, "m-1")
+    assert (slot.owner, slot.phase, slot.clean, slot.member_id) == (None, after, True, "m-1")
     assert store.clear(replace(slot, token=99)) is False
     assert store.clear(slot) is True
     (slot,) = store.slots(GROUP)
@@ -304,41 +313,43 @@ def test_clusters_do_not_see_each_other(store, stores):
     open_slots(store, 0)
     assert store.begin_change(plan_of(id="p1"), actor="a", started_at=0.0)
     store.put_note(GROUP, "k", {})
-    assert other.gate(GROUP).version == 0
+    assert other.targets(GROUP).version == 0
     assert (other.slots(GROUP), other.change(GROUP), other.note(GROUP, "k")) == ((), None, None)
 
 
-def test_an_actor_that_lost_its_change_writes_no_gate(store):
-    """Whatever it has read: the gate itself knows who has the change now."""
+def test_an_actor_that_lost_its_change_writes_no_targets(store):
+    """Whatever it has read: the slot targets itself knows who has the change now."""
     open_slots(store, 0)
     first = store.begin_change(plan_of(id="p1"), actor="ann", started_at=0.0)
-    seen = store.write_gate(replace(store.gate(GROUP), open_at=1.0), by=first)
+    seen = store.write_targets(replace(store.targets(GROUP), open_at=1.0), by=first)
     assert seen is not None
     second = store.adopt(first, actor="bob")
     assert second is not None
-    for stale in (seen, store.gate(GROUP)):
+    for stale in (seen, store.targets(GROUP)):
         with pytest.raises(LostLease, match="belongs to bob"):
-            store.write_gate(replace(stale, open=frozenset({0, 1})), by=first)
-    assert store.gate(GROUP).open == {0}
-    after = store.write_gate(replace(store.gate(GROUP), open=frozenset({0, 2})), by=second)
-    assert store.write_gate(replace(after, open_at=2.0)) is not None, "workers are no actors"
+            store.write_targets(replace(stale, open=frozenset({0, 1})), by=first)
+    assert store.targets(GROUP).open == {0}
+    after = store.write_targets(replace(store.targets(GROUP), open=frozenset({0, 2})), by=second)
+    assert store.write_targets(replace(after, open_at=2.0)) is not None, "workers are no actors"
 
 
 def test_a_beat_changes_nothing_that_anybody_reads(store):
     """It proves that a renewal would have been stored [38]."""
     open_slots(store, 0)
     assert store.begin_change(plan_of(id="p1"), actor="ann", started_at=0.0)
-    before = (store.gate(GROUP), store.slots(GROUP), store.change(GROUP))
+    before = (store.targets(GROUP), store.slots(GROUP), store.change(GROUP))
     store.beat(GROUP)
-    assert (store.gate(GROUP), store.slots(GROUP), store.change(GROUP)) == before
+    assert (store.targets(GROUP), store.slots(GROUP), store.change(GROUP)) == before
     assert store.writes.through_since(60.0) is not None
     assert not store.writes.due(60.0)
 
 
 def test_an_unclean_predecessors_session_stays_named(store):
-    """A taker that dies before it ended the former holder's Spark session leaves its name [3]."""
+    """A new owner that dies before it ended the former owner's Spark session leaves its name
+    [3].
+    """
     group = "g"
-    store.write_gate(Gate(group=group, open=frozenset({0})))
+    store.write_targets(SlotTargets(group=group, open=frozenset({0})))
     free = store.slots(group)[0]
     first = store.take(free, worker="a", revision="r", spark_session="session-a")
     assert first.spark_session == "session-a"
@@ -348,32 +359,32 @@ def test_an_unclean_predecessors_session_stays_named(store):
     assert renewed.spark_session == "session-b"
 
 
-def test_a_holder_whose_process_ended_is_told_once_and_renews_no_more(store):
+def test_a_owner_whose_process_ended_is_told_once_and_renews_no_more(store):
     """Only of the take that was seen; the slot goes on naming it, its member and its session."""
     open_slots(store, 0)
     free = store.slots(GROUP)[0]
-    assert store.end_holder(free) is False, "nobody has it"
+    assert store.end_owner(free) is False, "nobody has it"
     held = take(store, free)
     held = store.renew(replace(held, phase=Phase.ACTIVE, member_id="m-1"))
-    for stale in ({"token": held.token - 1}, {"holder": "w9"}):
-        assert store.end_holder(replace(held, **stale)) is False
-    assert store.end_holder(held) is True
-    assert store.end_holder(held) is False
-    assert store.slots(GROUP) == (replace(held, holder_ended=True),)
+    for stale in ({"token": held.token - 1}, {"owner": "w9"}):
+        assert store.end_owner(replace(held, **stale)) is False
+    assert store.end_owner(held) is True
+    assert store.end_owner(held) is False
+    assert store.slots(GROUP) == (replace(held, owner_ended=True),)
     assert store.renew(held) is None, "whoever is said to have ended stops"
     (seen,) = store.slots(GROUP)
-    assert (seen.holder, seen.member_id, seen.clean) == ("w1", "m-1", False)
+    assert (seen.owner, seen.member_id, seen.clean) == ("w1", "m-1", False)
     taken = take(store, seen, worker="w2")
-    assert (taken.holder_ended, taken.spark_session) == (False, "session-w1")
-    assert store.end_holder(held) is False, "it is w2's"
+    assert (taken.owner_ended, taken.spark_session) == (False, "session-w1")
+    assert store.end_owner(held) is False, "it is w2's"
     assert store.renew(taken) is not None
 
 
 @pytest.mark.parametrize("how", ["released", "cleared"])
-def test_a_slot_without_a_holder_has_none_that_ended(store, how):
+def test_a_slot_without_a_owner_has_none_that_ended(store, how):
     """By its own late release, or the leave of its member."""
     held = holding(store)
-    assert store.end_holder(held)
+    assert store.end_owner(held)
     assert store.release(held, clean=False) if how == "released" else store.clear(held)
     (slot,) = store.slots(GROUP)
-    assert (slot.holder, slot.holder_ended, slot.clean) == (None, False, False)
+    assert (slot.owner, slot.owner_ended, slot.clean) == (None, False, False)

@@ -11,7 +11,7 @@ import pytest
 from fleet.act.change import GroupChanges
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Slot, sqlite
+from fleet.slots import Slot, SlotTargets, sqlite
 from fleet.slots.evidence import Evidence, LeaseWatch
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.sqlite import DATABASE, SqliteStore
@@ -28,15 +28,15 @@ LEASE = 9.0
 
 
 class Scene:
-    """A holder that renews each third of the lease where it can, and those who watch it."""
+    """An owner that renews each third of the lease where it can, and those who watch it."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = ManualClock()
         self.path = folder / DATABASE
-        self.holder, self.store = self.opened(), self.opened()
-        self.holder.write_gate(Gate(group=GROUP, open=frozenset({0})))
-        held = self.holder.take(
-            self.holder.slots(GROUP)[0], worker="w", revision="r", spark_session=None
+        self.owner, self.store = self.opened(), self.opened()
+        self.owner.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
+        held = self.owner.take(
+            self.owner.slots(GROUP)[0], worker="w", revision="r", spark_session=None
         )
         assert held is not None
         self.held: Slot = held
@@ -49,12 +49,12 @@ class Scene:
         return SqliteStore(self.path, cluster="main", clock=self.clock)
 
     def later(self, seconds: float) -> None:
-        """Time goes by in tenths of a lease: the holder renews, the standby looks and reaches."""
+        """Time goes by in tenths of a lease: the owner renews, the standby looks and reaches."""
         for _ in range(round(seconds / LEASE * 10)):
             self.clock.sleep(LEASE / 10)
             if self.lives:
                 with contextlib.suppress(Unreachable):
-                    renewed = self.holder.renew(self.held)
+                    renewed = self.owner.renew(self.held)
                     assert renewed is not None, "taken from the living"
                     self.held = renewed
             self.look()
@@ -108,7 +108,7 @@ def test_who_died_is_replaced_after_one_lease(scene: Scene):
 
 @pytest.mark.parametrize("seconds", [0.5 * LEASE, 1.1 * LEASE, 5 * LEASE])
 def test_a_store_that_cannot_be_written_kills_nobody(scene: Scene, seconds: float):
-    """However long: the holder works on, and has a whole lease when the store is well."""
+    """However long: the owner works on, and has a whole lease when the store is well."""
     scene.later(LEASE)
     with locked(scene.path):
         scene.later(seconds)
@@ -125,7 +125,7 @@ def test_a_store_that_cannot_be_written_kills_nobody(scene: Scene, seconds: floa
 def test_a_store_that_is_read_only_kills_nobody(scene: Scene):
     """Another error, the same end: what could not be written by us proves nothing of others."""
     scene.later(LEASE)
-    with read_only(scene.store, scene.holder):
+    with read_only(scene.store, scene.owner):
         scene.later(3 * LEASE)
     scene.later(2 * LEASE)
     assert scene.taken == 0
@@ -145,7 +145,7 @@ def test_a_lock_held_now_and_then_kills_nobody(scene: Scene):
 
 @pytest.mark.parametrize("seconds", [0.4 * LEASE, 1.1 * LEASE, 100 * LEASE])
 def test_a_frozen_machine_kills_nobody(scene: Scene, seconds: float):
-    """The observer was frozen with the holder: thawed, it begins to count."""
+    """The observer was frozen with the owner: thawed, it begins to count."""
     scene.later(0.5 * LEASE)
     for _ in range(3):
         scene.clock.sleep(seconds)
@@ -167,7 +167,7 @@ def test_an_old_look_says_nothing(scene: Scene):
 
 
 def change_of(scene: Scene):
-    change = scene.holder.begin_change(plan_of(group=GROUP), actor="ann", started_at=0.0)
+    change = scene.owner.begin_change(plan_of(group=GROUP), actor="ann", started_at=0.0)
     assert change is not None
     return change
 
@@ -187,7 +187,7 @@ def test_a_living_managers_change_is_not_adopted(scene: Scene):
             if self.at >= until:
                 lock.close()
             if self.at >= until + 0.9 * LEASE:
-                scene.holder.advance(change)
+                scene.owner.advance(change)
 
     clock = Passing(scene.clock.at)
     store = SqliteStore(scene.path, cluster="main", clock=clock)
@@ -216,9 +216,9 @@ def test_workers_complete_no_leave_of_an_actor_that_could_not_write(scene: Scene
     """The same for the last steps of a batched leave [21]."""
     sent: list[object] = []
     change_of(scene)
-    gate = scene.holder.gate(GROUP)
-    assert scene.holder.release(scene.held, clean=True)
-    scene.holder.write_gate(replace(gate, leaving=frozenset({0}), plan_id="p"))
+    targets = scene.owner.targets(GROUP)
+    assert scene.owner.release(scene.held, clean=True)
+    scene.owner.write_targets(replace(targets, leaving=frozenset({0}), plan_id="p"))
     settings = settings_of(group_spec(GROUP, runtime={"kind": "local", "lease": LEASE}))
     context = worker_context(settings, name="s", clock=scene.clock)
     completer = LeaveCompleter(context, scene.store, leave=lambda _, members: sent.append(members))
@@ -228,7 +228,7 @@ def test_workers_complete_no_leave_of_an_actor_that_could_not_write(scene: Scene
         for _ in range(round(seconds / LEASE * 10)):
             scene.clock.sleep(LEASE / 10)
             done = done or completer.step(
-                scene.store.gate(GROUP), scene.store.slots(GROUP), frozenset()
+                scene.store.targets(GROUP), scene.store.slots(GROUP), frozenset()
             )
         return done
 
@@ -239,7 +239,7 @@ def test_workers_complete_no_leave_of_an_actor_that_could_not_write(scene: Scene
 
 
 def test_a_write_that_waits_for_long_proves_nothing_of_what_was_seen_before(scene: Scene):
-    """The lock was held for as long: the holder's renewal waits behind it too."""
+    """The lock was held for as long: the owner's renewal waits behind it too."""
 
     class Slow(SqliteStore):
         """Each write waits for the lock."""
@@ -256,7 +256,7 @@ def test_a_write_that_waits_for_long_proves_nothing_of_what_was_seen_before(scen
 
 
 def test_a_lease_counts_from_when_its_renewal_was_read():
-    """A slow store may store it while it is read: its holder has a whole lease from then on."""
+    """A slow store may store it while it is read: its owner has a whole lease from then on."""
     clock = ManualClock()
     store = Store(MemoryBackend(Memory(), clock=clock), clock=clock)
     watch = LeaseWatch.over(store, group="g", lease=9.0, clock=clock)
@@ -273,13 +273,13 @@ def test_a_lease_counts_from_when_its_renewal_was_read():
 def test_of_two_leases_the_longer_one_counts(tmp_path, renews):
     """`runtime.lease` was made shorter: whoever lives by the old one is not dead by the new one."""
     clock = ManualClock()
-    holder, other = (SqliteStore(tmp_path / DATABASE, cluster="m", clock=clock) for _ in range(2))
-    holder.write_gate(Gate(group=GROUP, open=frozenset({0})))
-    seen = holder.slots(GROUP)[0]
-    slot = holder.take(seen, worker="w", revision="r", spark_session=None, lease=60.0)
+    owner, other = (SqliteStore(tmp_path / DATABASE, cluster="m", clock=clock) for _ in range(2))
+    owner.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
+    seen = owner.slots(GROUP)[0]
+    slot = owner.take(seen, worker="w", revision="r", spark_session=None, lease=60.0)
     assert slot is not None
     held = SlotLease(
-        holder, slot, lease=60.0, fields=dict, clock=clock, events=events_of(clock=clock)
+        owner, slot, lease=60.0, fields=dict, clock=clock, events=events_of(clock=clock)
     )
     looker = SlotWatcher(other, group=GROUP, lease=9.0, clock=clock)
     for second in range(1, 120):

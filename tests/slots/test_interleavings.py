@@ -1,8 +1,9 @@
-"""The take protocol in thousands of orders: takers, gates, a store that goes away, deaths.
+"""The take protocol in thousands of orders: new owners, slot targets, a store that goes away,
+deaths.
 
 What must hold, whoever comes between whose requests: of an unproven revision one slot at most is
-taken from another revision; a slot that was seen free after its gate shut is nobody's; what is
-not told to be taken is given back; a former actor of a change writes no gate.
+taken from another revision; a slot that was seen free after its slot targets shut is nobody's; what
+is not told to be taken is given back; a former actor of a change writes no slot targets.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import LostLease, Unreachable
-from fleet.slots import Change, Gate, Handover, Phase, Slot
+from fleet.slots import Change, Handover, Phase, Slot, SlotTargets
 from fleet.slots.store import Store
 from tests.slots.interleaving import Stopped, World
 from tests.support.plans import plan_of
@@ -31,14 +32,14 @@ def rounds(request: pytest.FixtureRequest) -> int:
 def prepared(world: World) -> None:
     """Slots that an old revision held and has worked on."""
     store = world.quiet()
-    assert store.write_gate(Gate(group=GROUP, open=frozenset(range(SLOTS))))
+    assert store.write_targets(SlotTargets(group=GROUP, open=frozenset(range(SLOTS))))
     for slot in store.slots(GROUP):
         held = store.take(slot, worker="old", revision="old", spark_session="s-old")
         worked = store.renew(replace(held, phase=Phase.ACTIVE, batches=1))
         assert store.release(worked, clean=True)
 
 
-class Taker:
+class NewOwner:
     """A standby: takes one of the slots, tries again, and looks after what was not answered."""
 
     def __init__(
@@ -69,7 +70,7 @@ class Taker:
         for _ in range(3):
             try:
                 seen = next(s for s in self._store.slots(GROUP) if s.number == self._number)
-                if seen.holder is not None:
+                if seen.owner is not None:
                     continue
                 self.held = self._store.take(
                     seen, worker=self.name, revision=self.revision, spark_session=self.name
@@ -81,28 +82,30 @@ class Taker:
             self._world.clock.sleep(1.0)
 
 
-def takers(world: World, *revisions: str, away: float = 0.0, hears: bool = False) -> list[Taker]:
+def new_owners(
+    world: World, *revisions: str, away: float = 0.0, hears: bool = False
+) -> list[NewOwner]:
     """One standby for each, before slots by chance."""
     return [
-        Taker(world, f"w{n}", revision, world.random.randrange(SLOTS), away=away, hears=hears)
+        NewOwner(world, f"w{n}", revision, world.random.randrange(SLOTS), away=away, hears=hears)
         for n, revision in enumerate(revisions)
     ]
 
 
-def check(world: World, some: list[Taker]) -> None:
-    """One holder of each slot; what is stored is what its taker was told."""
+def check(world: World, some: list[NewOwner]) -> None:
+    """One owner of each slot; what is stored is what its new owner was told."""
     told = {(t.held.number, t.held.token) for t in some if t.held is not None}
     assert len({number for number, _ in told}) == len(told), "two hold one slot"
     for slot in world.quiet().slots(GROUP):
-        if slot.holder is not None and slot.holder not in world.killed:
-            assert (slot.number, slot.token) in told, f"{slot.holder} holds it and was not told"
-    for taker in some:
-        if taker.held is not None:
-            (stored,) = (s for s in world.quiet().slots(GROUP) if s.number == taker.held.number)
-            assert stored.holder == taker.name, "told to hold what is another's"
+        if slot.owner is not None and slot.owner not in world.killed:
+            assert (slot.number, slot.token) in told, f"{slot.owner} holds it and was not told"
+    for new_owner in some:
+        if new_owner.held is not None:
+            (stored,) = (s for s in world.quiet().slots(GROUP) if s.number == new_owner.held.number)
+            assert stored.owner == new_owner.name, "told to hold what is another's"
 
 
-def trial_slots(some: list[Taker], revision: str) -> list[int]:
+def trial_slots(some: list[NewOwner], revision: str) -> list[int]:
     """Which its workers were told to hold."""
     return [t.held.number for t in some if t.held is not None and t.revision == revision]
 
@@ -116,9 +119,9 @@ def test_an_unproven_revision_gets_one_slot(away, kills, hears, rounds):
     for seed in range(rounds):
         world = World(seed)
         prepared(world)
-        some = takers(world, "new", "new", "new", "newer", "newer", away=away, hears=hears)
+        some = new_owners(world, "new", "new", "new", "newer", "newer", away=away, hears=hears)
 
-        def one_each(some: list[Taker] = some, seed: int = seed) -> None:
+        def one_each(some: list[NewOwner] = some, seed: int = seed) -> None:
             for revision in ("new", "newer"):
                 assert len(trial_slots(some, revision)) <= 1, f"seed {seed}: two on trial"
 
@@ -130,13 +133,13 @@ def test_an_unproven_revision_gets_one_slot(away, kills, hears, rounds):
 
 @pytest.mark.parametrize("hears", [pytest.param(False, id="asks"), pytest.param(True, id="hears")])
 @pytest.mark.parametrize("away", [pytest.param(0.0, id="answering"), pytest.param(0.05, id="away")])
-def test_what_was_seen_free_behind_a_shut_gate_stays_free(away, hears, rounds):
-    """A leave counts who is there after its gate shut: nobody comes later."""
+def test_what_was_seen_free_behind_a_shut_targets_stays_free(away, hears, rounds):
+    """A leave counts who is there after its slot targets shut: nobody comes later."""
     seen_free = 0
     for seed in range(rounds):
         world = World(seed)
         prepared(world)
-        some = takers(world, "old", "old", "old", "old", away=away, hears=hears)
+        some = new_owners(world, "old", "old", "old", "old", away=away, hears=hears)
         free: set[int] = set()
         how = world.random.choice(["open", "leaving", "quarantined", "pinned"])
 
@@ -148,13 +151,13 @@ def test_what_was_seen_free_behind_a_shut_gate_stays_free(away, hears, rounds):
                 "quarantined": {"quarantined": frozenset({0, 1})},
                 "pinned": {"handover": {n: Handover(token=0, revision="x") for n in (0, 1)}},
             }[how]
-            changed = store.change_gate(GROUP, lambda gate: replace(gate, **keep))
+            changed = store.change_targets(GROUP, lambda targets: replace(targets, **keep))
             assert changed is not None
-            free.update(s.number for s in store.slots(GROUP) if s.holder is None)
+            free.update(s.number for s in store.slots(GROUP) if s.owner is None)
 
         world.add("manager", shut)
 
-        def nobody(some: list[Taker] = some, free: set[int] = free, seed: int = seed) -> None:
+        def nobody(some: list[NewOwner] = some, free: set[int] = free, seed: int = seed) -> None:
             late = [t.name for t in some if t.held is not None and t.held.number in free - {2}]
             assert not late, f"seed {seed}: {late} took a slot that was seen free"
 
@@ -164,8 +167,10 @@ def test_what_was_seen_free_behind_a_shut_gate_stays_free(away, hears, rounds):
     assert seen_free > rounds // 10
 
 
-def test_a_former_actor_writes_no_gate(rounds):
-    """Whoever adopted a change has looked at the gate: what it saw is only changed by itself."""
+def test_a_former_actor_writes_no_targets(rounds):
+    """Whoever adopted a change has looked at the slot targets: what it saw is only changed by
+    itself.
+    """
     fenced = 0
     for seed in range(rounds):
         world = World(seed)
@@ -175,21 +180,21 @@ def test_a_former_actor_writes_no_gate(rounds):
 
         def slept(world: World = world, first: Change = first) -> None:
             with contextlib.suppress(LostLease):
-                world.store().change_gate(
-                    GROUP, lambda gate: replace(gate, open_at=gate.open_at + 1.0), by=first
+                world.store().change_targets(
+                    GROUP, lambda targets: replace(targets, open_at=targets.open_at + 1.0), by=first
                 )
 
         def adopter(world: World = world, first: Change = first, seed: int = seed) -> None:
             store = world.store()
             mine = store.adopt(first, actor="bob")
             assert mine is not None
-            seen = store.gate(GROUP)
-            wrote = store.write_gate(replace(seen, open=frozenset({0})), by=mine)
+            seen = store.targets(GROUP)
+            wrote = store.write_targets(replace(seen, open=frozenset({0})), by=mine)
             assert wrote is not None, f"seed {seed}: written between"
 
         world.add("ann", slept)
         world.add("bob", adopter)
         world.run()
-        fenced += not world.quiet().gate(GROUP).open_at
-        assert world.quiet().gate(GROUP).open == {0}
+        fenced += not world.quiet().targets(GROUP).open_at
+        assert world.quiet().targets(GROUP).open == {0}
     assert 0 < fenced < rounds

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 
 from fleet.clock import ManualClock, SystemClock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Phase, Slot
+from fleet.slots import Phase, Slot, SlotTargets
 from fleet.slots.sqlite import SqliteStore
 
 GROUP = "orders"
@@ -75,8 +75,8 @@ slot = store.take(seen, worker=sys.argv[3], revision="r", spark_session=None)
 print("ready", flush=True)
 while slot is not None:
     slot = store.renew(replace(slot, member_id="m" * 500, batches=slot.batches + 1))
-    gate = store.gate("orders")
-    store.write_gate(replace(gate, open_at=gate.open_at + 1))
+    slot targets = store.targets("orders")
+    store.write_targets(replace(slot targets, open_at=targets.open_at + 1))
 """
 
 
@@ -102,20 +102,20 @@ def let_go(racers: "list[subprocess.Popen[str]]") -> None:
 def test_of_many_processes_exactly_one_takes_each_slot(racing):
     """All see the same free slot and take it at once: one wins, the others get None."""
     store, stores = racing.open(), racing
-    assert store.write_gate(Gate(group=GROUP, open=frozenset(range(ROUNDS))))
+    assert store.write_targets(SlotTargets(group=GROUP, open=frozenset(range(ROUNDS))))
     racers = [start(RACER, stores.told(), f"w{n}", ROUNDS) for n in range(stores.racers)]
     let_go(racers)
     won = [
         line.split() for racer in racers for line in racer.communicate(timeout=300)[0].splitlines()
     ]
     assert sorted(int(number) for number, _ in won) == list(range(ROUNDS))
-    assert {slot.holder is not None for slot in store.slots(GROUP)} == {True}
+    assert {slot.owner is not None for slot in store.slots(GROUP)} == {True}
 
 
 def test_of_many_processes_of_a_new_revision_one_takes_a_slot(racing):
     """Each sees another free slot of the old revision: one of them is the trial [22]."""
     store, stores = racing.open(), racing
-    assert store.write_gate(Gate(group=GROUP, open=frozenset(range(8))))
+    assert store.write_targets(SlotTargets(group=GROUP, open=frozenset(range(8))))
     for slot in store.slots(GROUP):
         held = store.take(slot, worker="old", revision="old", spark_session=None)
         assert store.release(held, clean=True)
@@ -129,7 +129,7 @@ def test_of_many_processes_of_a_new_revision_one_takes_a_slot(racing):
 def test_a_store_whose_writers_are_killed_stays_readable(racing):
     """After kill -9 in write loops the store opens, slots can be taken, tokens grow."""
     store, stores = racing.open(), racing
-    assert store.write_gate(Gate(group=GROUP, open=frozenset({0, 1})))
+    assert store.write_targets(SlotTargets(group=GROUP, open=frozenset({0, 1})))
     tokens: dict[int, int] = {0: 0, 1: 0}
     seeded = random.Random(7)
     for round_ in range(3):
@@ -200,10 +200,12 @@ class Slots(RuleBasedStateMachine):
         return [slot for slot in self.store.slots(GROUP) if slot.number == self.number]
 
     @rule(open_=st.booleans())
-    def write_gate(self, open_: bool) -> None:
+    def write_targets(self, open_: bool) -> None:
         """Open or shut the slot."""
-        gate = self.store.gate(GROUP)
-        assert self.store.write_gate(replace(gate, open=frozenset({self.number} if open_ else ())))
+        targets = self.store.targets(GROUP)
+        assert self.store.write_targets(
+            replace(targets, open=frozenset({self.number} if open_ else ()))
+        )
 
     @rule()
     def look(self) -> None:
@@ -216,7 +218,7 @@ class Slots(RuleBasedStateMachine):
         seen = data.draw(st.sampled_from(self.views))
         won = self.store.take(seen, worker=worker, revision="r", spark_session=None)
         if won is not None:
-            assert self.number in self.store.gate(GROUP).open
+            assert self.number in self.store.targets(GROUP).open
             assert won.token > self.tokens[-1]
             self.tokens.append(won.token)
             self.held[worker] = won
@@ -224,10 +226,10 @@ class Slots(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), phase=st.sampled_from([Phase.ACTIVE, Phase.CLOSED]))
     def renew(self, data: st.DataObject, phase: Phase) -> None:
-        """Renew as the holder that one believes to be."""
+        """Renew as the owner that one believes to be."""
         worker = data.draw(st.sampled_from(sorted(self.held)))
         renewed = self.store.renew(replace(self.held[worker], phase=phase))
-        assert (renewed is not None) is (self.held[worker].token == self.holder_token())
+        assert (renewed is not None) is (self.held[worker].token == self.owner_token())
         if renewed is None:
             del self.held[worker]
         else:
@@ -239,21 +241,21 @@ class Slots(RuleBasedStateMachine):
         """Give up what one believes to hold."""
         worker = data.draw(st.sampled_from(sorted(self.held)))
         mine = self.held.pop(worker)
-        assert self.store.release(mine, clean=clean) is (mine.token == self.holder_token(mine))
+        assert self.store.release(mine, clean=clean) is (mine.token == self.owner_token(mine))
 
-    def holder_token(self, before: Slot | None = None) -> int | None:
+    def owner_token(self, before: Slot | None = None) -> int | None:
         """The token that owns the slot; asked after a release, the one that owned it."""
         (slot,) = self.stored()
-        if slot.holder is None and before is None:
+        if slot.owner is None and before is None:
             return None
         return slot.token
 
     @invariant()
-    def one_holder(self) -> None:
+    def one_owner(self) -> None:
         """At most one worker's slot is the stored one."""
         for slot in self.stored():
             live = [
-                w for w, mine in self.held.items() if (w, mine.token) == (slot.holder, slot.token)
+                w for w, mine in self.held.items() if (w, mine.token) == (slot.owner, slot.token)
             ]
             assert len(live) <= 1
 

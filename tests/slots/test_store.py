@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from fleet.clock import ManualClock, SystemClock
 from fleet.errors import FleetError, SchemaTooNew, Unreachable
 from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.model import Plan, Price, Receipt, Step
-from fleet.slots import Change, Gate, Phase, Slot, WorkerReport, codec, transitions
+from fleet.model import ExpectedCost, Plan, Receipt, Step
+from fleet.slots import Change, Phase, Slot, SlotTargets, WorkerReport, codec, transitions
 from fleet.slots.backend import Entry, Key, Value
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
@@ -34,7 +34,7 @@ from tests.support.waiting import until
 def test_what_nobody_holds_is_only_taken_or_cleared(event: Event) -> None:
     """An illegal move tells whose slot it is and what is possible."""
     slot = Slot(group="orders", number=3, token=7)
-    told = r"slot 3 of group orders is free \(holder nobody.* only clear, take"
+    told = r"slot 3 of group orders is free \(owner nobody.* only clear, take"
     with pytest.raises(IllegalMove, match=told):
         moved(slot, event)
 
@@ -46,10 +46,10 @@ def test_a_slot_given_up_for_a_leave_stays_closed() -> None:
         assert moved(Slot(group="orders", number=3, phase=phase), Event.RELEASE) is after
 
 
-def test_a_holder_renews_as_what_a_holder_is() -> None:
+def test_a_owner_renews_as_what_a_owner_is() -> None:
     """Free is what a release makes."""
-    held = Slot(group="orders", number=3, holder="w1", token=7, phase=Phase.ACTIVE)
-    told = Slot(group="orders", number=3, holder="w1", token=7, phase=Phase.FREE)
+    held = Slot(group="orders", number=3, owner="w1", token=7, phase=Phase.ACTIVE)
+    told = Slot(group="orders", number=3, owner="w1", token=7, phase=Phase.FREE)
     with pytest.raises(IllegalMove, match="w1 renews slot 3 of group orders as free"):
         transitions.renewed(held, told)
 
@@ -59,7 +59,7 @@ def test_a_take_that_is_undone_keeps_the_tokens_growing() -> None:
     before = Slot(group="orders", number=3, token=7, phase=Phase.CLOSED, member_id="m", batches=4)
     taken = transitions.taken(before, worker="w", revision="r", spark_session="s")
     back = transitions.given_back(taken, before)
-    assert (back.holder, back.token, back.phase) == (None, 8, Phase.CLOSED)
+    assert (back.owner, back.token, back.phase) == (None, 8, Phase.CLOSED)
     assert (back.member_id, back.batches, back.clean) == ("m", 4, True)
 
 
@@ -71,10 +71,12 @@ _json = st.dictionaries(
 )
 
 
-@pytest.mark.parametrize("kind", [Price, Step, Plan, Receipt, Change, Gate, WorkerReport])
+@pytest.mark.parametrize(
+    "kind", [ExpectedCost, Step, Plan, Receipt, Change, SlotTargets, WorkerReport]
+)
 def test_round_trip(kind):
     """Every field survives, through text."""
-    as_json = codec.gate_as_json if kind is Gate else codec.as_json
+    as_json = codec.targets_as_json if kind is SlotTargets else codec.as_json
     st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
     st.register_type_strategy(object, _json)
 
@@ -128,7 +130,7 @@ def stored_by_a_newer_release(path, table, column, before, after):
 
 def test_what_only_a_newer_release_can_read_is_no_answer(local):
     """Its name is told with what to do; who holds a slot works on, as where a store is silent."""
-    local.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    local.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
     held = local.take(local.slots(GROUP)[0], worker="w", revision="r", spark_session=None)
     path = local.database.path
     assert local.begin_change(plan_of(group=GROUP), actor="a", started_at=0.0)
@@ -143,7 +145,7 @@ def test_what_only_a_newer_release_can_read_is_no_answer(local):
         local.slots(GROUP)
     with pytest.raises(Unreachable):
         local.renew(held)
-    assert local.gate(GROUP).open == {0}
+    assert local.targets(GROUP).open == {0}
 
 
 # --- a look decodes what has changed since the one before -------------------------------------
@@ -153,8 +155,8 @@ SLOTS = 30
 
 
 def opened(store: Store) -> Slot:
-    """Thirty slots; as a holder has slot 7."""
-    assert store.write_gate(Gate(group=GROUP, open=frozenset(range(SLOTS))))
+    """Thirty slots; as an owner has slot 7."""
+    assert store.write_targets(SlotTargets(group=GROUP, open=frozenset(range(SLOTS))))
     seen = store.slots(GROUP)[7]
     held = store.take(seen, worker="w", revision="r", spark_session=None)
     assert held is not None
@@ -183,16 +185,16 @@ def test_one_renewal_is_one_slot_decoded(here: Store, tmp_path: Path):
     assert anew(before, after) == [7]
     assert after[7] == renewed
     assert anew(after, here.slots(GROUP)) == []
-    assert here.gate(GROUP) is here.gate(GROUP)
+    assert here.targets(GROUP) is here.targets(GROUP)
     other.close()
 
 
 def test_groups_and_clusters_are_told_apart(here: Store, tmp_path: Path):
     """The same number and the same row of another group is another slot."""
     for group in ("a", "b"):
-        assert here.write_gate(Gate(group=group, open=frozenset({0})))
+        assert here.write_targets(SlotTargets(group=group, open=frozenset({0})))
     assert [here.slots(group)[0].group for group in ("a", "b", "a")] == ["a", "b", "a"]
-    assert [here.gate(group).group for group in ("a", "b", "a")] == ["a", "b", "a"]
+    assert [here.targets(group).group for group in ("a", "b", "a")] == ["a", "b", "a"]
 
 
 def test_one_renewal_is_one_lease_decoded():
@@ -211,7 +213,7 @@ def test_one_renewal_is_one_lease_decoded():
     worker.close()
 
 
-# --- a holder that may read but not write learns that its slot is another's [12] --------------
+# --- an owner that may read but not write learns that its slot is another's [12] --------------
 
 
 class LastHeard(MemoryBackend):
@@ -248,7 +250,7 @@ class LastHeard(MemoryBackend):
 def memory() -> Memory:
     """Slot 0 is open."""
     made = Memory()
-    others(made).write_gate(Gate(group=GROUP, open=frozenset({0})))
+    others(made).write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
     return made
 
 
@@ -274,12 +276,12 @@ def taken(memory: Memory) -> None:
 
 def ended(memory: Memory) -> None:
     other = others(memory)
-    assert other.end_holder(other.slots(GROUP)[0])
+    assert other.end_owner(other.slots(GROUP)[0])
 
 
 @pytest.mark.parametrize("lose", [taken, ended])
 def test_a_refused_renewal_reads_whose_the_slot_is(memory, lose):
-    """Another holder, or that somebody saw this one end: it has to stop."""
+    """Another owner, or that somebody saw this one end: it has to stop."""
     _, store, slot = held(memory)
     lose(memory)
     assert store.renew(slot) is None

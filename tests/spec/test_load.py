@@ -88,7 +88,7 @@ GOLDEN = [
         fleet(WORKER + ", protocol: consumer, session_timeout: 60s}"),
         "fleet.yaml:4: fleets[0].worker.session_timeout: 'session_timeout' does not exist under "
         "protocol consumer, only under protocol classic (allowed: entrypoint, python_path, env, "
-        "membership, batch, reading, max_poll_interval, batch_timeout, entrypoint_patience, "
+        "membership, batch, reading, max_poll_interval, batch_timeout, entrypoint_failure_timeout, "
         "isolation, on_truncated, metadata_refresh, dead_letter_topic, start_from, spark, "
         "log_level, spark_ui, http, protocol)",
         id="classic-key-under-848",
@@ -359,7 +359,7 @@ def test_files_are_found_from_the_files_folder(tmp_path: Path) -> None:
         pytest.param("a: &a [*a]\n", "an alias contains itself", id="recursive-alias"),
         pytest.param("<<: {mode: act}\n", "merge keys (<<) are not supported", id="merge-key"),
         pytest.param("? [a]\n: 1\n", "a key must be a word", id="list-as-key"),
-        pytest.param("mode: !!python/name:os.system x\n", "cannot be read", id="foreign-tag"),
+        pytest.param("mode: !!python/name:os.system x\n", "cannot be read", id="external-tag"),
         pytest.param("a: 1\n---\nb: 2\n", "is no YAML", id="two-documents"),
         pytest.param("mode: 'a\x00b'\n", "is no YAML", id="control-characters"),
     ],

@@ -30,7 +30,7 @@ _REJOINED = frozenset(
         "coordinator move",
     }
 )
-_BEGUN = frozenset({"created", "join", "group reborn"})
+_BEGUN = frozenset({"created", "join", "group recreated"})
 CAUSES: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
     (re.compile(r"Adding new member|joins the consumer group using"), _BEGUN),
     (re.compile(r"LeaveGroup` request for \([^,]*\) members"), frozenset({"leave"})),
@@ -39,7 +39,7 @@ CAUSES: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
         re.compile(r"on heartbeat expiration|session expired|failed to transition|has failed"),
         frozenset({"expiry"}),
     ),
-    (re.compile(r"removed dynamic members"), frozenset({"expiry", "departure"})),
+    (re.compile(r"removed dynamic members"), frozenset({"expiry", "removal"})),
     (re.compile(r"re-joining group during|Updating metadata for member"), _REJOINED),
     (re.compile(r"selected ?[pP]rotocol will change"), frozenset({"assignor change"})),
     (re.compile(r"Downgrade group|Converted the"), frozenset({"migration"})),

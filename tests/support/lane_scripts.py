@@ -33,7 +33,7 @@ def dynamic_range(lane: Lane) -> None:
     lane.step(lambda: lane.close("b"), "leave")
     lane.step(lambda: lane.close("a"), "leave")
     lane.delete()
-    lane.step(lambda: lane.start("d"), "group reborn")
+    lane.step(lambda: lane.start("d"), "group recreated")
 
 
 def dynamic_cooperative(lane: Lane) -> None:
@@ -88,7 +88,7 @@ def consumer(lane: Lane) -> None:
 
 
 def migrated(lane: Lane) -> None:
-    """Classic → KIP-848 → classic, deleted and reborn."""
+    """Classic → KIP-848 → classic, deleted and recreated."""
     lane.step(lambda: lane.start("a"), "created")
     lane.step(lambda: lane.start("b", **CONSUMER), "migration")
     lane.run(1)
@@ -97,5 +97,5 @@ def migrated(lane: Lane) -> None:
     lane.step(lambda: lane.close("b"), "migration")
     lane.step(lambda: lane.close("c"), "leave")
     lane.delete()
-    lane.step(lambda: lane.start("d", **CONSUMER), "group reborn")
+    lane.step(lambda: lane.start("d", **CONSUMER), "group recreated")
     time.sleep(0.1)

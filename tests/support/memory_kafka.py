@@ -128,7 +128,7 @@ class MemoryKafka:
     lock: Any = field(default_factory=threading.RLock)
 
     def make(self, topic: str, partitions: int, topic_id: str = "id-1") -> None:
-        """A topic, or partitions added to it; another id: made again, without its commits."""
+        """A topic, or partitions added to it; another id: recreated, without its commits."""
         if self.ids.get(topic, topic_id) != topic_id:
             for kept in (self.parts, self.commits):
                 for tp in [tp for tp in kept if tp.topic == topic]:

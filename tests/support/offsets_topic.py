@@ -8,13 +8,13 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 TOPIC = "__consumer_offsets"
 
 
-def offsets_partitions(bootstrap: str, *, patience: float = 90) -> int:
+def offsets_partitions(bootstrap: str, *, grace: float = 90) -> int:
     """How many partitions it has; it is made where it is not there.
 
     Asked by a Consumer: on a new broker the admin's questions wait in vain, or end the process.
     """
     asker = Consumer({"bootstrap.servers": bootstrap, "group.id": "asks", "log_level": 0})
-    until = time.monotonic() + patience
+    until = time.monotonic() + grace
     try:
         while time.monotonic() < until:
             with contextlib.suppress(KafkaException):  # its partition has no leader yet
@@ -25,4 +25,4 @@ def offsets_partitions(bootstrap: str, *, patience: float = 90) -> int:
             time.sleep(0.2)
     finally:
         asker.close()
-    raise TimeoutError(f"{bootstrap} made no {TOPIC} within {patience:g} s")
+    raise TimeoutError(f"{bootstrap} made no {TOPIC} within {grace:g} s")

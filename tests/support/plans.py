@@ -3,24 +3,27 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fleet.model import Plan, Price, Receipt, Step, StepKind, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, Step, StepKind, Verdict
 from fleet.slots import Change, ChangeState
 
-FREE = Price(rebalances_min=0, rebalances_max=0)
-ONE = Price(rebalances_min=1, rebalances_max=1)
-TWO = Price(rebalances_min=2, rebalances_max=2)
+FREE = ExpectedCost(rebalances_min=0, rebalances_max=0)
+ONE = ExpectedCost(rebalances_min=1, rebalances_max=1)
+TWO = ExpectedCost(rebalances_min=2, rebalances_max=2)
 _USUAL = {StepKind.OPEN: ONE, StepKind.LEAVE: ONE, StepKind.REJOIN: ONE, StepKind.STOP_ALL: ONE}
 
 
 def step_of(
-    kind: StepKind, slots: Iterable[int], revision: str = "new", price: Price | None = None
+    kind: StepKind,
+    slots: Iterable[int],
+    revision: str = "new",
+    expected_cost: ExpectedCost | None = None,
 ) -> Step:
-    """One step with its usual price."""
+    """One step with its usual expected cost."""
     return Step(
         kind=kind,
         slots=tuple(slots),
         revision=revision,
-        price=price or _USUAL.get(kind, FREE),
+        expected_cost=expected_cost or _USUAL.get(kind, FREE),
         sentence=str(kind),
     )
 
@@ -39,13 +42,13 @@ def plan_of(*steps: Step, group: str = "orders", **fields: Any) -> Plan:
 
 
 def receipt_of(plan: Plan, *, ours: int = 1, **fields: Any) -> Receipt:
-    """Of the plan's first step, at its price unless said otherwise."""
+    """Of the plan's first step, at its expected cost unless said otherwise."""
     step = plan.steps[0]
     usual: dict[str, Any] = {
         "others": 0,
         "aborted": 0,
         "moved": 0,
-        "longest_pause_s": None,
+        "longest_downtime_s": None,
         "from_generation": 1,
         "to_generation": 1 + ours,
         "started_at": 100.0,
@@ -57,7 +60,7 @@ def receipt_of(plan: Plan, *, ours: int = 1, **fields: Any) -> Receipt:
         group=plan.group,
         step=0,
         kind=step.kind,
-        price=step.price,
+        expected_cost=step.expected_cost,
         ours=ours,
         **{**usual, **fields},
     )

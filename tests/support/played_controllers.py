@@ -164,10 +164,10 @@ class PlayedControllers:
         if current is not None:
             notes = current["metadata"]["annotations"]
             newest = max((int(s["metadata"]["annotations"][ORDER]) for s in others), default=0)
-            calm = int(deployment["spec"]["minReadySeconds"])
-            if int(notes[ORDER]) <= newest or current["spec"]["minReadySeconds"] != calm:
+            cooldown = int(deployment["spec"]["minReadySeconds"])
+            if int(notes[ORDER]) <= newest or current["spec"]["minReadySeconds"] != cooldown:
                 notes[ORDER] = str(max(newest + 1, int(notes[ORDER])))
-                current["spec"]["minReadySeconds"] = calm
+                current["spec"]["minReadySeconds"] = cooldown
                 current.update(self._put(current))
             elif deployment["metadata"].setdefault("annotations", {}).get(ORDER) != notes[ORDER]:
                 deployment["metadata"]["annotations"][ORDER] = notes[ORDER]
@@ -286,8 +286,8 @@ class PlayedControllers:
             "fullyLabeledReplicas": sum(labels <= p["metadata"]["labels"].items() for p in pods),
             "readyReplicas": sum(map(is_ready, pods)),
         }
-        calm = found["spec"]["minReadySeconds"]
-        status["availableReplicas"] = 0 if calm else status["readyReplicas"]
+        cooldown = found["spec"]["minReadySeconds"]
+        status["availableReplicas"] = 0 if cooldown else status["readyReplicas"]
         if refused:
             condition = {"type": "ReplicaFailure", "status": "True", "message": refused}
             status["conditions"] = [condition]

@@ -150,7 +150,7 @@ class PlayedGroup:
                 )
 
     def deleted(self) -> None:
-        """Somebody deletes the group, which is empty; it may be made again."""
+        """Somebody deletes the group, which is empty; it may be recreated."""
         if self.members or self.number is None:
             return
         for kind in (6, 3) if self.protocol == "consumer" else (2,):

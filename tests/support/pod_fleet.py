@@ -26,7 +26,7 @@ from fleet.kubernetes.client.object_names import HASH_LABEL, SPARK, ObjectNames
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests.deployment_objects import fleet_objects
 from fleet.kubernetes.manifests.spark_objects import spark_objects
-from fleet.slots import Gate, Phase, Slot
+from fleet.slots import Phase, Slot, SlotTargets
 from k8s.images import image_build
 from tests.support import waiting
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, settings_of
@@ -159,24 +159,24 @@ class PodFleet:
             if any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
         }
 
-    def gate(self) -> Gate:
-        return self.store.gate(self.group)
+    def targets(self) -> SlotTargets:
+        return self.store.targets(self.group)
 
     def slots(self) -> dict[int, Slot]:
         """As stored, by number."""
         return {slot.number: slot for slot in self.store.slots(self.group)}
 
-    def holders(self) -> dict[int, str | None]:
+    def owners(self) -> dict[int, str | None]:
         """Slot → pod, of those that are active and fail in nothing."""
         return {
-            n: slot.holder
+            n: slot.owner
             for n, slot in self.slots().items()
             if slot.phase is Phase.ACTIVE and slot.error is None
         }
 
     def serve(self, among: Callable[[], set[str]] | None = None) -> bool:
         """Whether all slots are active, held by living pods (of these)."""
-        held = set(self.holders().values())
+        held = set(self.owners().values())
         return len(held) == self.slots_wanted and held <= (among or (lambda: set(self.pods())))()
 
     def fails(self, why: str) -> bool:
@@ -190,7 +190,7 @@ class PodFleet:
 
     def share(self, slot: int) -> set[int]:
         """The partitions of a slot, as its pod tells them."""
-        told = json.loads(self.probe(str(self.slots()[slot].holder), "/status"))
+        told = json.loads(self.probe(str(self.slots()[slot].owner), "/status"))
         return {int(tp.rpartition("-")[2]) for tp in told["assignment"]}
 
     def serves_spark(self) -> bool:
@@ -261,7 +261,7 @@ class PodFleet:
     def told(self) -> str:
         """Pods, slots and the last lines of every log."""
         said = [self.kubectl("get", "pods", "-o", "wide")]
-        said += [str(self.gate()), *(str(slot) for slot in self.slots().values())]
+        said += [str(self.targets()), *(str(slot) for slot in self.slots().values())]
         for pod in self.pods(going=True):
             with contextlib.suppress(AssertionError):
                 said.append(f"--- {pod}\n{self.kubectl('logs', pod, '--tail=15')}")

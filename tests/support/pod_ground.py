@@ -102,12 +102,12 @@ class Ground:
     def slots(self) -> dict[int, Slot]:
         """The open ones, by number."""
         with self.shop.fleet() as fleet:
-            opened = fleet.gate(self.shop.group).open
+            opened = fleet.targets(self.shop.group).open
             return {s.number: s for s in fleet.slots(self.shop.group) if s.number in opened}
 
     def held_by(self, pod: str) -> list[int]:
         """Its slots: one or none."""
-        return [n for n, slot in self.slots().items() if slot.holder == pod]
+        return [n for n, slot in self.slots().items() if slot.owner == pod]
 
     def pods(self) -> dict[str, client.V1Pod]:
         """Those that are not on their way out, by name."""
@@ -136,8 +136,8 @@ class Ground:
         def served() -> bool:
             ready = self.ready()
             active = [s for s in self.slots().values() if s.phase is Phase.ACTIVE]
-            holders = {s.holder for s in active if s.error is None}
-            return len(holders) == slots and len(ready) == slots + 1 and holders <= ready
+            owners = {s.owner for s in active if s.error is None}
+            return len(owners) == slots and len(ready) == slots + 1 and owners <= ready
 
         until(served, seconds, f"{slots} slots to be served, and a ready standby")
         with self.shop.fleet() as fleet:
@@ -167,7 +167,7 @@ class Ground:
             counted = meter.so_far(stretch)
             found.rebalances = self.recorded(name) - before
             found.moved = counted.moved
-            found.pauses = spread(counted.every_pause)
+            found.pauses = spread(counted.every_downtime)
             assert counted.rebalances == found.rebalances, "two readers of one log"
 
     def account(self, group: str | None = None) -> tuple[int, int]:

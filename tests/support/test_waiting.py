@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.slots import Gate
+from fleet.slots import SlotTargets
 from fleet.slots.sqlite import SqliteStore
 from tests.support.waiting import sizes, stored, until
 
@@ -75,12 +75,14 @@ def test_answer_is_handed_on() -> None:
 
 
 def test_leases_are_no_progress(tmp_path: Path) -> None:
-    """A stuck group renews its leases for ever; a gate, a taken slot, a line of a log count."""
+    """A stuck group renews its leases for ever; the slot targets, a taken slot, a line of a log
+    count.
+    """
     clock = ManualClock()
     store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=clock)
     try:
         before = stored(store, "g")
-        store.write_gate(Gate(group="g", open=frozenset({0})))
+        store.write_targets(SlotTargets(group="g", open=frozenset({0})))
         opened = stored(store, "g")
         taken = store.take(store.slots("g")[0], worker="w", revision="r", spark_session=None)
         assert taken is not None

@@ -85,8 +85,8 @@ def stored(store: Store, group: str) -> Hashable:
 def _stored(store: Store, group: str) -> Hashable:
     change = store.change(group)
     return (
-        store.gate(group).version,
-        tuple((s.number, s.holder, s.token, str(s.phase), s.batches) for s in store.slots(group)),
+        store.targets(group).version,
+        tuple((s.number, s.owner, s.token, str(s.phase), s.batches) for s in store.slots(group)),
         frozenset((r.worker, str(r.phase)) for r in store.reports(group)),
         change and (change.token, str(change.state), change.step, len(change.receipts)),
     )

@@ -135,9 +135,11 @@ class Workshop(Sandbox):
         """So many slots are open, and each is held by a worker that is ready and alive."""
         with self.fleet() as fleet:
             running = {w.name for w in fleet.workers(self.group) if w.running}
-            slots = [s for s in fleet.slots(self.group) if s.number in fleet.gate(self.group).open]
-        holders = [s.holder for s in slots if s.phase is Phase.ACTIVE and s.holder in running]
-        return len(slots) == len(holders) == count
+            slots = [
+                s for s in fleet.slots(self.group) if s.number in fleet.targets(self.group).open
+            ]
+        owners = [s.owner for s in slots if s.phase is Phase.ACTIVE and s.owner in running]
+        return len(slots) == len(owners) == count
 
     def down(self) -> None:
         """End it; nothing of its home runs then, unless another group's does."""

@@ -21,7 +21,7 @@ from fleet.clock import SystemClock
 from fleet.config.spec import ClusterSpec
 from fleet.demo.coverage import read_topics
 from fleet.model import TopicPartition
-from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.slots.sqlite import SqliteStore
 from fleet.slots.store import Store
 from tests.conftest import RunningBroker
@@ -233,29 +233,31 @@ class Group:
         """A slot as stored."""
         return self.store.slots(self.name)[number]
 
-    def change_gate(self, change: Callable[[Gate], Gate]) -> None:
+    def change_targets(self, change: Callable[[SlotTargets], SlotTargets]) -> None:
         """Compare-and-set until it is written."""
-        while self.store.write_gate(change(self.store.gate(self.name))) is None:
+        while self.store.write_targets(change(self.store.targets(self.name))) is None:
             pass
 
     def open(self, *numbers: int, phase: Phase = Phase.ACTIVE) -> None:
         """Open slots together and wait until all are active: after a commit or an empty poll."""
-        self.change_gate(
-            lambda gate: replace(gate, open=gate.open | set(numbers), open_at=time.time() + 1.5)
+        self.change_targets(
+            lambda targets: replace(
+                targets, open=targets.open | set(numbers), open_at=time.time() + 1.5
+            )
         )
         self.until(lambda: all(self.slot(n).phase is phase for n in numbers), f"slots {numbers}")
 
     def hand_over(self, number: int, revision: str) -> None:
         """Ask for a handover and wait until it is done."""
         pin = Handover(token=self.slot(number).token, revision=revision)
-        self.change_gate(lambda gate: replace(gate, handover={number: pin}))
+        self.change_targets(lambda targets: replace(targets, handover={number: pin}))
         self.until(
             lambda: (
                 self.slot(number).revision == revision and self.slot(number).phase is Phase.ACTIVE
             ),
             f"slot {number} to run {revision}",
         )
-        self.change_gate(lambda gate: replace(gate, handover={}))
+        self.change_targets(lambda targets: replace(targets, handover={}))
 
     def moving(self) -> Hashable:
         """What moves while anything of this group makes progress."""

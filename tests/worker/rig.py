@@ -22,7 +22,7 @@ from fleet.kafka_source import source
 from fleet.kafka_source.columns import SCHEMA
 from fleet.model import Member, TopicPartition
 from fleet.model.batch_context import BatchContext
-from fleet.slots import Gate, Slot
+from fleet.slots import Slot, SlotTargets
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.batch.batches import InlineReading
 from fleet.worker.batch.executor import RETRY_PAUSES
@@ -34,11 +34,11 @@ from fleet.worker.member.member_state import BackingOff, MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.offsets.assigning import Start
 from fleet.worker.offsets.commit_metadata import decode_plan
-from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover
+from fleet.worker.slot.leave_completion import Failover, LeaveCompleter
 from fleet.worker.slot.reporting import Reporter
-from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
 from fleet.worker.slot.slot_life import Life
+from fleet.worker.slot.slot_owner import SlotOwner
 from tests.support import spark_stand_in
 from tests.support.batch_parts import connected, events_of, runner_of, worker_context
 from tests.support.declared import group_spec, settings_of
@@ -227,7 +227,7 @@ class Process:
         *,
         clock: ManualClock | None = None,
         may_wait: bool = True,
-        patience: float = 600.0,
+        grace: float = 600.0,
         revision: str = REVISION,
     ) -> None:
         self.kafka = kafka
@@ -256,13 +256,13 @@ class Process:
             state=self.state,
             post=self._posted.put,
             poisoned=lambda tp, at, error, _: self.marks.update({tp.partition: (at, error)}),
-            backing_off=BackingOff(patience=patience, may_wait=lambda: may_wait, clock=self.clock),
+            backing_off=BackingOff(grace=grace, may_wait=lambda: may_wait, clock=self.clock),
         )
         for tp in kafka.parts:
             self.flow.start_partition(self._start(tp), reads=True)
 
     @property
-    def condemned(self) -> dict[int, tuple[int, str]]:
+    def poison(self) -> dict[int, tuple[int, str]]:
         """Partition → offset and error that stopped it; the error without where it was raised."""
         return {each: (at, error.partition(" (")[0]) for each, (at, error) in self.marks.items()}
 
@@ -317,7 +317,7 @@ CONSUMER = {"protocol": "consumer"}
 
 
 class Parts:
-    """Of worker `w`, revision `r`. The gate has slot 0 open; nobody holds it."""
+    """Of worker `w`, revision `r`. The slot targets has slot 0 open; nobody holds it."""
 
     def __init__(
         self,
@@ -333,12 +333,12 @@ class Parts:
         self.clock = clock
         self.link = link
         self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=clock)
-        self.store.write_gate(Gate(group=GROUP, open=frozenset({0})))
+        self.store.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
         self.left: list[tuple[str | None, str]] = []
         self.refusal: str | None = None
         self.member: Member | None = None
         """Who has the instance id, as the coordinator tells."""
-        self.holder: SlotHolder | None = None
+        self.owner: SlotOwner | None = None
         """Whose slot the batch thread renews."""
         runtime = {"kind": "local", "lease": lease}
         group = group_spec(GROUP, worker=worker, topics=["t"], runtime=runtime)
@@ -350,31 +350,31 @@ class Parts:
             context=self.context,
             slot=None,
             pauses=RETRY_PAUSES,
-            renew=lambda: self.holder is None or self.holder.renew(),
+            renew=lambda: self.owner is None or self.owner.renew(),
         )
         self.watcher = SlotWatcher(self.store, group=GROUP, lease=lease, clock=clock)
         self.reporter = Reporter(self.context)
 
-    def tenure(self, seen: Slot) -> SlotHolder:
+    def tenure(self, seen: Slot) -> SlotOwner:
         """Of a slot that is not taken yet."""
-        return SlotHolder(
+        return SlotOwner(
             self.context,
             seen,
             watcher=self.watcher,
             completer=LeaveCompleter(self.context, self.store, leave=self.leave),
-            takeover=Takeover(self.context, leave=self.leave, holder_of=lambda _: self.member),
+            failover=Failover(self.context, leave=self.leave, owner_of=lambda _: self.member),
             runner=self.runner,
             reporter=self.reporter,
         )  # fmt: skip
 
-    def taken(self, seen: Slot) -> SlotHolder:
+    def taken(self, seen: Slot) -> SlotOwner:
         """What took it."""
-        holder = self.tenure(seen)
-        assert holder.take()
-        return holder
+        owner = self.tenure(seen)
+        assert owner.take()
+        return owner
 
     def leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
-        """What a taker sends."""
+        """What a new owner sends."""
         self.left += members
         return self.refusal
 

@@ -1,4 +1,4 @@
-"""KIP-848's side of the protocol seam; who may be evicted is in test_takeover.py [10, 17]."""
+"""KIP-848's side of the protocol seam; who may be evicted is in test_failover.py [10, 17]."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from fleet.worker.member.protocols import (
     protocol_of,
     verdict,
 )
-from fleet.worker.slot.leave_completion import ForeignHolder, Former, Takeover
+from fleet.worker.slot.leave_completion import ExternalOwner, Failover, Former
 from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
 from tests.support.seen_groups import member_seen
@@ -126,7 +126,7 @@ class Coordinator:
         self.member = None
         return None
 
-    def holder_of(self, instance_id: str) -> Member | None:
+    def owner_of(self, instance_id: str) -> Member | None:
         """Who has the instance id now."""
         if self.away:
             raise FleetError("nobody answers")
@@ -135,10 +135,10 @@ class Coordinator:
         return member_seen(self.member, instance_id=instance_id, client_id=self.client)
 
     def free(self, former: Former = OURS) -> str | None:
-        """A taker frees the instance id."""
+        """A new owner frees the instance id."""
         context = worker_context(settings_of(group_spec("g")))
-        takeover = Takeover(context, leave=self.leave, holder_of=self.holder_of)
-        return takeover.free(former)
+        failover = Failover(context, leave=self.leave, owner_of=self.owner_of)
+        return failover.free(former)
 
 
 UNWRITTEN = Former(instance_id="g-0", member_ids=(), workers=OURS.workers)
@@ -164,7 +164,7 @@ def test_who_leaves_for_a_newcomer(coordinator: Coordinator, former: Former, lef
 def test_a_foreign_process_is_never_evicted():
     """Neither its id nor its name is one of ours."""
     coordinator = Coordinator("m9", "somebody")
-    with pytest.raises(ForeignHolder, match=r"the process somebody at /10\.0\.0\.1"):
+    with pytest.raises(ExternalOwner, match=r"the process somebody at /10\.0\.0\.1"):
         coordinator.free()
     assert coordinator.member == "m9"
     assert coordinator.left == [("g-0", "m1")]

@@ -1,4 +1,6 @@
-"""Which slot a standby may take, who opens the first gate [22], and what a revision has shown."""
+"""Which slot a standby may take, who opens the first slot targets [22], and what a revision has
+shown.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.slots import FirstOpening, Gate, Handover, Phase, Slot, WorkerReport
+from fleet.slots import FirstOpening, Handover, Phase, Slot, SlotTargets, WorkerReport
 from fleet.slots.sqlite import SqliteStore
 from fleet.slots.transitions import (
     alone,
@@ -17,25 +19,25 @@ from fleet.slots.transitions import (
     missing_canary,
     waits_for_canary,
 )
-from fleet.worker.slot.process import AHEAD, GateOpener, first_gate
+from fleet.worker.slot.process import AHEAD, SlotTargetsOpener, first_targets
 from fleet.worker.slot.reporting import Canary
 from fleet.worker.slot.slot_lease import SlotWatcher, candidates, outranked
 from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
 from tests.support.slot_records import report_of
 
-GATE = Gate(group="g", version=1, open=frozenset({0, 1}))
+TARGETS = SlotTargets(group="g", version=1, open=frozenset({0, 1}))
 FREE = [Slot(group="g", number=0), Slot(group="g", number=1)]
 
 
 def held(number: int, revision: str = "r1", phase: Phase = Phase.ACTIVE) -> Slot:
     return Slot(
-        group="g", number=number, holder="w9", token=1, phase=phase, revision=revision, clean=False
+        group="g", number=number, owner="w9", token=1, phase=phase, revision=revision, clean=False
     )
 
 
 def numbers(
-    gate: Gate,
+    targets: SlotTargets,
     slots: list[Slot],
     *,
     revision: str = "r1",
@@ -46,7 +48,7 @@ def numbers(
     void: set[int] | None = None,
 ) -> set[int]:
     found = candidates(
-        gate,
+        targets,
         slots,
         worker="w1",
         revision=revision,
@@ -59,32 +61,32 @@ def numbers(
     return {slot.number for slot in found}
 
 
-FREED = [replace(held(0), holder=None), held(1)]
-SPOILED = [replace(held(0, "r2"), holder=None, error="the entrypoint fails")]
-ONE = replace(GATE, open=frozenset({0}))
+FREED = [replace(held(0), owner=None), held(1)]
+SPOILED = [replace(held(0, "r2"), owner=None, error="the entrypoint fails")]
+ONE = replace(TARGETS, open=frozenset({0}))
 R1, R2, OLDER = {"revision": "r1"}, {"revision": "r2"}, {"revision": "r1", "newest": False}
 OTHERS = {"revision": "r3", "void": {0}}
 
 
-def pinned(number: int, revision: str) -> Gate:
-    return replace(GATE, handover={number: Handover(token=1, revision=revision)})
+def pinned(number: int, revision: str) -> SlotTargets:
+    return replace(TARGETS, handover={number: Handover(token=1, revision=revision)})
 
 
 @pytest.mark.parametrize(
-    ("gate", "slots", "how", "expected"),
+    ("targets", "slots", "how", "expected"),
     [
-        pytest.param(GATE, FREE, R1, {0, 1}, id="free and open: anybody's"),
-        pytest.param(GATE, [], R1, {0, 1}, id="not seen by the store yet"),
-        pytest.param(replace(GATE, open=frozenset({1})), FREE, R1, {1}, id="closed"),
-        pytest.param(replace(GATE, leaving=frozenset({0})), FREE, R1, {1}, id="leaving"),
-        pytest.param(replace(GATE, quarantined=frozenset({0})), FREE, R1, {1}, id="quarantined"),
+        pytest.param(TARGETS, FREE, R1, {0, 1}, id="free and open: anybody's"),
+        pytest.param(TARGETS, [], R1, {0, 1}, id="not seen by the store yet"),
+        pytest.param(replace(TARGETS, open=frozenset({1})), FREE, R1, {1}, id="closed"),
+        pytest.param(replace(TARGETS, leaving=frozenset({0})), FREE, R1, {1}, id="leaving"),
+        pytest.param(replace(TARGETS, quarantined=frozenset({0})), FREE, R1, {1}, id="quarantined"),
         pytest.param(pinned(0, "r2"), FREE, R1, {1}, id="pinned to another"),
-        pytest.param(GATE, [held(0), held(1)], R1, set(), id="held"),
-        pytest.param(GATE, [held(0), held(1)], {"dead": {1}}, {1}, id="held by the dead"),
+        pytest.param(TARGETS, [held(0), held(1)], R1, set(), id="held"),
+        pytest.param(TARGETS, [held(0), held(1)], {"dead": {1}}, {1}, id="held by the dead"),
         # A managed roll: at once to the pinned revision; a pin ends with its plan, not a lease.
         pytest.param(pinned(0, "r2"), FREED, R2, {0}, id="pinned to it"),
         pytest.param(pinned(0, "r2"), FREED, {"waited": {0}}, set(), id="pinned, a lease later"),
-        # A roll of unchanged code pins the former holder's revision: it leaves the slot to others.
+        # A roll of unchanged code pins the former owner's revision: it leaves the slot to others.
         pytest.param(pinned(0, "r1"), FREED, R1, {0}, id="handed over by another"),
         pytest.param(pinned(0, "r1"), FREED, {"handed": {0}}, set(), id="handed over by it"),
         pytest.param(
@@ -106,22 +108,24 @@ def pinned(number: int, revision: str) -> Gate:
         ),
     ],
 )
-def test_who_may_take_what(gate: Gate, slots: list[Slot], how: dict[str, Any], expected: set[int]):
-    """By gate, holder, revision, pin, and how long it was waited."""
-    assert numbers(gate, slots, **how) == expected
+def test_who_may_take_what(
+    targets: SlotTargets, slots: list[Slot], how: dict[str, Any], expected: set[int]
+):
+    """By slot targets, owner, revision, pin, and how long it was waited."""
+    assert numbers(targets, slots, **how) == expected
 
 
 @pytest.mark.parametrize("was", ["r1", "r2", None], ids=["theirs", "another's", "nobody's"])
 def test_the_newest_revision_has_the_first_right(was: str | None):
     """Unpinned, a free slot is the newest revision's at once, an older one's after one lease."""
-    slots = [replace(held(0), holder=None, revision=was), held(1)]
-    assert numbers(GATE, slots, revision="r2", newest=True) == {0}
-    assert numbers(GATE, slots, **OLDER) == set()
-    assert numbers(GATE, slots, **OLDER, waited={0}) == {0}
+    slots = [replace(held(0), owner=None, revision=was), held(1)]
+    assert numbers(TARGETS, slots, revision="r2", newest=True) == {0}
+    assert numbers(TARGETS, slots, **OLDER) == set()
+    assert numbers(TARGETS, slots, **OLDER, waited={0}) == {0}
 
 
 def test_who_is_newest_is_told_by_the_standbys_reports():
-    """Holders do not count, nor standbys of ours, nor of a revision that is no later."""
+    """Owners do not count, nor standbys of ours, nor of a revision that is no later."""
     report = report_of("w2", revision="r2", since=20.0)
     mine = {"revision": "r1", "since": 10.0}
     assert outranked([report], **mine) is report
@@ -137,26 +141,29 @@ def test_who_is_newest_is_told_by_the_standbys_reports():
 )
 def test_a_revision_takes_a_second_slot_once_the_first_is_active(phase: Phase, expected: set[int]):
     """A bad revision takes one slot, not all [22]."""
-    slots = [replace(held(0), holder=None), held(1, "r2", phase)]
-    assert numbers(GATE, slots, revision="r2", waited={0}) == expected
+    slots = [replace(held(0), owner=None), held(1, "r2", phase)]
+    assert numbers(TARGETS, slots, revision="r2", waited={0}) == expected
 
 
 def test_racers_begin_at_different_slots():
     """Standbys that race for many slots do not all reach for the same one first."""
-    gate = replace(GATE, open=frozenset(range(8)))
+    targets = replace(TARGETS, open=frozenset(range(8)))
     usual = {"revision": "r1", "dead": frozenset(), "waited": frozenset(), "newest": True}
-    firsts = [candidates(gate, [], worker=f"w{n}", **usual)[0].number for n in range(20)]
+    firsts = [candidates(targets, [], worker=f"w{n}", **usual)[0].number for n in range(20)]
     assert len(set(firsts)) > 3
 
 
-# --- the first opening of a gate where no manager does it [22] --------------------------------
+# --- the first opening of the slot targets where no manager does it [22]
+# --------------------------------
 
 
 ASKED = FirstOpening(slots=3, after=60.0)
 
 
 class Asked(SqliteStore):
-    """A store that was made by manifests: nobody has written the gate, three slots are wanted."""
+    """A store that was made by manifests: nobody has written the slot targets, three slots are
+    wanted.
+    """
 
     unmanaged = True
 
@@ -170,28 +177,30 @@ class Asked(SqliteStore):
 
 
 @pytest.mark.parametrize(
-    ("gate", "asked", "warm", "waited", "due"),
+    ("targets", "asked", "warm", "waited", "due"),
     [
-        pytest.param(Gate(group="g"), ASKED, 3, 0.0, True, id="all warm"),
-        pytest.param(Gate(group="g"), ASKED, 4, 0.0, True, id="more than wanted"),
-        pytest.param(Gate(group="g"), ASKED, 2, 59.9, False, id="too few, too early"),
-        pytest.param(Gate(group="g"), ASKED, 1, 60.0, True, id="too few for too long"),
-        pytest.param(Gate(group="g"), ASKED, 0, 99.0, False, id="nobody"),
-        pytest.param(Gate(group="g"), None, 9, 99.0, False, id="not asked for"),
-        pytest.param(Gate(group="g", version=1), ASKED, 9, 99.0, False, id="written before"),
+        pytest.param(SlotTargets(group="g"), ASKED, 3, 0.0, True, id="all warm"),
+        pytest.param(SlotTargets(group="g"), ASKED, 4, 0.0, True, id="more than wanted"),
+        pytest.param(SlotTargets(group="g"), ASKED, 2, 59.9, False, id="too few, too early"),
+        pytest.param(SlotTargets(group="g"), ASKED, 1, 60.0, True, id="too few for too long"),
+        pytest.param(SlotTargets(group="g"), ASKED, 0, 99.0, False, id="nobody"),
+        pytest.param(SlotTargets(group="g"), None, 9, 99.0, False, id="not asked for"),
+        pytest.param(SlotTargets(group="g", version=1), ASKED, 9, 99.0, False, id="written before"),
         pytest.param(
-            Gate(group="g"), FirstOpening(slots=0, after=60.0), 9, 99.0, False, id="no slots"
+            SlotTargets(group="g"), FirstOpening(slots=0, after=60.0), 9, 99.0, False, id="no slots"
         ),
     ],
 )
 def test_when_it_is_due(
-    gate: Gate, asked: FirstOpening | None, warm: int, waited: float, due: bool
+    targets: SlotTargets, asked: FirstOpening | None, warm: int, waited: float, due: bool
 ):
-    """As many standbys as slots, or the time is over; never for a gate that was written."""
-    wanted = first_gate(gate, asked, warm=warm, waited=waited, now=1000.0)
+    """As many standbys as slots, or the time is over; never for the slot targets that was
+    written.
+    """
+    wanted = first_targets(targets, asked, warm=warm, waited=waited, now=1000.0)
     assert (wanted is not None) is due
     if wanted is not None:
-        assert wanted == Gate(group="g", open=frozenset({0, 1, 2}), open_at=1000.0 + AHEAD)
+        assert wanted == SlotTargets(group="g", open=frozenset({0, 1, 2}), open_at=1000.0 + AHEAD)
 
 
 class Standbys:
@@ -200,13 +209,13 @@ class Standbys:
     def __init__(self, home: Path, store: type[SqliteStore] = Asked) -> None:
         self.clock = ManualClock()
         self.store = store(home / "fleet.db", cluster="main", clock=self.clock)
-        self.openers: dict[str, GateOpener] = {}
+        self.openers: dict[str, SlotTargetsOpener] = {}
         self.counter = 0
 
     def add(self, name: str) -> None:
         """One more warm worker."""
         context = worker_context(name=name, clock=self.clock)
-        self.openers[name] = GateOpener(context, self.store)
+        self.openers[name] = SlotTargetsOpener(context, self.store)
 
     def step(self, *, alive: set[str] | None = None) -> list[str]:
         """All report and look; who opened."""
@@ -215,62 +224,62 @@ class Standbys:
         for name in self.openers:
             if alive is None or name in alive:
                 self.store.report(report_of(name, counter=self.counter))
-        gate = self.store.gate("g")
+        targets = self.store.targets("g")
         return [
             name
             for name, opener in self.openers.items()
-            if (alive is None or name in alive) and opener.step(gate)
+            if (alive is None or name in alive) and opener.step(targets)
         ]
 
 
 def test_one_of_them_opens_all_at_once(tmp_path: Path):
-    """Compare-and-set: three are warm, one writes the gate, once."""
-    crew = Standbys(tmp_path)
+    """Compare-and-set: three are warm, one writes the slot targets, once."""
+    reports = Standbys(tmp_path)
     for name in ("w1", "w2"):
-        crew.add(name)
-        assert crew.step() == []
-    assert crew.openers["w1"].waits_for == "the first opening: 2 of 3 standbys are warm"
-    crew.add("w3")
-    assert len(crew.step()) == 1
-    gate = crew.store.gate("g")
-    assert (gate.version, gate.open) == (1, frozenset({0, 1, 2}))
-    assert crew.step() == []
-    assert crew.openers["w1"].waits_for is None
-    crew.store.write_gate(replace(gate, open=frozenset()))
-    assert crew.step() == [], "a manager closed it: it stays closed"
+        reports.add(name)
+        assert reports.step() == []
+    assert reports.openers["w1"].waits_for == "the first opening: 2 of 3 standbys are warm"
+    reports.add("w3")
+    assert len(reports.step()) == 1
+    targets = reports.store.targets("g")
+    assert (targets.version, targets.open) == (1, frozenset({0, 1, 2}))
+    assert reports.step() == []
+    assert reports.openers["w1"].waits_for is None
+    reports.store.write_targets(replace(targets, open=frozenset()))
+    assert reports.step() == [], "a manager closed it: it stays closed"
 
 
-def test_the_dead_do_not_count_and_patience_ends(tmp_path: Path):
+def test_the_dead_do_not_count_and_grace_ends(tmp_path: Path):
     """Two of three die; after 60 s the one that lives opens all three."""
-    crew = Standbys(tmp_path)
+    reports = Standbys(tmp_path)
     for name in ("w1", "w2"):
-        crew.add(name)
-        crew.step()
-    crew.add("w3")
-    crew.openers.pop("w2")
+        reports.add(name)
+        reports.step()
+    reports.add("w3")
+    reports.openers.pop("w2")
     for _ in range(11):
-        crew.step(alive={"w1"})
-    assert crew.store.gate("g").version == 0
-    assert crew.openers["w1"].waits_for == "the first opening: 1 of 3 standbys are warm"
-    opened = [at for at in range(13, 70) if crew.step(alive={"w1"})]
+        reports.step(alive={"w1"})
+    assert reports.store.targets("g").version == 0
+    assert reports.openers["w1"].waits_for == "the first opening: 1 of 3 standbys are warm"
+    opened = [at for at in range(13, 70) if reports.step(alive={"w1"})]
     assert opened == [60]
 
 
 def test_a_store_for_managers_is_left_to_them(tmp_path: Path):
     """Locally nothing opens by itself."""
-    crew = Standbys(tmp_path, SqliteStore)
+    reports = Standbys(tmp_path, SqliteStore)
     for name in ("w1", "w2", "w3"):
-        crew.add(name)
-    assert [crew.step() for _ in range(70)] == [[]] * 70
-    assert crew.store.gate("g").version == 0
+        reports.add(name)
+    assert [reports.step() for _ in range(70)] == [[]] * 70
+    assert reports.store.targets("g").version == 0
 
 
 # --- whether a revision may be called well, over the lives of a pod's processes ---------------
 
 
 FAILED = "the entrypoint fails for every partition"
-HELD = Slot(group="g", number=0, holder="n1", revision="r2", phase=Phase.ACTIVE, token=3)
-FAILED_SLOT = replace(HELD, holder=None, phase=Phase.FREE, error=FAILED)
+HELD = Slot(group="g", number=0, owner="n1", revision="r2", phase=Phase.ACTIVE, token=3)
+FAILED_SLOT = replace(HELD, owner=None, phase=Phase.FREE, error=FAILED)
 REPORT = report_of("n1", revision="r2", phase="starting", error=FAILED)
 
 
@@ -348,28 +357,30 @@ def test_what_others_report(report: WorkerReport, slots: list[Slot], doubted: bo
     assert told == (f"n1 of the same revision fails: {FAILED}" if doubted else None)
 
 
-OLD = replace(HELD, number=1, holder="o1", revision="r1")
-OPEN = Gate(group="g", version=1, open=frozenset({0, 1}))
+OLD = replace(HELD, number=1, owner="o1", revision="r1")
+OPEN = SlotTargets(group="g", version=1, open=frozenset({0, 1}))
 PINNED = replace(OPEN, handover={0: Handover(revision="r2", token=3)})
 
 
 @pytest.mark.parametrize(
-    ("gate", "slots", "waits"),
+    ("targets", "slots", "waits"),
     [
         pytest.param(OPEN, [OLD], None, id="no slot for it: it is as ready as can be"),
         pytest.param(OPEN, [replace(HELD, phase=Phase.JOINING), OLD], 0, id="one tries it"),
         pytest.param(OPEN, [HELD, OLD], None, id="a good canary"),
         pytest.param(OPEN, [FAILED_SLOT, OLD], 0, id="it failed, and may again"),
         pytest.param(OPEN, [replace(OLD, phase=Phase.DRAINING)], 1, id="will be free in a moment"),
-        pytest.param(OPEN, [replace(OLD, holder=None, phase=Phase.FREE)], 1, id="free"),
+        pytest.param(OPEN, [replace(OLD, owner=None, phase=Phase.FREE)], 1, id="free"),
         pytest.param(replace(OPEN, open=frozenset({1})), [FAILED_SLOT, OLD], None, id="not open"),
         pytest.param(replace(OPEN, leaving=frozenset({0})), [FAILED_SLOT, OLD], None, id="leaves"),
         pytest.param(PINNED, [FAILED_SLOT, OLD], None, id="a manager rolls"),
     ],
 )
-def test_one_shows_for_all_that_a_revision_works(gate: Gate, slots: list[Slot], waits: int | None):
+def test_one_shows_for_all_that_a_revision_works(
+    targets: SlotTargets, slots: list[Slot], waits: int | None
+):
     """Warm pods beside the first of a new revision are not ready before its verdict."""
-    told = missing_canary(gate, slots, "r2")
+    told = missing_canary(targets, slots, "r2")
     assert told == (
         None if waits is None else f"slot {waits} has to show first that this revision works"
     )
@@ -434,7 +445,7 @@ def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits:
         (HELD, True),
         (replace(HELD, error="no"), False),
         (replace(HELD, error="no", batches=1), True),
-        (replace(HELD, holder=None), False),
+        (replace(HELD, owner=None), False),
         (replace(HELD, phase=Phase.JOINING), False),
     ],
 )

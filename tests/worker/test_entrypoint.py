@@ -193,7 +193,7 @@ print(made(20))
 PACKAGE = """
 from {name}.deep.rates import RATE, taxed
 
-def price(n):
+def expected_cost(n):
     return taxed(n) + RATE
 
 def process(df, context):
@@ -221,10 +221,10 @@ def test_a_package_on_the_path_goes_along(tmp_path: Path, unique: str):
     (deep / "rates.py").write_text("RATE = 2\n\ndef taxed(n):\n    return n * RATE\n")
     (tmp_path / name / "jobs.py").write_text(PACKAGE.format(name=name))
     entrypoint = load(f"{name}.jobs:process", [str(tmp_path)])
-    price = sys.modules[f"{name}.jobs"].price
-    assert f"No module named '{name}'" in elsewhere(cloudpickle.dumps(price))
+    expected_cost = sys.modules[f"{name}.jobs"].expected_cost
+    assert f"No module named '{name}'" in elsewhere(cloudpickle.dumps(expected_cost))
     assert pickle_by_value(entrypoint.name)
-    assert elsewhere(cloudpickle.dumps(price)) == "42"
+    assert elsewhere(cloudpickle.dumps(expected_cost)) == "42"
 
 
 @pytest.mark.parametrize("package", [True, False], ids=["package", "without init"])
@@ -242,7 +242,7 @@ def test_what_is_imported_from_beside_goes_along(package: bool, tmp_path: Path, 
     )
     entrypoint = load(f"etl_{unique}:process", [str(tmp_path)])
     assert pickle_by_value(entrypoint.name)
-    assert elsewhere(cloudpickle.dumps(sys.modules[f"etl_{unique}"].price)) == "42"
+    assert elsewhere(cloudpickle.dumps(sys.modules[f"etl_{unique}"].expected_cost)) == "42"
     assert {helper.name, f"etl_{unique}"} <= set(imported_from([tmp_path]))
     assert imported_from([tmp_path / "other"]) == []
 

@@ -115,12 +115,12 @@ def test_a_batch_that_never_ends_ends_the_worker(blocking: Group, function: str,
     (end,) = group.events("exit")
     assert (end["code"], told in end["reason"]) == (1, True)
     assert not group.events("committed")
-    assert group.slot(0).holder is None
+    assert group.slot(0).owner is None
     if function == "in_python":
         assert (503, "no: ill (slot 0): the batch runs for 7 s, batch_timeout is 6 s") in seen
 
 
-def test_a_dead_holders_writing_stops_before_its_successors_commit(blocking: Group):
+def test_a_dead_owners_writing_stops_before_its_successors_commit(blocking: Group):
     """Kill -9 in a long Spark write: its tasks outlive it, its successor ends them first [3]."""
     group = blocking
     for name in ("w1", "w2"):  # before the write: it takes all of Spark's cores
@@ -128,9 +128,9 @@ def test_a_dead_holders_writing_stops_before_its_successors_commit(blocking: Gro
     group.warm("w1", "w2")
     group.produce(8)
     group.open(0, phase=Phase.JOINING)
-    former = str(group.slot(0).holder)
+    former = str(group.slot(0).owner)
     output = group.folder / former
-    group.until(output.exists, "the former holder's tasks to write")
+    group.until(output.exists, "the former owner's tasks to write")
     (group.folder / "quick").touch()
     group.processes[former].kill()
     killed = time.time()
@@ -146,10 +146,10 @@ def test_a_dead_holders_writing_stops_before_its_successors_commit(blocking: Gro
     }
     print({what: f"{seconds:.2f} s" for what, seconds in figures.items()})
     assert committed["worker"] == taken["worker"] != former
-    assert max(written) > killed + 1, "the dead holder's tasks wrote on: there is something to end"
+    assert max(written) > killed + 1, "the dead owner's tasks wrote on: there is something to end"
     assert max(written) < committed["at"], "they ended before the successor's commit"
     said = (group.folder / f"{taken['worker']}.log").read_text()
-    assert "the former holder's Spark session is interrupted" in said
+    assert "the former owner's Spark session is interrupted" in said
 
 
 # --- a sink that is away, and a record that kills its workers ---------------------------------
@@ -202,13 +202,13 @@ def test_a_sink_that_is_away_costs_no_record(group: Group):
     down.touch()
     group.produce(10, partition=0)
     group.open(0, phase=Phase.JOINING)  # not active before its first commit
-    group.until(lambda: len(group.events("ill")) >= 2, "it to be ill, and to try again")
+    group.until(lambda: len(group.events("unhealthy")) >= 2, "it to be ill, and to try again")
     seen = status(group, "w1")
-    assert (seen["condition"], seen["live"], seen["ready"]) == ("ill", True, False)
+    assert (seen["condition"], seen["live"], seen["ready"]) == ("unhealthy", True, False)
     assert seen["failing_seconds"] > 0
     assert seen["waits_for"] is None
     assert "the shop's database does not answer" in str(group.slot(0).error)
-    assert "worker.entrypoint_patience" in str(group.slot(0).error)
+    assert "worker.entrypoint_failure_timeout" in str(group.slot(0).error)
     assert group.slot(0).phase is Phase.JOINING
     down.unlink()
     group.produce(10, partition=0)
@@ -346,13 +346,15 @@ def test_kill_between_letter_and_commit_repeats_it(group: Group, broker: Running
     group.produce(20)
     group.produce(1, b"poison", partition=1)
     # Not waiting until it is active, which is after the commit.
-    group.change_gate(lambda gate: replace(gate, open=frozenset({0}), open_at=time.time() + 1))
+    group.change_targets(
+        lambda targets: replace(targets, open=frozenset({0}), open_at=time.time() + 1)
+    )
     group.until(lambda: bool(group.events("dead_letter")), "the letter")
-    assert group.slot(0).holder == "w1"
+    assert group.slot(0).owner == "w1"
     assert not group.events("committed")
     group.processes["w1"].kill()
     group.start("w2", dead_letter_topic=dead)
-    group.until(lambda: group.slot(0).phase is Phase.ACTIVE, "the taker")
+    group.until(lambda: group.slot(0).phase is Phase.ACTIVE, "the new owner")
     group.drained()
     assert [offset_of(m) for m in letters(broker, dead)] == [5, 5]
     assert {worker["worker"] for worker in group.events("committed")} == {"w2"}

@@ -179,7 +179,7 @@ def test_without_a_witness_nothing_is_poison(bench: Bench, partitions: tuple[int
     failing(bench, 99, lambda: OSError("disk full"))
     done = bench.run(*partitions)
     assert (done.failed, done.fatal, done.void) == ({}, None, False)
-    assert done.ill.startswith("OSError: disk full (test_failures.py:")
+    assert done.unhealthy.startswith("OSError: disk full (test_failures.py:")
 
 
 def test_rows_that_are_too_large_for_spark_are_run_in_parts(bench: Bench):
@@ -196,7 +196,7 @@ def test_rows_that_are_too_large_for_spark_are_run_in_parts(bench: Bench):
 
     bench.answer = answer
     done = bench.run(0, 1)
-    assert (done.failed, done.ill, done.fatal, done.letters) == ({}, None, None, 0)
+    assert (done.failed, done.unhealthy, done.fatal, done.letters) == ({}, None, None, 0)
     assert [sum(r.end - r.start for r in call.ranges) for call in bench.calls][:2] == [20, 10]
     (once,) = told
     assert "1028.3 KiB or more, and spark.driver.maxResultSize is 1024.0 KiB: lower" in once
@@ -251,7 +251,7 @@ def test_what_lies_before_damage_is_run(bench: Bench):
     bench.answer = answer
     bench.runner.submit(named(0, 1, 2), bench.done.put)
     done = bench.done.get(timeout=120)
-    assert (done.failed, done.fatal, done.void, done.ill) == ({}, None, False, None)
+    assert (done.failed, done.fatal, done.void, done.unhealthy) == ({}, None, False, None)
     assert {tp.partition: at for tp, at in done.stops.items()} == {0: 0, 1: 5}
     ran = [[(each.partition, each.end) for each in call.ranges] for call in bench.calls]
     assert ran[-1] == [(1, 5), (2, 10)]

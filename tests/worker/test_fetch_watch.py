@@ -1,4 +1,4 @@
-"""A consumer that fetches nothing: of a topic made again, or because all brokers are away."""
+"""A consumer that fetches nothing: of a topic recreated, or because all brokers are away."""
 
 import threading
 from collections.abc import Iterator
@@ -104,7 +104,7 @@ def test_what_is_heard_of_meanwhile_has_not_stalled(watch, leaders, clock):
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is waited for as long as real brokers are."""
     monkeypatch.setattr(losses, "_EVERY", 0.01)
-    monkeypatch.setattr(losses, "_PATIENCE", 0.05)
+    monkeypatch.setattr(losses, "_GRACE", 0.05)
 
 
 def make_again(kafka: MemoryKafka) -> None:
@@ -137,7 +137,7 @@ def test_a_member_whose_consumer_fetches_nothing_ends_for_a_new_one(
     driven.until(lambda: driven.member.ended is not None, "the end")
     assert driven.member.ended.how is End.STALLED
     assert driven.member.ended.clean
-    assert "t was made again, and nothing of t-0 is fetched" in driven.member.ended.sentence
+    assert "t was recreated, and nothing of t-0 is fetched" in driven.member.ended.sentence
     assert kafka.committed(other)[-1] == 1
     assert kafka.commits[P[0]][0] == 0, "the beginning, which its next consumer reads from"
 
@@ -171,7 +171,7 @@ def test_an_end_that_the_old_topic_had_is_no_backlog(kafka, drive: Drive):
     assert ways == {"inline"}
 
 
-# --- what a holder tells while its consumer thread waits for brokers that are away ------------
+# --- what an owner tells while its consumer thread waits for brokers that are away ------------
 
 
 class Away:
@@ -265,22 +265,22 @@ def test_a_drain_is_told_when_it_is_asked_for(place: Place, monkeypatch: pytest.
         assert go.wait(120)
 
     membership = place.membership(Away(place.clock, look), monkeypatch)
-    holder = place.taken(place.slot())
-    holder._membership = membership
+    owner = place.taken(place.slot())
+    owner._membership = membership
     membership.start()
     assert asked.wait(120)
-    holder._tick(membership)
+    owner._tick(membership)
     assert place.reporter.status()["phase"] == "joining"
     place.context.stop.set()  # SIGTERM
-    holder._tick(membership)
+    owner._tick(membership)
     assert place.reporter.status()["phase"] == "draining"
-    assert holder._lease.renew()
+    assert owner._lease.renew()
     assert place.slot().phase is Phase.DRAINING
     membership.become(Life.SERVING)
     assert place.reporter.status()["phase"] == "joining"
     membership.become(Life.REJOINING)
     assert place.reporter.status()["phase"] == "joining", "it stays"
-    holder._lease.abandon()
+    owner._lease.abandon()
     membership.become(Life.LOST)
     go.set()
     assert membership.join(10)

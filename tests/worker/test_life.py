@@ -75,7 +75,7 @@ def test_killed_holder_is_replaced_and_its_batch_repeated(
     time.sleep(0.3)
     group.processes["w1"].kill()
     killed = time.monotonic()
-    group.until(lambda: group.slot(0).holder == "w2", "the standby to take the slot")
+    group.until(lambda: group.slot(0).owner == "w2", "the standby to take the slot")
     assert time.monotonic() - killed < SESSION, "by its lease, not by the end of its session"
     group.produce(40)
     group.drained()
@@ -97,8 +97,8 @@ def test_two_leave_together(group: Group, broker: RunningBroker):
     group.produce(120)
     group.drained()
     before = generations(broker.broker, group.name)
-    group.change_gate(lambda gate: replace(gate, leaving=frozenset({1, 2}), plan_id="p"))
-    group.until(lambda: not group.store.gate(group.name).leaving, "the leave to be completed")
+    group.change_targets(lambda targets: replace(targets, leaving=frozenset({1, 2}), plan_id="p"))
+    group.until(lambda: not group.store.targets(group.name).leaving, "the leave to be completed")
     group.until(
         lambda: len(set(group.events("assigned")[-1]["partitions"])) >= 2, "the survivor's share"
     )
@@ -109,7 +109,7 @@ def test_two_leave_together(group: Group, broker: RunningBroker):
     closed = [e["at"] for e in group.events("closed")]
     assert abs(closed[0] - closed[1]) < 1.0
     left = group.store.slots(group.name)[1:3]
-    assert {(slot.phase, slot.holder) for slot in left} == {(Phase.FREE, None)}
+    assert {(slot.phase, slot.owner) for slot in left} == {(Phase.FREE, None)}
     assert {p.poll() for p in group.processes.values()} == {None}, "they stay up, without a slot"
     state = Counter(r.phase for r in group.store.reports(group.name))
     assert state == {"active": 1, "standby": 2}
@@ -215,10 +215,10 @@ def test_death_handover_and_leave(group: Group, broker: RunningBroker):
     group.open(0, 1)
     group.produce(200)
     group.drained()
-    group.until(lambda: len(partitions_of(group, group.slot(1).holder)) == 2, "an even share")
+    group.until(lambda: len(partitions_of(group, group.slot(1).owner)) == 2, "an even share")
 
     before = assignment_epochs(broker.broker, group.name)
-    victim = group.slot(0).holder
+    victim = group.slot(0).owner
     theirs = partitions_of(group, victim)
     assert len(theirs) == 2, "two members share four partitions"
     group.produce(80)
@@ -250,8 +250,8 @@ def test_death_handover_and_leave(group: Group, broker: RunningBroker):
     assert assignment_epochs(broker.broker, group.name) == after
     assert group_epochs(broker.broker, group.name) == epochs
 
-    group.change_gate(lambda gate: replace(gate, leaving=frozenset({1}), plan_id="p"))
-    group.until(lambda: not group.store.gate(group.name).leaving, "the leave to be completed")
+    group.change_targets(lambda targets: replace(targets, leaving=frozenset({1}), plan_id="p"))
+    group.until(lambda: not group.store.targets(group.name).leaving, "the leave to be completed")
     group.produce(80)
     group.drained()
     assert len(assignment_epochs(broker.broker, group.name)) == len(after) + 1
@@ -282,7 +282,7 @@ def test_a_member_without_partitions_is_ready_once_it_has_waited(group: Group):
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_a_stopped_holder_is_out(group: Group):
+def test_a_stopped_owner_is_out(group: Group):
     """SIGSTOP beyond the lease, SIGCONT: no offset goes back, the stopped one ends [2, 16]."""
     start(group, "w1")
     group.open(0)
@@ -290,7 +290,7 @@ def test_a_stopped_holder_is_out(group: Group):
     group.produce(80)
     group.until(lambda: bool(group.journal()), "a batch to begin")
     group.processes["w1"].send_signal(signal.SIGSTOP)
-    group.until(lambda: group.slot(0).holder == "w2", "the standby to take the slot")
+    group.until(lambda: group.slot(0).owner == "w2", "the standby to take the slot")
     group.produce(200)
     group.drained()
     group.processes["w1"].send_signal(signal.SIGCONT)
@@ -313,7 +313,7 @@ def committed_in_order(group: Group) -> dict[str, list[int]]:
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_a_foreign_holder_is_not_evicted(group: Group):
+def test_a_foreign_owner_is_not_evicted(group: Group):
     """Somebody else's live process has our id: the slot is closed, the worker ends and says so."""
     theirs = Consumer(
         {
@@ -331,8 +331,10 @@ def test_a_foreign_holder_is_not_evicted(group: Group):
         while not theirs.assignment() and time.monotonic() < end:
             theirs.poll(0.1)
         start(group, "w1")
-        group.change_gate(lambda gate: replace(gate, open=frozenset({0})))
-        group.until(lambda: 0 in group.store.gate(group.name).quarantined, "the slot to be closed")
+        group.change_targets(lambda targets: replace(targets, open=frozenset({0})))
+        group.until(
+            lambda: 0 in group.store.targets(group.name).quarantined, "the slot to be closed"
+        )
         assert group.processes["w1"].wait(300) == 1
         assert "somebody-else" in group.logs()
         for _ in range(70):  # longer than a heartbeat: it was left alone
@@ -376,7 +378,7 @@ def test_a_clean_handover_of_an_idle_topic_skips_nothing(group: Group, worker: d
     group.warm("w1", "w2")
     group.open(0, phase=Phase.ACTIVE)
     assert not group.journal()
-    other = {"w1": "r2", "w2": "r1"}[group.slot(0).holder or ""]  # whichever was quicker
+    other = {"w1": "r2", "w2": "r1"}[group.slot(0).owner or ""]  # whichever was quicker
     began = {tp[-1]: of for tp, of in committed_in_order(group).items()}
     texts = metadata(group)
 
@@ -392,7 +394,7 @@ def test_a_clean_handover_of_an_idle_topic_skips_nothing(group: Group, worker: d
     streaming = threading.Thread(target=stream)
     handing = threading.Thread(target=group.hand_over, args=(0, other))
     handing.start()
-    group.until(lambda: bool(group.events("closed")), "the holder to close")
+    group.until(lambda: bool(group.events("closed")), "the owner to close")
     streaming.start()
     handing.join()
     stop.set()
@@ -479,7 +481,7 @@ def _whole(partitions: int, each: int) -> dict[int, set[int]]:
 def test_a_topic_made_again_is_read_from_its_beginning(
     records: int, group: Group, broker: RunningBroker
 ):
-    """While the worker is stopped its topic is deleted and made again: nothing is skipped."""
+    """While the worker is stopped its topic is deleted and recreated: nothing is skipped."""
     group.standbys("w1", **SOON)
     group.open(0)
     group.produce(400)
@@ -509,7 +511,7 @@ def test_a_topic_made_again_is_read_from_its_beginning(
 @pytest.mark.spark
 @pytest.mark.long
 def test_offsets_of_a_deleted_topic_are_not_believed(group: Group):
-    """A batch was in hand when its topic was made again."""
+    """A batch was in hand when its topic was recreated."""
     slow = {"env": {"SECONDS_EACH": "2"}, "metadata_refresh": "5m"}
     group.standbys("w1", **slow)
     group.open(0)
@@ -548,7 +550,7 @@ def test_a_deleted_topic_stops_nothing(group: Group):
     group.make(other, 2)
     group.until(
         lambda: any(f"{other}-0" in e["partitions"] for e in group.events("assigned")[1:]),
-        "the topic made again to be assigned",
+        "the topic recreated to be assigned",
     )
     assert group.end() == {"w1": 0}
 

@@ -16,7 +16,7 @@ from fleet.act.kafka import GroupAdmin
 from fleet.clock import ManualClock
 from fleet.errors import ConfigError
 from fleet.model import TopicPartition
-from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.member.losses import QuarantinedPartitions
 from fleet.worker.member.membership import (
@@ -26,11 +26,11 @@ from fleet.worker.member.membership import (
     STILL,
     VARIABLE,
     Membership,
-    Nudging,
+    Resubscribing,
     wanted,
 )
-from fleet.worker.slot.slot_holder import TAKER_JOINS, SlotHolder
 from fleet.worker.slot.slot_life import Life
+from fleet.worker.slot.slot_owner import NEW_OWNER_JOINS, SlotOwner
 from tests.conftest import RunningBroker
 from tests.support.batch_parts import connected, events_of, runner_of, worker_context
 from tests.support.declared import group_spec, settings_of
@@ -43,20 +43,22 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Turns:
-    """A consumer thread's turns over one `Nudging`, on a clock that is moved by hand."""
+    """A consumer thread's turns over one `Resubscribing`, on a clock that is moved by hand."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.ours, self.joins = True, False
         self.mark: object = 0
         context = worker_context(clock=self.clock)
-        self.nudging = Nudging(context, ours=lambda: self.ours, joining=lambda: self.joins)
+        self.resubscribing = Resubscribing(
+            context, ours=lambda: self.ours, joining=lambda: self.joins
+        )
 
     def over(self, seconds: float) -> int:
         """How often it was due, looked at every 20 ms."""
         times = 0
         for _ in range(round(seconds / 0.02)):
-            times += self.nudging.due(lambda: self.mark)
+            times += self.resubscribing.due(lambda: self.mark)
             self.clock.sleep(0.02)
         return times
 
@@ -65,10 +67,10 @@ def test_it_ends_once_nothing_moves():
     """Nothing before the change begins; then every `PAUSE`, until all keeps still."""
     turns = Turns()
     assert turns.over(5.0) == 0
-    turns.nudging.begin("a change", turns.clock.monotonic() + 2.0)
+    turns.resubscribing.begin("a change", turns.clock.monotonic() + 2.0)
     assert turns.over(1.9) == 0
     assert turns.over(60.0) == STILL
-    turns.nudging.begin("a change", turns.clock.monotonic())
+    turns.resubscribing.begin("a change", turns.clock.monotonic())
     assert turns.over(2 * PAUSE + 0.1) == 3
     turns.mark = 1
     assert turns.over(60.0) == STILL
@@ -77,7 +79,7 @@ def test_it_ends_once_nothing_moves():
 def test_it_goes_on_while_others_join():
     turns = Turns()
     turns.joins = True
-    turns.nudging.begin("a change", turns.clock.monotonic())
+    turns.resubscribing.begin("a change", turns.clock.monotonic())
     assert turns.over(5.0) > STILL
     turns.joins = False
     assert turns.over(60.0) <= 1
@@ -87,14 +89,14 @@ def test_it_ends_in_any_case():
     """Also where a joiner never gets ready, and where the epoch never keeps still."""
     turns = Turns()
     turns.joins = True
-    turns.nudging.begin("a change", turns.clock.monotonic())
+    turns.resubscribing.begin("a change", turns.clock.monotonic())
     assert turns.over(LONGEST) <= MOST
     assert turns.over(600.0) == 0
 
 
 def test_who_lost_its_slot_does_not():
     turns = Turns()
-    turns.nudging.begin("a change", turns.clock.monotonic())
+    turns.resubscribing.begin("a change", turns.clock.monotonic())
     assert turns.over(PAUSE) == 1
     turns.ours = False
     assert turns.over(60.0) == 0
@@ -102,11 +104,11 @@ def test_who_lost_its_slot_does_not():
     assert turns.over(60.0) == 0
 
 
-@pytest.mark.parametrize(("told", "is_wanted"), [({}, True), ({"FLEET_NUDGES": "0"}, False)])
+@pytest.mark.parametrize(("told", "is_wanted"), [({}, True), ({"FLEET_RESUBSCRIBES": "0"}, False)])
 def test_the_seam_of_benchmarks(told, is_wanted):
     assert wanted(told) is is_wanted
     with pytest.raises(ConfigError, match="write 0 or 1"):
-        wanted({"FLEET_NUDGES": "no"})
+        wanted({"FLEET_RESUBSCRIBES": "no"})
 
 
 # --- a real membership ------------------------------------------------------------------------
@@ -116,7 +118,7 @@ def test_the_seam_of_benchmarks(told, is_wanted):
 def member(kafka: MemoryKafka, drive: Drive) -> Iterator[Driven]:
     """Of KIP-848, at work and settled."""
     driven = drive(A, B, protocol="consumer")
-    driven.until(lambda: len(driven.events("nudged")) == 1, "the end of its own join")
+    driven.until(lambda: len(driven.events("resubscribed")) == 1, "the end of its own join")
     kafka.subscribed.clear()
     return driven
 
@@ -124,7 +126,7 @@ def member(kafka: MemoryKafka, drive: Drive) -> Iterator[Driven]:
 def test_the_same_topics_on_the_same_thread(kafka: MemoryKafka, member: Driven):
     """By the thread that owns the consumer, until all keeps still, told once [1]."""
     member.member.hear("a change", CLOCK.monotonic())
-    member.until(lambda: len(member.events("nudged")) == 2, "the end of the change")
+    member.until(lambda: len(member.events("resubscribed")) == 2, "the end of the change")
     assert set(kafka.subscribed) == {(("t",), "member")}
     assert len(kafka.subscribed) == STILL
 
@@ -151,32 +153,30 @@ def test_never_in_the_classic_protocol(kafka: MemoryKafka, drive: Drive):
     assert len(kafka.subscribed) == 1
 
 
-# --- what a holder sees -----------------------------------------------------------------------
+# --- what an owner sees -----------------------------------------------------------------------
 
 
 class Looks:
-    """A holder's looks at gate and slots."""
+    """An owner's looks at slot targets and slots."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         unused: Any = SimpleNamespace(store=None, canary=None)
-        parts = dict.fromkeys(("watcher", "completer", "takeover", "runner", "reporter"), unused)
-        self.holder = SlotHolder(
-            worker_context(clock=self.clock), Slot(group="g", number=0), **parts
-        )
-        self.gate = Gate(group="g", version=1, open=frozenset({0, 1}))
+        parts = dict.fromkeys(("watcher", "completer", "failover", "runner", "reporter"), unused)
+        self.owner = SlotOwner(worker_context(clock=self.clock), Slot(group="g", number=0), **parts)
+        self.targets = SlotTargets(group="g", version=1, open=frozenset({0, 1}))
         self.slots = {n: held(n) for n in (0, 1)}
         assert self.look() is None
 
     def look(self) -> tuple[str, float] | None:
         """One; the time as seconds from now."""
-        seen = self.holder._what_changed(self.gate, tuple(self.slots.values()), frozenset())
+        seen = self.owner._what_changed(self.targets, tuple(self.slots.values()), frozenset())
         return None if seen is None else (seen[0], seen[1] - self.clock.monotonic())
 
     def take(self, number: int, worker: str) -> None:
-        """By another holder, which still joins."""
+        """By another owner, which still joins."""
         slot = self.slots[number]
-        self.slots[number] = replace(slot, holder=worker, token=slot.token + 1, phase=Phase.JOINING)
+        self.slots[number] = replace(slot, owner=worker, token=slot.token + 1, phase=Phase.JOINING)
 
 
 def held(number: int) -> Slot:
@@ -184,7 +184,7 @@ def held(number: int) -> Slot:
     return Slot(
         group="g",
         number=number,
-        holder=f"w{number}",
+        owner=f"w{number}",
         token=1,
         phase=Phase.ACTIVE,
         member_id=f"m{number}",
@@ -194,75 +194,77 @@ def held(number: int) -> Slot:
 def test_slots_that_open_and_close():
     """From the time of the joint subscribe on; a leave is seen when it is over."""
     looks = Looks()
-    looks.gate = replace(looks.gate, open=frozenset({0, 1, 2}), open_at=looks.clock.now() + 1.5)
+    looks.targets = replace(
+        looks.targets, open=frozenset({0, 1, 2}), open_at=looks.clock.now() + 1.5
+    )
     assert looks.look() == ("slots were opened", pytest.approx(1.5))
     assert looks.look() is None
-    looks.gate = replace(looks.gate, leaving=frozenset({2}))
+    looks.targets = replace(looks.targets, leaving=frozenset({2}))
     assert looks.look() is None
-    looks.gate = replace(looks.gate, open=frozenset({0, 1}), leaving=frozenset())
+    looks.targets = replace(looks.targets, open=frozenset({0, 1}), leaving=frozenset())
     assert looks.look() == ("slots were closed", 0.0)
     assert looks.look() is None
 
 
 def test_a_handover_is_no_change():
     looks = Looks()
-    looks.gate = replace(looks.gate, handover={1: Handover(token=1, revision="r2")})
+    looks.targets = replace(looks.targets, handover={1: Handover(token=1, revision="r2")})
     assert looks.look() is None
     looks.take(1, "n1")
     assert looks.look() is None
-    assert looks.holder._joining
-    looks.clock.sleep(10 * TAKER_JOINS)
+    assert looks.owner._joining
+    looks.clock.sleep(10 * NEW_OWNER_JOINS)
     assert looks.look() is None
 
 
 def test_a_restart_is_no_change():
     """Released clean and taken again: a static member that comes back moves nothing."""
     looks = Looks()
-    looks.slots[1] = replace(looks.slots[1], holder=None, phase=Phase.FREE)
+    looks.slots[1] = replace(looks.slots[1], owner=None, phase=Phase.FREE)
     assert looks.look() is None
     looks.take(1, "n1")
     assert looks.look() is None
-    looks.clock.sleep(10 * TAKER_JOINS)
+    looks.clock.sleep(10 * NEW_OWNER_JOINS)
     assert looks.look() is None
 
 
-def test_an_end_that_was_seen_is_followed_by_a_takeover():
+def test_an_end_that_was_seen_is_followed_by_a_failover():
     """Freed for whoever is next before its lease ran out, but not clean: its member has to go."""
     looks = Looks()
-    looks.slots[1] = replace(looks.slots[1], holder=None, phase=Phase.FREE, clean=False)
+    looks.slots[1] = replace(looks.slots[1], owner=None, phase=Phase.FREE, clean=False)
     assert looks.look() is None
     looks.take(1, "n1")
     assert looks.look() is None
-    looks.clock.sleep(TAKER_JOINS)
+    looks.clock.sleep(NEW_OWNER_JOINS)
     assert looks.look() == ("slot 1 was taken over", 0.0)
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_a_takeover_is_one_once_the_taker_has_joined(quick):
+def test_a_failover_is_one_once_the_new_owner_has_joined(quick):
     """Not before, lest the others be assigned what is to be its own; then some may be theirs."""
     looks = Looks()
     looks.take(1, "n1")
     assert looks.look() is None
-    looks.clock.sleep(TAKER_JOINS / 2)
+    looks.clock.sleep(NEW_OWNER_JOINS / 2)
     assert looks.look() is None
     if quick:
         looks.slots[1] = replace(looks.slots[1], phase=Phase.ACTIVE)
     else:
-        looks.clock.sleep(TAKER_JOINS / 2)
+        looks.clock.sleep(NEW_OWNER_JOINS / 2)
     assert looks.look() == ("slot 1 was taken over", 0.0)
-    assert looks.holder._joining is not quick
-    looks.clock.sleep(2 * TAKER_JOINS)
+    assert looks.owner._joining is not quick
+    looks.clock.sleep(2 * NEW_OWNER_JOINS)
     assert looks.look() is None
 
 
-def test_a_taker_that_is_gone_again_is_none():
+def test_a_new_owner_that_is_gone_again_is_none():
     """Its slot is free, or the next one's: that one is waited for."""
     looks = Looks()
     looks.take(1, "n1")
     assert looks.look() is None
-    looks.slots[1] = replace(looks.slots[1], holder=None, phase=Phase.FREE, clean=False)
+    looks.slots[1] = replace(looks.slots[1], owner=None, phase=Phase.FREE, clean=False)
     assert looks.look() is None
-    looks.clock.sleep(TAKER_JOINS)
+    looks.clock.sleep(NEW_OWNER_JOINS)
     assert looks.look() is None
     looks.take(1, "n2")
     assert looks.look() is None
@@ -272,9 +274,9 @@ def test_a_taker_that_is_gone_again_is_none():
 
 def test_a_forced_rebalance_is_one_when_it_is_over():
     looks = Looks()
-    looks.gate = replace(looks.gate, rejoin={1: 1})
+    looks.targets = replace(looks.targets, rejoin={1: 1})
     assert looks.look() is None
-    looks.gate = replace(looks.gate, rejoin={})
+    looks.targets = replace(looks.targets, rejoin={})
     assert looks.look() == ("a forced rebalance", 0.0)
 
 

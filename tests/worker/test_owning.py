@@ -470,7 +470,7 @@ def test_what_it_is_given_while_it_closes_is_given_back(
     joining.until(lambda: bool(kafka.done), "the join, with nothing yet")
     asked = kafka.asked
     joining.member.become(Life.CLOSING)
-    assert joining.member.join(20), "it asks until its patience is over"
+    assert joining.member.join(20), "it asks until its grace period is over"
     ended = joining.member.ended
     assert (ended.how, ended.clean) == (End.CLOSED, True)
     assert [what for what, _ in kafka.done[-3:]] == ["assign", "unassign", "close"]
@@ -480,7 +480,7 @@ def test_what_it_is_given_while_it_closes_is_given_back(
 
 
 def test_who_is_to_end_before_it_subscribed_does_not_join(kafka: MemoryKafka, drive: Drive) -> None:
-    """A dynamic member would cost two rebalances, the gate being open or not."""
+    """A dynamic member would cost two rebalances, the slot targets being open or not."""
     asked = drive(joins=False)
     asked.member.become(Life.CLOSING)
     asked.member.start()
@@ -528,7 +528,7 @@ def test_a_member_joins_once_the_store_answers(kafka: MemoryKafka, drive: Drive)
     joining.confirmed = None
     joining.member.start()
     assert not joining.member.join(1.5), "it waits"
-    assert joining.member.state.moves(time.monotonic(), stalled=5.0, patience=5.0)
+    assert joining.member.state.moves(time.monotonic(), stalled=5.0, grace=5.0)
     assert kafka.subscribed == []
     joining.confirmed = True
     joining.until(lambda: bool(kafka.subscribed), "its join")

@@ -13,7 +13,7 @@ from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.member.losses import Losses
 from fleet.worker.member.member_state import BackingOff
-from fleet.worker.member.pipeline import ALONE, is_condemned, pieces
+from fleet.worker.member.pipeline import ALONE, is_poison, pieces
 from fleet.worker.offsets.assigning import DescribedTopic, Start
 from fleet.worker.offsets.commit_metadata import PlannedRange, encode_plan
 from tests.support.batch_parts import worker_context
@@ -82,8 +82,8 @@ def test_how_a_range_is_begun(
 
 def test_only_one_offset_alone_is_condemned():
     """Never a part of several, nor one that ran with others."""
-    assert is_condemned(begun(1, ALONE, 9))
-    assert not any(map(is_condemned, (begun(1, ALONE - 1, 9), begun(2, 99, 9), begun(1, 99))))
+    assert is_poison(begun(1, ALONE, 9))
+    assert not any(map(is_poison, (begun(1, ALONE - 1, 9), begun(2, 99, 9), begun(1, 99))))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_other_code_begins_the_count_anew():
 
 
 def test_a_worker_that_lives_takes_the_count_back():
-    """Handed over, out of time or out of patience: none of that is a record's doing."""
+    """Handed over, out of time or out of grace period: none of that is a record's doing."""
     life = Life(logs(1))
     for _ in range(12):
         life.kill_next = True
@@ -169,7 +169,7 @@ def test_out_of_patience_is_no_kill():
 
     kafka = logs(1)
     for _ in range(8):
-        process = Process(kafka, away, patience=0.0)
+        process = Process(kafka, away, grace=0.0)
         with pytest.raises(FleetError):
             process.run()
         process.end()
@@ -285,7 +285,7 @@ def test_a_later_record_is_the_witness():
     worker.clock.sleep(1.0)
     worker.run()
     worker.end()
-    assert worker.condemned == {0: (0, "OSError: poison")}
+    assert worker.poison == {0: (0, "OSError: poison")}
 
 
 def test_another_partition_is_the_witness():
@@ -297,7 +297,7 @@ def test_another_partition_is_the_witness():
     worker.clock.sleep(1.0)
     worker.run()
     worker.end()
-    assert worker.condemned == {0: (0, "OSError: poison")}
+    assert worker.poison == {0: (0, "OSError: poison")}
     assert reached(kafka)[1] == 2
     assert reached(kafka)[0] == 0
 
@@ -309,7 +309,7 @@ def test_what_went_well_before_the_bad_record_is_committed(
     grow(kafka, 0, 20)
     sink.bad = {(0, 13)}
     worker.run()
-    assert worker.condemned == {0: (13, "OSError: poison")}
+    assert worker.poison == {0: (13, "OSError: poison")}
     assert reached(kafka)[0] == 13
     assert sink.rows == [(0, at) for at in range(13)]
     assert worker.state.records == 13
@@ -351,7 +351,7 @@ def test_a_partition_that_came_back_meanwhile_begins_as_it_was_given(
     assert reached(kafka)[0] == 3
 
 
-def test_patience_has_an_end(worker: Process, sink: Sink):
+def test_grace_has_an_end(worker: Process, sink: Sink):
     """It names the error, the time and the setting; nothing is stopped."""
     sink.down = True
     began = worker.clock.monotonic()
@@ -361,7 +361,7 @@ def test_patience_has_an_end(worker: Process, sink: Sink):
             worker.run()
             worker.clock.sleep(1.0)
 
-    told = r"is down .*; so for 1\d min \(worker.entrypoint_patience"
+    told = r"is down .*; so for 1\d min \(worker.entrypoint_failure_timeout"
     with pytest.raises(FleetError, match=told):
         wait()
     assert 600 <= worker.clock.monotonic() - began < 640
@@ -381,7 +381,7 @@ def test_a_revision_on_trial_ends_at_once(kafka: MemoryKafka, sink: Sink):
 def test_the_pauses_grow_and_begin_anew():
     """1, 2, 4 … 30 s; a batch that goes well ends it."""
     clock = ManualClock()
-    backing_off = BackingOff(patience=600.0, may_wait=lambda: True, clock=clock)
+    backing_off = BackingOff(grace=600.0, may_wait=lambda: True, clock=clock)
     pauses = []
     for _ in range(7):
         backing_off.failed("E")

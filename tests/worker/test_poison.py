@@ -143,7 +143,7 @@ def test_which_are_put_aside(made: InlineBatch, bad, most: int, letters):
     """Only them, in order, without calls for gaps; one too many stops the partition."""
     entry = Entry(*bad)
     result = examined(made, entry, most=most)
-    assert (found(result), result.ill) == (letters, None)
+    assert (found(result), result.unhealthy) == (letters, None)
     assert bool(result.failed) is not bool(letters)
     assert all(rows for rows, _ in entry.calls)
 
@@ -162,7 +162,7 @@ def test_a_part_without_records_is_no_witness():
     """Offsets that are markers: the entrypoint has nothing to fail for."""
     made, entry = batch(p0=[0, 1], p1=[0]), Entry((0, 0), (0, 1))
     holds = lambda part: part.ranges[0].partition == 0  # noqa: E731
-    assert examined(made, entry, most=None, holds=holds).ill == "first"
+    assert examined(made, entry, most=None, holds=holds).unhealthy == "first"
 
 
 LARGE = "the rows have 3.0 GiB or more, and spark.driver.maxResultSize is 1024.0 MiB"
@@ -201,7 +201,7 @@ def test_a_record_that_is_too_large_for_spark_is_no_poison(letters: int | None):
             return LARGE if super().__call__(part) else None
 
     result = examined(batch(p0=[0, 1, 2], p1=[0]), Single((0, 1)), most=letters)
-    assert result == PoisonFound(ill=LARGE)
+    assert result == PoisonFound(unhealthy=LARGE)
 
 
 @pytest.mark.parametrize("most", [None, 10], ids=["no topic", "dead letters"])
@@ -217,7 +217,7 @@ def test_a_record_that_is_too_large_for_spark_is_no_poison(letters: int | None):
 def test_a_broken_sink_is_no_poison(made: InlineBatch, most: int | None):
     """Where nothing of the batch goes well nothing is condemned, whatever it holds [43]."""
     entry = Entry(broken=True)
-    assert examined(made, entry, most=most) == PoisonFound(ill="first")
+    assert examined(made, entry, most=most) == PoisonFound(unhealthy="first")
     assert len(entry.calls) < 25
 
 
@@ -235,7 +235,7 @@ def test_a_sink_that_comes_back_condemns_nothing(made: InlineBatch, down: int, m
     entry = Entry(down=down)
     result = examined(made, entry, most=most)
     assert (dict(result.failed), result.letters) == ({}, ())
-    if result.ill is None:
+    if result.unhealthy is None:
         everything = {(r["partition"], r["offset"]) for r in made.table().to_pylist()}
         assert set(entry.written) == everything
 
@@ -288,7 +288,7 @@ class Passing(Entry):
 def test_what_goes_well_by_itself_is_no_poison(made: InlineBatch, entry: Entry):
     """It is poison where it fails alone, and each time, not most times."""
     result = examined(made, entry)
-    assert (found(result), dict(result.failed), result.ill) == ([], {}, None)
+    assert (found(result), dict(result.failed), result.unhealthy) == ([], {}, None)
 
 
 # --- marks while two revisions run side by side, as in a roll [9, 22] -------------------------

@@ -93,7 +93,7 @@ def test_latest_is_the_end_that_can_be_read(kafka, drive: Drive, isolation: str,
     assert driven.values() == [b"c"][: 3 - at]
 
 
-def test_earliest_is_committed_and_a_clean_takeover_commits_nothing_more(kafka, drive: Drive):
+def test_earliest_is_committed_and_a_clean_failover_commits_nothing_more(kafka, drive: Drive):
     """A roll costs no request that it did not cost before."""
     first = drive(P[0])
     first.until(lambda: kafka.committed(P[0])[-1:] == [3], "the records")
@@ -318,7 +318,7 @@ def test_a_topic_made_again_is_committed_before_it_is_read(kafka, drive: Drive):
     ("text", "position"),
     [
         pytest.param(encode_plan(None, "r", "id-1", cluster="this-cluster"), 2, id="ours"),
-        pytest.param(encode_plan(None, "r", "id-0", cluster="this-cluster"), 0, id="made again"),
+        pytest.param(encode_plan(None, "r", "id-0", cluster="this-cluster"), 0, id="recreated"),
         pytest.param(encode_plan(None, "r", "id-0", cluster="another"), 2, id="copied"),
         pytest.param(encode_plan(None, "r", "id-1", cluster="another"), 2, id="restored"),
         pytest.param(encode_plan(None, "r", "id-0"), 2, id="of no named cluster"),
@@ -462,7 +462,7 @@ def test_what_a_late_commit_may_name(
 
 T0 = TopicPartition("t", 0)
 TIMED_OUT = KafkaError._TIMED_OUT
-PATIENCE = 180.0
+GRACE = 180.0
 
 
 class Scene:
@@ -473,7 +473,7 @@ class Scene:
         self.kafka = MemoryKafka()
         self.kafka.make("t", 1)
         context = worker_context(clock=self.clock)
-        assert context.session_timeout == PATIENCE
+        assert context.session_timeout == GRACE
         self.assigner = Assigner(context, self.kafka.admin({}))
 
     def start(self) -> Start:
@@ -514,7 +514,7 @@ def test_an_id_that_nobody_tells_is_brokers_that_are_away(scene: Scene):
     began = scene.clock.monotonic()
     with pytest.raises(Unreachable, match="did not tell where the assigned partitions begin"):
         scene.start()
-    assert PATIENCE <= scene.clock.monotonic() - began < PATIENCE + 1
+    assert GRACE <= scene.clock.monotonic() - began < GRACE + 1
 
 
 def test_a_known_id_is_not_waited_for(scene: Scene):

@@ -89,7 +89,7 @@ def test_without_a_slot_is_well(probed: Probed):
     assert (facts["condition"], facts["slot"], facts["ready"]) == ("no slot", None, True)
 
 
-def test_a_holder_is_ready_once_it_has_committed(probed: Probed):
+def test_a_owner_is_ready_once_it_has_committed(probed: Probed):
     """Joining is neither ready nor ill; a failed batch is ill, a good one after it is not."""
     state = MemberState(moved_at=probed.clock.monotonic())
     probed.reporter.standby()
@@ -122,7 +122,7 @@ def test_a_consumer_that_does_not_turn_is_not_live(probed: Probed):
     probed.reporter.member(0, state)
     probed.clock.sleep(31)
     assert probed.probes() == {"startupz": 200, "readyz": 503, "livez": 503}
-    assert probed.status()["condition"] == "ill"
+    assert probed.status()["condition"] == "unhealthy"
     with state.waits(probed.clock):
         assert probed.probes() == {"startupz": 200, "readyz": 200, "livez": 200}
         probed.clock.sleep(300)  # max_poll_interval: no wait for brokers is longer
@@ -156,7 +156,7 @@ def test_a_standby_that_no_broker_answers_is_not_ready(probed: Probed):
     reach.look()
     assert probed.status()["condition"] == "cut off"
     probed.reporter.member(0, MemberState(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic()))
-    assert probed.get("/readyz")[0] == 200, "a holder works on, or says itself that it cannot"
+    assert probed.get("/readyz")[0] == 200, "an owner works on, or says itself that it cannot"
 
 
 def test_brokers_are_asked_only_while_there_is_no_slot(probed: Probed):
@@ -215,7 +215,7 @@ def test_other_paths_are_named(probed: Probed):
     assert probed.get("/healthz") == (404, "/startupz /livez /readyz /metrics /status")
 
 
-def test_a_holder_whose_spark_is_away_says_so(probed: Probed):
+def test_a_owner_whose_spark_is_away_says_so(probed: Probed):
     """All workers of a home share one server: nothing of them moves until it is back."""
     probed.reporter.spark_away = lambda: "Spark does not answer"
     probed.reporter.start(probed.store)
@@ -229,7 +229,7 @@ def test_a_holder_whose_spark_is_away_says_so(probed: Probed):
 # --- how often a worker writes its report -----------------------------------------------------
 
 
-class Holder:
+class Owner:
     """A worker that serves slot 3, and renews it every third of the lease."""
 
     def __init__(self, folder: Path) -> None:
@@ -259,81 +259,81 @@ class Holder:
 
 
 @pytest.fixture
-def holder(tmp_path: Path) -> Iterator[Holder]:
-    made = Holder(tmp_path)
+def owner(tmp_path: Path) -> Iterator[Owner]:
+    made = Owner(tmp_path)
     yield made
     made.reporter.close()
     made.store.close()
 
 
-def test_a_holder_that_is_well_writes_once_a_lease(holder: Holder):
+def test_a_owner_that_is_well_writes_once_a_lease(owner: Owner):
     """With all that it has counted until then."""
-    assert holder.renews(30) == 10
-    assert holder.report().batches == 530
+    assert owner.renews(30) == 10
+    assert owner.report().batches == 530
 
 
 @pytest.mark.parametrize(
     ("what", "value"),
     [("phase", Phase.DRAINING), ("joined_at", 7.0), ("reading", "ranges"), ("unclean", True)],
 )
-def test_news_is_written_with_the_renewal(holder: Holder, what: str, value: object):
+def test_news_is_written_with_the_renewal(owner: Owner, what: str, value: object):
     """A manager waits for it."""
-    setattr(holder.state, what, value)
-    assert holder.renews() == 1
-    assert holder.renews() == 0
+    setattr(owner.state, what, value)
+    assert owner.renews() == 1
+    assert owner.renews() == 0
 
 
-def test_a_first_batch_in_hand_is_news_and_a_later_one_is_not(holder: Holder):
+def test_a_first_batch_in_hand_is_news_and_a_later_one_is_not(owner: Owner):
     """A canary's is waited for; of all others nobody wants to know, a hundred times a minute."""
-    holder.state.in_hand = True
-    assert holder.renews() == 0
-    holder.state.in_hand, holder.state.batches = False, 3
-    holder.reporter.write()
+    owner.state.in_hand = True
+    assert owner.renews() == 0
+    owner.state.in_hand, owner.state.batches = False, 3
+    owner.reporter.write()
     for in_hand in (True, False):
-        holder.state.in_hand = in_hand
-        before = holder.report().counter
-        holder.reporter.renewed()
-        holder.reporter.renewed()
-        assert (holder.report().in_hand, holder.report().counter) == (in_hand, before + 1)
+        owner.state.in_hand = in_hand
+        before = owner.report().counter
+        owner.reporter.renewed()
+        owner.reporter.renewed()
+        assert (owner.report().in_hand, owner.report().counter) == (in_hand, before + 1)
 
 
-def test_who_tells_an_error_is_seen_to_live(holder: Holder):
+def test_who_tells_an_error_is_seen_to_live(owner: Owner):
     """Standbys doubt their revision only by the living, and one lease of silence is a death."""
-    holder.state.error = "no such table"
-    assert holder.renews(6) == 6
+    owner.state.error = "no such table"
+    assert owner.renews(6) == 6
 
 
-def test_first_batches_are_told_one_by_one(holder: Holder):
+def test_first_batches_are_told_one_by_one(owner: Owner):
     """A canary is looked at by people."""
-    holder.state.batches = 0
-    assert holder.renews(9) == 9
+    owner.state.batches = 0
+    assert owner.renews(9) == 9
 
 
 def test_a_report_that_could_not_be_written_is_tried_with_the_next_renewal(
-    holder: Holder, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
 ):
     """Its news must not wait for a whole lease."""
-    holder.state.reading = "ranges"
+    owner.state.reading = "ranges"
     with monkeypatch.context() as patch:
-        patch.setattr(holder.store, "report", _silent)
-        assert holder.renews() == 0
-    holder.renews()
-    assert holder.report().reading == "ranges"
+        patch.setattr(owner.store, "report", _silent)
+        assert owner.renews() == 0
+    owner.renews()
+    assert owner.report().reading == "ranges"
 
 
 def _silent(report: WorkerReport) -> None:
     raise Unreachable(f"no store for {report.worker}")
 
 
-def test_a_standby_writes_every_third(holder: Holder):
+def test_a_standby_writes_every_third(owner: Owner):
     """Nothing else tells that it lives."""
-    holder.reporter.left()
-    holder.reporter.standby()
-    before = holder.report().counter
+    owner.reporter.left()
+    owner.reporter.standby()
+    before = owner.report().counter
     for _ in range(6):
-        holder.clock.sleep(holder.third)
-        holder.reporter.beat()
-    assert holder.report().counter - before == 6
+        owner.clock.sleep(owner.third)
+        owner.reporter.beat()
+    assert owner.report().counter - before == 6
 
 
 # --- whatever ends a worker is told in a sentence ---------------------------------------------

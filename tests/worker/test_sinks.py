@@ -189,14 +189,14 @@ def test_killed_in_each_sinks_write(group: Group, tmp_path: Path):
     while min(counted[each] for each in SINKS) < STRUCK:
         assert kills.total() < 4 * STRUCK * len(SINKS), "kills miss the writes"
         group.start(f"w{kills.total() + 1}", **how)  # warms while the last one's lease runs out
-        holder = taken(group)
+        owner = taken(group)
         group.until(lambda: ready(group), "a standby")
         if kills.total() % 3:  # or the repetition is killed, too: more often, and it is poison
             drained(group)
         group.produce(RECORDS)
         sink = min(SINKS, key=lambda each: counted[each])
         kills[sink] += 1
-        struck[sink] += killed_in_write(group, moments, sink, holder, dice.random())
+        struck[sink] += killed_in_write(group, moments, sink, owner, dice.random())
     group.produce(RECORDS)
     drained(group)
     told = {sink: f"{kills[sink]} kills, {struck[sink]} within its write" for sink in SINKS}
@@ -222,8 +222,8 @@ def drained(group: Group) -> None:
 
 def taken(group: Group) -> str:
     """Who holds the slot, as soon as that is somebody who lives."""
-    group.until(lambda: alive(group, group.slot(0).holder), "the slot to be taken")
-    return str(group.slot(0).holder)
+    group.until(lambda: alive(group, group.slot(0).owner), "the slot to be taken")
+    return str(group.slot(0).owner)
 
 
 def ready(group: Group) -> bool:
@@ -236,9 +236,9 @@ def alive(group: Group, worker: str | None) -> bool:
     return worker is not None and group.processes[worker].poll() is None
 
 
-def killed_in_write(group: Group, moments: Moments, sink: str, holder: str, share: float) -> bool:
-    """Kill the holder when that share of its write is over; whether the write was not done."""
-    process = group.processes[holder]
+def killed_in_write(group: Group, moments: Moments, sink: str, owner: str, share: float) -> bool:
+    """Kill the owner when that share of its write is over; whether the write was not done."""
+    process = group.processes[owner]
     seen = len(moments.of(sink, process.pid))
     delay = share * moments.lasts(sink)
     began = until(

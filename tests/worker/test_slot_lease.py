@@ -1,4 +1,4 @@
-"""A holder is one only while it renews: what a renewal finds, what a silent store means, how a slot
+"""An owner is one only while it renews: what a renewal finds, what a silent store means, how a slot
 is given up, and when a standby or a silent actor's workers conclude something [13, 21].
 """
 
@@ -14,7 +14,7 @@ import pytest
 
 from fleet.clock import Clock, ManualClock, SystemClock
 from fleet.errors import FleetError, Unreachable
-from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import VARIABLE, Events
 from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
@@ -50,7 +50,7 @@ class Scene:
     def __init__(self, folder: Path, *, clock: Clock, lease: float, **how: Any) -> None:
         self.clock = clock
         self.store = Store(folder / "fleet.db", cluster="main", clock=clock)
-        self.store.write_gate(Gate(group="g", open=frozenset({0})))
+        self.store.write_targets(SlotTargets(group="g", open=frozenset({0})))
         taken = self.store.take(self.slot(), worker="w", revision="r", spark_session=None)
         assert taken is not None
         fields = {"member_id": "m", "phase": Phase.ACTIVE}
@@ -68,7 +68,7 @@ class Scene:
         return self.store.slots("g")[0]
 
     def lose(self) -> None:
-        """Somebody takes it, who has watched the lease expire; the holder renews in between."""
+        """Somebody takes it, who has watched the lease expire; the owner renews in between."""
         while not self.store.take(self.slot(), worker="x", revision="r", spark_session=None):
             pass
 
@@ -95,7 +95,7 @@ def live(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
         each.holding.abandon()
 
 
-def test_a_renewal_writes_what_the_holder_does(scene: Scene):
+def test_a_renewal_writes_what_the_owner_does(scene: Scene):
     """And raises the counter, by which others know that it lives."""
     before = scene.slot().counter
     assert scene.holding.renew()
@@ -104,18 +104,18 @@ def test_a_renewal_writes_what_the_holder_does(scene: Scene):
     assert scene.holding.slot == now
 
 
-def test_another_holder_ends_it(scene: Scene):
+def test_another_owner_ends_it(scene: Scene):
     """Once and for all: a store that says so is not asked again [12]."""
     scene.lose()
     assert scene.holding.lost is None
     assert not scene.holding.renew()
-    assert "another holder" in str(scene.holding.lost)
+    assert "another owner" in str(scene.holding.lost)
     asked = scene.store.renewals
     assert not scene.holding.renew()
     assert not scene.holding.still_ours()
     assert scene.store.renewals == asked
     assert not scene.holding.release(clean=True)
-    assert scene.slot().holder == "x"
+    assert scene.slot().owner == "x"
 
 
 def test_a_silent_store_is_no_loss(scene: Scene):
@@ -189,7 +189,7 @@ def test_how_a_slot_is_given_up(scene: Scene, how: dict[str, bool], phase: Phase
     """Whether it was clean, and whom a leave has to name yet."""
     assert scene.holding.release(**how)
     left = scene.slot()
-    assert (left.holder, left.clean, left.phase) == (None, how["clean"], phase)
+    assert (left.owner, left.clean, left.phase) == (None, how["clean"], phase)
     assert left.member_id == member
 
 
@@ -207,12 +207,12 @@ def test_a_standby_reads_again_though_nothing_is_told(scene: Scene, monkeypatch)
     watcher = SlotWatcher(scene.store, group="g", lease=LEASE, clock=scene.clock)
     monkeypatch.setattr(scene.store, "data_version", lambda: 7)
     assert watcher.look()
-    scene.store.write_gate(replace(scene.store.gate("g"), open=frozenset({0, 1})))
+    scene.store.write_targets(replace(scene.store.targets("g"), open=frozenset({0, 1})))
     scene.clock.sleep(0.9)
     assert not watcher.look()
     scene.clock.sleep(0.2)
     assert watcher.look()
-    assert watcher.gate.open == {0, 1}
+    assert watcher.targets.open == {0, 1}
 
 
 def test_the_dead_are_not_dead_while_nothing_is_known(scene: Scene, monkeypatch):
@@ -227,16 +227,16 @@ def test_the_dead_are_not_dead_while_nothing_is_known(scene: Scene, monkeypatch)
     assert watcher.dead() == frozenset()
 
 
-def test_a_holder_that_is_said_to_have_ended_is_dead_at_once(scene: Scene):
+def test_a_owner_that_is_said_to_have_ended_is_dead_at_once(scene: Scene):
     """Whoever saw its process end needs no lease; it stops itself where it lives after all."""
     watcher = SlotWatcher(scene.store, group="g", lease=LEASE, clock=scene.clock)
     assert watcher.look()
     assert watcher.dead() == frozenset()
-    assert scene.store.end_holder(scene.slot())
+    assert scene.store.end_owner(scene.slot())
     assert watcher.look()
     assert watcher.dead() == {0}
     (seen,) = watcher.takeable(worker="x", revision="r", since=0.0)
-    assert (seen.number, seen.holder) == (0, "w")
+    assert (seen.number, seen.owner) == (0, "w")
     assert not scene.holding.renew()
     assert scene.holding.lost
 
@@ -245,9 +245,9 @@ def test_a_container_ends_what_its_pods_last_one_held(scene: Scene, capsys):
     """What stands under its pod's name, and nothing else."""
     events = Events(worker="w", clock=scene.clock, environ={})
     end_former_life(scene.store, group="g", name="other", events=events)
-    assert not scene.slot().holder_ended
+    assert not scene.slot().owner_ended
     end_former_life(scene.store, group="g", name="w", events=events)
-    assert scene.slot().holder_ended
+    assert scene.slot().owner_ended
     assert "slot 0 was this pod's last container's" in capsys.readouterr().err
 
 
@@ -259,7 +259,7 @@ def full_stream() -> io.TextIOWrapper:
     return io.TextIOWrapper(io.FileIO(FULL, "w"), write_through=True)
 
 
-def test_the_lease_thread_finds_another_holder(live):
+def test_the_lease_thread_finds_another_owner(live):
     """Within a third of the lease, without being asked."""
     scene = live()
     scene.lose()
@@ -268,7 +268,7 @@ def test_the_lease_thread_finds_another_holder(live):
 
 @pytest.mark.parametrize("refusal", [Unreachable("silent"), FleetError("a webhook says no")])
 def test_a_store_that_is_silent_or_refuses_is_no_loss(live, refusal: FleetError):
-    """The holder goes on, and renews when it may again [12]."""
+    """The owner goes on, and renews when it may again [12]."""
     scene = live()
     scene.store.refuses = refusal
     time.sleep(SHORT)
@@ -348,7 +348,7 @@ class Looking:
         self.clock = ManualClock()
         self.store = FedStore(folder / "fleet.db", cluster="main", clock=self.clock)
         self.store.since = self.clock.monotonic()
-        self.store.write_gate(Gate(group="g", open=frozenset({0, 1})))
+        self.store.write_targets(SlotTargets(group="g", open=frozenset({0, 1})))
         held = self.store.take(
             self.store.slots("g")[0], worker="w", revision="r", spark_session=None
         )
@@ -389,7 +389,7 @@ def test_silence_expires_nothing(looking: Looking):
     assert looking.takeable() == []
 
 
-def test_after_silence_a_holder_has_a_whole_lease(looking: Looking):
+def test_after_silence_a_owner_has_a_whole_lease(looking: Looking):
     """It could not renew while nobody answered; what was free is free at once."""
     looking.store.since = None
     looking.later(300.0)
@@ -402,19 +402,19 @@ def test_after_silence_a_holder_has_a_whole_lease(looking: Looking):
 
 
 def test_a_slot_that_was_handed_over_is_left_to_others(looking: Looking):
-    """While it is pinned, for a lease; how long it was free before its holder says nothing."""
+    """While it is pinned, for a lease; how long it was free before its owner says nothing."""
     slot = looking.store.slots("g")[0]
     looking.later(10.0)
     assert looking.takeable() == [0, 1]
-    looking.later(60.0)  # as long as its holder took
+    looking.later(60.0)  # as long as its owner took
     assert looking.store.release(slot, clean=True)
     asked = Handover(token=slot.token, revision="r")
-    looking.store.write_gate(replace(looking.store.gate("g"), handover={0: asked}))
+    looking.store.write_targets(replace(looking.store.targets("g"), handover={0: asked}))
     looking.watcher.released(slot, handed=True)
     assert looking.takeable() == [1]
     looking.later(10.0)
     assert looking.takeable() == [0, 1]
-    looking.store.write_gate(replace(looking.store.gate("g"), handover={}))
+    looking.store.write_targets(replace(looking.store.targets("g"), handover={}))
     looking.watcher.forget()
     assert looking.takeable() == [0, 1]
 
@@ -423,15 +423,15 @@ PIN = Handover(token=1, revision="new")
 
 
 class Pinned(Looking):
-    """Slot 1, released by its holder, is pinned to another revision than the standby's."""
+    """Slot 1, released by its owner, is pinned to another revision than the standby's."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         held = self.store.take(
             self.store.slots("g")[1], worker="v", revision="r", spark_session=None
         )
-        gate = self.store.gate("g")
-        assert self.store.write_gate(replace(gate, handover={1: PIN})) is not None
+        targets = self.store.targets("g")
+        assert self.store.write_targets(replace(targets, handover={1: PIN})) is not None
         assert self.store.release(held, clean=True)
         self.counter, self.phase = 0, "standby"
 
@@ -473,12 +473,12 @@ def test_a_pin_holds_while_its_revision_has_a_standby(tmp_path: Path, revision: 
     taken = looking.store.take(
         seen, worker="s", revision="r", spark_session=None, void=looking.watcher.void[1]
     )
-    assert (taken.holder, taken.token) == ("s", 2)
+    assert (taken.owner, taken.token) == ("s", 2)
 
 
 @pytest.mark.parametrize("phase", ["starting", "active"])
 def test_workers_that_cannot_take_it_soon_keep_no_pin(tmp_path: Path, phase: str):
-    """Those that come back start first; a holder has its slot."""
+    """Those that come back start first; an owner has its slot."""
     looking = Pinned(tmp_path)
     looking.phase = phase
     looking.later(9.0, "new")
@@ -513,11 +513,11 @@ class Leaving:
         self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=self.clock)
         self.sent: list[list[tuple[str | None, str]]] = []
         self.refusal: str | None = None
-        self.store.write_gate(Gate(group="g", open=frozenset({0, 1, 2})))
+        self.store.write_targets(SlotTargets(group="g", open=frozenset({0, 1, 2})))
         for number in (0, 1, 2):
             self.hold(number)
-        gate = self.store.gate("g")
-        self.store.write_gate(replace(gate, leaving=frozenset({1, 2}), plan_id="p"))
+        targets = self.store.targets("g")
+        self.store.write_targets(replace(targets, leaving=frozenset({1, 2}), plan_id="p"))
         group = group_spec("g", worker={"membership": "static" if static else "dynamic"})
         context = worker_context(settings_of(group), name="w0", clock=self.clock)
         self.completer = LeaveCompleter(context, self.store, leave=self._leave)
@@ -545,7 +545,7 @@ class Leaving:
             seconds -= 1.0
 
     def step(self, dead: frozenset[int] = NOBODY) -> bool:
-        return self.completer.step(self.store.gate("g"), self.store.slots("g"), dead)
+        return self.completer.step(self.store.targets("g"), self.store.slots("g"), dead)
 
 
 @pytest.fixture
@@ -563,13 +563,13 @@ def test_actor_gets_one_lease(leaving: Leaving):
     leaving.later(0.2)
     assert leaving.step()
     assert leaving.sent == [[("g-1", "m1"), ("g-2", "m2")]]
-    gate = leaving.store.gate("g")
-    assert (gate.open, gate.leaving) == (frozenset({0}), frozenset())
+    targets = leaving.store.targets("g")
+    assert (targets.open, targets.leaving) == (frozenset({0}), frozenset())
     assert leaving.store.slots("g")[1].member_id is None
 
 
-def test_living_holder_is_waited_for(leaving: Leaving):
-    """A slot that is still held is not left over its holder's head; a dead holder's is."""
+def test_living_owner_is_waited_for(leaving: Leaving):
+    """A slot that is still held is not left over its owner's head; a dead owner's is."""
     leaving.close(1)
     leaving.step()
     leaving.later(20)
@@ -579,24 +579,24 @@ def test_living_holder_is_waited_for(leaving: Leaving):
 
 
 def test_refused_leave_changes_nothing(leaving: Leaving):
-    """Superseded members stay: the gate still says what is wanted."""
+    """Superseded members stay: the slot targets still says what is wanted."""
     leaving.refusal = "g-1 now belongs to another process"
     leaving.close(1)
     leaving.close(2)
     leaving.step()
     leaving.later(20)
     assert not leaving.step()
-    assert leaving.store.gate("g").leaving == {1, 2}
+    assert leaving.store.targets("g").leaving == {1, 2}
     assert leaving.store.slots("g")[1].member_id == "m1"
 
 
 def test_all_drained_before_anybody_closes(leaving: Leaving):
     """The leaving close together: when the last of them is drained, closed or dead."""
-    gate = leaving.store.gate("g")
-    assert not all_drained(gate, leaving.store.slots("g"), NOBODY)
+    targets = leaving.store.targets("g")
+    assert not all_drained(targets, leaving.store.slots("g"), NOBODY)
     leaving.close(1)
-    assert not all_drained(gate, leaving.store.slots("g"), NOBODY)
-    assert all_drained(gate, leaving.store.slots("g"), frozenset({2}))
+    assert not all_drained(targets, leaving.store.slots("g"), NOBODY)
+    assert all_drained(targets, leaving.store.slots("g"), frozenset({2}))
 
 
 def test_a_store_that_was_silent_makes_nobody_complete_a_leave(leaving: Leaving, monkeypatch):
@@ -630,5 +630,5 @@ def test_dynamic_members_are_named_by_member_id_and_clear_themselves(tmp_path: P
     assert done
     assert leaving.sent == [[(None, "m1"), (None, "m2")]]
     _, living, dead = leaving.store.slots("g")
-    assert (living.holder, living.member_id) == ("w1", "m1")
-    assert (dead.holder, dead.member_id) == (None, None)
+    assert (living.owner, living.member_id) == ("w1", "m1")
+    assert (dead.owner, dead.member_id) == (None, None)

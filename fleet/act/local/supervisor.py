@@ -48,7 +48,7 @@ from fleet.system.processes import (
 )
 
 # A killed worker's partitions would stand still for a lease, though its supervisor saw it end: so
-# its slots are told (`Store.end_holder`) before its next life starts, and only where nothing of it
+# its slots are told (`Store.end_owner`) before its next life starts, and only where nothing of it
 # runs, also out of its process group: Spark's Python daemon ends a moment after its JVM [13].
 
 
@@ -58,7 +58,7 @@ _POLL: Final = 0.02
 _log = logging.getLogger("fleet.supervisor")
 
 
-class EndedHolders:
+class EndedOwners:
     """The stores of one home's clusters, opened when the first process ends."""
 
     def __init__(self, home: Path, *, clock: Clock) -> None:
@@ -67,18 +67,18 @@ class EndedHolders:
         self._stores: dict[str, SqliteStore] = {}
 
     def tell(self, row: ProcessRow) -> None:
-        """The worker's process has ended: none of its slots has a holder.
+        """The worker's process has ended: none of its slots has an owner.
 
         Raises FleetError where the store does not answer; leases decide then.
         """
-        held = [slot for slot in self._of(row).slots(row.group) if slot.holder == row.name]
+        held = [slot for slot in self._of(row).slots(row.group) if slot.owner == row.name]
         if not held:
             return
         if not self._is_gone(row.name):
             _log.warning("%s left processes that do not end: its lease decides", row.name)
             return
         for slot in held:
-            if self._of(row).end_holder(slot):
+            if self._of(row).end_owner(slot):
                 _log.info("slot %d of group %s lost %s", slot.number, slot.group, row.name)
 
     def _of(self, row: ProcessRow) -> SqliteStore:
@@ -210,7 +210,7 @@ class Supervisor:
         """Processes that were sent SIGTERM, and when (monotonic)."""
         self._backoffs: dict[str, _Backoff] = {}
         self._spark = _Spark(process=spark_server.process(home))
-        self._holders = EndedHolders(home, clock=clock)
+        self._owners = EndedOwners(home, clock=clock)
         self._fork_servers = ForkServers(home, clock=clock)
 
     def adopt(self) -> None:
@@ -264,7 +264,7 @@ class Supervisor:
         """End the fork servers, close the home's file."""
         self._fork_servers.close()
         self.table.close()
-        self._holders.close()
+        self._owners.close()
 
     # --- workers ------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class Supervisor:
         sweep_all(os.environ)
         self._told.pop(process, None)
         try:
-            self._holders.tell(row)
+            self._owners.tell(row)
         except FleetError as error:
             _log.warning("%s: %s", row.name, error)
         row = next((r for r in self.table.rows() if r.name == row.name), row)

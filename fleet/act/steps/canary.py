@@ -70,8 +70,8 @@ def _always() -> bool:
 
 
 def _batch_in_hand(slots: Sequence[Slot], reports: Sequence[WorkerReport]) -> bool:
-    """As their holders told with their last renewals."""
-    held = {(slot.number, slot.holder) for slot in slots}
+    """As their owners told with their last renewals."""
+    held = {(slot.number, slot.owner) for slot in slots}
     return any(report.in_hand and (report.slot, report.worker) in held for report in reports)
 
 
@@ -92,7 +92,7 @@ def raise_on_canary_error(
 
 
 def raise_on_error(work: StepWork, slot: Slot, revision: str) -> None:
-    """FleetError where the canary's slot tells an error, or its holder died.
+    """FleetError where the canary's slot tells an error, or its owner died.
 
     An error that what ran before tells as well says nothing of the revision: one that works all the
     same is not blamed for it.
@@ -103,8 +103,8 @@ def raise_on_error(work: StepWork, slot: Slot, revision: str) -> None:
             _fail(work, revision, slot.error)
         elif slot.phase is not Phase.ACTIVE:
             _fail(work, revision, f"{slot.error} (what ran before tells the same)")
-    if slot.revision == revision and slot.holder and work.is_dead(slot):
-        raise FleetError(f"worker {slot.holder} died while it was the canary")
+    if slot.revision == revision and slot.owner and work.is_dead(slot):
+        raise FleetError(f"worker {slot.owner} died while it was the canary")
 
 
 def _fail(work: StepWork, revision: str, sentence: str) -> NoReturn:

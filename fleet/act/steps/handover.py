@@ -1,7 +1,7 @@
-"""Rolling static members: slot after slot passes from its holder to a warm worker of new code.
+"""Rolling static members: slot after slot passes from its owner to a warm worker of new code.
 
 Problem: a successor reads on within milliseconds only where it is warm, and bad code must not
-get past the first slot. Choice: the holder is asked to drain once enough workers of the new
+get past the first slot. Choice: the owner is asked to drain once enough workers of the new
 revision are warm; the first slot is the canary, and goes back where it fails [22]; a few
 standbys are kept ahead, started between two handovers and not beside them, because a start
 takes the cores that a successor's first batch needs. Cost: a start's seconds per slot.
@@ -16,10 +16,10 @@ from fleet.act.steps.canary import give_up, raise_on_error, wait_for_canary
 from fleet.act.steps.work import StepWork, asking
 from fleet.errors import FleetError, LostLease, NoRoom, RolledBack, Unreachable
 from fleet.model import Step
-from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.text import numbers_of, plural, slots_of
 
-STOCK_PATIENCE: Final = 20.0
+STOCK_GRACE: Final = 20.0
 """Seconds that a handover waits for standbys it does not need itself."""
 _TRIES: Final = 3
 """Handovers of a slot that no standby takes, before the roll ends."""
@@ -70,8 +70,8 @@ class _Roll:
 
     def all_slots(self) -> None:
         """The canary alone, then as many at once as are allowed and have a successor."""
-        slots, gate, memory = self._work.slots(), self._work.gate(), self._memory()
-        todo = [n for n in self._step.slots if not rolled(slots.get(n), gate, self._new, memory)]
+        slots, targets, memory = self._work.slots(), self._work.targets(), self._memory()
+        todo = [n for n in self._step.slots if not rolled(slots.get(n), targets, self._new, memory)]
         canary_due = not memory.canary_passed
         if memory.canary is not None and canary_due:
             todo = [memory.canary, *(n for n in todo if n != memory.canary)]
@@ -119,14 +119,14 @@ class _Roll:
         A start takes the cores that the next handover's first batch needs: its pause doubled.
         """
         work = self._work
-        deadline = work.clock.monotonic() + STOCK_PATIENCE
+        deadline = work.clock.monotonic() + STOCK_GRACE
 
         def warm() -> bool:
-            work.pool.raise_if_ill(self._new)
+            work.pool.raise_if_unhealthy(self._new)
             waited = work.clock.monotonic() > deadline
             return waited or len(work.pool.warm(self._new)) >= stock
 
-        limit = STOCK_PATIENCE + work.join_limit
+        limit = STOCK_GRACE + work.join_limit
         work.wait(warm, limit, f"{plural(stock, 'warm standby')} of revision {self._new}")
 
     def _await_first(self, stock: int) -> None:
@@ -167,12 +167,12 @@ class _Roll:
             self._roll_back(numbers[0], error)
         took = work.clock.monotonic() - started
         work.unpin(numbers)
-        work.remove(sorted(holders_before(before, memory)))
+        work.remove(sorted(owners_before(before, memory)))
         kind = "canary slot" if canary else "slot"
         work.progress(f"  {kind} {numbers_of(numbers)} runs {self._new} after {took:.1f} s")
 
     def _pass(self, numbers: Sequence[int], *, canary: bool) -> None:
-        """Ask the holders to go, until workers of the new revision have taken all.
+        """Ask the owners to go, until workers of the new revision have taken all.
 
         A standby that answered may be frozen a moment later: a slot that nobody takes goes back to
         what it ran, and is asked for again once another standby answers.
@@ -182,7 +182,7 @@ class _Roll:
         for _ in range(_TRIES):
             now = work.slots()
             asks = asks_of({n: now[n] for n in numbers}, self._new, memory)
-            work.write_gate(partial(asking, asks=asks))
+            work.write_targets(partial(asking, asks=asks))
             over = partial(self._taken_or_not, numbers, self._untaken(numbers), canary=canary)
             work.await_ready(over, work.pass_limit, numbers, what, revision=self._new)
             if self._taken(numbers, canary=canary):
@@ -204,7 +204,7 @@ class _Roll:
 
         def free_for_long() -> bool:
             now, slots = work.clock.monotonic(), work.slots()
-            free = {n for n in numbers if slots[n].holder is None}
+            free = {n for n in numbers if slots[n].owner is None}
             for n in numbers:
                 since[n] = since.get(n, now) if n in free else now
             return any(now - since[n] > limit and self._old(slots[n]) for n in free)
@@ -222,11 +222,11 @@ class _Roll:
         back = {
             n: Handover(token=0, revision=old)
             for n in numbers
-            if now[n].holder is None and (old := self._old(now[n])) is not None
+            if now[n].owner is None and (old := self._old(now[n])) is not None
         }
         named = slots_of(sorted(back))
         work.progress(f"  no standby took {named}: what ran before goes on, another one is started")
-        work.write_gate(lambda gate: asking(gate, back))
+        work.write_targets(lambda targets: asking(targets, back))
 
         def held() -> bool:
             return all(work.slots()[n].phase is Phase.ACTIVE for n in numbers)
@@ -237,21 +237,21 @@ class _Roll:
         found, memory = self._work.slots(), self._memory()
         slots = [found[n] for n in numbers]
         if canary:
-            self._work.pool.raise_if_ill(self._new)
+            self._work.pool.raise_if_unhealthy(self._new)
             for slot in slots:
                 raise_on_error(self._work, slot, self._new)
         self._ask_again(slots)
         return all(runs(slot, self._new) and memory.since(slot) for slot in slots)
 
     def _ask_again(self, slots: Sequence[Slot]) -> None:
-        """Ask holders of another revision, who took a slot while nobody of the new one was there,
+        """Ask owners of another revision, who took a slot while nobody of the new one was there,
         once there are warm workers for all of these slots.
         """
-        work, pins = self._work, self._work.gate().handover
+        work, pins = self._work, self._work.targets().handover
         lost = {
             slot.number: slot
             for slot in slots
-            if slot.holder is not None
+            if slot.owner is not None
             and slot.revision != self._new
             and (pin := pins.get(slot.number)) is not None
             and slot.token > pin.token
@@ -259,7 +259,7 @@ class _Roll:
         if lost and len(work.pool.warm(self._new)) >= len(lost):
             again = asks_of(lost, self._new, self._memory())
             work.progress(f"  {slots_of(sorted(lost))} asked again: {self._new} is back")
-            work.write_gate(lambda gate: asking(gate, again))
+            work.write_targets(lambda targets: asking(targets, again))
 
     def _roll_back(self, number: int, error: FleetError) -> NoReturn:
         """The slot goes back to a standby of what it ran, which was kept for that."""
@@ -268,10 +268,10 @@ class _Roll:
             work.keep_traceback(self._new)
         work.progress(f"  the canary failed ({error}); slot {number} goes back to {old}")
         back = way_back(work.slots()[number], old)
-        work.write_gate(lambda gate: asking(gate, back, instead_of=(number,)))
-        holders = {slot.holder for n, slot in work.slots().items() if n != number}
+        work.write_targets(lambda targets: asking(targets, back, instead_of=(number,)))
+        owners = {slot.owner for n, slot in work.slots().items() if n != number}
         failed = [w.name for w in work.pool.wanted() if w.revision == self._new != old]
-        work.remove([name for name in failed if name not in holders])
+        work.remove([name for name in failed if name not in owners])
         what = f"slot {number} to run revision {old} again"
 
         def again() -> bool:
@@ -290,20 +290,20 @@ def runs(slot: Slot, revision: str) -> bool:
     return slot.revision == revision and slot.phase is Phase.ACTIVE
 
 
-def rolled(slot: Slot | None, gate: Gate, revision: str, memory: HandoverMemory) -> bool:
+def rolled(slot: Slot | None, targets: SlotTargets, revision: str, memory: HandoverMemory) -> bool:
     """Taken since the roll began by a worker of the revision, and confirmed."""
     return (
         slot is not None
         and memory.since(slot)
         and runs(slot, revision)
-        and slot.number not in gate.handover
+        and slot.number not in targets.handover
     )
 
 
 def asks_of(
     slots: Mapping[int, Slot], revision: str, memory: HandoverMemory
 ) -> dict[int, Handover]:
-    """What is asked of the slots: their holders to go, unless they are the new ones already."""
+    """What is asked of the slots: their owners to go, unless they are the new ones already."""
     return {
         n: Handover(token=slot.token, revision=revision)
         for n, slot in slots.items()
@@ -311,13 +311,13 @@ def asks_of(
     }
 
 
-def holders_before(slots: Mapping[int, Slot], memory: HandoverMemory) -> set[str]:
+def owners_before(slots: Mapping[int, Slot], memory: HandoverMemory) -> set[str]:
     """The workers that held the slots when the roll began."""
-    return {s.holder for s in slots.values() if s.holder and not memory.since(s)}
+    return {s.owner for s in slots.values() if s.owner and not memory.since(s)}
 
 
 def way_back(slot: Slot, revision: str) -> dict[int, Handover]:
-    """What makes a slot run `revision` again; nothing where its old holder has it still."""
+    """What makes a slot run `revision` again; nothing where its old owner has it still."""
     if slot.revision == revision:
         return {}
     return {slot.number: Handover(token=slot.token, revision=revision)}

@@ -13,18 +13,20 @@ from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 from fleet.act.steps.canary import give_up, raise_on_canary_error, wait_for_canary
-from fleet.act.steps.leave_slots import drop_holders, leave_together
+from fleet.act.steps.leave_slots import drop_owners, leave_together
 from fleet.act.steps.work import StepWork, StopMemory, asking
 from fleet.errors import FleetError, LostLease, NoRoom, RolledBack, Unreachable
 from fleet.model import Step, StepKind
-from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
+from fleet.slots import Handover, Phase, Slot, SlotTargets, WorkerReport
 from fleet.text import plural, slots_of
 
-# Opening slots: one gate write for all, so that their members join in one rebalance [19].
+# Opening slots: one slot targets write for all, so that their members join in one rebalance [19].
 
 
 OPEN_AHEAD: Final = 1.5
-"""Seconds between the gate write and the joint subscribe: time to take, build, connect [19]."""
+"""Seconds between the slot targets write and the joint subscribe: time to take, build, connect
+[19].
+"""
 
 
 def open_slots(work: StepWork, step: Step) -> tuple[str, ...]:
@@ -44,9 +46,9 @@ def open_together(
 
     pinned: standbys of other revisions, which are kept for a rollback, may not take them
     until `StepWork.unpin`.
-    canary: the first error of a taker ends the wait, with that error.
+    canary: the first error of a new owner ends the wait, with that error.
     """
-    missing = frozenset(numbers) - work.gate().open
+    missing = frozenset(numbers) - work.targets().open
     apart: str | None = None
     raised = False
     if missing:
@@ -55,16 +57,18 @@ def open_together(
         if work.window is not None and len(missing) > 1:
             apart = work.window.widen()
             raised = apart is None
-        work.write_gate(lambda gate: opened(gate, missing, pins, at=work.clock.now() + OPEN_AHEAD))
+        work.write_targets(
+            lambda targets: opened(targets, missing, pins, at=work.clock.now() + OPEN_AHEAD)
+        )
         work.progress(f"  opened {slots_of(numbers)}{'' if len(numbers) == 1 else ' together'}")
 
-    opens = work.gate().open_at
+    opens = work.targets().open_at
 
     def active() -> bool:
         nonlocal raised
         ready = all_active(work, numbers, revision)
         if not ready and work.pool.silent():  # one that was warm is frozen: another takes its slot
-            unheld = frozenset(numbers) - work.pool.holders().keys()
+            unheld = frozenset(numbers) - work.pool.owners().keys()
             work.pool.ensure(revision, len(unheld), least=0)
         if raised and work.window is not None and _all_joined(work, missing, opens):
             raised = False
@@ -89,7 +93,7 @@ def _warm(work: StepWork, revision: str, missing: frozenset[int]) -> None:
     """
     steps = work.lease.change.plan.steps
     opens = {n for step in steps if step.kind is StepKind.OPEN for n in step.slots}
-    together = missing | (opens - work.gate().open) if missing <= opens else missing
+    together = missing | (opens - work.targets().open) if missing <= opens else missing
     count = work.pool.ensure(
         revision, len(together) + work.spec.replicas.standby, least=len(missing)
     )
@@ -106,18 +110,20 @@ def _all_joined(work: StepWork, numbers: Collection[int], opens: float) -> bool:
 
 def all_active(work: StepWork, numbers: Sequence[int], revision: str) -> bool:
     """Whether all slots have a ready member; FleetError where one of the revision cannot start."""
-    work.pool.raise_if_ill(revision)
+    work.pool.raise_if_unhealthy(revision)
     slots = work.slots()
     return all(n in slots and slots[n].phase is Phase.ACTIVE for n in numbers)
 
 
-def opened(gate: Gate, missing: frozenset[int], pins: dict[int, Handover], *, at: float) -> Gate:
-    """The gate with the missing slots open, their holders to subscribe at one wall time."""
+def opened(
+    targets: SlotTargets, missing: frozenset[int], pins: dict[int, Handover], *, at: float
+) -> SlotTargets:
+    """The slot targets with the missing slots open, their owners to subscribe at one wall time."""
     return replace(
-        asking(gate, pins),
-        open=gate.open | missing,
+        asking(targets, pins),
+        open=targets.open | missing,
         open_at=at,
-        leaving=gate.leaving - missing,
+        leaving=targets.leaving - missing,
     )
 
 
@@ -138,9 +144,10 @@ def spread(reports: Sequence[WorkerReport], numbers: Sequence[int]) -> tuple[str
     return (f"joins were spread over {max(joined) - min(joined):.3f} s",)
 
 
-# A forced rebalance is asked for once, whenever its actor dies: the gate's version is remembered
-# before it is written, and an ask and its answer are two versions more. Where others write the gate
-# twice meanwhile, what was not asked yet counts as answered; the receipt differs then.
+# A forced rebalance is asked for once, whenever its actor dies: the slot targets' version is
+# remembered before it is written, and an ask and its answer are two versions more. Where others
+# write the slot targets twice meanwhile, what was not asked yet counts as answered; the receipt
+# differs then.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,55 +155,57 @@ class RejoinMemory:
     """Of whom it is or was asked."""
 
     asked: int | None = None
-    """The holder's token."""
+    """The owner's token."""
     version: int | None = None
-    """Of the gate before it is asked; None: it was asked already."""
+    """Of the slot targets before it is asked; None: it was asked already."""
 
 
 def force_rejoin(work: StepWork, step: Step) -> tuple[str, ...]:
-    """Ask the holder that is there, and wait until it is back."""
+    """Ask the owner that is there, and wait until it is back."""
     number = step.slots[0]
 
-    def asking(gate: Gate) -> Gate:
-        if _was_asked(gate, number, work.lease.recall(RejoinMemory)):
-            return gate
+    def asking(targets: SlotTargets) -> SlotTargets:
+        if _was_asked(targets, number, work.lease.recall(RejoinMemory)):
+            return targets
         token = work.slots()[number].token
-        by_itself = gate.rejoin.get(number) == token
-        version = None if by_itself else gate.version
+        by_itself = targets.rejoin.get(number) == token
+        version = None if by_itself else targets.version
         work.lease.remember(RejoinMemory(asked=token, version=version))
-        return replace(gate, rejoin={**gate.rejoin, number: token})
+        return replace(targets, rejoin={**targets.rejoin, number: token})
 
-    work.write_gate(asking)
+    work.write_targets(asking)
 
     def back() -> bool:
-        return number not in work.gate().rejoin and all_active(work, (number,), step.revision)
+        return number not in work.targets().rejoin and all_active(work, (number,), step.revision)
 
     work.await_ready(back, work.join_limit, (number,), f"slot {number} to rejoin")
     return ()
 
 
-def _was_asked(gate: Gate, number: int, memory: RejoinMemory) -> bool:
-    """Whether the gate was written since that was remembered: it asks still, or was answered."""
+def _was_asked(targets: SlotTargets, number: int, memory: RejoinMemory) -> bool:
+    """Whether the slot targets was written since that was remembered: it asks still, or was
+    answered.
+    """
     if memory.asked is None or memory.version is None:
         return memory.asked is not None
-    return gate.rejoin.get(number) == memory.asked or gate.version >= memory.version + 2
+    return targets.rejoin.get(number) == memory.asked or targets.version >= memory.version + 2
 
 
-# Making up for workers: a warm standby for each open slot without a holder, and those wanted.
+# Making up for workers: a warm standby for each open slot without an owner, and those wanted.
 
 
 def warm_standbys(work: StepWork, step: Step) -> tuple[str, ...]:
     """Wait until every slot that may be held is, and as many standbys as are wanted are warm."""
     standby = work.spec.replicas.standby
-    gate = work.gate()
-    numbers = gate.open - gate.quarantined
-    unheld = numbers - work.pool.holders().keys()
+    targets = work.targets()
+    numbers = targets.open - targets.quarantined
+    unheld = numbers - work.pool.owners().keys()
     grace = work.spec.rollout.drain_timeout
     work.pool.settle_standbys(step.revision, standby + len(unheld), grace=grace)
 
     def manned() -> bool:
-        work.pool.raise_if_ill(step.revision)
-        held = numbers <= work.pool.holders().keys()
+        work.pool.raise_if_unhealthy(step.revision)
+        held = numbers <= work.pool.owners().keys()
         return held and len(work.pool.warm(step.revision)) >= standby
 
     limit = work.spec.rollout.warm_timeout + work.spec.runtime.lease
@@ -214,7 +223,7 @@ def stop_all(work: StepWork, step: Step) -> tuple[str, ...]:
         ran = {n: revision for n in step.slots if n in slots and (revision := slots[n].revision)}
         # One who dies meanwhile is not followed by a worker that cannot share its generation.
         stays = {n: Handover(token=0, revision=revision) for n, revision in ran.items()}
-        work.write_gate(lambda gate: asking(gate, stays))
+        work.write_targets(lambda targets: asking(targets, stays))
         _warm_before(work, step)
         old = min(set(ran.values()) - {step.revision}, default="")
         work.lease.remember(StopMemory(stopped=step.slots, ran=old))
@@ -227,7 +236,7 @@ def stop_all(work: StepWork, step: Step) -> tuple[str, ...]:
     work.unpin(step.slots)
     if len(work.pool.free(step.revision)) < len(_opens(work)):
         work.progress("  no room for old and new workers at once: the old ones end")
-        drop_holders(work)
+        drop_owners(work)
         work.retire_all(step.revision)
     return notes
 
@@ -245,7 +254,7 @@ def reopen(work: StepWork, step: Step) -> tuple[str, ...]:
     except FleetError as error:
         _undo(work, step, error)
     work.unpin(step.slots)
-    if _opens(work) <= work.gate().open:
+    if _opens(work) <= work.targets().open:
         work.retire_all(step.revision)
     return notes
 
@@ -286,10 +295,10 @@ def _put_back(work: StepWork, step: Step, error: str) -> NoReturn:
     if not old:
         raise FleetError(f"{error}; what ran before it is not known")
     work.progress(f"  it failed ({error}); {slots_of(stopped)} go back to {old}")
-    gate, slots = work.gate(), work.slots()
-    back = {n for n, pin in gate.handover.items() if pin.revision == old}
+    targets, slots = work.targets(), work.slots()
+    back = {n for n, pin in targets.handover.items() if pin.revision == old}
     back |= {n for n, slot in slots.items() if slot.revision == old}
-    going = tuple(sorted(gate.open - (back - gate.leaving)))
+    going = tuple(sorted(targets.open - (back - targets.leaving)))
     if going:
         leave_together(work, going, again=True)
     work.remove([w.name for w in work.pool.wanted() if w.revision == step.revision])

@@ -76,11 +76,11 @@ def settled_from_here(work: StepWork) -> Callable[[], bool]:
         except Unreachable:  # a broker that is away: look again, within the limit
             seen, since_when = None, work.clock.monotonic()
             return False
-        calm = state in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}
+        cooldown = state in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}
         mark = (state, counted.to_generation if counted else None)
-        if mark != seen or not calm:
+        if mark != seen or not cooldown:
             seen, since_when = mark, work.clock.monotonic()
-        return calm and work.clock.monotonic() - since_when >= quiet
+        return cooldown and work.clock.monotonic() - since_when >= quiet
 
     return settled
 
@@ -98,13 +98,13 @@ def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
         started_at=change.step_began,
         ended_at=ended,
         moved_at=_moved_at(work, step),
-        most_pause=max(_LONG_PAUSE, work.spec.runtime.lease)
+        most_downtime=max(_LONG_PAUSE, work.spec.runtime.lease)
         if step.kind is StepKind.ROLL
         else None,
         extra=(*notes, *_gaps(work, step)),
     )
     work.progress(
-        f"  recorded {plural(made.ours, 'rebalance')} where {step.price} expected, "
+        f"  recorded {plural(made.ours, 'rebalance')} where {step.expected_cost} expected, "
         f"{plural(made.moved, 'partition')} moved: {made.verdict}"
     )
     return made

@@ -1,4 +1,6 @@
-"""What every kind of step works with: its change, the group's slots and gate, workers, a wait."""
+"""What every kind of step works with: its change, the group's slots and slot targets, workers, a
+wait.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -12,7 +14,7 @@ from fleet.clock import Clock
 from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError
 from fleet.observe.ledger import CoordinatorLedger
-from fleet.slots import Gate, Handover, Slot, WorkerReport
+from fleet.slots import Handover, Slot, SlotTargets, WorkerReport
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.text import duration, slots_of
@@ -86,7 +88,7 @@ class StepWork:
 
     @property
     def pass_limit(self) -> float:
-        """Seconds for a slot to pass from its holder, dead or alive, to the next, who joins."""
+        """Seconds for a slot to pass from its owner, dead or alive, to the next, who joins."""
         return self.spec.rollout.drain_timeout + self.spec.runtime.lease + self.join_limit
 
     def await_ready(
@@ -133,7 +135,7 @@ class StepWork:
             (slot := slots.get(number)) is not None
             and slot.error is None
             and revision in {None, slot.revision}
-            and (number, slot.holder) in joined
+            and (number, slot.owner) in joined
             for number in numbers
         )
 
@@ -141,20 +143,22 @@ class StepWork:
         """The group's slots as they stand now, by number."""
         return {slot.number: slot for slot in self.store.slots(self.spec.group)}
 
-    def gate(self) -> Gate:
-        """The group's gate as it stands now."""
-        return self.store.gate(self.spec.group)
+    def targets(self) -> SlotTargets:
+        """The group's slot targets as it stands now."""
+        return self.store.targets(self.spec.group)
 
-    def write_gate(self, change: Callable[[Gate], Gate]) -> None:
-        """Change the gate by compare-and-set, in the change's name; nothing where it is so."""
+    def write_targets(self, change: Callable[[SlotTargets], SlotTargets]) -> None:
+        """Change the slot targets by compare-and-set, in the change's name; nothing where it is
+        so.
+        """
         self.lease.check()
         ours = self.lease.change
 
-        def signed(gate: Gate) -> Gate | None:
-            wanted = change(gate)
-            return None if wanted == gate else replace(wanted, plan_id=ours.plan.id)
+        def signed(targets: SlotTargets) -> SlotTargets | None:
+            wanted = change(targets)
+            return None if wanted == targets else replace(wanted, plan_id=ours.plan.id)
 
-        self.store.change_gate(self.spec.group, signed, by=ours)
+        self.store.change_targets(self.spec.group, signed, by=ours)
 
     def keep_traceback(self, revision: str) -> None:
         """Keep the traceback of a job that fails: its worker's report goes with the worker.
@@ -170,15 +174,15 @@ class StepWork:
 
     def unpin(self, numbers: Sequence[int]) -> None:
         """Let anybody take these again."""
-        self.write_gate(lambda gate: asking(gate, {}, instead_of=numbers))
+        self.write_targets(lambda targets: asking(targets, {}, instead_of=numbers))
 
     def is_dead(self, slot: Slot) -> bool:
-        """Its holder has ended, or its lease [13]; looks on from one call to the next."""
-        if slot.holder is None:
+        """Its owner has ended, or its lease [13]; looks on from one call to the next."""
+        if slot.owner is None:
             return False
-        mark, now = (slot.holder, slot.token, slot.counter), self.clock.monotonic()
+        mark, now = (slot.owner, slot.token, slot.counter), self.clock.monotonic()
         silent = self._watch.expired(str(slot.number), mark, now, told=slot.lease)
-        return silent or slot.holder_ended
+        return silent or slot.owner_ended
 
     def remove(self, names: Sequence[str]) -> None:
         """Ask for the end of these workers, in the time that a drain may take."""
@@ -202,10 +206,14 @@ def traceback_of(reports: Iterable[WorkerReport], revision: str) -> str | None:
     return next(told, None)
 
 
-def asking(gate: Gate, asks: dict[int, Handover], *, instead_of: Sequence[int] = ()) -> Gate:
-    """The gate with these asks for handover, and without those of some slots; others' stay."""
-    kept = {n: h for n, h in gate.handover.items() if n not in set(instead_of)}
-    return replace(gate, handover={**kept, **asks})
+def asking(
+    targets: SlotTargets, asks: dict[int, Handover], *, instead_of: Sequence[int] = ()
+) -> SlotTargets:
+    """The slot targets with these asks for handover, and without those of some slots; others'
+    stay.
+    """
+    kept = {n: h for n, h in targets.handover.items() if n not in set(instead_of)}
+    return replace(targets, handover={**kept, **asks})
 
 
 def member_ids(slots: Iterable[Slot], numbers: Collection[int]) -> set[str]:

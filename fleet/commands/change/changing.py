@@ -1,10 +1,10 @@
 """`fleet apply`, `scale`, `roll` and `drain`: the plan first, then the change, then its receipt.
 
-Problem: a person has to see the price before it is paid, and a script has to know whether it
-was what was said. Choice: every command prints the plan, carries it out with its progress on
-stderr, prints the receipts, and ends with exit code 1 and one sentence where a change was
-refused, failed, was rolled back, or cost something else than stated. A change whose actor died
-is finished first: its slots may stand half open.
+Problem: a person has to see the expected cost before it is paid, and a script has to know whether
+it was what was said. Choice: every command prints the plan, carries it out with its progress on
+stderr, prints the receipts, and ends with exit code 1 and one sentence where a change was refused,
+failed, was rolled back, or cost something else than stated. A change whose actor died is finished
+first: its slots may stand half open.
 """
 
 import sys
@@ -260,7 +260,7 @@ def pause(
     type=int,
     metavar="N",
     shell_complete=slot_numbers,
-    help="Reopen this slot of one GROUP, which a foreign holder shut.",
+    help="Reopen this slot of one GROUP, which a foreign owner shut.",
 )
 @common
 def resume(
@@ -298,7 +298,7 @@ def resume(
 def release(invocation: Invocation, *, meant: Meant) -> None:
     """Stop managing groups; their workers go on.
 
-    Nothing acts on them from here on: slots, takeovers and rolls are their workers' own business,
+    Nothing acts on them from here on: slots, failovers and rolls are their workers' own business,
     as without a manager. `fleet resume GROUP` manages it again, `fleet down` ends its workers.
     """
     with invocation.open() as fleet:
@@ -316,7 +316,7 @@ def _reopen(invocation: Invocation, group: str, slot: int) -> None:
     if shut:
         click.echo(f"slot {slot} of {group} may be taken again")
     else:
-        click.echo(f"slot {slot} of {group} was not shut by a foreign holder")
+        click.echo(f"slot {slot} of {group} was not shut by a foreign owner")
 
 
 class HoldTime(click.ParamType[float]):
@@ -416,7 +416,7 @@ def roll(
     Slot by slot a warm standby takes over, the first one as a canary; no rebalance for static
     members. Where the canary fails, its slot goes back and the change ends `rolled back`.
     Rolls even where the code is the same. Keeps the number of slots. Of many groups, one after the
-    other; stops at the first whose receipt differs from its price.
+    other; stops at the first whose receipt differs from its expected cost.
     """
     if approved is not None and len(meant.named) != 1:
         raise click.UsageError("--plan names the plan of one GROUP")
@@ -510,7 +510,7 @@ def apply(
     """Carry out the plans of groups.
 
     An unfinished change of somebody who died is finished first. Stops at the first group whose
-    receipt differs from its price; a refused group does not stop the others.
+    receipt differs from its expected cost; a refused group does not stop the others.
     """
     if approved is not None and (how or len(meant.named) != 1):
         raise click.UsageError("--plan names the plan of one GROUP, and starts a change")

@@ -155,7 +155,7 @@ def init(
     click.echo("Next:")
     click.echo("  fleet status                what every group does now")
     click.echo(f"  edit {path}: give a group a `worker:`, then `mode: plan`")
-    click.echo("  fleet plan                  what would be done, at what price")
+    click.echo("  fleet plan                  what would be done, at what expected cost")
     click.echo("  `mode: act`, then fleet up  workers start; `fleet doctor` if something is wrong")
 
 

@@ -24,7 +24,16 @@ from fleet.manager.past import Recent, recently
 from fleet.model import GroupSnapshot, LagCase, Member, PartitionState
 from fleet.model.rebalances import Rebalance
 from fleet.report.wording import in_table
-from fleet.slots import Change, ChangeState, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
+from fleet.slots import (
+    Change,
+    ChangeState,
+    Pause,
+    Phase,
+    Slot,
+    SlotTargets,
+    WorkerProcess,
+    WorkerReport,
+)
 from fleet.text import duration, plural
 
 if TYPE_CHECKING:
@@ -48,7 +57,7 @@ class Managed:
     mode: str
     owner: str
     has_worker: bool
-    gate: Gate
+    targets: SlotTargets
     slots: tuple[Slot, ...]
     workers: tuple[WorkerProcess, ...]
     reports: tuple[WorkerReport, ...]
@@ -60,13 +69,13 @@ class Managed:
 
     @property
     def held(self) -> int:
-        """Slots with a holder."""
-        return sum(slot.holder is not None for slot in self.slots)
+        """Slots with an owner."""
+        return sum(slot.owner is not None for slot in self.slots)
 
     @property
     def active(self) -> int:
-        """Slots whose holder has committed or polled."""
-        return sum(s.phase is Phase.ACTIVE and not s.holder_ended for s in self.slots)
+        """Slots whose owner has committed or polled."""
+        return sum(s.phase is Phase.ACTIVE and not s.owner_ended for s in self.slots)
 
     @property
     def standby(self) -> int:
@@ -256,7 +265,7 @@ def _managed(fleet: "Fleet", name: str) -> Managed:
         mode=fleet.spec.mode_of(spec),
         owner=spec.owner,
         has_worker=spec.worker is not None,
-        gate=fleet.gate(name),
+        targets=fleet.targets(name),
         slots=fleet.slots(name),
         workers=fleet.workers(name),
         reports=fleet.reports(name),
@@ -429,7 +438,7 @@ class SlotRow:
     instance_id: str = ""
     open: bool = True
     phase: str
-    holder: str | None
+    owner: str | None
     revision: str | None
     batches: int | None = None
     records: int | None = None
@@ -447,8 +456,8 @@ SLOTS: Final[tuple[Column[SlotRow], ...]] = (
         form="phase", cell=lambda s, _: s.phase + ("" if s.open else " (shut)"),
     ),
     Column(
-        header="WORKER", key="holder", about="who holds it", form="plain",
-        cell=lambda s, _: escape(s.holder or "-"),
+        header="WORKER", key="owner", about="who holds it", form="plain",
+        cell=lambda s, _: escape(s.owner or "-"),
     ),
     Column(
         header="REVISION", key="revision", about="of its worker", form="plain",
@@ -489,9 +498,9 @@ def slot_rows(managed: Managed) -> list[SlotRow]:
             SlotRow(
                 number=slot.number,
                 instance_id=slot.instance_id(),
-                open=slot.number in managed.gate.open,
+                open=slot.number in managed.targets.open,
                 phase=slot.phase.value,
-                holder=slot.holder,
+                owner=slot.owner,
                 revision=slot.revision,
                 batches=slot.batches,
                 records=report.records if report else None,
@@ -500,12 +509,12 @@ def slot_rows(managed: Managed) -> list[SlotRow]:
             )
         )
     rows += [
-        SlotRow(phase=r.phase, holder=r.worker, revision=r.revision, error=r.error)
+        SlotRow(phase=r.phase, owner=r.worker, revision=r.revision, error=r.error)
         for r in managed.without_slot
     ]
-    shown = {row.holder for row in rows}
+    shown = {row.owner for row in rows}
     rows += [
-        SlotRow(phase="failed", holder=w.name, revision=w.revision, error=how_it_fails(w))
+        SlotRow(phase="failed", owner=w.name, revision=w.revision, error=how_it_fails(w))
         for w in managed.failing
         if w.name not in shown
     ]
@@ -529,7 +538,7 @@ def _mode(status: GroupStatus) -> str:
 def _slots_of(managed: Managed | None) -> str:
     if managed is None or not managed.has_worker:
         return "-"
-    return f"{managed.active}/{len(managed.gate.open)}"
+    return f"{managed.active}/{len(managed.targets.open)}"
 
 
 def _workers(managed: Managed | None) -> str:
@@ -586,7 +595,7 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
             storm,
             *("since", "seen_at", "rebalances", "moved", "window", "cause", "member", "words"),
             names={"window": "window_seconds"},
-            calming=storm.calm_since is not None,
+            cooling_down=storm.cooldown_since is not None,
         ),
         "verdict": verdict
         and as_answer(
@@ -624,13 +633,13 @@ def _detail(managed: Managed | None) -> dict[str, list[Any]]:
 
 
 def _managed_answer(managed: Managed) -> dict[str, Any]:
-    change, gate = managed.change, managed.gate
+    change, targets = managed.change, managed.targets
     slots = as_answer(
         managed,
         *("held", "active"),
-        open=len(gate.open),
-        leaving=sorted(gate.leaving),
-        quarantined=sorted(gate.quarantined),
+        open=len(targets.open),
+        leaving=sorted(targets.leaving),
+        quarantined=sorted(targets.quarantined),
     )
     counts = {
         key: sum(getattr(worker, key) for worker in managed.workers)
@@ -654,6 +663,6 @@ def _member(member: Member) -> dict[str, Any]:
 
 def error_of(slot: Slot, managed: Managed) -> str | None:
     """What a slot's owner reports, or else how its process ends again and again."""
-    told = [how_it_fails(w) for w in managed.failing if w.name == slot.holder]
-    told += [r.error for r in managed.reports if r.worker == slot.holder and r.error]
+    told = [how_it_fails(w) for w in managed.failing if w.name == slot.owner]
+    told += [r.error for r in managed.reports if r.worker == slot.owner and r.error]
     return slot.error or next(iter(told), None)

@@ -47,7 +47,7 @@ _LOOK_SECONDS: Final = 0.5
     type=click.IntRange(min=0),
     metavar="N",
     shell_complete=slot_numbers,
-    help="Log of this slot's holder only.",
+    help="Log of this slot's owner only.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option(
@@ -155,7 +155,7 @@ class _Reading:
                 del self.workers[worker]
 
     def _wanted(self) -> list[tuple[str, int | None]]:
-        slots = {s.holder: s.number for s in self.runtime.store.slots(self.group) if s.holder}
+        slots = {s.owner: s.number for s in self.runtime.store.slots(self.group) if s.owner}
         names = [worker.name for worker in self.runtime.workers(self.group)]
         return [(n, slots.get(n)) for n in names if self.slot is None or slots.get(n) == self.slot]
 

@@ -75,9 +75,9 @@ def print_status(
             console.print(f"[yellow]paused[/yellow] by {escape(pause.by)}: {escape(pause.reason)}")
     if not detail:
         for status in groups:
-            for number in sorted(status.managed.gate.quarantined) if status.managed else ():
-                told = foreign_holder(status, number)
-                console.print(f"[red]foreign holder[/red]: {escape(told)}")
+            for number in sorted(status.managed.targets.quarantined) if status.managed else ():
+                told = external_owner(status, number)
+                console.print(f"[red]foreign owner[/red]: {escape(told)}")
         for pause in dict.fromkeys(p for status in groups for p in status.pauses or ()):
             whose = pause.group or "all groups"
             console.print(
@@ -119,8 +119,8 @@ def _detail(console: Console, status: GroupStatus, now: float) -> None:
     if managed and managed.slots:
         console.print()
         console.print(as_table(SLOTS, slot_rows(managed), now))
-    for number in sorted(managed.gate.quarantined) if managed else ():
-        console.print(f"[red]foreign holder[/red]: {escape(foreign_holder(status, number))}")
+    for number in sorted(managed.targets.quarantined) if managed else ():
+        console.print(f"[red]foreign owner[/red]: {escape(external_owner(status, number))}")
     if managed and managed.change:
         said = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
         console.print(f"last change {last_change(managed.change, now)}{said}")
@@ -154,7 +154,7 @@ def storm_of(status: GroupStatus) -> str:
     return status.storm.sentence.removeprefix("storm ") + held
 
 
-def foreign_holder(status: GroupStatus, number: int) -> str:
+def external_owner(status: GroupStatus, number: int) -> str:
     """What is known of a slot that another process's member shut [15], and what to do."""
     group, name = status.group, f"{status.group}-{number}"
     members = status.seen.members if status.seen is not None else ()
@@ -230,11 +230,11 @@ def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str, detail: 
     print_status(stdout(), snapshot, found, now=now, detail=detail, recent=recent)
 
 
-def _known(fleet: "Fleet", strangers: list[str]) -> None:
+def _known(fleet: "Fleet", external_members: list[str]) -> None:
     """A name that neither Kafka nor fleet.yaml knows is a mistake, not an empty answer."""
-    if strangers:
+    if external_members:
         raise FleetError(
-            f"cluster {fleet.spec.cluster.name} has no group {', '.join(strangers)}, and "
+            f"cluster {fleet.spec.cluster.name} has no group {', '.join(external_members)}, and "
             f"{fleet.config} declares none; `fleet status` lists those there are"
         )
 
@@ -246,8 +246,8 @@ def _known(fleet: "Fleet", strangers: list[str]) -> None:
 def plan(invocation: Invocation, *, meant: Meant, output: str) -> None:
     """What would be done, and what it costs.
 
-    For the groups named, or all that declare a worker or a Deployment. The price is counted in
-    rebalances (completed generations, or new assignments under KIP-848) and partitions that
+    For the groups named, or all that declare a worker or a Deployment. The expected cost is counted
+    in rebalances (completed generations, or new assignments under KIP-848) and partitions that
     change owner; `fleet apply` carries it out and compares.
     """
     with invocation.open() as fleet:

@@ -268,7 +268,7 @@ def _spans(
     window = Window(charged(seen, excuses), budget, until)
     # A storm begins with a rebalance and ends by time alone: look at both.
     ends = {r.ended_at for r in seen}
-    quiet = {at + budget.window + budget.calm + 0.001 for at in ends}
+    quiet = {at + budget.window + budget.cooldown + 0.001 for at in ends}
     looks = {at for at in ends | quiet if at <= until} | {until}
     spans: list[Span] = []
     before, last = _FAIR, until
@@ -280,10 +280,10 @@ def _spans(
             continue
         storm = _FAIR if course.ended(at, budget) else course
         if before.since is not None and before.since != storm.since:
-            spans.append(Span(before.since, before.calm_since or last))
+            spans.append(Span(before.since, before.cooldown_since or last))
         before, last = storm, at
     if before.since is not None:
-        spans.append(Span(before.since, before.calm_since or until))
+        spans.append(Span(before.since, before.cooldown_since or until))
     return tuple(spans)
 
 
@@ -292,7 +292,7 @@ def _since(spans: Iterable[Span], at: float) -> tuple[Span, ...]:
 
 
 _SHOWN: Final = 50
-_PATIENCE: Final = 60.0
+_GRACE: Final = 60.0
 
 
 class Moment(click.ParamType[datetime | float]):
@@ -387,7 +387,7 @@ def rebalances(
         if begin is not None and begin >= (end or now):
             raise click.UsageError("--since is not before --until: nothing lies between them")
         with Progress("reading the offsets topic"):
-            past = past_of(fleet, group=group, live=live, patience=_PATIENCE)
+            past = past_of(fleet, group=group, live=live, grace=_GRACE)
         wanted = None if cause is None else Cause(cause)
         found = past.rows.rebalances(group=group, since=begin, until=end, cause=wanted)
         seen = {each.group for each in found}

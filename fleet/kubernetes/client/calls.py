@@ -35,7 +35,7 @@ from fleet.kubernetes.client.api import (
 from fleet.kubernetes.client.connection import Connection
 from fleet.slots.evidence import Writes
 
-PATIENCE: Final = 4.0
+GRACE: Final = 4.0
 """Seconds that one call may take with its repeats."""
 LOOK: Final = 2.0
 """Seconds for a look at what became of a write without an answer."""
@@ -149,9 +149,9 @@ class Calls:
 
     # --- objects ----------------------------------------------------------------------------
 
-    def get(self, kind: str, name: str, *, patience: float = PATIENCE) -> Object | None:
+    def get(self, kind: str, name: str, *, grace: float = GRACE) -> Object | None:
         """The object as it is now (a quorum read); None where there is none."""
-        return self._call(_Request(method="GET", path=self._path(kind, name)), patience)
+        return self._call(_Request(method="GET", path=self._path(kind, name)), grace)
 
     def find(self, kind: str, **selector: str) -> tuple[list[Object], str]:
         """Objects that fieldSelector or labelSelector take, and the version of that answer."""
@@ -241,13 +241,13 @@ class Calls:
     def _path(self, kind: str, name: str | None = None) -> str:
         return path_of(kind, self.namespace, name)
 
-    def _call(self, request: _Request, patience: float = PATIENCE) -> Object | None:
+    def _call(self, request: _Request, grace: float = GRACE) -> Object | None:
         """One request with its repeats; None for 404. What becomes of a Lease is noted."""
         if request.method == "GET" or _LEASES not in request.path:
-            return self._repeated(request, patience)
+            return self._repeated(request, grace)
         with self.writes.one() as write:
             try:
-                answer = self._repeated(request, patience)
+                answer = self._repeated(request, grace)
             except Conflict:  # somebody's was stored; of ours nothing is known
                 raise
             except FleetError:
@@ -256,10 +256,10 @@ class Calls:
             write.stored = answer is not None
             return answer
 
-    def _repeated(self, request: _Request, patience: float) -> Object | None:
+    def _repeated(self, request: _Request, grace: float) -> Object | None:
         now = self._clock.monotonic()
         probing = self._breaker.admit(now)
-        deadline = now + (_PROBE if probing else patience)
+        deadline = now + (_PROBE if probing else grace)
         pause = 0.05
         while True:
             try:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import Api, Gone, Object, Watching
-from fleet.kubernetes.client.calls import PATIENCE, Calls, Denied
+from fleet.kubernetes.client.calls import GRACE, Calls, Denied
 from fleet.system.closing import Closing
 
 # One list, then watches from where it ended: how anything here is kept current.
@@ -310,8 +310,8 @@ class Informer(Closing):
 #
 # Problem: a change looks ten times a second how slots and reports stand, for minutes; and what it
 # reads must not be older than what it has just written, or it takes a slot for free that was taken
-# before its own gate shut. Choice: one watch of all Leases of the group, whose events come in the
-# order in which they were stored, whatever the object; a reading waits until that watch has
+# before its own slot targets shut. Choice: one watch of all Leases of the group, whose events come
+# in the order in which they were stored, whatever the object; a reading waits until that watch has
 # brought the manager's own last write, and then everything that was stored before it is there too.
 # Where the watch is down, slow, or the server has been silent, the server is asked as without it.
 # Cost: a manager's role lists and watches Leases and ConfigMaps of its namespace by label.
@@ -342,8 +342,8 @@ class GroupInformer(Informer):
 
 # Pods under a label selector, for whoever waits until they are as they should be.
 #
-# The first list is asked for by the first look, with a manager's patience, and may fail; from then
-# on the last known pods stand, whatever becomes of the server.
+# The first list is asked for by the first look, with a manager's grace period, and may fail; from
+# then on the last known pods stand, whatever becomes of the server.
 
 
 _POD: Final = "Pod"
@@ -394,16 +394,16 @@ class PodInformer(Informer):
 
 # A worker's view of its group's Leases, fed by watches, and since when it is known to be true.
 #
-# Problem: a standby has to see a freed slot within a tick and the gate's asks within two, without
-# polling the API server; and it must not take a slot because the server was silent: whoever could
-# not renew is not dead [12, 13]. Choice: one list and one watch per Lease (what a Role that names
-# them allows), each in a thread of its own: of the gate, and of the slots that it says were opened
-# or are first to be; the view counts as known only while every watch stands and the server has
-# proved itself by an answer or an event a short while ago. Where nothing is heard for a tenth of
-# the lease, one Lease is read to find out; a silence of more than a fifth makes the view unknown,
-# and what it said before that counts for no lease. Cost: a thread and a connection per slot that
-# was ever opened (about 130 KB), one answer more at a start, and after an outage a dead holder is
-# found one lease later.
+# Problem: a standby has to see a freed slot within a tick and the slot targets' asks within two,
+# without polling the API server; and it must not take a slot because the server was silent: whoever
+# could not renew is not dead [12, 13]. Choice: one list and one watch per Lease (what a Role that
+# names them allows), each in a thread of its own: of the slot targets, and of the slots that it
+# says were opened or are first to be; the view counts as known only while every watch stands and
+# the server has proved itself by an answer or an event a short while ago. Where nothing is heard
+# for a tenth of the lease, one Lease is read to find out; a silence of more than a fifth makes the
+# view unknown, and what it said before that counts for no lease. Cost: a thread and a connection
+# per slot that was ever opened (about 130 KB), one answer more at a start, and after an outage a
+# dead owner is found one lease later.
 
 
 _BY_NAME = "metadata.name="
@@ -463,7 +463,7 @@ class LeaseInformer(Informer):
             def settled() -> bool:
                 return name in self._known or stream.denied or self.stopped.is_set()
 
-            known = not stream.needed or self._moved.wait_for(settled, PATIENCE)
+            known = not stream.needed or self._moved.wait_for(settled, GRACE)
             if not known or (stream.denied and name == self._pulse and name not in self._known):
                 raise Unreachable(f"{self.kind} {name} could not be read yet: {stream.why}")
             return self._known.get(name, (0, None))[1]
@@ -480,7 +480,7 @@ class LeaseInformer(Informer):
                 return None
             streams = self._by_name.items()
             # A slot that our Role does not name (made before replicas.max grew) is not ours to
-            # take; of the gate something has to be known.
+            # take; of the slot targets something has to be known.
             if any(s.is_out(now) and (name == self._pulse or not s.denied) for name, s in streams):
                 self._known_since = None
             return self._known_since

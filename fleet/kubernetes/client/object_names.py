@@ -46,9 +46,9 @@ class ObjectNames:
         self.deployment = self.service_account = self.role = self.budget = self.slug
 
     @property
-    def gate(self) -> str:
-        """The Lease of the gate."""
-        return f"{self.slug}-gate"
+    def targets(self) -> str:
+        """The Lease of the slot targets."""
+        return f"{self.slug}-targets"
 
     def slot(self, number: int) -> str:
         """The Lease of one slot."""
@@ -64,9 +64,9 @@ class ObjectNames:
         return f"{self.slug}-change"
 
     @property
-    def crew(self) -> str:
+    def reports(self) -> str:
         """The ConfigMap in which each worker reports, one key each."""
-        return f"{self.slug}-crew"
+        return f"{self.slug}-reports"
 
     @property
     def marks(self) -> str:

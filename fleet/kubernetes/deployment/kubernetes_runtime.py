@@ -19,7 +19,7 @@ from fleet.clock import Clock
 from fleet.config.settings import settings_from, settings_if_readable, settings_to_start
 from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.decide.adopted import Adopted
-from fleet.decide.world import NO_CONCERNS, Vetoes
+from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Object
 from fleet.kubernetes.client.calls import Denied
@@ -153,7 +153,7 @@ _PURGED: Final = (
 _REMOVAL_SECONDS: Final = 180.0
 _SLACK_SECONDS: Final = 60.0
 """What `down` allows beyond a pod's own grace, for a busy node."""
-HOLDER_COST: Final = "100"
+OWNER_COST: Final = "100"
 """pod-deletion-cost of who holds a slot: a standby goes before it where no manager chooses."""
 
 
@@ -211,7 +211,7 @@ class KubernetesRuntime:
         for each in deployment_objects.access(names, namespace, slots=slots):
             self.api.apply(each)
         for each in deployment_objects.leases(names, namespace, known.group):
-            # A gate that a manager opens does not open by itself.
+            # The slot targets that a manager opens does not open by itself.
             each["metadata"]["annotations"].pop(FIRST_ANNOTATION, None)
             self.api.create(each)
         for each in (
@@ -225,10 +225,10 @@ class KubernetesRuntime:
 
     def _most_held(self, group: str) -> int:
         """Above each slot that is open or held: where `replicas.max` is lowered below that, its
-        holder still has to renew, to tell that it has drained, and to release.
+        owner still has to renew, to tell that it has drained, and to release.
         """
-        held = {slot.number for slot in self._store.slots(group) if slot.holder is not None}
-        return max((number + 1 for number in held | self._store.gate(group).open), default=0)
+        held = {slot.number for slot in self._store.slots(group) if slot.owner is not None}
+        return max((number + 1 for number in held | self._store.targets(group).open), default=0)
 
     def published(self, group: str, revision: str) -> str | None:
         """The settings kept for a revision; of a template that is not ours, what it began from."""
@@ -390,17 +390,17 @@ class KubernetesRuntime:
         def unused(hash_: str) -> bool:
             pods = {p["metadata"]["name"]: hash_of(p) for p in self._roll_of(group).pods()}
             slots = self._store.slots(group)
-            return all(pods.get(slot.holder or "") != hash_ for slot in slots)
+            return all(pods.get(slot.owner or "") != hash_ for slot in slots)
 
         return unused
 
     def _tell_costs(self, group: str) -> None:
-        """Without a manager the controller chooses who goes: standbys before holders."""
-        holders = {slot.holder for slot in self._store.slots(group) if slot.holder}
+        """Without a manager the controller chooses who goes: standbys before owners."""
+        owners = {slot.owner for slot in self._store.slots(group) if slot.owner}
         for pod in self._roll_of(group).pods():
             name = pod["metadata"]["name"]
             told = (pod["metadata"].get("annotations") or {}).get(COST_ANNOTATION)
-            wanted = HOLDER_COST if name in holders else None
+            wanted = OWNER_COST if name in owners else None
             if not is_gone(pod) and told != wanted:
                 patch = {"metadata": {"annotations": {COST_ANNOTATION: wanted}}}
                 self._pods.written(self.api.merge("Pod", name, patch))

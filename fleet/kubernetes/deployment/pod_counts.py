@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 # Which pod templates are exactly what a manager rendered, by their hash.
 #
 # Problem: `kubectl set image` leaves our revision in the template's annotation, yet its pods run
-# something else. Choice: the gate's Lease keeps {pod-template-hash: revision} of what a manager
-# applied (`fleet.kubernetes.leases.lease_store` reads and writes it); any other template is a
-# revision of its own. Cost: one more read where a hash is new.
+# something else. Choice: the slot targets' Lease keeps {pod-template-hash: revision} of what a
+# manager applied (`fleet.kubernetes.leases.lease_store` reads and writes it); any other template is
+# a revision of its own. Cost: one more read where a hash is new.
 
 
 _FRESH: Final = 3.0
@@ -249,8 +249,8 @@ def grow(shape: PodCounts, count: int) -> tuple[Object, Object]:
         return {}, at_rest(have + count)
     count = min(count, max(shape.replicas, shape.total) - have)
     replicas = max(shape.replicas, have + count, shape.total - have)
-    calm = shape.held and replicas == shape.replicas
-    ahead = {} if calm else _aside(shape, replicas)
+    cooldown = shape.held and replicas == shape.replicas
+    ahead = {} if cooldown else _aside(shape, replicas)
     return ahead, held(replicas, max(1, shape.total + count - replicas))
 
 

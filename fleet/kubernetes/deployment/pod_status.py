@@ -120,7 +120,7 @@ def _micro(stamp: str) -> str:
 
 Object = dict[str, Any]
 
-PATIENCE: Final = 20.0
+GRACE: Final = 20.0
 """Seconds that a container may fail to be made before its worker counts as ill."""
 _CANNOT_START: Final = {
     "CreateContainerConfigError",
@@ -254,7 +254,7 @@ def _stuck(pod: Object, now: float) -> bool:
         return False
     since = _condition(pod, "PodScheduled").get("lastTransitionTime")
     begun = since or pod["metadata"].get("creationTimestamp")
-    return begun is not None and now - _seconds(begun) >= PATIENCE
+    return begun is not None and now - _seconds(begun) >= GRACE
 
 
 def _container(pod: Object) -> Object:

@@ -1,1 +1,1 @@
-"""Slots, gates and changes as Lease objects."""
+"""Slots, slot targets and changes as Lease objects."""

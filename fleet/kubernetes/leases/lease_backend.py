@@ -1,14 +1,15 @@
-"""Slots, gate and change of a cluster's fleets as Leases and ConfigMaps: the back end of the store.
+"""Slots, slot targets and change of a cluster's fleets as Leases and ConfigMaps: the back end of
+the store.
 
 Problem: pods on many machines have to agree on who holds which slot, and there is no file that
 all of them see. Choice: the API server's compare-and-set on one Lease for each slot, for a group's
-gate and for its change, in two views. A worker reads what its watches brought
+slot targets and for its change, in two views. A worker reads what its watches brought
 (`fleet.kubernetes.client.informer`), so that looking costs nothing and a server that is away
 stops nobody; it can be asked since when it knows, for nothing may be concluded from silence [13]. A
 manager asks the server each time, or, while it changes a group, one watch of all its Leases
 (`fleet.kubernetes.client.informer`). Workers speak raw revisions, managers published ones
 (`fleet.kubernetes.leases.lease_objects`): what is read is turned into the one, what is written into
-the other, here. Cost: a manager's reading of one slot reads the gate's Lease too.
+the other, here. Cost: a manager's reading of one slot reads the slot targets' Lease too.
 """
 
 import contextlib
@@ -43,15 +44,15 @@ from fleet.kubernetes.client.object_names import (
     pauses,
 )
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.kubernetes.leases.lease_objects import GateLease, same_state
+from fleet.kubernetes.leases.lease_objects import SlotTargetsLease, same_state
 from fleet.slots import Change, ChangeState, Pause, Quarantine, Slot, WorkerReport
 from fleet.slots.backend import (
     Entry,
-    GateRecord,
     Key,
     Kind,
     Remark,
     Remarks,
+    SlotTargetsRecord,
     Space,
     Value,
     is_next,
@@ -197,7 +198,7 @@ class RetryOnConflict:
         try:
             stored = self.calls.replace(wanted)
         except Silent:
-            stored = self._kept(self.calls.get(kind, name, patience=LOOK))
+            stored = self._kept(self.calls.get(kind, name, grace=LOOK))
             if stored is not None and not same_state(stored, wanted):
                 raise Conflict(f"{kind} {name} has another version by now") from None
         if stored is None:
@@ -313,9 +314,9 @@ class ConfigMaps:
             if names.group in self._read and now - read_at < REPORTS_AGE:
                 return known
         if followed is None:
-            found = self._objects.get(CONFIG_MAP, names.crew)
+            found = self._objects.get(CONFIG_MAP, names.reports)
         else:
-            found = followed.get(names.crew)
+            found = followed.get(names.reports)
         told = {} if found is None else objects.reports_from(found)
         reports = {report.worker: report for _, report in told.values()}
         self._read[names.group] = (now, reports)
@@ -352,13 +353,13 @@ class ConfigMaps:
         self._read.pop(names.group, None)
         data = {key: objects.report_text(report, now=self._clock.now())}
         try:
-            stored = self._merge(names, names.crew, data)
+            stored = self._merge(names, names.reports, data)
         except TooLarge as error:
             self._make_room(names, keep=key)
             try:
-                stored = self._merge(names, names.crew, data)
+                stored = self._merge(names, names.reports, data)
             except TooLarge:
-                raise Unreachable(f"{names.crew} is full: {error}") from error
+                raise Unreachable(f"{names.reports} is full: {error}") from error
         if stored is not None:
             self._sweep(names, stored, keep=key)
 
@@ -377,7 +378,7 @@ class ConfigMaps:
         """Of a worker that was removed, whatever its group."""
         key, gone = objects.key_of("", worker), 0
         self._read.clear()
-        for found in self._crews():
+        for found in self._reports():
             if key in (found.get("data") or {}):
                 name = found["metadata"]["name"]
                 stored = self._calls.merge(CONFIG_MAP, name, {"data": {key: None}})
@@ -461,7 +462,7 @@ class ConfigMaps:
         With them goes how old the templates are of which there is no pod any more: a template
         that comes back is new again [22].
         """
-        found = self._objects.get(CONFIG_MAP, names.crew)
+        found = self._objects.get(CONFIG_MAP, names.reports)
         if found is None:
             return 0
         workers = living()
@@ -469,7 +470,7 @@ class ConfigMaps:
         gone = [key for key in objects.reports_from(found) if key not in kept]
         old = objects.unused_templates(found, workers)
         if gone or old:
-            self._merge(names, names.crew, dict.fromkeys([*gone, *old]))
+            self._merge(names, names.reports, dict.fromkeys([*gone, *old]))
         return len(gone)
 
     def since(self, names: ObjectNames, template_hash: str, now: float) -> float:
@@ -478,8 +479,8 @@ class ConfigMaps:
         It tells who is newest [22]; a container that starts again must not become it thereby.
         """
         key = objects.since_key(template_hash)
-        for _ in turns(names.crew, clock=self._clock):
-            found = self._objects.must_get(CONFIG_MAP, names.crew)
+        for _ in turns(names.reports, clock=self._clock):
+            found = self._objects.must_get(CONFIG_MAP, names.reports)
             told = (found.get("data") or {}).get(key)
             if told is not None:
                 with objects.reading(found):
@@ -493,21 +494,21 @@ class ConfigMaps:
 
     def _make_room(self, names: ObjectNames, *, keep: str) -> None:
         """Drop or shorten what others said; never what came since it was looked at."""
-        for _ in turns(names.crew, clock=self._clock):
-            found = self._objects.must_get(CONFIG_MAP, names.crew)
+        for _ in turns(names.reports, clock=self._clock):
+            found = self._objects.must_get(CONFIG_MAP, names.reports)
             data = made_room(found, keep=keep, now=self._clock.now())
             with contextlib.suppress(Conflict):  # another report, most likely
                 self._write_as_seen(found, data)
                 return
 
-    def _crews(self) -> list[Object]:
+    def _reports(self) -> list[Object]:
         """The ConfigMaps of reports of all groups of this cluster."""
         ours = f"{MANAGED_LABEL}={MANAGER}"
         found, _ = self._calls.find(CONFIG_MAP, labelSelector=ours)
         return [
             each
             for each in found
-            if each["metadata"]["name"].endswith("-crew")
+            if each["metadata"]["name"].endswith("-reports")
             and objects.annotation(each, CLUSTER_LABEL) == self._cluster
         ]
 
@@ -568,7 +569,7 @@ class LeaseBackend:
         self._own = worker
         self._names: dict[str, ObjectNames] = {}
         # Of a worker: its watches replace an object where it was written, and never change one.
-        self._gates: LastDecoded[Object, GateLease] = LastDecoded(is_)
+        self._targets: LastDecoded[Object, SlotTargetsLease] = LastDecoded(is_)
         self._slots: LastDecoded[Object, Slot] = LastDecoded(is_)
         self._followed: dict[tuple[str, str], GroupInformer] = {}
         """By group and kind; a manager's, while it changes the group."""
@@ -586,10 +587,10 @@ class LeaseBackend:
     def beat(self, group: str) -> None:
         """A write of a Lease that stands between the slots: the same rights, the same way.
 
-        A worker's Role names the gate; the change that a manager looks at is there.
+        A worker's Role names the slot targets; the change that a manager looks at is there.
         """
         names = self.names(group)
-        name = names.change if self._own is None else names.gate
+        name = names.change if self._own is None else names.targets
         self.shelf.change(LEASE, name, lambda found: objects.beaten(found, now=self._clock.now()))
 
     def version(self) -> int:
@@ -617,11 +618,11 @@ class LeaseBackend:
 
     def read(self, key: Key, *, fresh: bool) -> Entry | None:
         """The object. Missing where a worker finds none at the server: that proves nothing."""
-        if key.kind is Kind.GATE:
-            found = self._gate_object(key.group, fresh=fresh)
+        if key.kind is Kind.TARGETS:
+            found = self._targets_object(key.group, fresh=fresh)
             if found is None:
                 return None
-            return Entry(self._shown_gate(objects.gate_from(found, key.group)), found)
+            return Entry(self._shown_targets(objects.targets_from(found, key.group)), found)
         if key.kind is Kind.SLOT:
             found = self._lease_of(key.group, key.number, fresh=fresh)
             if found is None and fresh and self._own is not None:
@@ -634,26 +635,30 @@ class LeaseBackend:
         change = None if found is None else objects.change_from(found)
         return None if found is None else Entry(change, found)
 
-    def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
-        """The gate and all slots: a manager's by one list, a worker's as its watches tell."""
+    def scan(
+        self, group: str, *, fresh: bool
+    ) -> tuple[SlotTargetsRecord | None, Mapping[int, Slot]]:
+        """The slot targets and all slots: a manager's by one list, a worker's as its watches
+        tell.
+        """
         if self._own is None:
-            gate, found = self._listed(group, fresh=fresh)
+            targets, found = self._listed(group, fresh=fresh)
         else:
-            gate = self.gate_lease(group, fresh=fresh)
-            numbers = sorted(gate.record.opened)
+            targets = self.targets_lease(group, fresh=fresh)
+            numbers = sorted(targets.record.opened)
             leases = {n: self._lease_of(group, n, fresh=fresh) for n in numbers}
             found = {n: lease for n, lease in leases.items() if lease is not None}
         slots = {n: self._slot(each, group, n) for n, each in found.items()}
-        return self._shown_gate(gate), {n: self._shown(s, gate) for n, s in slots.items()}
+        return self._shown_targets(targets), {n: self._shown(s, targets) for n, s in slots.items()}
 
-    def gate_lease(self, group: str, *, fresh: bool = False) -> GateLease:
-        """All that the gate's Lease says, as stored."""
-        found = self._gate_object(group, fresh=fresh)
+    def targets_lease(self, group: str, *, fresh: bool = False) -> SlotTargetsLease:
+        """All that the slot targets' Lease says, as stored."""
+        found = self._targets_object(group, fresh=fresh)
         if found is None:
-            return GateLease.empty(group)
+            return SlotTargetsLease.empty(group)
         if self._own is None:
-            return objects.gate_from(found, group)
-        return self._gates.of(group, found, lambda stored: objects.gate_from(stored, group))
+            return objects.targets_from(found, group)
+        return self._targets.of(group, found, lambda stored: objects.targets_from(stored, group))
 
     def _slot(self, found: Object, group: str, number: int) -> Slot:
         if self._own is None:
@@ -661,8 +666,8 @@ class LeaseBackend:
         decode = partial(objects.slot_from, group=group, number=number)
         return self._slots.of((group, number), found, decode)
 
-    def _gate_object(self, group: str, *, fresh: bool) -> Object | None:
-        name = self.names(group).gate
+    def _targets_object(self, group: str, *, fresh: bool) -> Object | None:
+        name = self.names(group).targets
         if self._own is not None:
             return self.shelf.must_get(LEASE, name, fresh=fresh)
         return self._lease_named(group, name, fresh=fresh)
@@ -675,12 +680,14 @@ class LeaseBackend:
     def _lease_of(self, group: str, number: int, *, fresh: bool) -> Object | None:
         names = self.names(group)
         name = names.slot(number)
-        if self.view is not None and self.view.follows(names.gate):
-            self.view.get(names.gate)  # with the first of which the slots that it names are needed
+        if self.view is not None and self.view.follows(names.targets):
+            self.view.get(
+                names.targets
+            )  # with the first of which the slots that it names are needed
             self.view.follow(name)  # opened since we started
         return self.shelf.get(LEASE, name, fresh=fresh)
 
-    def _listed(self, group: str, *, fresh: bool) -> tuple[GateLease, dict[int, Object]]:
+    def _listed(self, group: str, *, fresh: bool) -> tuple[SlotTargetsLease, dict[int, Object]]:
         names = self.names(group)
         by_name = None if fresh else self._follow_up(group, LEASE)
         if by_name is None:
@@ -692,24 +699,28 @@ class LeaseBackend:
             for name, found in by_name.items()
             if name.startswith(prefix) and name.removeprefix(prefix).isdigit()
         }
-        gate = by_name.get(names.gate)
-        return (GateLease.empty(group) if gate is None else objects.gate_from(gate, group)), numbers
+        targets = by_name.get(names.targets)
+        return (
+            SlotTargetsLease.empty(group)
+            if targets is None
+            else objects.targets_from(targets, group)
+        ), numbers
 
     # --- raw and published revisions ----------------------------------------------------------
 
-    def _templates_for(self, slot: Slot) -> GateLease:
+    def _templates_for(self, slot: Slot) -> SlotTargetsLease:
         if self._own is not None or slot.revision is None:
-            return GateLease.empty(slot.group)
-        return self.gate_lease(slot.group)
+            return SlotTargetsLease.empty(slot.group)
+        return self.targets_lease(slot.group)
 
-    def _shown(self, slot: Slot, gate: GateLease) -> Slot:
-        return slot if self._own is not None else gate.templates.slot_for_manager(slot)
+    def _shown(self, slot: Slot, targets: SlotTargetsLease) -> Slot:
+        return slot if self._own is not None else targets.templates.slot_for_manager(slot)
 
-    def _shown_gate(self, lease: GateLease) -> GateRecord:
+    def _shown_targets(self, lease: SlotTargetsLease) -> SlotTargetsRecord:
         if self._own is None:
             return lease.record
-        gate = lease.templates.gate_for_worker(lease.record.gate, own=self._own)
-        return replace(lease.record, gate=gate)
+        targets = lease.templates.targets_for_worker(lease.record.targets, own=self._own)
+        return replace(lease.record, targets=targets)
 
     # --- writing ----------------------------------------------------------------------------
 
@@ -717,21 +728,23 @@ class LeaseBackend:
         """Store `value` if nobody wrote since; the objects of a group are a manager's to make."""
         found = None if seen is None else seen.version
         assert found is None or isinstance(found, dict)
-        if isinstance(value, GateRecord):
-            return self._swap_gate(key.group, value, found)
+        if isinstance(value, SlotTargetsRecord):
+            return self._swap_targets(key.group, value, found)
         if isinstance(value, Slot):
             return self._swap_slot(value, seen, found)
         return self._swap_change(value, seen, found)
 
-    def _swap_gate(self, group: str, record: GateRecord, found: Object | None) -> GateRecord:
-        if found is None and not record.gate.version:
-            return record  # of other people's groups there is no gate that anybody writes
+    def _swap_targets(
+        self, group: str, record: SlotTargetsRecord, found: Object | None
+    ) -> SlotTargetsRecord:
+        if found is None and not record.targets.version:
+            return record  # of other people's groups there is no slot targets that anybody writes
         names = self.names(group)
-        base = found or objects.blank(LEASE, names.gate, names)
-        lease = objects.gate_from(base, group)
-        gate = lease.templates.gate_as_stored(record.gate)
-        wanted = objects.with_gate(base, replace(lease, record=replace(record, gate=gate)))
-        return self._shown_gate(objects.gate_from(self._store(wanted, found), group))
+        base = found or objects.blank(LEASE, names.targets, names)
+        lease = objects.targets_from(base, group)
+        targets = lease.templates.targets_as_stored(record.targets)
+        wanted = objects.with_targets(base, replace(lease, record=replace(record, targets=targets)))
+        return self._shown_targets(objects.targets_from(self._store(wanted, found), group))
 
     def _swap_slot(self, slot: Slot, seen: Entry | None, found: Object | None) -> Slot:
         names = self.names(slot.group)
@@ -784,7 +797,7 @@ class LeaseBackend:
         reports = self.maps.reports(names, followed)
         if self._own is not None or not reports:
             return reports
-        templates = self.gate_lease(group).templates
+        templates = self.targets_lease(group).templates
         return {worker: templates.report_for_manager(told) for worker, told in reports.items()}
 
     def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
@@ -804,7 +817,7 @@ class LeaseBackend:
         names = self.names(group)
         selectors = {
             LEASE: {"labelSelector": f"{GROUP_LABEL}={names.slug}"},
-            CONFIG_MAP: {"fieldSelector": f"metadata.name={names.crew}"},
+            CONFIG_MAP: {"fieldSelector": f"metadata.name={names.reports}"},
         }
         for kind, selector in selectors.items():
             if self._own is None and (group, kind) not in self._followed:
@@ -831,5 +844,5 @@ class LeaseBackend:
         if following is None:
             return None
         names = self.names(group)
-        ours = f"{names.slug}-" if kind == LEASE else names.crew
+        ours = f"{names.slug}-" if kind == LEASE else names.reports
         return following.objects(at_least=self.shelf.wrote(kind, ours))

@@ -1,11 +1,11 @@
-"""Slots, gate, change and marks as Kubernetes objects and back: pure.
+"""Slots, slot targets, change and marks as Kubernetes objects and back: pure.
 
-Problem: a Lease has five fields, a slot has eleven and a gate none of them; whoever reads the
-objects with kubectl should still see who holds what. Choice: holder, token and time of the last
-renewal stand where Kubernetes has a field for them, the rest is JSON in one annotation per
-value; a ConfigMap holds what has one key per worker, partition or memory. Every written object
-names its schema. Cost: `kubectl edit` can damage an annotation; then the object is unreadable
-(Unreachable, with its name) and nobody concludes anything from it.
+Problem: a Lease has five fields, a slot has eleven and the slot targets none of them; whoever reads
+the objects with kubectl should still see who holds what. Choice: owner, token and time of the last
+renewal stand where Kubernetes has a field for them, the rest is JSON in one annotation per value; a
+ConfigMap holds what has one key per worker, partition or memory. Every written object names its
+schema. Cost: `kubectl edit` can damage an annotation; then the object is unreadable (Unreachable,
+with its name) and nobody concludes anything from it.
 """
 
 import base64
@@ -27,24 +27,30 @@ from fleet.slots import (
     Change,
     ChangeState,
     FirstOpening,
-    Gate,
     Handover,
     Pause,
     Phase,
     Quarantine,
     Slot,
+    SlotTargets,
     WorkerReport,
 )
-from fleet.slots.backend import GateRecord
-from fleet.slots.codec import as_json, canaries_as_json, canaries_from_json, from_json, gate_as_json
+from fleet.slots.backend import SlotTargetsRecord
+from fleet.slots.codec import (
+    as_json,
+    canaries_as_json,
+    canaries_from_json,
+    from_json,
+    targets_as_json,
+)
 
 # Revisions of pods: what the manager published, and what a Deployment made of it.
 #
 # Problem: `kubectl set image` and `rollout restart` make other workers out of the same settings,
 # and nobody has told the manager. Choice: a pod's raw revision is `<revision>~<pod-template-
-# hash>`; the gate's Lease says which hashes are exactly what the manager rendered, so that the
-# manager reads plain revisions there and sees any other as the unknown one that it is [22]. Cost:
-# a pod of a template that is not registered yet may not take a slot that is pinned to its
+# hash>`; the slot targets' Lease says which hashes are exactly what the manager rendered, so that
+# the manager reads plain revisions there and sees any other as the unknown one that it is [22].
+# Cost: a pod of a template that is not registered yet may not take a slot that is pinned to its
 # revision.
 
 
@@ -84,23 +90,23 @@ class PublishedTemplates:
         chosen = mine if mine in hashes else next(iter(hashes), None)
         return revision if chosen is None else raw_revision(revision, chosen)
 
-    def gate_for_worker(self, gate: Gate, *, own: str) -> Gate:
+    def targets_for_worker(self, targets: SlotTargets, *, own: str) -> SlotTargets:
         """Pins as raw revisions."""
         return replace(
-            gate,
+            targets,
             handover={
                 number: Handover(token=pin.token, revision=self.raw(pin.revision, own=own))
-                for number, pin in gate.handover.items()
+                for number, pin in targets.handover.items()
             },
         )
 
-    def gate_as_stored(self, gate: Gate) -> Gate:
+    def targets_as_stored(self, targets: SlotTargets) -> SlotTargets:
         """Pins as the manager wrote them."""
         return replace(
-            gate,
+            targets,
             handover={
                 number: Handover(token=pin.token, revision=self.plain(pin.revision))
-                for number, pin in gate.handover.items()
+                for number, pin in targets.handover.items()
             },
         )
 
@@ -117,7 +123,7 @@ Object = dict[str, Any]
 
 SCHEMA: Final = 1
 SCHEMA_ANNOTATION: Final = f"{PREFIX}/schema"
-GATE: Final = f"{PREFIX}/gate"
+TARGETS: Final = f"{PREFIX}/targets"
 OPENED: Final = f"{PREFIX}/opened"
 """Slots that were ever opened."""
 TEMPLATES: Final = f"{PREFIX}/templates"
@@ -126,7 +132,7 @@ CANARIES: Final = f"{PREFIX}/canaries"
 GOING: Final = f"{PREFIX}/going"
 COMMITTED: Final = f"{PREFIX}/committed"
 TOKEN: Final = f"{PREFIX}/token"
-"""Of the change whose actor was the last to write the gate, or to adopt a change."""
+"""Of the change whose actor was the last to write the slot targets, or to adopt a change."""
 BEAT: Final = f"{PREFIX}/beat"
 """When somebody last tried whether Leases can be written (fleet.slots.evidence)."""
 SLOT: Final = f"{PREFIX}/slot"
@@ -247,7 +253,7 @@ def slot_from(found: Object, group: str, number: int) -> Slot:
         return Slot(
             group=group,
             number=number,
-            holder=spec.get("holderIdentity") or None,
+            owner=spec.get("holderIdentity") or None,
             token=int(spec.get("leaseTransitions") or 0),
             counter=rest.get("counter", 0),
             phase=Phase(rest.get("phase", Phase.FREE)),
@@ -257,7 +263,7 @@ def slot_from(found: Object, group: str, number: int) -> Slot:
             revision=rest.get("revision"),
             batches=rest.get("batches", 0),
             error=rest.get("error"),
-            holder_ended=rest.get("holder_ended", False),
+            owner_ended=rest.get("owner_ended", False),
             lease=rest.get("lease", 0.0),
         )
 
@@ -267,7 +273,7 @@ def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
     before = found.get("spec") or {}
     spec = {
         **before,
-        "holderIdentity": slot.holder,
+        "holderIdentity": slot.owner,
         "leaseTransitions": slot.token,
         "leaseDurationSeconds": max(1, round(lease)),
         "renewTime": stamp(now),
@@ -283,7 +289,7 @@ def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
         "revision": slot.revision,
         "batches": slot.batches,
         "error": None if slot.error is None else shortened(slot.error),
-        **({"holder_ended": True} if slot.holder_ended else {}),
+        **({"owner_ended": True} if slot.owner_ended else {}),
         **({"lease": slot.lease} if slot.lease else {}),
     }
     return annotate({**found, "spec": spec}, {SLOT: text(rest)})
@@ -294,31 +300,34 @@ def beaten(found: Object, *, now: float) -> Object:
     return annotate(found, {BEAT: stamp(now)})
 
 
-# --- the gate -------------------------------------------------------------------------------
+# --- the slot targets
+# -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateLease:
-    """All that the gate's Lease says. Pins are as stored: of what the manager published."""
+class SlotTargetsLease:
+    """All that the slot targets' Lease says. Pins are as stored: of what the manager published."""
 
-    record: GateRecord
+    record: SlotTargetsRecord
     templates: PublishedTemplates = field(default_factory=PublishedTemplates)
     first: FirstOpening | None = None
 
     @classmethod
-    def empty(cls, group: str) -> "GateLease":
+    def empty(cls, group: str) -> "SlotTargetsLease":
         """Where there is no Lease."""
-        return cls(record=GateRecord(gate=Gate(group=group)))
+        return cls(record=SlotTargetsRecord(targets=SlotTargets(group=group)))
 
 
-def gate_from(found: Object, group: str) -> GateLease:
-    """What the gate's Lease says; version 0 where no gate was written yet."""
+def targets_from(found: Object, group: str) -> SlotTargetsLease:
+    """What the slot targets' Lease says; version 0 where no slot targets was written yet."""
     with reading(found):
-        gate = annotation(found, GATE)
+        targets = annotation(found, TARGETS)
         first = json.loads(annotation(found, FIRST) or "null")
-        return GateLease(
-            record=GateRecord(
-                gate=Gate(group=group) if gate is None else from_json(Gate, unpacked(gate)),
+        return SlotTargetsLease(
+            record=SlotTargetsRecord(
+                targets=SlotTargets(group=group)
+                if targets is None
+                else from_json(SlotTargets, unpacked(targets)),
                 opened=frozenset(json.loads(annotation(found, OPENED) or "[]")),
                 canaries=canaries_from_json(json.loads(annotation(found, CANARIES) or "{}")),
                 going=frozenset(json.loads(annotation(found, GOING) or "[]")),
@@ -332,16 +341,18 @@ def gate_from(found: Object, group: str) -> GateLease:
         )
 
 
-def with_gate(found: Object, lease: GateLease) -> Object:
-    """The gate's Lease with this in it; its `first` is whoever rendered it's.
+def with_targets(found: Object, lease: SlotTargetsLease) -> Object:
+    """The slot targets' Lease with this in it; its `first` is whoever rendered it's.
 
-    What a newer release wrote into the gate, and this one does not know, stays.
+    What a newer release wrote into the slot targets, and this one does not know, stays.
     """
-    before, record = unpacked(annotation(found, GATE) or "{}"), lease.record
+    before, record = unpacked(annotation(found, TARGETS) or "{}"), lease.record
     return annotate(
         found,
         {
-            GATE: packed(before | gate_as_json(record.gate)) if record.gate.version else None,
+            TARGETS: packed(before | targets_as_json(record.targets))
+            if record.targets.version
+            else None,
             OPENED: text(sorted(record.opened)),
             TEMPLATES: text(dict(lease.templates.known)),
             CANARIES: text(canaries_as_json(record.canaries)) if record.canaries else None,
@@ -352,7 +363,7 @@ def with_gate(found: Object, lease: GateLease) -> Object:
     )
 
 
-def with_template(lease: GateLease, template_hash: str, revision: str) -> GateLease:
+def with_template(lease: SlotTargetsLease, template_hash: str, revision: str) -> SlotTargetsLease:
     """With one more registered template, the oldest ones forgotten."""
     known = {k: v for k, v in lease.templates.known.items() if k != template_hash}
     known[template_hash] = revision
@@ -424,7 +435,7 @@ def unused_templates(found: Object, workers: Iterable[str]) -> list[str]:
     found: the ConfigMap of reports. A pod is called `<deployment>-<hash>-` and five letters; where
     that is too long, the end of the hash is missing.
     """
-    deployment = found["metadata"]["name"].removesuffix("-crew")
+    deployment = found["metadata"]["name"].removesuffix("-reports")
     begun = {name[:-_NAME_ENDS] for name in workers}
     return [
         key

@@ -1,6 +1,6 @@
 """The store of a cluster's fleets in a namespace: what all stores do, and what only pods need.
 
-Slots, gates and changes are `fleet.slots.store` over Leases
+Slots, slot targets and changes are `fleet.slots.store` over Leases
 (`fleet.kubernetes.leases.lease_backend`). Here is what stands beside them: objects that are made
 beforehand, since a worker may create nothing; which pod templates are which revision; who was asked
 to go; what opens where nobody manages.
@@ -20,7 +20,7 @@ from fleet.kubernetes.client.object_names import GROUP_LABEL, MANAGER, ObjectNam
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import LeaseBackend
 from fleet.slots import FirstOpening
-from fleet.slots.backend import GateRecord
+from fleet.slots.backend import SlotTargetsRecord
 from fleet.slots.store import Store
 
 # A manager's store waits for an API server that is away, as long as an upgrade of it takes.
@@ -66,8 +66,8 @@ class PatientStore:
                 except (Missing, Damaged):
                     raise
                 except Unreachable as error:
-                    patience = _ROLES if isinstance(error, Denied) else LONGEST_WAIT
-                    late = self._clock.monotonic() - began >= patience
+                    grace = _ROLES if isinstance(error, Denied) else LONGEST_WAIT
+                    late = self._clock.monotonic() - began >= grace
                     if late or not self._answered or name in _ONCE:
                         raise
                     self._clock.sleep(_PAUSE)
@@ -98,11 +98,11 @@ def worker_rules(names: ObjectNames, *, slots: int) -> list[Rule]:
     return [
         {
             **_LEASES,
-            "resourceNames": [names.gate, *names.slots(range(slots))],
+            "resourceNames": [names.targets, *names.slots(range(slots))],
             "verbs": ["get", "list", "watch", "update"],
         },
         {**_LEASES, "resourceNames": [names.change], "verbs": ["get"]},
-        {**_MAPS, "resourceNames": [names.crew, names.marks], "verbs": ["get", "patch"]},
+        {**_MAPS, "resourceNames": [names.reports, names.marks], "verbs": ["get", "patch"]},
     ]
 
 
@@ -161,17 +161,17 @@ class LeaseStore(Store):
         names = ObjectNames(cluster, group)
 
         def opened(found: Object) -> tuple[str, ...] | None:
-            with contextlib.suppress(FleetError):  # whoever reads the gate is told
-                gate = objects.gate_from(found, group)
-                first = range(0 if gate.first is None else gate.first.slots)
-                return names.slots(sorted(gate.record.opened.union(first)))
+            with contextlib.suppress(FleetError):  # whoever reads the slot targets is told
+                targets = objects.targets_from(found, group)
+                first = range(0 if targets.first is None else targets.first.slots)
+                return names.slots(sorted(targets.record.opened.union(first)))
             return None
 
         view = watching(
             calls,
             LEASE,
-            [names.gate],
-            pulse=names.gate,
+            [names.targets],
+            pulse=names.targets,
             lease=lease,
             clock=clock,
             named_by=opened,
@@ -186,20 +186,20 @@ class LeaseStore(Store):
     def ensure_objects(self, group: str, *, slots: int, first: FirstOpening | None = None) -> int:
         """Make what is missing of a group's Leases and ConfigMaps; how many were made.
 
-        What is there is left alone, state above all; `first` is written where the gate's Lease
-        is made, or says something else and no gate was written yet.
+        What is there is left alone, state above all; `first` is written where the slot targets'
+        Lease is made, or says something else and no slot targets was written yet.
         """
         names, calls = self.leases.names(group), self.leases.calls
-        gate = self.leases.gate_lease(group, fresh=True)
+        targets = self.leases.targets_lease(group, fresh=True)
         there = {found["metadata"]["name"] for found in self._group_objects(names)}
-        wanted = {LEASE: [names.gate, names.change, *names.slots(range(slots))]}
-        wanted[CONFIG_MAP] = [names.crew, names.marks, names.notes]
+        wanted = {LEASE: [names.targets, names.change, *names.slots(range(slots))]}
+        wanted[CONFIG_MAP] = [names.reports, names.marks, names.notes]
         missing = [(k, n) for k, some in wanted.items() for n in some if n not in there]
         for kind, name in missing:
             calls.apply(objects.blank(kind, name, names), manager=MANAGER)
-        if first is not None and not gate.record.gate.version and gate.first != first:
+        if first is not None and not targets.record.targets.version and targets.first != first:
             told = objects.text({"slots": first.slots, "after": first.after})
-            made = objects.blank(LEASE, names.gate, names)
+            made = objects.blank(LEASE, names.targets, names)
             made["metadata"]["annotations"][objects.FIRST] = told
             calls.apply(made, manager=MANAGER)
         return len(missing)
@@ -207,7 +207,7 @@ class LeaseStore(Store):
     def forget(self, group: str) -> None:
         """Delete a group's Leases and ConfigMaps of state, and a person's hold of it."""
         names = self.leases.names(group)
-        maps = {names.crew, names.marks, names.notes}
+        maps = {names.reports, names.marks, names.notes}
         for found in self._group_objects(names):
             kind, name = found["kind"], found["metadata"]["name"]
             if kind == LEASE or name in maps:
@@ -236,20 +236,22 @@ class LeaseStore(Store):
 
     def templates(self, group: str) -> Mapping[str, str]:
         """pod-template hash → revision, of what the manager rendered."""
-        return dict(self.leases.gate_lease(group).templates.known)
+        return dict(self.leases.targets_lease(group).templates.known)
 
     def register_template(self, group: str, template_hash: str, revision: str) -> None:
         """Say that pods of this template run exactly this published revision."""
         names = self.leases.names(group)
 
         def edit(found: Object) -> Object | None:
-            gate = objects.gate_from(found, group)
-            if gate.templates.known.get(template_hash) == revision:
+            targets = objects.targets_from(found, group)
+            if targets.templates.known.get(template_hash) == revision:
                 return None
-            return objects.with_gate(found, objects.with_template(gate, template_hash, revision))
+            return objects.with_targets(
+                found, objects.with_template(targets, template_hash, revision)
+            )
 
         self.leases.shelf.change(
-            LEASE, names.gate, edit, make=lambda: objects.blank(LEASE, names.gate, names)
+            LEASE, names.targets, edit, make=lambda: objects.blank(LEASE, names.targets, names)
         )
 
     def retire(self, group: str, workers: Collection[str], *, there: Collection[str]) -> None:
@@ -259,16 +261,18 @@ class LeaseStore(Store):
         and be drained again when its removal comes.
         """
 
-        def edit(record: GateRecord) -> GateRecord | None:
+        def edit(record: SlotTargetsRecord) -> SlotTargetsRecord | None:
             going = frozenset(there) & (record.going | frozenset(workers))
             return None if going == record.going else replace(record, going=going)
 
         self._change_record(group, edit)
 
     def first(self, group: str) -> FirstOpening | None:
-        """What shall open by itself; None where the gate was written already, or nothing said."""
-        gate = self.leases.gate_lease(group)
-        return None if gate.record.gate.version else gate.first
+        """What shall open by itself; None where the slot targets was written already, or nothing
+        said.
+        """
+        targets = self.leases.targets_lease(group)
+        return None if targets.record.targets.version else targets.first
 
     def keep_reports(self, group: str, living: Callable[[], Collection[str]]) -> int:
         """Drop the reports of all workers but these (those that have a pod); how many.

@@ -3,8 +3,8 @@
 Problem: what a manager applies, what `fleet manifests` renders and what a test compares must be
 one thing, or a manager that comes later rolls every worker it finds. Choice: these functions
 know no client and no time; the same settings give the same dicts. Objects whose content is
-written by workers (Leases, crew, marks) are rendered without it, so that applying them again
-leaves it alone. Cost: a Lease per slot that may ever be open exists from the start.
+written by workers (Leases, worker reports, marks) are rendered without it, so that applying them
+again leaves it alone. Cost: a Lease per slot that may ever be open exists from the start.
 """
 
 import json
@@ -19,9 +19,9 @@ from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.kubernetes.manifests.pod_template import CODE_KEY, Object, runtime_of, template
 
 FIRST_ANNOTATION: Final = "fleet/first"
-"""Of the gate's Lease: what opens by itself where nobody opened anything yet [22]."""
+"""Of the slot targets' Lease: what opens by itself where nobody opened anything yet [22]."""
 FIRST_AFTER: Final = 60
-"""Seconds after which a gate opens even if not all of its first standbys are ready."""
+"""Seconds after which the slot targets opens even if not all of its first standbys are ready."""
 MOST_CODE: Final = 700_000
 """Bytes of packed code that a ConfigMap (1 MiB with everything) takes beside the settings."""
 _HISTORY: Final = 10
@@ -43,7 +43,9 @@ def first_slots(group: GroupSpec) -> int:
 
 
 def most_slots(group: GroupSpec) -> int:
-    """How many may be open at once: replicas.max, and a wave of dynamic members beside them."""
+    """How many may be open at once: replicas.max, and a rolling batch of dynamic members beside
+    them.
+    """
     worker = group.worker
     dynamic = worker is not None and worker.membership == "dynamic"
     return group.replicas.max + (group.rollout.max_parallel if dynamic else 0)
@@ -145,10 +147,10 @@ def access(names: ObjectNames, namespace: str, *, slots: int) -> list[Object]:
 
 
 def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]:
-    """The gate and the slots 0 to most_slots - 1, none of them held."""
+    """The slot targets and the slots 0 to most_slots - 1, none of them held."""
     first = json.dumps({"slots": first_slots(group), "after": FIRST_AFTER})
     return [
-        _lease(names, namespace, names.gate, **{FIRST_ANNOTATION: first}),
+        _lease(names, namespace, names.targets, **{FIRST_ANNOTATION: first}),
         *(_lease(names, namespace, name) for name in names.slots(range(most_slots(group)))),
     ]
 
@@ -169,7 +171,7 @@ def maps(names: ObjectNames, namespace: str) -> list[Object]:
             "kind": "ConfigMap",
             "metadata": metadata(names, namespace, name),
         }
-        for name in (names.crew, names.marks)
+        for name in (names.reports, names.marks)
     ]
 
 

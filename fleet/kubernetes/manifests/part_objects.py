@@ -42,7 +42,7 @@ _LOOK: Final = ["get", "list", "watch"]
 
 
 def exporter_rules() -> list[Rule]:
-    """To look at slots, gates and changes, and nothing to write."""
+    """To look at slots, slot targets and changes, and nothing to write."""
     return lease_store.reader_rules()
 
 

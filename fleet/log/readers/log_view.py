@@ -518,7 +518,7 @@ class LogView:
             self._kept.add(made, self._clock.now())
 
     def _forget(self, number: int, of: int) -> None:
-        """Partition `number` of so many was cut or made again, and is read anew; the lock is the
+        """Partition `number` of so many was cut or recreated, and is read anew; the lock is the
         caller's. Rebalances stay; who is there and what was committed is what the log says now.
         """
         groups = self._positions.groups()

@@ -9,7 +9,7 @@ Commits inside a transaction wait for its end, and nothing waits with them
 (fleet.log.readers.log_view). Whether it is current is known, not assumed: every `beat`, and
 whenever somebody waits, the ends of all partitions are asked for in one request, and `age` counts
 from the last such moment that the reading has reached. Where the log ends before what was read, it
-was cut (an unclean leader) or made again: that partition is read anew, and until then the view is
+was cut (an unclean leader) or recreated: that partition is read anew, and until then the view is
 not current.
 
 Cost: the first reading takes as long as the log is (some million commits a second); what is
@@ -417,7 +417,7 @@ class Tail(LogView, Closing):
                 self._next[number] = found.next
 
     def _anew(self, fetcher: BatchFetcher, number: int) -> None:
-        """The log no longer has the position: deleted from the front, or cut, or made again."""
+        """The log no longer has the position: deleted from the front, or cut, or recreated."""
         starts = self._starting(fetcher, [number])
         if starts is None:
             return

@@ -133,7 +133,7 @@ class _Stretch:
             ),
             replacements=self._replacements,
             pauses=dict(self._pauses.longest),
-            every_pause=tuple(self._pauses.every),
+            every_downtime=tuple(self._pauses.every),
             unended=self._pauses.unended(self._latest / 1000),
             silences=dict(self._pauses.silences),
             from_generation=self._first,

@@ -335,7 +335,7 @@ class ReplayedGroup:
         """A group of the same name begins anew."""
         self.incarnation += 1
         self.number = None
-        self.origin, self.origin_at = Cause.REBORN, None
+        self.origin, self.origin_at = Cause.RECREATED, None
         self.members, self.gone, self.early = {}, {}, {}
         self.last_owner, self.width = {}, {}
 

@@ -4,10 +4,10 @@ Problem: the log says what is different after a rebalance, seldom why. A member 
 left, was removed, or let its session run out; two changes in one round came in some order.
 Choice: every rule names its evidence, and a verdict carries its confidence: CERTAIN where the
 records exclude everything else, LIKELY where a rhythm points one way, AMBIGUOUS where they
-allow more than one. Cost: idle members that go leave no evidence at all, and their departure
-stays a departure.
+allow more than one. Cost: idle members that go leave no evidence at all, and their removal
+stays a removal.
 
-The evidence on a departure is silence. Kafka removes a classic member by session timeout only
+The evidence on a removal is silence. Kafka removes a classic member by session timeout only
 that long after its last heartbeat, and a commit counts as one (docs/design/protocol.md 1.2, R20;
 2.2), so a shorter silence excludes expiry. A member that committed steadily and fell silent for
 longer than its session most likely expired; one that was gone within two of its gaps left.
@@ -100,7 +100,7 @@ def of_generation(change: GenerationChange) -> Reason:
     if change.joined:
         found.append(Reason(Cause.JOIN))
     if change.left:
-        found.append(_batched(change) or departure(change.left))
+        found.append(_batched(change) or removal(change.left))
     if change.resubscribed:
         found.append(Reason(Cause.SUBSCRIPTION))
     if change.grown:
@@ -113,7 +113,7 @@ def of_generation(change: GenerationChange) -> Reason:
         if found[0].cause in {Cause.JOIN, Cause.LEAVE} and len(found) == 2 and not change.origin:
             return Reason(found[0].cause, found[0].confidence, (Cause.ASSIGNOR,))
     if change.origin is not None:
-        begun = change.origin in {Cause.CREATED, Cause.REBORN}
+        begun = change.origin in {Cause.CREATED, Cause.RECREATED}
         also = tuple(each.cause for each in found if not (begun and each.cause is Cause.JOIN))
         return Reason(change.origin, Confidence.CERTAIN, also)
     if not found:
@@ -150,7 +150,7 @@ def _batched(change: GenerationChange) -> Reason | None:
     return None
 
 
-def departure(silences: Sequence[Silence]) -> Reason:
+def removal(silences: Sequence[Silence]) -> Reason:
     """Whether the members that are gone left or expired."""
     told = [_departed(each) for each in silences]
     causes = {None if each is None else each.cause for each in told}
@@ -158,7 +158,7 @@ def departure(silences: Sequence[Silence]) -> Reason:
         sure = all(each is not None and each.confidence is Confidence.CERTAIN for each in told)
         return Reason(told[0].cause, Confidence.CERTAIN if sure else Confidence.LIKELY)
     also = tuple(sorted(each for each in causes if each is not None))
-    return Reason(Cause.DEPARTURE, Confidence.AMBIGUOUS, also)
+    return Reason(Cause.REMOVAL, Confidence.AMBIGUOUS, also)
 
 
 def _departed(silence: Silence) -> Reason | None:
@@ -200,7 +200,7 @@ def of_epoch(step: EpochChange) -> Reason:
     if len(step.left) > 1:  # expiry takes one member per epoch, one request any number
         return Reason(Cause.BATCHED_LEAVE)
     if step.left:
-        return departure(step.left)
+        return removal(step.left)
     if step.joined:
         return Reason(Cause.JOIN)
     if step.resubscribed:
@@ -217,7 +217,7 @@ def of_assignment(steps: Sequence[Reason], origin: Cause | None) -> Reason:
     first = steps[0] if steps else Reason(Cause.UNKNOWN, Confidence.AMBIGUOUS)
     also = [cause for step in steps for cause in (step.cause, *step.also)]
     if origin is not None:
-        begun = origin in {Cause.CREATED, Cause.REBORN}
+        begun = origin in {Cause.CREATED, Cause.RECREATED}
         also = [cause for cause in also if not (begun and cause is Cause.JOIN)]
         first = Reason(origin)
     also = [cause for cause in dict.fromkeys(also) if cause is not first.cause]

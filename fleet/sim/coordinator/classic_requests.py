@@ -280,10 +280,10 @@ _SKIPS_ASSIGNMENT: Final = 9
 def member_error(group: ClassicGroup, member_id: str, instance: str | None) -> ErrorCode:
     """Why a request is not that of a member; NONE where it is."""
     if instance is not None:
-        holder = group.static.get(instance)
-        if holder is None:
+        owner = group.static.get(instance)
+        if owner is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if holder != member_id:
+        if owner != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
     return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
 

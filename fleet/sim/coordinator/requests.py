@@ -159,7 +159,7 @@ class HeartbeatResponse(NamedTuple):
 
 
 class MemberIdentity(NamedTuple):
-    """A member that leaves; with an empty id the holder of the instance id, whoever it is."""
+    """A member that leaves; with an empty id the owner of the instance id, whoever it is."""
 
     member_id: str = UNKNOWN_MEMBER
     group_instance_id: str | None = None

@@ -95,7 +95,7 @@ class ClassicClient(SimulatedClient):
             self.give_up(self.owned)
             self.join()
 
-    def nudge(self) -> None:
+    def resubscribe(self) -> None:
         """The same subscription is no news to a classic member."""
 
     def drift(self, by: int) -> None:

@@ -94,7 +94,7 @@ class EpochClient(SimulatedClient):
         self.place.tell(self.number, "exceeds max.poll.interval.ms")
         self.become(ClientState.OUT)
 
-    def nudge(self) -> None:
+    def resubscribe(self) -> None:
         """Subscribe again: a heartbeat goes out at once, if none is under way."""
         waits = self.state is ClientState.JOINING and self.epoch > 0
         if (waits or self.state is ClientState.STEADY) and not self._in_flight:

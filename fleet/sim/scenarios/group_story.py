@@ -52,7 +52,7 @@ class Scenario(NamedTuple):
     """One of PROTOCOLS."""
     assignment_interval: int = 1_000
     """consumer: group.consumer.assignment.interval.ms"""
-    nudge: int = 0
+    resubscribe: int = 0
     """consumer: while the group is not settled, members subscribe again so often (Fleet's
     workers: 260); 0: never."""
     connects_in: int = 0

@@ -16,7 +16,7 @@ SETTLED: Final = 60_000
 """When stories begin: long after the start."""
 FLEET_HEARTBEAT: Final = 500
 """worker.heartbeat_interval"""
-FLEET_NUDGE: Final = 130
+FLEET_RESUBSCRIBE: Final = 130
 HANDOVER: Final = 50
 """From a draining worker's close to its standby's join; docs/benchmarks.md has it measured."""
 FLEET_SESSION: Final = 180_000
@@ -97,7 +97,7 @@ def _down(members: int) -> Scenario:
     return _partitioned(members, *leaves)._replace(members=members + more)
 
 
-def _gate(members: int) -> Scenario:
+def _targets(members: int) -> Scenario:
     opened = Happening(SETTLED, "start", members, together=_more(members))
     return _partitioned(members, opened)
 
@@ -143,7 +143,7 @@ def _fleet(story: Callable[[int], Scenario], protocol: str = "range") -> Callabl
     def played(members: int) -> Scenario:
         scenario = story(members).by(protocol)._replace(static=True)
         if protocol == "consumer":
-            return scenario._replace(nudge=FLEET_NUDGE)
+            return scenario._replace(resubscribe=FLEET_RESUBSCRIBE)
         return scenario._replace(heartbeat_interval=FLEET_HEARTBEAT, session_timeout=FLEET_SESSION)
 
     return played
@@ -168,9 +168,9 @@ STORIES: Final = {
     "scale-up": Story("a quarter more members, one every 2 s", _up),
     "scale-up-cooperative": Story("the same with KIP-429", _by("cooperative-sticky", _up)),
     "scale-up-consumer": Story("the same with KIP-848", _by("consumer", _up)),
-    "scale-up-fleet": Story("Fleet's gate: they all join at once", _fleet(_gate)),
+    "scale-up-fleet": Story("Fleet's slot targets: they all join at once", _fleet(_targets)),
     "scale-up-fleet-consumer": Story(
-        "Fleet's gate with KIP-848: members are nudged", _fleet(_gate, "consumer")
+        "Fleet's slot targets with KIP-848: members are re-subscribed", _fleet(_targets, "consumer")
     ),
     "scale-down": Story("a fifth of the members leaves, one every 2 s", _down),
     "scale-down-cooperative": Story("the same with KIP-429", _by("cooperative-sticky", _down)),

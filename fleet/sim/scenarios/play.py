@@ -1,9 +1,9 @@
 """A scenario played against the coordinator's model: one seed, one trace.
 
-Problem: a price is only worth something if its story can be played again. Choice: one queue of
-what comes next, by time and then by the order in which it was set; all chance is drawn from one
-`random.Random`; messages of one process keep their order. A coordinator that moves loads the next
-one from its records (`failover`). Cost: no message is lost.
+Problem: an expected cost is only worth something if its story can be played again. Choice: one
+queue of what comes next, by time and then by the order in which it was set; all chance is drawn
+from one `random.Random`; messages of one process keep their order. A coordinator that moves loads
+the next one from its records (`failover`). Cost: no message is lost.
 
 `play` ends when nothing is planned any more and each partition has one owner, or after a day.
 """
@@ -162,7 +162,7 @@ class ScenarioWorld:
         self._planned = 0
         self._appends: list[tuple[int, int]] = []
         """When the log grew, and to how many records."""
-        self._nudges = False
+        self._resubscribes = False
         self._unloaded = 0
         """Failovers under way."""
         self._unsettled = 0
@@ -364,7 +364,7 @@ class ScenarioWorld:
             case _:
                 for client in clients:
                     self._does(each, client)
-        self._nudge()
+        self._resubscribe()
 
     def _does(self, each: Happening, client: SimulatedClient) -> None:
         match each.do:
@@ -430,15 +430,15 @@ class ScenarioWorld:
 
         self._plan(each.lasts, started)
 
-    def _nudge(self) -> None:
+    def _resubscribe(self) -> None:
         """Members subscribe again until the group is settled."""
-        if self.scenario.nudge and not self._nudges:
-            self._nudges = True
-            self.after(self.scenario.nudge, self._nudge_again)
+        if self.scenario.resubscribe and not self._resubscribes:
+            self._resubscribes = True
+            self.after(self.scenario.resubscribe, self._resubscribe_again)
 
-    def _nudge_again(self) -> None:
-        self._nudges = not self._is_settled or self._planned > 0
-        if self._nudges:
+    def _resubscribe_again(self) -> None:
+        self._resubscribes = not self._is_settled or self._planned > 0
+        if self._resubscribes:
             for each in self.clients.values():
-                each.nudge()
-            self.after(self.scenario.nudge, self._nudge_again)
+                each.resubscribe()
+            self.after(self.scenario.resubscribe, self._resubscribe_again)

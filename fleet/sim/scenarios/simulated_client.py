@@ -197,7 +197,7 @@ class SimulatedClient(ABC):
         """An answer of the coordinator."""
 
     @abstractmethod
-    def nudge(self) -> None:
+    def resubscribe(self) -> None:
         """Subscribe to the same again."""
 
     @abstractmethod

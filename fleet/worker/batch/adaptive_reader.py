@@ -238,7 +238,7 @@ class AdaptiveReader:
         return self._inline.seen_all_ends()
 
     def silent(self) -> Mapping[TopicPartition, int]:
-        """Partitions of topics made again since they were begun first, that are to be fetched now
+        """Partitions of topics recreated since they were begun first, that are to be fetched now
         and of which nothing has come since, not even that they have no records; their positions.
         """
         silent = {} if self._named else self._unheard()
@@ -251,7 +251,7 @@ class AdaptiveReader:
 
     def _trusted(self) -> Mapping[TopicPartition, int]:
         """Positions where the consumer's end is this topic's: until something has come of one that
-        was made again, it is the former's.
+        was recreated, it is the former's.
         """
         positions, unheard = self._inline.positions(), self._unheard()
         if not unheard:

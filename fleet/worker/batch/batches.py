@@ -1,7 +1,7 @@
 """Inline reading: what the member consumes becomes a bounded Arrow table.
 
 Problem: a batch must be bounded in records, bytes and waiting, must repeat its predecessor's
-cut after a takeover [4], and must cost little per record in Python. Choice: messages are kept
+cut after a failover [4], and must cost little per record in Python. Choice: messages are kept
 as they come, per partition, and turned into columns once, when the batch closes (two million
 attribute calls a second beat any cleverness here). Ranges tile the offsets: a range starts
 where the last ended and ends at the position, so gaps of compaction and transaction markers
@@ -103,7 +103,7 @@ LAST: Final = 2.0
 of up to max_wait and one more batch, and costs its group's others what it takes."""
 QUICK: Final = 0.25
 """Seconds: as one partition go no more records than are done within them. Where each row takes long
-(a function of the user's asks a server for it), several tasks are worth their price."""
+(a function of the user's asks a server for it), several tasks are worth their expected cost."""
 
 
 class Prepared(Protocol):

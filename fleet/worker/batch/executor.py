@@ -3,11 +3,10 @@
 Problem: a batch may fail because of its records, of the user's code, of Spark, or never end;
 each wants another answer. Choice: a failure of Spark is no attempt (connect again, run the
 same ranges again); an exception of the entrypoint is tried three times, then per partition and
-per record, so that only what fails stops [9]; where nothing goes well the batch comes back `ill`,
-and nothing is condemned [43]; a batch over
-`batch_timeout` is interrupted by its tag and run once more, then the worker ends [5]. Cost: the
-user's Python code between two Spark calls cannot be interrupted; where it hangs, the process
-ends itself.
+per record, so that only what fails stops [9]; where nothing goes well the batch comes back
+`unhealthy`, and nothing is condemned [43]; a batch over `batch_timeout` is interrupted by its tag
+and run once more, then the worker ends [5]. Cost: the user's Python code between two Spark calls
+cannot be interrupted; where it hangs, the process ends itself.
 """
 
 import queue
@@ -29,7 +28,7 @@ from fleet.worker.batch.poison_search import (
     DeadLetters,
     PoisonFound,
     PoisonSearch,
-    condemned,
+    poison,
     put_aside,
 )
 from fleet.worker.batch.ranges import NamedBatch
@@ -77,7 +76,7 @@ class BatchDone:
     """Of a failed partition: the offset that fails, where every record before it was written."""
     damaged: Mapping[TopicPartition, Damage] = field(default_factory=dict)
     """Partition → a record batch that cannot be read; every record before it was written."""
-    ill: str | None = None
+    unhealthy: str | None = None
     """The entrypoint's error where nothing of the batch went well: nobody's poison [43]."""
     letters: int = 0
     """Records that went to the dead-letter topic instead of the sink."""
@@ -213,7 +212,7 @@ class BatchRunner:
 
     def condemn(self, batch: Prepared, error: str, done: Callable[[BatchDone], None]) -> None:
         """Put a batch of one record aside, unread by the entrypoint; `done` as for `submit`."""
-        self._work.put(lambda: done(self._condemned(batch, error)))
+        self._work.put(lambda: done(self._poison(batch, error)))
 
     def interrupt(self, why: Why) -> None:
         """Cancel the batch in hand; it comes back through `done`."""
@@ -346,7 +345,7 @@ class BatchRunner:
             failed=found.failed,
             reached=found.reached,
             damaged={} if void else damaged,
-            ill=found.ill,
+            unhealthy=found.unhealthy,
             letters=len(found.letters),
             void=void,
             fatal=fatal,
@@ -382,8 +381,8 @@ class BatchRunner:
                 damaged.pop(tp, None)
             return found
 
-    def _condemned(self, batch: Prepared, error: str) -> BatchDone:
-        found = condemned(self._letters, batch, error, self._link.session)
+    def _poison(self, batch: Prepared, error: str) -> BatchDone:
+        found = poison(self._letters, batch, error, self._link.session)
         return BatchDone(
             batch=batch,
             seconds=0.0,

@@ -48,7 +48,7 @@ class PoisonFound:
     reached: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Where a failed partition stops, if behind its start: every record before went well."""
     letters: tuple[PoisonRecord, ...] = ()
-    ill: str | None = None
+    unhealthy: str | None = None
     """The error without a witness: nothing is known to be processed, nothing is condemned."""
 
 
@@ -119,10 +119,10 @@ class PoisonSearch:
                 elif found:
                     failed[tp], reached[tp] = found[0].error, found[0].offset
         if failed and not self._witness:
-            return PoisonFound(ill=self._error)
+            return PoisonFound(unhealthy=self._error)
         errors = (*failed.values(), *(each.error for each in letters))
         if large := [error for error in errors if RESULT_LIMIT in error]:
-            return PoisonFound(ill=large[0])
+            return PoisonFound(unhealthy=large[0])
         return PoisonFound(failed=failed, reached=reached, letters=tuple(letters))
 
     def _alone(self) -> dict[TopicPartition, str]:
@@ -360,7 +360,7 @@ def put_aside(letters: DeadLetters | None, found: PoisonFound, spark: Any) -> Po
     )
 
 
-def condemned(letters: DeadLetters | None, batch: Prepared, error: str, spark: Any) -> PoisonFound:
+def poison(letters: DeadLetters | None, batch: Prepared, error: str, spark: Any) -> PoisonFound:
     """Put a batch of one offset aside that the entrypoint shall not see, or stop its partition."""
     (each,) = batch.ranges
     if letters is None or letters.room(each.tp, each.start) <= 0:

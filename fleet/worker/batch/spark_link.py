@@ -1,4 +1,4 @@
-"""The worker's Spark session: made, warmed, interrupted, cured, made again.
+"""The worker's Spark session: made, warmed, interrupted, cured, recreated.
 
 Problem: Spark outlives its client [3], the shared server may be killed under a batch, and
 PySpark's own retries wait ten minutes before they say so. Choice: the session id is ours, so
@@ -204,7 +204,7 @@ class SparkLink:
             with contextlib.suppress(Exception):
                 session.interruptAll()
 
-    def cure(self, foreign_session: str) -> str | None:
+    def cure(self, external_session: str) -> str | None:
         """Interrupt and release another worker's session, within 5 s; why it failed, or None [3].
 
         A Python function that runs inside Spark at that moment goes on for a while: where anything
@@ -219,7 +219,7 @@ class SparkLink:
         client = None
         try:
             client = SparkConnectClient(
-                self._channel(_with_session(self._url, foreign_session)), rpc_deadlines=deadlines
+                self._channel(_with_session(self._url, external_session)), rpc_deadlines=deadlines
             )
             client.set_retry_policies([_bounded_retries()])
             if client.interrupt_all():

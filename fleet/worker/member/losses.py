@@ -29,14 +29,14 @@ from fleet.worker.member.protocols import MemberProtocol
 from fleet.worker.offsets.assigning import Assigner, DescribedTopic, Start, absent
 
 _EVERY: Final = 1.0
-_PATIENCE: Final = 3.0
+_GRACE: Final = 3.0
 """Seconds: a fetch that finds nothing is answered within half a second (fetch.wait.max.ms)."""
 Ask = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Any]]
 """Starts to ask where partitions end; futures by partition."""
 
 
 class FetchWatch:
-    """Notices partitions of a topic made again that are not fetched, though records wait [50].
+    """Notices partitions of a topic recreated that are not fetched, though records wait [50].
 
     Where a topic is another than the one that this consumer began, nothing has come of a partition
     for three seconds, and its leader tells of records behind its start, only a new consumer reads
@@ -61,7 +61,7 @@ class FetchWatch:
         self._due = now + _EVERY
         at = silent()
         self._since = {tp: self._since.get(tp, now) for tp in at}
-        late = [tp for tp, since in self._since.items() if now - since >= _PATIENCE]
+        late = [tp for tp, since in self._since.items() if now - since >= _GRACE]
         if not all(future.done() for future in self._asked.values()):
             return None
         answers, self._asked = self._asked, {}
@@ -69,7 +69,7 @@ class FetchWatch:
             end = listed_or_none(answers[tp])
             if end is not None and end > at[tp]:
                 return (
-                    f"topic {tp.topic} was made again, and nothing of {tp} is fetched, though it "
+                    f"topic {tp.topic} was recreated, and nothing of {tp} is fetched, though it "
                     f"has records from {at[tp]} to {end - 1}: joining once more with a new consumer"
                 )
         if late:
@@ -206,7 +206,7 @@ OUT_OF_RANGE: Final = -140
 QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
 """Unknown topic or id, end of partition, unknown partition: nothing to be told as an error."""
 PERHAPS_GONE: Final = frozenset({3, 100, 103, -188, -190})
-"""After these a topic may have been deleted, or made again."""
+"""After these a topic may have been deleted, or recreated."""
 
 
 class Losses:
@@ -376,7 +376,7 @@ class Losses:
             self._state.error = self._waits_for
 
     def _begin_anew(self, tp: TopicPartition) -> None:
-        """Read a topic that was made again from its beginning, once no batch is in hand."""
+        """Read a topic that was recreated from its beginning, once no batch is in hand."""
         start = self._assigner.anew(self._consumer, tp, self._pipeline.start_of(tp))
         self._pipeline.drop([tp])
         self._pipeline.start_partition(
@@ -388,7 +388,7 @@ class Losses:
 
     def tell(self, start: Start) -> None:
         """A partition begins here: name a deleted commit, what was lost before, and a topic that
-        was made again.
+        was recreated.
         """
         if start.committed is not None:  # also of a topic to which nothing comes
             self._state.committed |= {start.tp.topic}
@@ -415,7 +415,7 @@ class Losses:
     def _made_again(self, start: Start) -> None:
         told = "" if start.former is None else f"; the old topic's offset {start.former} is void"
         self._events.log(
-            f"topic {start.tp.topic} was deleted and made again, its id is {start.topic_id} now: "
+            f"topic {start.tp.topic} was deleted and recreated, its id is {start.topic_id} now: "
             f"{start.tp} is read from its beginning, {start.position}{told}"
         )
         self._events.emit(

@@ -24,12 +24,12 @@ class BackingOff:
     """How long a member goes on trying where its entrypoint fails for whatever it is given [43].
 
     It holds nothing in hand and tries again after 1, 2, 4 … 30 s with a batch cut anew, of which a
-    part may go well and be the witness. It ends after `patience`; at once where it is its
+    part may go well and be the witness. It ends after `grace`; at once where it is its
     revision's canary [22] (may_wait: its revision works elsewhere, or it is none).
     """
 
-    def __init__(self, *, patience: float, may_wait: Callable[[], bool], clock: Clock) -> None:
-        self._patience = patience
+    def __init__(self, *, grace: float, may_wait: Callable[[], bool], clock: Clock) -> None:
+        self._grace = grace
         self._may_wait = may_wait
         self._clock = clock
         self._pause = _FIRST
@@ -43,23 +43,25 @@ class BackingOff:
         return self.since is not None and self._clock.monotonic() < self._until
 
     def failed(self, error: str) -> str:
-        """Nothing of a batch went well: a sentence, and FleetError where patience is at its end."""
+        """Nothing of a batch went well: a sentence, and FleetError where grace period is at its
+        end.
+        """
         now = self._clock.monotonic()
         self.since = now if self.since is None else self.since
         what = f"the entrypoint fails for every partition of its batch: {error}"
         if not self._may_wait():
             raise FleetError(what)
         lasted = now - self.since
-        if lasted >= self._patience:
+        if lasted >= self._grace:
             raise FleetError(
-                f"{what}; so for {duration(lasted)} (worker.entrypoint_patience "
-                f"{self._patience:g} s)"
+                f"{what}; so for {duration(lasted)} (worker.entrypoint_failure_timeout "
+                f"{self._grace:g} s)"
             )
         self._until, pause = now + self._pause, self._pause
         self._pause = min(_LONGEST, self._pause * 2)
         return (
             f"{what}; so for {duration(lasted)}, tried again in {pause:g} s, at most for "
-            f"{self._patience:g} s (worker.entrypoint_patience)"
+            f"{self._grace:g} s (worker.entrypoint_failure_timeout)"
         )
 
     def worked(self) -> None:
@@ -116,7 +118,7 @@ class MemberState:
     @contextmanager
     def waits(self, clock: Clock) -> Iterator[None]:
         """Around every call of the consumer thread that returns only when brokers answer, or when
-        its own patience has ended: brokers that are away are no reason to restart a worker.
+        its own grace period has ended: brokers that are away are no reason to restart a worker.
         """
         if self.waiting_since is not None:
             yield
@@ -127,13 +129,13 @@ class MemberState:
         finally:
             self.moved_at, self.waiting_since = clock.monotonic(), None
 
-    def moves(self, now: float, *, stalled: float, patience: float) -> bool:
+    def moves(self, now: float, *, stalled: float, grace: float) -> bool:
         """Whether the consumer thread moves: it turned less than `stalled` seconds ago, or waits
-        for brokers for less than `patience` and that.
+        for brokers for less than `grace` and that.
         """
         since = self.waiting_since  # once: it may be taken back meanwhile
         if since is not None:
-            return now - since < patience + stalled
+            return now - since < grace + stalled
         return now - self.moved_at < stalled
 
 

@@ -174,7 +174,7 @@ class Draining:
             self.then = None
 
 
-VARIABLE: Final = "FLEET_NUDGES"
+VARIABLE: Final = "FLEET_RESUBSCRIBES"
 PAUSE: Final = 0.13
 """Eight are a little more than the second that Kafka leaves between two assignments as it comes
 (KIP-1263): who begins together with the first of them hears of the second when it is due."""
@@ -185,7 +185,7 @@ LONGEST: Final = 12.0
 
 
 def wanted(environ: Mapping[str, str]) -> bool:
-    """The seam of benchmarks: FLEET_NUDGES=0 leaves members to their heartbeats.
+    """The seam of benchmarks: FLEET_RESUBSCRIBES=0 leaves members to their heartbeats.
 
     Raises ConfigError where it is neither 0 nor 1.
     """
@@ -207,7 +207,7 @@ class _Hurry:
     mark: object = None
 
 
-class Nudging:
+class Resubscribing:
     """Lets a KIP-848 member hear of its group's change at once, by subscribing again [41].
 
     It subscribes to the same topics every `PAUSE`, until nobody joins any more and its own epoch
@@ -253,7 +253,7 @@ class Nudging:
     def _end(self, hurry: _Hurry, how: str, now: float) -> None:
         self._hurry = None
         self._events.emit(
-            "nudged",
+            "resubscribed",
             why=hurry.why,
             count=hurry.count,
             seconds=round(now - hurry.begins, 3),
@@ -341,10 +341,12 @@ class Membership:
         self._reading = AdaptiveReader(context, admin, columnar=columnar)
         self._assigner = Assigner(context, admin, begun=marks.begun)
         self._backing_off = BackingOff(
-            patience=worker.entrypoint_patience, may_wait=may_wait, clock=clock
+            grace=worker.entrypoint_failure_timeout, may_wait=may_wait, clock=clock
         )
         hurries = wanted(os.environ) and self._protocol.heartbeats_on_subscribe
-        self._nudging = Nudging(context, ours=ours, joining=joining) if hurries else None
+        self._resubscribing = (
+            Resubscribing(context, ours=ours, joining=joining) if hurries else None
+        )
         self._commit_delay = commit_delay(os.environ)
         self._commands = Commands()
         timeout = context.settings.group.rollout.drain_timeout
@@ -387,8 +389,8 @@ class Membership:
 
     def hear(self, why: str, at: float) -> None:
         """The group changes from this monotonic time on: hear of it at once, where that goes."""
-        if (nudging := self._nudging) is not None:
-            self._commands.put(lambda: nudging.begin(why, at))
+        if (resubscribing := self._resubscribing) is not None:
+            self._commands.put(lambda: resubscribing.begin(why, at))
 
     def spare(self) -> None:
         """Say that the batch in hand is not what ends this worker."""
@@ -406,7 +408,7 @@ class Membership:
         try:
             with self.state.waits(self._clock):
                 self._connect()
-            self._await_gate()
+            self._await_targets()
             self._subscribe()
             while not self._done:
                 self._turn()
@@ -431,7 +433,7 @@ class Membership:
     def _connect(self) -> None:
         """Everything that can be done before a join: connections, coordinator, metadata [19]."""
         context, worker = self._context, self._context.worker
-        topics, patience = context.settings.group.topics, context.session_timeout
+        topics, grace = context.settings.group.topics, context.session_timeout
         self._consumer = Consumer({**self._options, "error_cb": self._errors.tell})
         self._flow = Pipeline(
             context,
@@ -452,7 +454,7 @@ class Membership:
             protocol=self._protocol,
             state=self.state,
         )
-        every, deadline = worker.metadata_refresh, self._clock.monotonic() + patience
+        every, deadline = worker.metadata_refresh, self._clock.monotonic() + grace
         self._topics = TopicWatch(self._assigner.ask_ids, every=every, clock=self._clock)
         while not self._done:
             try:
@@ -468,7 +470,7 @@ class Membership:
             self._commands.serve(0.2)
             self._errors.check()
 
-    def _await_gate(self) -> None:
+    def _await_targets(self) -> None:
         # Wall time only once: it may be set while we wait.
         opens = self._clock.monotonic() + (self._open_at - self._clock.now())
         while not self._done and (left := opens - self._clock.monotonic()) > 0:
@@ -486,8 +488,8 @@ class Membership:
         if self._done:
             return
         self._subscribe_now()
-        if self._nudging is not None:
-            self._nudging.begin("its join", self._clock.monotonic())
+        if self._resubscribing is not None:
+            self._resubscribing.begin("its join", self._clock.monotonic())
         self.state.joined_at, self._joined = self._clock.now(), self._clock.monotonic()
         self._events.emit("subscribed")
 
@@ -500,11 +502,11 @@ class Membership:
             on_lost=self._on_lost,
         )
 
-    def _nudge(self) -> None:
+    def _resubscribe(self) -> None:
         """Subscribe to the same topics once more, where that is due [41]."""
-        state, nudging = self.state, self._nudging
+        state, resubscribing = self.state, self._resubscribing
         generation = self._pipeline.generation
-        if nudging is not None and nudging.due(
+        if resubscribing is not None and resubscribing.due(
             lambda: (generation(), state.assigned, state.partitions)
         ):
             with contextlib.suppress(KafkaException):  # what is fatal comes by the error callback
@@ -551,7 +553,7 @@ class Membership:
         if self._done:
             return
         if self._draining.then is None:
-            self._nudge()
+            self._resubscribe()
             self._pipeline.step()
             self._note_active()
         else:
@@ -584,8 +586,8 @@ class Membership:
 
     def _idles(self) -> bool:
         """Whether a member has been left without partitions, which KIP-848 clients are not told."""
-        joined, patience = self._joined, self._protocol.idle_after
-        if joined is None or patience is None or self._clock.monotonic() - joined < patience:
+        joined, grace = self._joined, self._protocol.idle_after
+        if joined is None or grace is None or self._clock.monotonic() - joined < grace:
             return False
         return (self._pipeline.generation() or 0) > 0
 

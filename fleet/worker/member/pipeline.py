@@ -67,7 +67,7 @@ def _cut(start: int, end: int, until: int) -> tuple[PlannedRange, ...]:
     )
 
 
-def is_condemned(piece: PlannedRange) -> bool:
+def is_poison(piece: PlannedRange) -> bool:
     """Whether it is a single offset that ended its process each time that it was alone."""
     return piece.until is not None and piece.end - piece.start == 1 and piece.tries >= ALONE
 
@@ -171,7 +171,7 @@ class DispatchedBatch:
     def written(self) -> dict[TopicPartition, int]:
         """Up to where each partition is: to its end, or to what stops it."""
         done = self.done
-        if done is None or done.void or done.ill:
+        if done is None or done.void or done.unhealthy:
             return {}
         ends = {each.tp: each.end for each in self.batch.ranges} | done.stops
         return {each.tp: ends[each.tp] for each in self.batch.ranges if ends[each.tp] > each.start}
@@ -217,7 +217,7 @@ class Pipeline:
         self._runner = runner
         self._state = state
         self._revision = context.settings.revision
-        self._patience = context.session_timeout
+        self._grace = context.session_timeout
         self._post = post
         self._poisoned = poisoned
         self.on_damage: Callable[[TopicPartition, Damage], None] = lambda *_: None
@@ -228,7 +228,7 @@ class Pipeline:
         self.stopped: set[TopicPartition] = set()
         """Partitions that librdkafka fetches no more (it gave up after an error): assign again."""
         self.gone: set[TopicPartition] = set()
-        """Partitions whose topic was deleted under us; not read until it is made again."""
+        """Partitions whose topic was deleted under us; not read until it is recreated."""
         self._next_try = 0.0
         """Monotonic time before which no chosen position is committed."""
         self._in_hand: DispatchedBatch | None = None
@@ -408,7 +408,7 @@ class Pipeline:
         outcome = self._write_planned(allowed) if allowed else Committed.VOID
         if outcome is Committed.RETRY:
             hand.since = hand.since or now
-            if now - hand.since < self._patience:
+            if now - hand.since < self._grace:
                 hand.next_try = now + _RETRY_PAUSE
                 return False
             outcome = Committed.VOID
@@ -421,7 +421,7 @@ class Pipeline:
             if allowed:
                 self._note_commit(hand, allowed)
             again = ours - allowed.keys() - self.quarantined - self.gone
-        elif done.ill:
+        elif done.unhealthy:
             again = set(self.owned.all)  # all are cut anew together: there may be a witness
         else:
             if done.void or written:
@@ -433,13 +433,15 @@ class Pipeline:
 
     def _rewind_onto_ranges(self, hand: DispatchedBatch, again: set[TopicPartition]) -> None:
         """Partitions still ours whose records were not committed are cut the same way again."""
-        ill = hand.done is not None and hand.done.ill
+        unhealthy = hand.done is not None and hand.done.unhealthy
         ours = self.owned.held(hand.tokens) & again
         for each in hand.batch.ranges:
             if each.tp in ours:
                 planned = replace(self._piece(each), revision=self._revision)
                 owned = self.owned.all[each.tp]
-                owned.start = owned.start.moved(owned.start.position, None if ill else planned)
+                owned.start = owned.start.moved(
+                    owned.start.position, None if unhealthy else planned
+                )
         self.rewind(again)
 
     def _dispatch(self) -> None:
@@ -457,7 +459,7 @@ class Pipeline:
             self._post(lambda: self._arrived(hand, done))
 
         piece = self._piece(batch.ranges[0])
-        if is_condemned(piece):
+        if is_poison(piece):
             why = (
                 "its batch ended the worker's process each time that it was begun, "
                 f"{TOGETHER} times with others and {piece.tries} times alone (killed, out of "
@@ -477,15 +479,15 @@ class Pipeline:
             self._in_hand = None
             self._spare(hand)
             raise FleetError(done.fatal)
-        if done.ill is not None:
-            self._fall_ill(hand, done.ill)
+        if done.unhealthy is not None:
+            self._become_unhealthy(hand, done.unhealthy)
             return
         if not done.void:
             self._backing_off.worked()
             state.failing_since = None
             self._reading.took(done.batch, done.seconds)
             state.failed = bool(done.failed)
-        if done.failed and is_condemned(self._piece(done.batch.ranges[0])):
+        if done.failed and is_poison(self._piece(done.batch.ranges[0])):
             self._spare(hand)  # nor shall its next owner count what was counted for the mark
         state.dead_letters += done.letters
         ours = self.owned.held(hand.tokens)
@@ -498,7 +500,7 @@ class Pipeline:
         if not done.failed and not done.void and not self.quarantined:
             state.error = None
 
-    def _fall_ill(self, hand: DispatchedBatch, error: str) -> None:
+    def _become_unhealthy(self, hand: DispatchedBatch, error: str) -> None:
         """Nothing of the batch went well: nothing of it is committed, and it is cut anew [43]."""
         self._state.failed, self._state.error = True, error
         try:
@@ -509,7 +511,7 @@ class Pipeline:
             raise
         self._state.failing_since = self._backing_off.since
         self._events.log(self._state.error)
-        self._events.emit("ill", error=error)
+        self._events.emit("unhealthy", error=error)
 
     def spare(self) -> None:
         """The batch in hand is not what ends this worker, whatever comes: see `narrowing`."""
@@ -624,7 +626,7 @@ class Pipeline:
         return outcome
 
     def _forsake(self, tps: frozenset[TopicPartition]) -> None:
-        """Their topic was deleted: nothing of it is read or committed until it is made again."""
+        """Their topic was deleted: nothing of it is read or committed until it is recreated."""
         self.gone |= tps & self.owned.all.keys()
         self.owned.settle(tps)
         self.drop(tps)

@@ -16,7 +16,7 @@ from fleet.worker.member.member_state import End
 # Problem: what a classic member tells its coordinator (session, heartbeat, assignor) is refused as
 # an option here, and a newcomer is refused (111) while the coordinator believes that its instance
 # id has an owner: there is no surge handover. Choice: the same seam as the classic protocol, with
-# increments only; a slot whose holder did not release it is freed first
+# increments only; a slot whose owner did not release it is freed first
 # (`fleet.worker.slot.leave_completion`). A clean close sends epoch -2, after which the successor
 # replaces it without a new epoch [17].
 

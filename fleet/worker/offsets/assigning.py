@@ -5,7 +5,7 @@ committed [7]. Choice: reset is an error; at every assignment one OffsetFetch an
 answer for all partitions together, and a committed offset below the log start is a named loss.
 A position that is not the committed one is `chosen`, and committed before it is read from [42].
 A partition whose leader is away begins later, and holds up no other one (`leader_watch`). A topic
-with another id was made again, unless the address leads to another cluster by now, whose offsets
+with another id was recreated, unless the address leads to another cluster by now, whose offsets
 were brought there. A group whose commits the coordinator deleted is not new: `latest` means its
 last position where that is known, else the log's start [53]. The store keeps for longer than Kafka
 which topics a group has committed. Cost: two or three round trips (a few milliseconds) per
@@ -58,7 +58,7 @@ class Start:
     committed is None where nothing was ever committed. lost is (first, next after) of offsets
     that are gone and were never read; position is already behind them. gone: there is no such
     topic now, or no leader of it (then `silent` has why), so nothing is read. anew: the topic was
-    deleted and made again under its name; former: the deleted one's offset, which is not believed.
+    deleted and recreated under its name; former: the deleted one's offset, which is not believed.
     cluster: Kafka's id of it. parts: how many partitions the topic had when the group began it at
     its end. expired: Kafka deleted the group's commit, and the partition ends there now; resumes:
     position is that commit's.
@@ -206,10 +206,10 @@ class Partitions:
 
 
 # Kafka's consumers go by names. *Seen* (4.3.1, librdkafka 2.16.1): after a topic was deleted and
-# made again between two metadata refreshes no rebalance comes; a commit that was on its way is
+# recreated between two metadata refreshes no rebalance comes; a commit that was on its way is
 # accepted for the new topic; where that is the longer one, the member reads on at its old position,
 # and skips what is before. So ids are asked for at every refresh, and after an error that may mean
-# it. One that was made again may have fewer partitions, which cooperative-sticky goes on giving
+# it. One that was recreated may have fewer partitions, which cooperative-sticky goes on giving
 # out.
 
 
@@ -333,7 +333,7 @@ class Assigner:
             if context.worker.isolation == "read_committed"
             else IsolationLevel.READ_UNCOMMITTED
         )
-        self._patience = context.session_timeout
+        self._grace = context.session_timeout
         self._clock = context.clock
         self._ids: dict[str, str] = {}
         self.cluster: str | None = None
@@ -341,7 +341,7 @@ class Assigner:
         id; None where it is not known."""
 
     def starts(self, consumer: Any, tps: Sequence[TopicPartition]) -> tuple[Start, ...]:
-        """The beginning of each; Unreachable where the brokers did not answer for `patience` s."""
+        """The beginning of each; Unreachable where the brokers did not answer for `grace` s."""
         if not tps:
             return ()
         asked = [KafkaPartition(tp.topic, tp.partition) for tp in tps]
@@ -423,7 +423,7 @@ class Assigner:
 
     def _ask_begun(self) -> frozenset[str]:
         """Topics that the group has committed offsets of; a silent store is waited for, too."""
-        deadline = self._clock.monotonic() + self._patience
+        deadline = self._clock.monotonic() + self._grace
         while True:
             try:
                 return frozenset(self._begun())
@@ -485,7 +485,7 @@ class Assigner:
         )
 
     def anew(self, consumer: Any, tp: TopicPartition, former: Start | None) -> Start:
-        """The beginning of a topic that was made again, whatever is committed under its name.
+        """The beginning of a topic that was recreated, whatever is committed under its name.
 
         In another cluster, what is committed there.
         """
@@ -630,7 +630,7 @@ class Assigner:
         return errors
 
     def _one(self, tp: TopicPartition, spec: Any) -> int:
-        """One partition's offset, asked for until `patience`."""
+        """One partition's offset, asked for until `grace`."""
         found: _Offsets = {}
 
         def ask() -> int:
@@ -688,8 +688,8 @@ class Assigner:
             self._insist(ask, ())
 
     def _insist(self, ask: Callable[[], Any], tps: Sequence[TopicPartition]) -> Any:
-        """Ask until `patience`; between tries learn anew who leads the partitions asked for."""
-        deadline = self._clock.monotonic() + self._patience
+        """Ask until `grace`; between tries learn anew who leads the partitions asked for."""
+        deadline = self._clock.monotonic() + self._grace
         while True:
             try:
                 return ask()
@@ -699,7 +699,7 @@ class Assigner:
                 if self._clock.monotonic() >= deadline:
                     raise Unreachable(
                         f"the brokers did not tell where the assigned partitions begin within "
-                        f"{self._patience:g} s ({error.args[0].str()})"
+                        f"{self._grace:g} s ({error.args[0].str()})"
                     ) from error
                 self._clock.sleep(_PAUSE)
                 self._learn_leaders(tps)

@@ -2,7 +2,7 @@
 
 Problem: a successor should repeat exactly the batch in hand, not another cut of it [4]. Choice: a
 commit's metadata is a small JSON string with the next planned end and the topic's id, since a
-topic made again under its name is another one; the cluster's id stands beside it, since tools copy
+topic recreated under its name is another one; the cluster's id stands beside it, since tools copy
 offsets with their metadata from one cluster to another, where every topic has another id. Readers
 leave out keys that they do not know, and believe what is not told. Cost: about 110 bytes per
 commit record.

@@ -2,10 +2,10 @@
 
 Problem: the actor that asked k slots to leave together may die before the LeaveGroup goes out;
 the closed members would then stay in the group until their sessions end, and block every
-rebalance meanwhile. Choice: the intent stands in the gate, the member ids in the slots; where
-the change's actor was silent for one lease and every leaving slot is closed, any live worker of
-the group sends the one request and takes the slots out of the gate [21]. Both steps may be done
-twice: who is gone answers 25, and the gate is written by compare-and-set.
+rebalance meanwhile. Choice: the intent stands in the slot targets, the member ids in the slots;
+where the change's actor was silent for one lease and every leaving slot is closed, any live worker
+of the group sends the one request and takes the slots out of the slot targets [21]. Both steps may
+be done twice: who is gone answers 25, and the slot targets is written by compare-and-set.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from fleet.errors import FleetError, Unreachable
 from fleet.model import Member
-from fleet.slots import ChangeState, Gate, Phase, Slot
+from fleet.slots import ChangeState, Phase, Slot, SlotTargets
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.text import slots_of
@@ -27,22 +27,22 @@ Leave = Callable[[str, Sequence[tuple[str | None, str]]], str | None]
 A dynamic member's instance id is None."""
 
 
-def all_drained(gate: Gate, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
+def all_drained(targets: SlotTargets, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
     """Whether every leaving slot has committed what it had: now they may close together."""
     quiet = {Phase.DRAINED, Phase.CLOSED}
     return all(
-        slot.phase in quiet or slot.holder is None or slot.number in dead
+        slot.phase in quiet or slot.owner is None or slot.number in dead
         for slot in slots
-        if slot.number in gate.leaving
+        if slot.number in targets.leaving
     )
 
 
-def all_closed(gate: Gate, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
+def all_closed(targets: SlotTargets, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
     """Whether no living process is a member through a leaving slot, or would join again."""
     return all(
-        slot.holder is None or slot.number in dead or slot.phase is Phase.CLOSED
+        slot.owner is None or slot.number in dead or slot.phase is Phase.CLOSED
         for slot in slots
-        if slot.number in gate.leaving
+        if slot.number in targets.leaving
     )
 
 
@@ -67,18 +67,22 @@ class LeaveCompleter:
         """
         try:
             read = watcher.look()
-            if self.step(watcher.gate, watcher.slots, watcher.dead()):
+            if self.step(watcher.targets, watcher.slots, watcher.dead()):
                 watcher.forget()
         except Unreachable as error:
             self._events.log_rarely(str(error))
             return False
         return read
 
-    def step(self, gate: Gate, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
+    def step(self, targets: SlotTargets, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
         """Complete the leave if it is due and nobody else does; True where it was done."""
-        if not gate.leaving or not all_closed(gate, slots, dead) or not self._actor_silent(gate):
+        if (
+            not targets.leaving
+            or not all_closed(targets, slots, dead)
+            or not self._actor_silent(targets)
+        ):
             return False
-        going = [slot for slot in slots if slot.number in gate.leaving]
+        going = [slot for slot in slots if slot.number in targets.leaving]
         named = slots_of([slot.number for slot in going])
         self._events.log(f"nobody completes the leave of {named}: doing it")
         members = [
@@ -95,35 +99,37 @@ class LeaveCompleter:
                 self._events.log_rarely(f"the leave of {named} was refused: {refusal}")
                 return False
         for slot in going:
-            if slot.holder is None or slot.number in dead:  # a living one clears its own
+            if slot.owner is None or slot.number in dead:  # a living one clears its own
                 self._store.clear(slot)
-        written = self._store.write_gate(
-            replace(gate, open=gate.open - gate.leaving, leaving=frozenset())
+        written = self._store.write_targets(
+            replace(targets, open=targets.open - targets.leaving, leaving=frozenset())
         )
-        self._events.emit("leave_completed", slots=sorted(gate.leaving), written=bool(written))
+        self._events.emit("leave_completed", slots=sorted(targets.leaving), written=bool(written))
         return written is not None
 
-    def _actor_silent(self, gate: Gate) -> bool:
+    def _actor_silent(self, targets: SlotTargets) -> bool:
         now = self._clock.monotonic()
         change = self._store.change(self._group)
         seen, told = None, 0.0
         if change is not None and change.state is ChangeState.RUNNING:
             seen, told = (change.actor, change.token, change.counter), change.lease
-        return self._watch.expired("actor", (gate.plan_id, gate.leaving, seen), now, told=told)
+        return self._watch.expired(
+            "actor", (targets.plan_id, targets.leaving, seen), now, told=told
+        )
 
 
 # Frees an instance id for whoever takes its slot under KIP-848 [16, 17].
 #
-# Problem: the coordinator refuses a newcomer (111, fatal) until the session of a holder that did
+# Problem: the coordinator refuses a newcomer (111, fatal) until the session of an owner that did
 # not close has ended (45-60 s), and evicting by instance id alone could hit a live successor.
-# Choice: the taker sends the LeaveGroup itself and names member id and instance id together. Where
-# the member id that the slot keeps is not the member's any more (its holder died before it could
-# write a new one), the coordinator is asked who has the instance id: it is evicted only if its
-# client id names a worker that the slot's lease has shown dead, or an earlier life of our own;
+# Choice: the new owner sends the LeaveGroup itself and names member id and instance id together.
+# Where the member id that the slot keeps is not the member's any more (its owner died before it
+# could write a new one), the coordinator is asked who has the instance id: it is evicted only if
+# its client id names a worker that the slot's lease has shown dead, or an earlier life of our own;
 # else it is somebody else's and is left alone. Cost: two requests, once per unclean end (0.3 s).
 
 
-class ForeignHolder(FleetError):
+class ExternalOwner(FleetError):
     """A process that is no worker of this slot has its instance id."""
 
 
@@ -134,22 +140,22 @@ class Former:
     instance_id: str
     member_ids: tuple[str, ...]
     workers: frozenset[str]
-    """Names of workers that are dead: our own earlier lives, and the holder whose lease expired."""
+    """Names of workers that are dead: our own earlier lives, and the owner whose lease expired."""
 
 
-HolderOf = Callable[[str], Member | None]
+OwnerOf = Callable[[str], Member | None]
 """The member that has an instance id now."""
 
 
-class Takeover:
+class Failover:
     """Sends the leave that lets a newcomer in."""
 
     def __init__(
-        self, context: WorkerContext, *, leave: Leave, holder_of: HolderOf | None = None
+        self, context: WorkerContext, *, leave: Leave, owner_of: OwnerOf | None = None
     ) -> None:
         self._context = context
         self._leave = leave
-        self._holder_of = holder_of or self._asked
+        self._owner_of = owner_of or self._asked
 
     def evict(self, *members: tuple[str | None, str]) -> str | None:
         """One request for (instance id, member id) each; why it was refused."""
@@ -161,7 +167,7 @@ class Takeover:
     def free(self, former: Former) -> str | None:
         """Why the instance id is not free now; None where it is.
 
-        Raises ForeignHolder where somebody else's process has it.
+        Raises ExternalOwner where somebody else's process has it.
         """
         why: str | None = None
         tried = former.member_ids[-1:]  # the last one written: nearly always the one
@@ -171,11 +177,11 @@ class Takeover:
                 if why is None:
                     self._told(former.instance_id, tried[0])
                     return None
-            found = self._holder_of(former.instance_id)
+            found = self._owner_of(former.instance_id)
             if found is None:
                 return None
             if found.member_id not in former.member_ids and found.client_id not in former.workers:
-                raise ForeignHolder(
+                raise ExternalOwner(
                     f"the instance id {former.instance_id} is used by the process "
                     f"{found.client_id} at {found.host}, which is no worker of this slot; end it, "
                     "then open the slot"
@@ -184,7 +190,7 @@ class Takeover:
                 why = self._leave(self._context.group, [(former.instance_id, found.member_id)])
                 if why is None:
                     self._told(former.instance_id, found.member_id)
-        except ForeignHolder:
+        except ExternalOwner:
             raise
         except FleetError as error:
             return str(error)

@@ -23,7 +23,7 @@ from fleet.config.settings import WorkerSettings
 from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kafka_source.login import resolved
-from fleet.slots import FirstOpening, Gate, WorkerReport
+from fleet.slots import FirstOpening, SlotTargets, WorkerReport
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.system.runtimes import runtime_kind
@@ -38,22 +38,22 @@ from fleet.worker.events import Events, WorkerContext, catch_job_logs
 from fleet.worker.login_files import LoginFiles, known_secrets
 from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
 from fleet.worker.reach import Reach, reach_of
-from fleet.worker.slot.leave_completion import LeaveCompleter, Takeover
+from fleet.worker.slot.leave_completion import Failover, LeaveCompleter
 from fleet.worker.slot.reporting import Reporter
-from fleet.worker.slot.slot_holder import TICK, SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
+from fleet.worker.slot.slot_owner import TICK, SlotOwner
 
 
 def end_former_life(store: Store, *, group: str, name: str, events: Events) -> None:
-    """Say of each slot that this pod's last container held that its holder has ended [13].
+    """Say of each slot that this pod's last container held that its owner has ended [13].
 
     A pod has one worker under its own name: whoever starts there and finds the name at a slot
-    knows that its holder is gone, and a standby takes it while Spark starts. (On one machine the
+    knows that its owner is gone, and a standby takes it while Spark starts. (On one machine the
     supervisor tells.) A store that does not answer now leaves it to the lease.
     """
     try:
         for slot in store.slots(group):
-            if slot.holder == name and store.end_holder(slot):
+            if slot.owner == name and store.end_owner(slot):
                 events.log(f"slot {slot.number} was this pod's last container's: it is free")
     except FleetError as error:
         events.log(f"what this pod's last container held waits for its lease: {error}")
@@ -65,26 +65,27 @@ _LOOK: Final = 0.5
 """Seconds between two looks at who is warm."""
 
 
-def first_gate(
-    gate: Gate, asked: FirstOpening | None, *, warm: int, waited: float, now: float
-) -> Gate | None:
-    """The gate to write, None where it is not due: written before, not asked for, too early.
+def first_targets(
+    targets: SlotTargets, asked: FirstOpening | None, *, warm: int, waited: float, now: float
+) -> SlotTargets | None:
+    """The slot targets to write, None where it is not due: written before, not asked for, too
+    early.
 
     warm: living standbys. waited: seconds since the first of them was seen.
     """
-    if gate.version != 0 or gate.open or asked is None or asked.slots < 1 or warm < 1:
+    if targets.version != 0 or targets.open or asked is None or asked.slots < 1 or warm < 1:
         return None
     if warm < asked.slots and waited < asked.after:
         return None
-    return replace(gate, open=frozenset(range(asked.slots)), open_at=now + AHEAD)
+    return replace(targets, open=frozenset(range(asked.slots)), open_at=now + AHEAD)
 
 
-class GateOpener:
-    """One standby's part in a gate's first opening, where no manager does it [22].
+class SlotTargetsOpener:
+    """One standby's part in the slot targets's first opening, where no manager does it [22].
 
-    The store says how many slots are wanted; each standby counts the warm ones and writes the gate
-    once as many are there, or `after` seconds after it saw the first. Compare-and-set lets one of
-    them do it, ahead of the joint subscribe as a manager's opening is [19].
+    The store says how many slots are wanted; each standby counts the warm ones and writes the slot
+    targets once as many are there, or `after` seconds after it saw the first. Compare-and-set lets
+    one of them do it, ahead of the joint subscribe as a manager's opening is [19].
     """
 
     def __init__(self, context: WorkerContext, store: Store) -> None:
@@ -96,11 +97,13 @@ class GateOpener:
         self._looked_at: float | None = None
         self._first_seen: float | None = None
         self.waits_for: str | None = None
-        """In words, while the gate is not open."""
+        """In words, while the slot targets is not open."""
 
-    def step(self, gate: Gate) -> bool:
-        """Open the gate where that is due; True where it was written here. Raises Unreachable."""
-        if gate.version != 0 or not self._store.unmanaged:
+    def step(self, targets: SlotTargets) -> bool:
+        """Open the slot targets where that is due; True where it was written here. Raises
+        Unreachable.
+        """
+        if targets.version != 0 or not self._store.unmanaged:
             self.waits_for = None
             return False
         now = self._clock.monotonic()
@@ -113,8 +116,8 @@ class GateOpener:
             self._first_seen = now
         waited = 0.0 if self._first_seen is None else now - self._first_seen
         self.waits_for = _waiting(asked, warm)
-        wanted = first_gate(gate, asked, warm=warm, waited=waited, now=self._clock.now())
-        if wanted is None or self._store.write_gate(wanted) is None:
+        wanted = first_targets(targets, asked, warm=warm, waited=waited, now=self._clock.now())
+        if wanted is None or self._store.write_targets(wanted) is None:
             return False
         self.waits_for = None
         self._events.log(
@@ -134,7 +137,7 @@ class GateOpener:
 
 def _waiting(asked: FirstOpening | None, warm: int) -> str:
     if asked is None:
-        return "a manager that opens the gate: no slot is open"
+        return "a manager that opens the slot targets: no slot is open"
     return f"the first opening: {warm} of {asked.slots} standbys are warm"
 
 
@@ -233,7 +236,7 @@ class _Worker:
         self._reporter = Reporter(context, home=None if self._pod is None else home)
         self._reporter.traceback = self._errors.traceback_in
         self._runner: BatchRunner | None = None
-        self._holder: SlotHolder | None = None
+        self._owner: SlotOwner | None = None
         self._reach: Reach | None = None
 
     def live(self) -> tuple[int, str]:
@@ -246,7 +249,7 @@ class _Worker:
                 end_former_life(store, group=group, name=context.name, events=events)
             watcher = SlotWatcher(store, group=group, lease=lease, clock=clock)
             self._warm(watcher)
-            opener = GateOpener(context, store)
+            opener = SlotTargetsOpener(context, store)
             look = self._looks(store, watcher, opener)
             while not self._stop.is_set():
                 if store.unmanaged:
@@ -320,8 +323,8 @@ class _Worker:
             context,
             link=link,
             entrypoint=entrypoint,
-            still_ours=lambda: self._holder is None or self._holder.still_ours(),
-            renew=lambda: self._holder is None or self._holder.renew(),
+            still_ours=lambda: self._owner is None or self._owner.still_ours(),
+            renew=lambda: self._owner is None or self._owner.renew(),
             letters=DeadLetters(context) if has_letters else None,
             errors=self._errors,
         )
@@ -360,7 +363,7 @@ class _Worker:
         reach.watch()
 
     def _wait(self, future: "Future[None]", watcher: SlotWatcher) -> None:
-        """Holders are watched meanwhile: one that is dead by now need not be watched again."""
+        """Owners are watched meanwhile: one that is dead by now need not be watched again."""
         while True:
             try:
                 return future.result(timeout=0.25)
@@ -414,14 +417,14 @@ class _Worker:
             return admin.leave(group, members, reason="fleet: sent by a worker")
 
     def _looks(
-        self, store: Store, watcher: SlotWatcher, opener: GateOpener
+        self, store: Store, watcher: SlotWatcher, opener: SlotTargetsOpener
     ) -> Callable[[], tuple[int, str] | None]:
-        """One look of a standby; it tells what a holder ended the worker with, or None."""
+        """One look of a standby; it tells what an owner ended the worker with, or None."""
         context, runner, reach = self._context, self._runner, self._reach
         assert runner is not None
         assert reach is not None
         columnar = columnar_of(context, runner)
-        takeover = Takeover(context, leave=self._send_leave)
+        failover = Failover(context, leave=self._send_leave)
         completer = LeaveCompleter(context, store, leave=self._send_leave)
 
         def look() -> tuple[int, str] | None:
@@ -433,25 +436,25 @@ class _Worker:
                 since=self._reporter.since,
             )
             for seen in found[:1]:
-                holder = SlotHolder(
+                owner = SlotOwner(
                     context,
                     seen,
                     watcher.void.get(seen.number),
                     watcher=watcher,
                     completer=completer,
-                    takeover=takeover,
+                    failover=failover,
                     runner=runner,
                     reporter=self._reporter,
                     columnar=columnar,
                 )
-                if not holder.take():
+                if not owner.take():
                     watcher.forget()
                     self._stop.wait(TICK)  # somebody was quicker, or the store is away: look again
                     return None
                 reach.pause()
-                self._holder = holder
-                ended = holder.serve()
-                self._holder = None
+                self._owner = owner
+                ended = owner.serve()
+                self._owner = None
                 if ended is None:
                     reach.watch()
                     self._reporter.standby()
@@ -462,9 +465,9 @@ class _Worker:
 
         return look
 
-    def _open_first(self, watcher: SlotWatcher, opener: GateOpener) -> None:
+    def _open_first(self, watcher: SlotWatcher, opener: SlotTargetsOpener) -> None:
         try:
-            if opener.step(watcher.gate):
+            if opener.step(watcher.targets):
                 watcher.forget()
         except Unreachable as error:
             self._events.log_rarely(str(error))

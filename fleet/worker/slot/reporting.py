@@ -67,7 +67,7 @@ class Canary:
         """Whether this worker holds a slot, and has not shown yet that its revision works."""
         left = None if self._file is None else read_state(self._file, schema=_SCHEMA)
         self.error = None if left is None else str(left.get("error") or _UNTOLD)
-        """Why this pod's last holder failed before its first batch, also of an earlier life."""
+        """Why this pod's last owner failed before its first batch, also of an earlier life."""
         self.doubt: str | None = None
         """Why others of its revision doubt it."""
         self.missing: str | None = None
@@ -80,7 +80,7 @@ class Canary:
             self._write(self._file)
 
     def fail(self, sentence: str) -> None:
-        """The holder fails; nothing where it was a good canary."""
+        """The owner fails; nothing where it was a good canary."""
         if self.running and self._file is not None:
             self.error = sentence
             self._write(self._file)
@@ -93,7 +93,7 @@ class Canary:
                 self._file.unlink(missing_ok=True)
 
     def end(self) -> None:
-        """The holder is over without a verdict: what was known before holds."""
+        """The owner is over without a verdict: what was known before holds."""
         if self.running and self.error is None:
             self.succeed()
         self.running = False
@@ -107,7 +107,7 @@ class Canary:
         revision, now = context.settings.revision, context.clock.monotonic()
         if self.error is not None and has_good_canary(watcher.slots, revision):
             self.succeed()
-        self.missing = missing_canary(watcher.gate, watcher.slots, revision)
+        self.missing = missing_canary(watcher.targets, watcher.slots, revision)
         if now - self._looked_at < context.lease / 6:
             return
         self._looked_at = now
@@ -133,7 +133,7 @@ class Canary:
 
 # Over HTTP. /startupz: the process has read its settings and may warm, however long that takes.
 # /livez: its threads move, or wait for brokers that are away. /readyz: a warm standby that brokers
-# answer, or a holder that has committed (or found nothing to read) and whose last batch went well.
+# answer, or an owner that has committed (or found nothing to read) and whose last batch went well.
 # Each says in words how the worker stands and what it waits for. /metrics: Prometheus text.
 # /status: the same facts as JSON. No secrets are in any of them. Answers come from what the
 # worker's threads left in memory: a store, a broker or a Spark that hangs delays none.
@@ -258,9 +258,9 @@ _STALLED: Final = 30.0
 _FIRST_BATCHES: Final = 10
 """Batches of which each is told with the next renewal."""
 _COUNTS_AGE: Final = 30.0
-"""Seconds that what a holder has counted may be old, however long its lease."""
+"""Seconds that what an owner has counted may be old, however long its lease."""
 _WELL: Final = frozenset({"active", "draining", "drained", "closed"})
-"""Phases of a holder that has committed a batch, or found nothing to read, since it took it."""
+"""Phases of an owner that has committed a batch, or found nothing to read, since it took it."""
 
 
 _READY: Final = frozenset({"no slot", "serving"})
@@ -273,7 +273,7 @@ class Reporter:
     """Counts over all memberships of this process, and writes them down."""
 
     def __init__(self, context: WorkerContext, *, home: Path | None = None) -> None:
-        """home: where a pod notes what its holder has shown."""
+        """home: where a pod notes what its owner has shown."""
         clock, settings, worker = context.clock, context.settings, context.worker
         self._context = context
         self._settings = settings
@@ -285,13 +285,13 @@ class Reporter:
         self._counter = 0
         self._written_at = clock.monotonic()
         self._told: WorkerReport | None = None
-        """What the store has of us, but for what a holder counts."""
+        """What the store has of us, but for what an owner counts."""
         self._before = MemberState()
         self._state: MemberState | None = None
         self._slot: int | None = None
         self._error: str | None = None
         # No wait for brokers is longer: not a join's, an assignment's nor a commit's.
-        self._patience = max(worker.max_poll_interval, context.session_timeout)
+        self._grace = max(worker.max_poll_interval, context.session_timeout)
         self._phase = "starting"
         self.waits_for: str | None = None
         """In words, while there is no slot."""
@@ -300,7 +300,7 @@ class Reporter:
         self.overdue: Callable[[], str | None] = lambda: None
         """Says why the batch in hand makes the worker not live [5]."""
         self.spark_away: Callable[[], str | None] = lambda: None
-        """Why a holder's batch in hand stands still."""
+        """Why an owner's batch in hand stands still."""
         self.traceback: Callable[[str | None], str | None] = lambda _: None
         """Of the job, where an error is the job's."""
         self.spark_ui: Callable[[], str | None] = lambda: None
@@ -361,7 +361,7 @@ class Reporter:
     def renewed(self) -> None:
         """Our slot was renewed: write what is news, or where the last report is a lease old.
 
-        The slot tells that a holder lives. Whoever has none, or tells an error, is watched by its
+        The slot tells that an owner lives. Whoever has none, or tells an error, is watched by its
         reports: one lease without any is a death (Canary), so it writes every time.
         """
         if self._store is None:
@@ -464,9 +464,9 @@ class Reporter:
         """How a worker stands, for probes and people: without a slot is not ill."""
         state, standby = self._state, phase == "standby"
         if not live or self._error is not None or (state is not None and state.failed):
-            return "ill"
+            return "unhealthy"
         if standby and (self.canary.error or self.canary.doubt):
-            return "ill"
+            return "unhealthy"
         if standby and self.cut_off() is not None:
             return "cut off"
         if standby:
@@ -480,7 +480,7 @@ class Reporter:
         if state is None:
             return True
         now = self._clock.monotonic()
-        return state.moves(now, stalled=_STALLED, patience=self._patience)
+        return state.moves(now, stalled=_STALLED, grace=self._grace)
 
     def _end_membership(self) -> None:
         state, self._state = self._state, None
@@ -499,7 +499,7 @@ class Reporter:
 
 
 def _news(report: WorkerReport) -> WorkerReport:
-    """Without what moves all the time at a holder that is well: its first batches are news."""
+    """Without what moves all the time at an owner that is well: its first batches are news."""
     first = report.batches < _FIRST_BATCHES
     return replace(
         report,

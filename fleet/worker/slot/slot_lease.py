@@ -2,9 +2,9 @@
 
 Problem: whoever holds a slot is its member, and must stop the moment that the store says
 otherwise, yet a store that is silent must not stop anybody [12]. Choice: a thread of its own
-renews every third of the lease and at every change; a renewal that finds another holder sets
+renews every third of the lease and at every change; a renewal that finds another owner sets
 `lost` at once, one that finds no store changes nothing and is tried again soon, so that a
-store that comes back finds every holder before its lease is over. That thread is the membership's
+store that comes back finds every owner before its lease is over. That thread is the membership's
 life: where it ends for any reason but being stopped, the slot counts as lost [40]. Cost: three
 small writes per lease.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
-from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
+from fleet.slots import Handover, Phase, Slot, SlotTargets, WorkerReport
 from fleet.slots.evidence import LeaseWatch, known_for
 from fleet.slots.store import Store
 from fleet.slots.transitions import is_failed_canary, waits_for_canary
@@ -34,13 +34,13 @@ from fleet.worker.events import Events
 # active, so that a bad one takes one slot, not all (a preference here, on what was last read; the
 # store says so again in the transaction of the take). A slot on which a revision failed before its
 # first commit there is any other revision's at once, while that one waits a lease before it tries
-# again. While a managed roll has pins in the gate, its other slots stay with the revision they
-# have: the canary has not worked yet. Standbys that race for several slots begin at different
+# again. While a managed roll has pins in the slot targets, its other slots stay with the revision
+# they have: the canary has not worked yet. Standbys that race for several slots begin at different
 # ones, by their names.
 
 
 def candidates(
-    gate: Gate,
+    targets: SlotTargets,
     slots: Sequence[Slot],
     *,
     worker: str,
@@ -53,19 +53,19 @@ def candidates(
 ) -> tuple[Slot, ...]:
     """Slots that this standby may take now, best first.
 
-    dead: slots whose holder this worker has watched expire. waited: slots that this worker has
+    dead: slots whose owner this worker has watched expire. waited: slots that this worker has
     seen takeable for one lease. newest: no standby of a later revision waits. handed: slots that
     this worker was asked to hand over, and did. void: slots whose pin has ended.
     """
     known = {slot.number: slot for slot in slots}
-    numbers = sorted(gate.open - gate.leaving - gate.quarantined)
+    numbers = sorted(targets.open - targets.leaving - targets.quarantined)
     found = [
         slot
-        for slot in (known.get(n, Slot(group=gate.group, number=n)) for n in numbers)
+        for slot in (known.get(n, Slot(group=targets.group, number=n)) for n in numbers)
         if takeable(slot, dead)
         and (slot.number not in handed or slot.number in waited)
         and _admits(
-            gate,
+            targets,
             slot,
             slots,
             revision,
@@ -82,11 +82,11 @@ def candidates(
 
 def takeable(slot: Slot, dead: frozenset[int]) -> bool:
     """Free, or held by the dead."""
-    return slot.holder is None or slot.number in dead
+    return slot.owner is None or slot.number in dead
 
 
 def _admits(
-    gate: Gate,
+    targets: SlotTargets,
     slot: Slot,
     slots: Sequence[Slot],
     revision: str,
@@ -95,10 +95,10 @@ def _admits(
     waited: bool,
     void: bool,
 ) -> bool:
-    pin = gate.handover.get(slot.number)
+    pin = targets.handover.get(slot.number)
     if pin is not None and not void:
         return pin.revision == revision
-    rolling = bool(gate.handover) and slot.revision is not None
+    rolling = bool(targets.handover) and slot.revision is not None
     first = slot.revision == revision if rolling else newest
     if is_failed_canary(slot) and not rolling:
         first = slot.revision != revision
@@ -122,7 +122,7 @@ def outranked(
 
 
 class SlotWatcher:
-    """Reads gate and slots only when something changed; watches holders expire."""
+    """Reads slot targets and slots only when something changed; watches owners expire."""
 
     def __init__(self, store: Store, *, group: str, lease: float, clock: Clock) -> None:
         self.store = store
@@ -139,37 +139,37 @@ class SlotWatcher:
         self._reports = LeaseWatch.over(store, group=group, lease=lease, clock=clock)
         self.void: Mapping[int, Handover] = {}
         """Pins that have ended, by slot, as of the last `takeable`."""
-        self.gate = Gate(group=group)
+        self.targets = SlotTargets(group=group)
         self.slots: tuple[Slot, ...] = ()
 
     def look(self) -> bool:
         """Refresh; True where the store was read. Raises Unreachable."""
         now, seen = self._clock.monotonic(), self.store.data_version()
         if seen == self._version and now - self._read_at < 1.0:
-            self._watch_holders(now)
+            self._watch_owners(now)
             return False
         self._version = seen
-        self.gate = self.store.gate(self._group)
+        self.targets = self.store.targets(self._group)
         self.slots = self.store.slots(self._group)
         self._read_at = now
-        self._watch_holders(now)
+        self._watch_owners(now)
         return True
 
-    def _watch_holders(self, now: float) -> None:
+    def _watch_owners(self, now: float) -> None:
         """Note how they stand at a look that began `now`."""
         self._looked_at = now
         self._dead = frozenset(
             slot.number
             for slot in self.slots
-            if slot.holder is not None and (self._expired(slot, now) or slot.holder_ended)
+            if slot.owner is not None and (self._expired(slot, now) or slot.owner_ended)
         )
 
     def _expired(self, slot: Slot, now: float) -> bool:
-        mark = (slot.holder, slot.token, slot.counter)
+        mark = (slot.owner, slot.token, slot.counter)
         return self._watch.expired(str(slot.number), mark, now, told=slot.lease)
 
     def dead(self) -> frozenset[int]:
-        """Slots whose holder has ended, or its lease on our own clock [13], as of the last look.
+        """Slots whose owner has ended, or its lease on our own clock [13], as of the last look.
 
         None where that was too long ago, or what it saw is not known to be true any more.
         """
@@ -185,7 +185,7 @@ class SlotWatcher:
     def released(self, slot: Slot, *, handed: bool) -> None:
         """This worker held the slot until now, and looks again; handed: asked to hand it over.
 
-        What it saw free before its holder says nothing of how long a slot is free now.
+        What it saw free before its owner says nothing of how long a slot is free now.
         """
         self._free_since = {}
         if handed:
@@ -200,10 +200,10 @@ class SlotWatcher:
         if known_for(self.store, now) < 0:
             self._free_since = {}
             return ()
-        free = {s.number for s in self.slots if takeable(s, dead)} & self.gate.open
+        free = {s.number for s in self.slots if takeable(s, dead)} & self.targets.open
         self._free_since = {n: self._free_since.get(n, now) for n in free}
         waited = frozenset(n for n, at in self._free_since.items() if now - at >= self._lease)
-        pins = self.gate.handover
+        pins = self.targets.handover
         handed = frozenset(
             n for n, token in self._handed.items() if n in pins and pins[n].token == token
         )
@@ -216,7 +216,7 @@ class SlotWatcher:
             if n in waited and reports is not None and _plain(pin.revision) not in warm
         }
         return candidates(
-            self.gate,
+            self.targets,
             self.slots,
             worker=worker,
             revision=revision,
@@ -270,7 +270,7 @@ class SlotLease:
         self.slot = slot
         """As last written."""
         self.lost: str | None = None
-        """Why this worker must stop at once: the store shows another holder or token [12], or
+        """Why this worker must stop at once: the store shows another owner or token [12], or
         nobody renews any more [40]. None while the slot is ours."""
         self.pause = lease / 3
         """Seconds to the next renewal; shorter while the store is silent."""
@@ -319,7 +319,7 @@ class SlotLease:
             return None
         self.pause = self._lease / 3
         if stored is None:
-            self.lost = f"slot {self.slot.number} has another holder or token"
+            self.lost = f"slot {self.slot.number} has another owner or token"
             return False
         self.slot = stored
         self._renewed_at = began

@@ -1,10 +1,10 @@
 """A slot's life on one page: what is seen, and the state → the next state, and what is done.
 
-Problem: a holder is asked for several things (hand over, leave with others, rejoin, end), may
+Problem: an owner is asked for several things (hand over, leave with others, rejoin, end), may
 lose its slot, its membership or both, and which of them wins decides whether two processes ever
 use one instance id; decided between threads, that is tried only as far as threads happen to meet.
 Choice: everything is decided here, of what was seen at one look, without a thread, a clock or a
-request; `SlotHolder` carries it out and tells what came of it. What may follow what is one table;
+request; `SlotOwner` carries it out and tells what came of it. What may follow what is one table;
 a move that is not in it is a defect of ours, and raises with the story. Cost: what the store or
 the coordinator answers comes back as an argument of its own.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from fleet.slots import Gate, Phase
+from fleet.slots import Phase, SlotTargets
 from fleet.worker.member.member_state import End, Ended
 
 
@@ -69,7 +69,7 @@ TABLE: Final[Mapping[Seen, Mapping[Life, Life]]] = {
 
 
 class IllegalLife(Exception):
-    """A defect: a holder was to make a move that there is not."""
+    """A defect: an owner was to make a move that there is not."""
 
 
 class Asked(NamedTuple):
@@ -90,10 +90,10 @@ class Instruction(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HolderLook:
-    """What one look of the holder saw."""
+class OwnerLook:
+    """What one look of the owner saw."""
 
-    gate: Gate
+    targets: SlotTargets
     phase: Phase
     """The member's."""
     stored: Phase
@@ -104,7 +104,7 @@ class HolderLook:
     ending: bool
     """Whether this process was told to end."""
     lost: bool
-    """Whether the store shows another holder."""
+    """Whether the store shows another owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,25 +153,25 @@ class SlotLife:
         self._move(Seen.BEGINS)
         self._began = None
 
-    def asked(self, gate: Gate, *, ending: bool) -> Asked | None:
-        """What is asked of this holder now. ending: its process was told to end."""
+    def asked(self, targets: SlotTargets, *, ending: bool) -> Asked | None:
+        """What is asked of this owner now. ending: its process was told to end."""
         number, token = self._number, self._token
         if ending:
             return Asked(Seen.END)
-        if number in gate.leaving:
+        if number in targets.leaving:
             return Asked(Seen.LEAVE)
-        if number not in gate.open or number in gate.quarantined:
+        if number not in targets.open or number in targets.quarantined:
             return Asked(Seen.SLOT_CLOSED)
-        pin = gate.handover.get(number)
+        pin = targets.handover.get(number)
         if pin is not None and pin.token == token:
             return Asked(Seen.HANDOVER, token)
-        return Asked(Seen.REJOIN, token) if gate.rejoin.get(number) == token else None
+        return Asked(Seen.REJOIN, token) if targets.rejoin.get(number) == token else None
 
-    def look(self, seen: HolderLook) -> Instruction | None:
+    def look(self, seen: OwnerLook) -> Instruction | None:
         """Begin what is asked now, take back what is asked no more."""
         if seen.lost:
             return Instruction(self._move(Seen.LOST))
-        before, asked = self.state, self.asked(seen.gate, ending=seen.ending)
+        before, asked = self.state, self.asked(seen.targets, ending=seen.ending)
         if asked is None:
             if self._move(Seen.NOTHING) is Life.SERVING:
                 self._began = None
@@ -189,11 +189,11 @@ class SlotLife:
     def ended(
         self, end: Ended, *, lost: str | None, ours: bool | None, now: float, cured: bool
     ) -> LastAct | None:
-        """What follows a membership; None: free the instance id, then `freed` or `foreign`.
+        """What follows a membership; None: free the instance id, then `freed` or `external`.
 
         lost: why the slot is not ours any more. ours: of a refused member whether the store, asked
         since, names us still; None: asked to end before it told. now: monotonic. cured: nothing of
-        a former holder runs any more, as far as we can see to it.
+        a former owner runs any more, as far as we can see to it.
         """
         # A dynamic member id is nobody's after its close: no leave shall be sent for it.
         gone, clean = not self._static, end.clean and cured
@@ -223,7 +223,7 @@ class SlotLife:
                 why = f"asked to end while nobody tells whose slot {number} is ({code})"
             else:
                 void = ", batch void" if end.how is End.FENCED else ""
-                why = f"slot {number} has another holder ({code}): stopped{void}"
+                why = f"slot {number} has another owner ({code}): stopped{void}"
             return LastAct(ours=False, exit=why)
         if end.how is End.UNRELEASED:
             before, self._freed_at = self._freed_at, now
@@ -236,7 +236,7 @@ class SlotLife:
             f"another process uses the instance id {self._instance_id} (82 twice within "
             f"{self._window:g} s): slot {number} is closed; find that process, then open it"
         )
-        return self.foreign(sentence, clean=clean)
+        return self.external(sentence, clean=clean)
 
     def freed(self, why: str | None, sentence: str) -> LastAct:
         """Somebody tried to free the id. why: it is not; sentence: the refusal's."""
@@ -244,12 +244,12 @@ class SlotLife:
             said = f"refused (111) while slot {self._number} is ours: joining once more"
             return LastAct(again=said)
         self._move(Seen.ENDED)
-        return LastAct(  # not clean: the next taker has to free it as well
+        return LastAct(  # not clean: the next new owner has to free it as well
             exit=f"the coordinator refuses {self._instance_id} (111), since it believes that its "
             f"former member lives, for {self._window:g} s at most: {why or sentence}"
         )
 
-    def foreign(self, sentence: str, *, clean: bool) -> LastAct:
+    def external(self, sentence: str, *, clean: bool) -> LastAct:
         """A foreign process has our instance id [15]."""
         self._move(Seen.ENDED)
         return LastAct(shut=True, exit=sentence, clean=clean)
@@ -259,7 +259,7 @@ class SlotLife:
         if after is None:
             told = "\n  ".join(self._story)
             raise IllegalLife(
-                f"the holder of slot {self._number} is {self.state}, where there is no "
+                f"the owner of slot {self._number} is {self.state}, where there is no "
                 f"'{seen}'; what led there:\n  {told}"
             )
         if after is not self.state:

@@ -1,6 +1,6 @@
 """One slot held, from taking it to giving it up: what the main thread does meanwhile.
 
-Problem: a holder is asked for several things (hand over, leave with others, rejoin, end), may
+Problem: an owner is asked for several things (hand over, leave with others, rejoin, end), may
 lose its slot, its membership or both, and must answer each within a batch. Choice: what it does
 next is decided by `SlotLife` of what a tick saw, so that an ask may come twice, or be taken back;
 this carries it out, between the store, the coordinator and the member's thread. Cost: a tick of
@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fleet.errors import FleetError, Unreachable
-from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.slots.transitions import alone, has_worked
 from fleet.worker.asking import Orphans
 from fleet.worker.batch.columnar import Columnar
@@ -25,15 +25,15 @@ from fleet.worker.member.losses import QuarantinedPartitions
 from fleet.worker.member.member_state import End, Ended
 from fleet.worker.member.membership import Membership
 from fleet.worker.slot.leave_completion import (
-    ForeignHolder,
+    ExternalOwner,
+    Failover,
     Former,
     LeaveCompleter,
-    Takeover,
     all_drained,
 )
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
-from fleet.worker.slot.slot_life import HolderLook, LastAct, SlotLife
+from fleet.worker.slot.slot_life import LastAct, OwnerLook, SlotLife
 
 TICK: Final = 0.05
 _HARD_EXIT: Final = 1
@@ -42,14 +42,14 @@ _LAST_WORD: Final = 0.5
 _SILENCE: Final = 1.0
 """Seconds between two questions to a silent store whose the slot is."""
 _LONGEST_WAIT: Final = 30.0
-"""Seconds that a gate may lie ahead."""
-TAKER_JOINS: Final = 2.0
+"""Seconds that the slot targets may lie ahead."""
+NEW_OWNER_JOINS: Final = 2.0
 """Seconds from taking a slot to its join: the dead one's leave, connections, subscribe."""
 LATEST: Final = 30.0
 """Seconds that an opening is believed to lie ahead."""
 
 
-class SlotHolder:
+class SlotOwner:
     """One slot from `take` to its end. seen: as it was; void: its pin, which has ended."""
 
     def __init__(
@@ -60,7 +60,7 @@ class SlotHolder:
         *,
         watcher: SlotWatcher,
         completer: LeaveCompleter,
-        takeover: Takeover,
+        failover: Failover,
         runner: BatchRunner,
         reporter: Reporter,
         columnar: Columnar | None = None,
@@ -74,29 +74,29 @@ class SlotHolder:
         self._watcher = watcher
         self._store = watcher.store
         self._completer = completer
-        self._takeover = takeover
+        self._failover = failover
         self._runner = runner
         self._reporter = reporter
         self._canary = reporter.canary
         self._columnar = columnar
         self._membership: Membership | None = None
         self._cured = True
-        """Whether nothing of a former holder runs any more, as far as we can see to it."""
+        """Whether nothing of a former owner runs any more, as far as we can see to it."""
         self._marks = QuarantinedPartitions(self._store, context)
         self._orphans = Orphans(context, rejoin=self._ask_for_rebalance)
         self._told: tuple[Any, ...] = ()
         self._told_batches = 0
         self._committed = frozenset[str]()
-        self._seen_gate: Gate | None = None
+        self._seen_targets: SlotTargets | None = None
         self._seen_slots: dict[int, Slot] = {}
-        self._takers: dict[int, tuple[int, float]] = {}
+        self._new_owners: dict[int, tuple[int, float]] = {}
         self._joining = False
-        """Whether a slot's living holder is not ready yet."""
+        """Whether a slot's living owner is not ready yet."""
 
     # --- taking ------------------------------------------------------------------------------
 
     def take(self) -> bool:
-        """Take the slot, and cure what its holder left running; False: somebody was quicker."""
+        """Take the slot, and cure what its owner left running; False: somebody was quicker."""
         context, seen = self._context, self._former
         session = self._runner.session_id
         try:
@@ -125,29 +125,30 @@ class SlotHolder:
         self._cured = seen.clean or former is None or former == session
         self._lease.start()
         self._canary.start()
-        how = "has ended" if seen.holder_ended else "let its lease expire"
-        whose = "" if seen.holder is None else f" from {seen.holder}, which {how}"
+        how = "has ended" if seen.owner_ended else "let its lease expire"
+        whose = "" if seen.owner is None else f" from {seen.owner}, which {how}"
         self._events.log(f"took slot {slot.number}{whose}")
-        self._events.emit("slot", slot=slot.number, token=slot.token, former=seen.holder)
+        self._events.emit("slot", slot=slot.number, token=slot.token, former=seen.owner)
         if former is not None and not self._cured:
             self._runner.cure(former).add_done_callback(self._note_cured)
         if seen.member_id is not None and not context.is_static:
             self._evict(seen.member_id)
-        if context.worker.protocol == "consumer" and seen.holder is not None:
+        if context.worker.protocol == "consumer" and seen.owner is not None:
             self._free_before_joining()
         return True
 
     def _note_cured(self, cure: "Future[str | None]") -> None:
-        """What a former holder that did not release left running on Spark is stopped [3].
+        """What a former owner that did not release left running on Spark is stopped [3].
 
         Who reads before that may commit what the dead one still writes, and ending it takes longer
-        than a gate is ahead: it is the batch thread's first work, and the join waits for nothing
-        [19]. Until now the slot named the session that was to be ended; from here on it names ours.
+        than the slot targets is ahead: it is the batch thread's first work, and the join waits for
+        nothing [19]. Until now the slot named the session that was to be ended; from here on it
+        names ours.
         """
         error = cure.exception()
         why = cure.result() if error is None else type(error).__name__
         result = "is interrupted and released" if why is None else f"could not be ended ({why})"
-        self._events.log(f"the former holder's Spark session {result}")
+        self._events.log(f"the former owner's Spark session {result}")
         self._cured = True
         self.renew()  # a store that is silent holds up no batch
 
@@ -156,9 +157,9 @@ class SlotHolder:
 
         The round of its leave is that of our join; refused, it ends with its session.
         """
-        why = self._takeover.evict((None, member_id))
+        why = self._failover.evict((None, member_id))
         result = "has left" if why is None else f"stays until its session ends ({why})"
-        self._events.log(f"the former holder's member {member_id} {result}")
+        self._events.log(f"the former owner's member {member_id} {result}")
 
     def _leave_nobody_behind(self) -> None:
         """Whoever stood still may have joined anew before it heard that it is out.
@@ -170,17 +171,18 @@ class SlotHolder:
         member_id = self._membership.state.member_id if self._membership is not None else None
         if member_id is None or self._context.is_static:
             return
-        if self._takeover.evict((None, member_id)) is None:
+        if self._failover.evict((None, member_id)) is None:
             self._events.log(f"its member {member_id} is out of the group")
 
     def _free_before_joining(self) -> None:
-        """KIP-848: let the dead holder leave, else the join is refused [17].
+        """KIP-848: let the dead owner leave, else the join is refused [17].
 
-        One that released the slot closed its consumer before, clean or not: no leave, no price.
+        One that released the slot closed its consumer before, clean or not: no leave, no expected
+        cost.
         """
         try:
             why = self._free()
-        except ForeignHolder as error:
+        except ExternalOwner as error:
             why = str(error)
         if why is not None:  # the join will tell: it is refused, and this is tried once more
             self._events.log(f"the former member could not leave: {why}")
@@ -191,11 +193,11 @@ class SlotHolder:
             return None
         seen, ours = self._former, self._membership
         ids = (ours.state.member_id if ours is not None else None, seen.member_id)
-        return self._takeover.free(
+        return self._failover.free(
             Former(
                 instance_id=seen.instance_id(),
                 member_ids=tuple(i for i in ids if i is not None),
-                workers=frozenset(n for n in (self._context.name, seen.holder) if n is not None),
+                workers=frozenset(n for n in (self._context.name, seen.owner) if n is not None),
             )
         )
 
@@ -227,7 +229,7 @@ class SlotHolder:
 
     def _one_membership(self) -> Ended:
         # A writer whose clock is wrong must not keep a member out for long.
-        open_at = min(self._watcher.gate.open_at, self._clock.now() + _LONGEST_WAIT)
+        open_at = min(self._watcher.targets.open_at, self._clock.now() + _LONGEST_WAIT)
         membership = self._membership = self._new_membership(open_at)
         self._life.begins()
         self._reporter.member(self._number, membership.state)
@@ -287,13 +289,13 @@ class SlotHolder:
         if told != self._told or (state.batches < 10 and state.batches != self._told_batches):
             self._told, self._told_batches = told, state.batches
             self._lease.changed()
-        self._orphans.step(self._number, watcher.gate, watcher.slots)
+        self._orphans.step(self._number, watcher.targets, watcher.slots)
         if self._completer.see(watcher):
             lifted = self._marks.lifted(membership.state.quarantined)
             if lifted:
                 membership.lift(lifted)
             self._keep_committed(state.committed)
-            changed = self._what_changed(watcher.gate, watcher.slots, watcher.dead())
+            changed = self._what_changed(watcher.targets, watcher.slots, watcher.dead())
             if changed is not None:
                 membership.hear(*changed)
         self._answer(membership)
@@ -308,15 +310,17 @@ class SlotHolder:
             self._events.log_rarely(str(error))
 
     def _answer(self, membership: Membership) -> None:
-        """Begin what the gate (or a signal) asks for now; take back what it asks no more."""
+        """Begin what the slot targets (or a signal) asks for now; take back what it asks no
+        more.
+        """
         watcher, state = self._watcher, membership.state
         told = self._life.look(
-            HolderLook(
-                gate=watcher.gate,
+            OwnerLook(
+                targets=watcher.targets,
                 phase=state.phase,
                 stored=self._lease.slot.phase,
                 joined_at=state.joined_at,
-                all_drained=all_drained(watcher.gate, watcher.slots, watcher.dead()),
+                all_drained=all_drained(watcher.targets, watcher.slots, watcher.dead()),
                 ending=self._context.stop.is_set(),
                 lost=self._lease.lost is not None,
             )
@@ -327,68 +331,69 @@ class SlotHolder:
             self._events.log(f"draining: {told.why}")
             self._events.emit("drain", why=told.why)
         if told.rejoined:
-            self._write_gate(without_rejoin, self._number)
+            self._write_targets(without_rejoin, self._number)
         else:
             membership.become(told.life)
 
     def _ask_for_rebalance(self) -> None:
-        """Ask this slot's holder, which is us, to leave and join again once."""
-        self._write_gate(with_rejoin, self._number, self._lease.slot.token)
+        """Ask this slot's owner, which is us, to leave and join again once."""
+        self._write_targets(with_rejoin, self._number, self._lease.slot.token)
 
-    def _write_gate(self, change: Callable[..., Gate], *what: int) -> None:
+    def _write_targets(self, change: Callable[..., SlotTargets], *what: int) -> None:
         """A store that is silent is asked again by what asks for it."""
         with contextlib.suppress(Unreachable):
-            self._store.change_gate(self._context.group, lambda gate: change(gate, *what))
+            self._store.change_targets(self._context.group, lambda targets: change(targets, *what))
         self._watcher.forget()
 
     # --- what it sees of a change of its group's membership ----------------------------------
     #
     # Members that shall hear of a change at once [41] have to know that there is one, without a
-    # question to anybody: the holder compares what it reads anyway. Slots that open or close, a
-    # forced rebalance that is over, and a slot that a dead holder's successor took are changes; a
+    # question to anybody: the owner compares what it reads anyway. Slots that open or close, a
+    # forced rebalance that is over, and a slot that a dead owner's successor took are changes; a
     # handover is none, since a static member that is replaced moves nothing. Members that
     # heartbeat between a dead member's leave and its successor's join would bring an assignment of
-    # their own, so they wait until the taker is ready, or for `TAKER_JOINS`. They hear then, since
-    # what the dead one had may be theirs.
+    # their own, so they wait until the new owner is ready, or for `NEW_OWNER_JOINS`. They hear
+    # then, since what the dead one had may be theirs.
 
     def _what_changed(
-        self, gate: Gate, slots: Sequence[Slot], dead: Collection[int]
+        self, targets: SlotTargets, slots: Sequence[Slot], dead: Collection[int]
     ) -> tuple[str, float] | None:
         """Since the last look: what, and the monotonic time from which on members shall hear."""
         now = self._clock.monotonic()
-        before, self._seen_gate = self._seen_gate, gate
+        before, self._seen_targets = self._seen_targets, targets
         held, self._seen_slots = self._seen_slots, {each.number: each for each in slots}
         self._joining = any(
-            each.number in gate.open and each.number not in dead and _joins(each) for each in slots
+            each.number in targets.open and each.number not in dead and _joins(each)
+            for each in slots
         )
         if before is None:
             return None
-        self._note_takers(gate, held, now)
-        if gate.open - before.open:
-            opens = now + (gate.open_at - self._clock.now())  # as a joiner waits for it
+        self._note_new_owners(targets, held, now)
+        if targets.open - before.open:
+            opens = now + (targets.open_at - self._clock.now())  # as a joiner waits for it
             return "slots were opened", min(max(now, opens), now + LATEST)
-        if before.open - gate.open:
+        if before.open - targets.open:
             return "slots were closed", now
-        if before.rejoin.keys() - gate.rejoin.keys():
+        if before.rejoin.keys() - targets.rejoin.keys():
             return "a forced rebalance", now
-        for number, (token, since) in list(self._takers.items()):
+        for number, (token, since) in list(self._new_owners.items()):
             slot = self._seen_slots.get(number)
-            if slot is None or slot.token != token or slot.holder is None:
-                del self._takers[number]
-            elif not _joins(slot) or now - since >= TAKER_JOINS:
-                del self._takers[number]
+            if slot is None or slot.token != token or slot.owner is None:
+                del self._new_owners[number]
+            elif not _joins(slot) or now - since >= NEW_OWNER_JOINS:
+                del self._new_owners[number]
                 return f"slot {number} was taken over", now
         return None
 
-    def _note_takers(self, gate: Gate, held: dict[int, Slot], now: float) -> None:
+    def _note_new_owners(self, targets: SlotTargets, held: dict[int, Slot], now: float) -> None:
         for number, slot in self._seen_slots.items():
-            last, pin = held.get(number), gate.handover.get(number)
-            if last is None or slot.token == last.token or slot.holder is None:
+            last, pin = held.get(number), targets.handover.get(number)
+            if last is None or slot.token == last.token or slot.owner is None:
                 continue
             handed = pin is not None and pin.token == last.token
-            back = last.holder is None and last.clean and last.member_id is not None
+            back = last.owner is None and last.clean and last.member_id is not None
             if not handed and not back:
-                self._takers[number] = (slot.token, now)
+                self._new_owners[number] = (slot.token, now)
 
     # --- its end ---------------------------------------------------------------------------
 
@@ -400,8 +405,8 @@ class SlotHolder:
         if last is None:
             try:
                 last = self._life.freed(self._free(), ended.sentence)
-            except ForeignHolder as error:
-                last = self._life.foreign(str(error), clean=ended.clean and self._cured)
+            except ExternalOwner as error:
+                last = self._life.external(str(error), clean=ended.clean and self._cured)
         if last.again is not None:
             return last
         if not refused and (last.exit is None or not last.ours):
@@ -418,7 +423,9 @@ class SlotHolder:
                 self._leave_nobody_behind()
                 return last
             if last.shut:
-                self._store.change_gate(self._context.group, lambda gate: shut(gate, self._number))
+                self._store.change_targets(
+                    self._context.group, lambda targets: shut(targets, self._number)
+                )
             kept = self._lease.release(clean=last.clean, closed=last.closed, gone=last.gone)
         except FleetError as error:
             if last.exit is None:
@@ -488,19 +495,19 @@ class SlotHolder:
 
 
 def _joins(slot: Slot) -> bool:
-    return slot.holder is not None and slot.phase is Phase.JOINING
+    return slot.owner is not None and slot.phase is Phase.JOINING
 
 
-def with_rejoin(gate: Gate, number: int, token: int) -> Gate:
-    """A gate that asks this slot's holder to leave and join again once."""
-    return replace(gate, rejoin={**gate.rejoin, number: token})
+def with_rejoin(targets: SlotTargets, number: int, token: int) -> SlotTargets:
+    """The slot targets that asks this slot's owner to leave and join again once."""
+    return replace(targets, rejoin={**targets.rejoin, number: token})
 
 
-def without_rejoin(gate: Gate, number: int) -> Gate:
-    """A gate that asks it no more: it is done."""
-    return replace(gate, rejoin={n: t for n, t in gate.rejoin.items() if n != number})
+def without_rejoin(targets: SlotTargets, number: int) -> SlotTargets:
+    """The slot targets that asks it no more: it is done."""
+    return replace(targets, rejoin={n: t for n, t in targets.rejoin.items() if n != number})
 
 
-def shut(gate: Gate, number: int) -> Gate:
-    """A gate by which nobody takes this slot: a foreign process uses its instance id."""
-    return replace(gate, quarantined=gate.quarantined | {number})
+def shut(targets: SlotTargets, number: int) -> SlotTargets:
+    """The slot targets by which nobody takes this slot: a foreign process uses its instance id."""
+    return replace(targets, quarantined=targets.quarantined | {number})

@@ -1,4 +1,4 @@
-"""What a holder does when it takes a slot, is asked for something, loses it, or is fenced.
+"""What an owner does when it takes a slot, is asked for something, loses it, or is fenced.
 
 Kafka is librdkafka's own mock cluster, Spark's session a stand-in.
 """
@@ -25,8 +25,8 @@ from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.member.member_state import End, Ended
 from fleet.worker.member.membership import Membership
 from fleet.worker.slot.reporting import Canary, Reporter
-from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_life import Life
+from fleet.worker.slot.slot_owner import SlotOwner
 from tests.support.batch_parts import SYSTEM, connected
 from tests.support.seen_groups import member_seen
 from tests.support.spark_stand_in import Link
@@ -50,8 +50,8 @@ class CuringLink(Link):
         self.session_id = "ours" if self.connected == 1 else f"ours, {self.connected}"
         return made
 
-    def cure(self, foreign_session: str) -> str | None:
-        self.asked.append(foreign_session)
+    def cure(self, external_session: str) -> str | None:
+        self.asked.append(external_session)
         assert self.may_end.wait(120)
         return None
 
@@ -107,8 +107,8 @@ def slow_shop(tmp_path: Path) -> Iterator[Shop]:
     made.close()
 
 
-def dead_holder(shop: Shop) -> Slot:
-    """A slot whose holder ended with a Spark session that runs on."""
+def dead_owner(shop: Shop) -> Slot:
+    """A slot whose owner ended with a Spark session that runs on."""
     free = Slot(group=GROUP, number=0)
     held = shop.store.take(free, worker="w1", revision="r", spark_session="theirs")
     assert held is not None
@@ -116,12 +116,14 @@ def dead_holder(shop: Shop) -> Slot:
 
 
 def test_the_cure_holds_up_batches_but_not_the_join(shop: Shop):
-    """Interrupted and released before a batch of ours runs [3]; the gate waits for nobody [19]."""
-    holder = shop.taken(dead_holder(shop))  # returns while the cure goes on
+    """Interrupted and released before a batch of ours runs [3]; the slot targets waits for
+    nobody [19].
+    """
+    owner = shop.taken(dead_owner(shop))  # returns while the cure goes on
     done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
     shop.runner.submit(batch(0), done.put)
     ended: list[Any] = []
-    member = threading.Thread(target=lambda: ended.append(holder.serve()))
+    member = threading.Thread(target=lambda: ended.append(owner.serve()))
     member.start()
     while shop.slot().member_id is None and shop.slot().counter < 3:
         SYSTEM.sleep(0.02)
@@ -143,7 +145,7 @@ def test_the_session_of_a_batch_is_named_once_the_cure_has_ended(slow_shop: Shop
     reads while ours writes [3].
     """
     shop = slow_shop
-    shop.holder = shop.taken(dead_holder(shop))
+    shop.owner = shop.taken(dead_owner(shop))
     done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
     shop.runner.submit(batch(0), done.put)
     shop.link.may_end.set()
@@ -155,7 +157,7 @@ def test_a_session_made_anew_is_named_before_its_batch_runs(slow_shop: Shop):
     """Fault: the server was restarted, and the batch runs in a session that no slot names [3]."""
     shop = slow_shop
     shop.fails = 1
-    shop.holder = shop.taken(Slot(group=GROUP, number=0))
+    shop.owner = shop.taken(Slot(group=GROUP, number=0))
     done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
     shop.runner.submit(batch(0), done.put)
     assert done.get(timeout=10).fatal is None
@@ -163,25 +165,25 @@ def test_a_session_made_anew_is_named_before_its_batch_runs(slow_shop: Shop):
 
 
 def test_a_slot_given_up_before_the_cure_ended_is_not_clean(shop: Shop):
-    """Its next taker does it again."""
-    holder = shop.taken(dead_holder(shop))
+    """Its next new owner does it again."""
+    owner = shop.taken(dead_owner(shop))
     shop.stop.set()
-    assert holder.serve() is None
-    assert (shop.slot().holder, shop.slot().clean) == (None, False)
+    assert owner.serve() is None
+    assert (shop.slot().owner, shop.slot().clean) == (None, False)
     assert shop.slot().spark_session == "theirs"
 
 
 def test_what_a_member_has_committed_is_told_to_the_store(slow_shop: Shop):
     """Once: the group is not new any more, however long Kafka keeps its offsets [53]."""
-    holder = slow_shop.taken(Slot(group=GROUP, number=0))
-    serving = threading.Thread(target=holder.serve)
+    owner = slow_shop.taken(Slot(group=GROUP, number=0))
+    serving = threading.Thread(target=owner.serve)
     serving.start()
-    while (member := holder._membership) is None:
+    while (member := owner._membership) is None:
         SYSTEM.sleep(0.02)
     member.state.committed = frozenset({"t"})
     while slow_shop.store.committed(GROUP) != {"t"}:
         SYSTEM.sleep(0.02)
-    while holder._committed != {"t"}:
+    while owner._committed != {"t"}:
         SYSTEM.sleep(0.02)
     slow_shop.stop.set()
     serving.join(15)
@@ -192,20 +194,20 @@ def test_what_a_member_has_committed_is_told_to_the_store(slow_shop: Shop):
 def test_a_slot_that_is_somebody_elses_is_left_at_once(
     membership: str, tmp_path: Path, mock_broker: str
 ):
-    """Nobody asks us to go: the store shows another holder, so nothing of ours goes on [12]."""
+    """Nobody asks us to go: the store shows another owner, so nothing of ours goes on [12]."""
     shop = Shop(tmp_path, mock_broker, membership=membership)
-    holder = shop.taken(Slot(group=GROUP, number=0))
+    owner = shop.taken(Slot(group=GROUP, number=0))
     ended: list[Any] = []
-    member = threading.Thread(target=lambda: ended.append(holder.serve()), daemon=True)
+    member = threading.Thread(target=lambda: ended.append(owner.serve()), daemon=True)
     member.start()
     while shop.slot().counter < 2:
         SYSTEM.sleep(0.02)
-    holder._membership.state.member_id = "ours"  # as if it had joined
+    owner._membership.state.member_id = "ours"  # as if it had joined
     taken = None
     while taken is None:
         taken = shop.store.take(shop.slot(), worker="w3", revision="r", spark_session=None)
     member.join(10)
-    assert ended == [(1, "slot 0 has another holder or token: stopped, batch void")]
+    assert ended == [(1, "slot 0 has another owner or token: stopped, batch void")]
     assert shop.slot() == replace(taken, counter=shop.slot().counter)
     assert shop.left == ([(None, "ours")] if membership == "dynamic" else [])
     shop.close()
@@ -219,10 +221,10 @@ def test_a_tenure_leaves_nothing_open(shop: Shop):
     try:
         for number in range(6):
             seen = shop.slot() if number else Slot(group=GROUP, number=0)
-            holder = shop.taken(seen)
+            owner = shop.taken(seen)
             end = threading.Timer(0.15, shop.stop.set)
             end.start()
-            assert holder.serve() is None
+            assert owner.serve() is None
             end.join()
             shop.stop.clear()
             figures.append(sum(1 for _ in Path("/proc/self/fd").iterdir()))
@@ -260,7 +262,7 @@ class Scene(Parts):
     def __init__(self, folder: Path, worker: Mapping[str, Any]) -> None:
         clock = ManualClock()
         super().__init__(folder, clock=clock, link=FarLink(clock), worker=worker)
-        self.tenures: list[SlotHolder] = []
+        self.tenures: list[SlotOwner] = []
 
     def held(self, **fields: Any) -> Slot:
         """By `dead`, with these fields."""
@@ -269,21 +271,21 @@ class Scene(Parts):
         assert stored is not None
         return stored
 
-    def take(self) -> SlotHolder:
+    def take(self) -> SlotOwner:
         """Take the slot as it is."""
-        holder = self.taken(self.slot())
-        self.tenures.append(holder)
+        owner = self.taken(self.slot())
+        self.tenures.append(owner)
         self.runner._call_later(lambda: None).result(120)  # behind what is to be cured
-        return holder
+        return owner
 
-    def ask(self, **gate: Any) -> None:
-        """Somebody writes the gate."""
-        assert self.store.write_gate(replace(self.store.gate("g"), **gate)) is not None
+    def ask(self, **targets: Any) -> None:
+        """Somebody writes the slot targets."""
+        assert self.store.write_targets(replace(self.store.targets("g"), **targets)) is not None
         self.watcher.forget()
         self.watcher.look()
 
     def lose(self) -> None:
-        """Somebody else takes the slot; its holder may write it in between."""
+        """Somebody else takes the slot; its owner may write it in between."""
         takes = (
             self.store.take(self.slot(), worker="x", revision="r", spark_session=None)
             for _ in range(50)
@@ -291,8 +293,8 @@ class Scene(Parts):
         assert any(takes)
 
     def close(self) -> None:
-        for holder in self.tenures:
-            holder._lease.abandon()
+        for owner in self.tenures:
+            owner._lease.abandon()
         self.runner.stop()
 
 
@@ -331,7 +333,7 @@ def new(tmp_path: Path, listening: list[Reporter]) -> Iterator[Callable[..., Sce
     ],
 )
 def test_who_is_cured_first(new, session, clean, cured):
-    """What a former holder's Spark still runs would write beside us."""
+    """What a former owner's Spark still runs would write beside us."""
     scene = new()
     held = scene.held(spark_session=session)
     if clean is not None:
@@ -371,46 +373,46 @@ def test_whether_a_dead_member_leaves_before_the_join(new, worker, released, lea
 # --- being asked ------------------------------------------------------------------------------
 
 
-def test_what_is_asked_of_the_holder(new):
-    """The most urgent first; of a token that is another holder's, nothing."""
+def test_what_is_asked_of_the_owner(new):
+    """The most urgent first; of a token that is another owner's, nothing."""
     scene = new()
-    holder = scene.take()
-    token = holder._lease.slot.token
+    owner = scene.take()
+    token = owner._lease.slot.token
     scene.watcher.look()
-    assert asked(scene, holder) is None
+    assert asked(scene, owner) is None
     scene.ask(rejoin={0: token - 1}, handover={0: Handover(token=token - 1, revision="r2")})
-    assert asked(scene, holder) is None, "asked of the holder before us"
+    assert asked(scene, owner) is None, "asked of the owner before us"
     scene.ask(rejoin={0: token})
-    assert asked(scene, holder) == ("rejoin", token)
+    assert asked(scene, owner) == ("rejoin", token)
     scene.ask(handover={0: Handover(token=token, revision="r2")})
-    assert asked(scene, holder) == ("handover", token)
+    assert asked(scene, owner) == ("handover", token)
     scene.ask(quarantined=frozenset({0}))
-    assert asked(scene, holder) == ("slot closed", None)
+    assert asked(scene, owner) == ("slot closed", None)
     scene.ask(quarantined=frozenset(), open=frozenset())
-    assert asked(scene, holder) == ("slot closed", None)
+    assert asked(scene, owner) == ("slot closed", None)
     scene.ask(open=frozenset({0}), leaving=frozenset({0}))
-    assert asked(scene, holder) == ("leave", None)
+    assert asked(scene, owner) == ("leave", None)
     scene.stop.set()
-    assert asked(scene, holder) == ("end", None)
+    assert asked(scene, owner) == ("end", None)
 
 
-def asked(scene: Scene, holder: SlotHolder) -> tuple[str, int | None] | None:
+def asked(scene: Scene, owner: SlotOwner) -> tuple[str, int | None] | None:
     """As its next tick would see it."""
-    return holder._life.asked(scene.watcher.gate, ending=scene.stop.is_set())
+    return owner._life.asked(scene.watcher.targets, ending=scene.stop.is_set())
 
 
-def unstarted(scene: Scene, holder: SlotHolder) -> Membership:
+def unstarted(scene: Scene, owner: SlotOwner) -> Membership:
     """A membership that has not begun: what is asked of it stands in its queue."""
     made = Membership(
         scene.context,
-        holder._lease.slot,
+        owner._lease.slot,
         open_at=0.0,
         runner=scene.runner,
-        marks=holder._marks,
+        marks=owner._marks,
         may_join=lambda: True,
-        ours=lambda: holder._lease.lost is None,
+        ours=lambda: owner._lease.lost is None,
     )
-    holder._membership = made
+    owner._membership = made
     return made
 
 
@@ -424,19 +426,19 @@ def silenced(scene: Scene) -> sqlite3.Connection:
 def test_who_lost_its_slot_stops_at_once(new):
     """Its batch is void, and it is not asked for anything more [12]."""
     scene = new()
-    holder = scene.take()
-    membership = unstarted(scene, holder)
-    holder._tick(membership)
+    owner = scene.take()
+    membership = unstarted(scene, owner)
+    owner._tick(membership)
     membership._commands.serve(0.0)
     assert not membership._done
     scene.lose()
-    assert not holder._lease.renew()
-    holder._tick(membership)
+    assert not owner._lease.renew()
+    owner._tick(membership)
     membership._commands.serve(0.0)
     assert membership._done
-    told = holder._after(Ended(how=End.CLOSED, sentence="closed", clean=True))
-    assert told.exit == ("slot 0 has another holder or token: stopped, batch void")
-    assert scene.slot().holder == "x"
+    told = owner._after(Ended(how=End.CLOSED, sentence="closed", clean=True))
+    assert told.exit == ("slot 0 has another owner or token: stopped, batch void")
+    assert scene.slot().owner == "x"
 
 
 @pytest.mark.parametrize("then", [Life.CLOSING, Life.HOLDING])
@@ -451,38 +453,38 @@ def test_what_is_asked_during_a_rejoin_is_not_forgotten(new, then):
 
 
 def test_a_silent_store_after_a_rejoin_is_waited_for(new, monkeypatch):
-    """Its holder is a member, and nobody else can take its slot either [12]."""
+    """Its owner is a member, and nobody else can take its slot either [12]."""
     monkeypatch.setattr("fleet.slots.sqlite._BUSY_SECONDS", 0.05)
     scene = new()
-    holder = scene.take()
-    membership = unstarted(scene, holder)
+    owner = scene.take()
+    membership = unstarted(scene, owner)
     membership.state.joined_at = 1.0
-    scene.ask(rejoin={0: holder._lease.slot.token})
-    holder._tick(membership)
+    scene.ask(rejoin={0: owner._lease.slot.token})
+    owner._tick(membership)
     membership.state.joined_at = 2.0
     lock = silenced(scene)
-    holder._tick(membership)
+    owner._tick(membership)
     lock.execute("ROLLBACK")
-    assert scene.store.gate("g").rejoin
-    holder._tick(membership)
-    assert scene.store.gate("g").rejoin == {}
+    assert scene.store.targets("g").rejoin
+    owner._tick(membership)
+    assert scene.store.targets("g").rejoin == {}
 
 
-def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
+def test_a_targets_far_ahead_is_not_waited_for(new, monkeypatch):
     """Its writer's clock is wrong."""
     scene = new()
-    holder = scene.take()
+    owner = scene.take()
     asked = []
 
     def over(*_: Any, open_at: float, **__: Any) -> Membership:
         asked.append(open_at)
         raise FleetError("seen")
 
-    monkeypatch.setattr("fleet.worker.slot.slot_holder.Membership", over)
+    monkeypatch.setattr("fleet.worker.slot.slot_owner.Membership", over)
     for ahead in (2.0, 3600.0):
         scene.ask(open_at=scene.clock.now() + ahead)
         with pytest.raises(FleetError, match="seen"):
-            holder._one_membership()
+            owner._one_membership()
     assert [at - scene.clock.now() for at in asked] == [2.0, 30.0]
 
 
@@ -493,56 +495,56 @@ def test_what_ended_a_worker_is_told_though_the_store_is_silent(new, monkeypatch
     """Its slot is left to the lease; the sentence is not the store's."""
     monkeypatch.setattr("fleet.slots.sqlite._BUSY_SECONDS", 0.05)
     scene = new()
-    holder = scene.take()
+    owner = scene.take()
     lock = silenced(scene)
-    told = holder._after(Ended(how=End.FATAL, sentence="no assignor in common (23)", clean=True))
+    told = owner._after(Ended(how=End.FATAL, sentence="no assignor in common (23)", clean=True))
     lock.execute("ROLLBACK")
     assert told.exit == ("no assignor in common (23)")
-    assert scene.slot().holder == "w"
+    assert scene.slot().owner == "w"
 
 
 def test_whoever_hangs_ends_also_on_a_full_disk(new, monkeypatch):
     """Fault: the note of its revision's canary raises, and it stays, alive and idle [10]."""
     scene = new()
     scene.reporter.canary = Canary(scene.context, home=scene.folder / "home")
-    holder = scene.take()
+    owner = scene.take()
     shutil.rmtree(scene.folder / "home")
     (scene.folder / "home").write_text("no folder")
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
-    holder._end_hard("the batch hangs")
+    owner._end_hard("the batch hangs")
     assert codes == [1]
-    assert (scene.slot().holder, scene.slot().error) == (None, None)
+    assert (scene.slot().owner, scene.slot().error) == (None, None)
 
 
 def test_fenced_once_it_joins_again(new):
     """It may be librdkafka fencing itself; twice within the session timeout it is another [15]."""
     scene = new()
-    holder = scene.take()
-    assert holder._after(FENCED).again
+    owner = scene.take()
+    assert owner._after(FENCED).again
     scene.clock.sleep(181.0)
-    assert holder._after(FENCED).again, "a session timeout later it is the first again"
+    assert owner._after(FENCED).again, "a session timeout later it is the first again"
     scene.clock.sleep(179.0)
-    ended = holder._after(FENCED)
+    ended = owner._after(FENCED)
     assert "another process uses the instance id g-0" in str(ended.exit)
-    assert scene.store.gate("g").quarantined == {0}
-    assert scene.slot().holder is None
+    assert scene.store.targets("g").quarantined == {0}
+    assert scene.slot().owner is None
 
 
 def test_fenced_by_its_successor_it_stops(new):
     """The store is asked: it names who has the slot."""
     scene = new()
-    holder = scene.take()
+    owner = scene.take()
     scene.lose()
-    assert holder._after(FENCED).exit == "slot 0 has another holder (82): stopped, batch void"
-    assert (scene.slot().holder, scene.store.gate("g").quarantined) == ("x", frozenset())
+    assert owner._after(FENCED).exit == "slot 0 has another owner (82): stopped, batch void"
+    assert (scene.slot().owner, scene.store.targets("g").quarantined) == ("x", frozenset())
 
 
 @pytest.mark.parametrize("after", [FENCED, REFUSED], ids=["82", "111"])
 def test_refused_while_the_store_is_silent_it_waits_for_it(new, monkeypatch, after):
     """Its slot may be another's by now: whoever joins on a guess throws its successor out [15]."""
     scene = new(CONSUMER if after is REFUSED else CLASSIC)
-    holder = scene.take()
+    owner = scene.take()
     asked = []
 
     def silent(slot: Slot) -> Slot | None:
@@ -557,50 +559,50 @@ def test_refused_while_the_store_is_silent_it_waits_for_it(new, monkeypatch, aft
 
     monkeypatch.setattr(scene.store, "renew", silent)
     monkeypatch.setattr(scene.stop, "wait", wait)
-    ended = holder._after(after)
-    assert "slot 0 has another holder" in str(ended.exit)
+    ended = owner._after(after)
+    assert "slot 0 has another owner" in str(ended.exit)
     assert len(asked) == 3
-    assert (scene.slot().holder, scene.left) == ("x", [])
+    assert (scene.slot().owner, scene.left) == ("x", [])
 
 
 def test_asked_to_end_while_the_store_is_silent_it_claims_nothing(new, monkeypatch):
     """It does not know whose the slot is."""
     scene = new()
-    holder = scene.take()
+    owner = scene.take()
     scene.stop.set()
 
     def silent(slot: Slot) -> Slot | None:
         raise Unreachable("nobody answers")
 
     monkeypatch.setattr(scene.store, "renew", silent)
-    ended = holder._after(FENCED)
+    ended = owner._after(FENCED)
     assert ended.exit == "asked to end while nobody tells whose slot 0 is (82)"
 
 
 def test_refused_once_it_frees_the_id_and_joins_again(new):
-    """Refused again it ends, and the next taker frees as well [10]."""
+    """Refused again it ends, and the next new owner frees as well [10]."""
     scene = new(CONSUMER)
     scene.held(member_id="m")
-    holder = scene.take()
+    owner = scene.take()
     scene.left.clear()
-    assert holder._after(REFUSED).again
+    assert owner._after(REFUSED).again
     assert scene.left == [("g-0", "m")]
     scene.clock.sleep(30.0)
-    ended = holder._after(REFUSED)
+    ended = owner._after(REFUSED)
     assert "refuses g-0 (111)" in str(ended.exit)
-    assert (scene.slot().holder, scene.slot().clean) == (None, False)
+    assert (scene.slot().owner, scene.slot().clean) == (None, False)
 
 
-def test_a_foreign_holder_closes_the_slot(new):
+def test_a_foreign_owner_closes_the_slot(new):
     """It is told by name, and not evicted."""
     scene = new(CONSUMER)
     scene.held(member_id="m")
-    holder = scene.take()
+    owner = scene.take()
     scene.refusal = "82"
     scene.member = member_seen("m9", instance_id="g-0", client_id="somebody", host="/10.0.0.9")
-    ended = holder._after(REFUSED)
+    ended = owner._after(REFUSED)
     assert "the process somebody at /10.0.0.9" in str(ended.exit)
-    assert scene.store.gate("g").quarantined == {0}
+    assert scene.store.targets("g").quarantined == {0}
 
 
 STALLED = Ended(how=End.STALLED, sentence="nothing of t-0 is fetched", clean=True)
@@ -610,31 +612,31 @@ STALLED = Ended(how=End.STALLED, sentence="nothing of t-0 is fetched", clean=Tru
 def test_a_member_that_a_new_consumer_helps_keeps_its_slot(new, monkeypatch, asked):
     """It joins once more, unless it is to go anyway."""
     scene = new()
-    holder = scene.take()
+    owner = scene.take()
     ends = [STALLED, Ended(how=End.CLOSED, sentence="closed", clean=True)]
     slots = []
 
     def one() -> Ended:
-        slots.append(scene.slot().holder)
-        holder._life.begins()
+        slots.append(scene.slot().owner)
+        owner._life.begins()
         if asked:
-            token = holder._lease.slot.token
+            token = owner._lease.slot.token
             scene.ask(handover={0: Handover(token=token, revision="r2")})
-            holder._tick(unstarted(scene, holder))
+            owner._tick(unstarted(scene, owner))
         return ends.pop(0)
 
-    monkeypatch.setattr(holder, "_one_membership", one)
-    assert holder.serve() is None
+    monkeypatch.setattr(owner, "_one_membership", one)
+    assert owner.serve() is None
     assert slots == ["w"] * (1 if asked else 2)
-    assert scene.slot().holder is None
+    assert scene.slot().owner is None
 
 
 def test_a_slot_that_another_took_is_not_joined_for_again(new, monkeypatch):
     """Whatever its consumer needs."""
     scene = new()
-    holder = scene.take()
+    owner = scene.take()
     scene.lose()
-    assert not holder._lease.renew()
+    assert not owner._lease.renew()
     ends = [STALLED]
-    monkeypatch.setattr(holder, "_one_membership", ends.pop)
-    assert holder.serve() == (1, "slot 0 has another holder or token: stopped, batch void")
+    monkeypatch.setattr(owner, "_one_membership", ends.pop)
+    assert owner.serve() == (1, "slot 0 has another owner or token: stopped, batch void")

@@ -1,17 +1,17 @@
-"""`make bench-gate`: what k joins together cost on a live group, beside k joins as they come.
+"""`make bench-sync_join`: what k joins together cost on a live group, beside k joins as they come.
 
 Problem: k workers that join one after another rebalance a group up to k times (k and more with
-cooperative-sticky); the gate makes them one change, if all subscribe within one join round.
-Choice: k warm workers go through the gate of a live group and leave again by one batched leave,
-many times, reusing the same processes; rebalances come from the coordinator's records, the
-spread of the joins from the workers' own events. The same again with members that hear of a
-change by heartbeats as Kafka's clients send them: every 3 s in the classic protocol, every 5 s
+cooperative-sticky); the synchronized joins makes them one change, if all subscribe within one join
+round. Choice: k warm workers go by a synchronized join of a live group and leave again by one
+batched leave, many times, reusing the same processes; rebalances come from the coordinator's
+records, the spread of the joins from the workers' own events. The same again with members that hear
+of a change by heartbeats as Kafka's clients send them: every 3 s in the classic protocol, every 5 s
 under KIP-848. Then the ordinary way: dynamic workers beside the same base join each when it is
 ready, started at once as a Deployment does it and in turn as a StatefulSet does it, and are ended
 together. A change is settled with the last record that it brings: of joins since the first
 subscribe, of a leave since the first member closed. Cost: 10 to 15 s a run.
 
-Goals, each over all runs: joins through the gate cost 1 rebalance with range, at most 2 with
+Goals, each over all runs: joins by a synchronized join cost 1 rebalance with range, at most 2 with
 cooperative-sticky and with consumer (assignments); their subscribes are at most 100 ms apart;
 a batched leave costs 1 (cooperative-sticky at most 2 [28]); nothing lost, nothing twice; both are
 settled within 1.5 s at p95, and pause no partition for longer than 0.8 s + the median batch.
@@ -32,7 +32,7 @@ from fleet.model.rebalances import Counted
 from fleet.slots import Phase
 
 BASE: Final = 2
-"""Members of the group before the gate opens."""
+"""Members of the group before the synchronized joins opens."""
 MOST_SPREAD: Final = 0.1
 MOST_JOINS: Final = {"range": 1, "cooperative-sticky": 2, "consumer": 2}
 MOST_LEAVES: Final = {"range": 1, "cooperative-sticky": 2, "consumer": 1}
@@ -42,7 +42,7 @@ MOST_PAUSE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateOptions:
+class SyncJoinOptions:
     """What is to be measured."""
 
     joins: tuple[int, ...] = (2, 5, 10)
@@ -54,10 +54,10 @@ class GateOptions:
     max_pause: float | None = None
     """The goal for the longest pause at p95; None: 0.8 s + the median batch."""
     max_rebalances: int | None = None
-    """The goal per gate; None: the protocol's."""
+    """The goal per synchronized joins; None: the protocol's."""
     max_spread: float = MOST_SPREAD
     fresh: bool = False
-    """New processes for every gate, instead of the same ones again."""
+    """New processes for every synchronized join, instead of the same ones again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Took:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateRun:
+class SyncJoinRun:
     """k joins, together or as they come, and the leave after them."""
 
     k: int
@@ -123,22 +123,24 @@ class GateRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult(Judged):
+class SyncJoinResult(Judged):
     """Both ways on one protocol."""
 
     protocol: str
-    options: GateOptions
-    runs: tuple[GateRun, ...]
-    patient: tuple[GateRun, ...]
-    """The same gates with members that wait for their heartbeats."""
+    options: SyncJoinOptions
+    runs: tuple[SyncJoinRun, ...]
+    patient: tuple[SyncJoinRun, ...]
+    """The same synchronized joins with members that wait for their heartbeats."""
     cpu: dict[str, float]
-    """CPU seconds of a gate and its leave, by process: the broker's, the workers'."""
+    """CPU seconds of the synchronized joins and its leave, by process: the broker's, the
+    workers'.
+    """
     patient_cpu: dict[str, float]
     batch: float
     """Seconds of the median batch."""
-    at_once: tuple[GateRun, ...]
+    at_once: tuple[SyncJoinRun, ...]
     """The ordinary way: k dynamic workers started together, each joins when it is ready."""
-    in_turn: tuple[GateRun, ...]
+    in_turn: tuple[SyncJoinRun, ...]
     """The ordinary way: each started when the one before it has joined."""
     lost: int
     twice: int
@@ -159,8 +161,8 @@ class GateResult(Judged):
         return (
             Goal("settled at p95, seconds", self.options.max_settled, settled),
             Goal("longest pause at p95, seconds", pause, paused),
-            Goal("rebalances per gate", joins, _most(self.runs, "joining")),
-            Goal("gates without any rebalance", 0, float(least == 0)),
+            Goal("rebalances per synchronized joins", joins, _most(self.runs, "joining")),
+            Goal("synchronized joins without any rebalance", 0, float(least == 0)),
             Goal(
                 "rebalances per batched leave",
                 MOST_LEAVES[self.protocol],
@@ -180,7 +182,7 @@ class GateResult(Judged):
             "fresh": self.options.fresh,
             "joins": [self._one(k) for k in self.options.joins],
             "batch_seconds": self.batch,
-            "cpu_seconds_per_gate": {"gate": self.cpu, "by_heartbeats": self.patient_cpu},
+            "cpu_seconds_per_sync_join": {"sync_join": self.cpu, "by_heartbeats": self.patient_cpu},
             "lost": self.lost,
             "twice": self.twice,
         }
@@ -188,7 +190,7 @@ class GateResult(Judged):
     def _one(self, k: int) -> dict[str, Any]:
         return {
             "k": k,
-            "gate": of(k, self.runs),
+            "sync_join": of(k, self.runs),
             "by_heartbeats": of(k, self.patient),
             "spread_seconds": spread(r.spread for r in of(k, self.runs) if r.spread is not None),
             "ordinary_at_once": of(k, self.at_once),
@@ -200,7 +202,7 @@ class GateResult(Judged):
         head = ("joins", "way", "runs", "rebalances", "settled p50", "p95", "pause p50", "p95")
         shown: list[tuple[str, ...]] = [(*head, "leave", "settled p50", "p95", "pause p50", "p95")]
         ways = {
-            "gate": self.runs,
+            "sync_join": self.runs,
             "by heartbeats": self.patient,
             "ordinary, at once": self.at_once,
             "in turn": self.in_turn,
@@ -229,10 +231,10 @@ class GateResult(Judged):
         lines = [f"beside {BASE} members; {how}; lost {self.lost}, twice {self.twice}"]
         if apart is not None:
             lines.append(
-                f"subscribes through the gate: {apart.p50 * 1000:.0f} ms apart at p50, "
+                f"subscribes by a synchronized join: {apart.p50 * 1000:.0f} ms apart at p50, "
                 f"{apart.max * 1000:.0f} ms at most; median batch {self.batch:.2f} s"
             )
-        for way, cpu in (("gate", self.cpu), ("by heartbeats", self.patient_cpu)):
+        for way, cpu in (("sync_join", self.cpu), ("by heartbeats", self.patient_cpu)):
             spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in cpu.items())
             lines.append(f"CPU of a change up and down, {way}: {spent}")
         return lines
@@ -247,7 +249,7 @@ def _told(took: Took) -> str:
     return ", ".join(parts) or "nothing known of its time"
 
 
-def _worst(runs: Sequence[GateRun], what: str) -> float | None:
+def _worst(runs: Sequence[SyncJoinRun], what: str) -> float | None:
     """At p95 over all changes up and down; None where one is not known."""
     found = [getattr(took, what) for run in runs for took in (run.join, run.leave)]
     known = spread(each for each in found if each is not None)
@@ -262,12 +264,12 @@ def _seconds(changes: Sequence[Took]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def of(k: int, runs: Sequence[GateRun]) -> list[GateRun]:
+def of(k: int, runs: Sequence[SyncJoinRun]) -> list[SyncJoinRun]:
     """The runs of k joins."""
     return [run for run in runs if run.k == k]
 
 
-def _most(runs: Sequence[GateRun], what: str) -> int | None:
+def _most(runs: Sequence[SyncJoinRun], what: str) -> int | None:
     return max((getattr(run, what) for run in runs), default=None)
 
 
@@ -277,7 +279,7 @@ def told(counts: Any) -> str:
     return ", ".join(f"{count} (x{times})" for count, times in found) or "-"
 
 
-_NUDGES: Final = "FLEET_NUDGES"
+_RESUBSCRIBES: Final = "FLEET_RESUBSCRIBES"
 """What `fleet.worker.member.membership` asks its environment for."""
 _CONSUMER_HEARTBEAT: Final = 5.0
 _GOLDEN: Final = 0.618
@@ -286,12 +288,12 @@ _WARM_SECONDS: Final = 300.0
 _JOIN_SECONDS: Final = 180.0
 
 
-def run(ground: Ground, protocol: str, options: GateOptions) -> GateResult:
+def run(ground: Ground, protocol: str, options: SyncJoinOptions) -> SyncJoinResult:
     """All ways on one protocol. Raises FleetError where a change does not end well."""
-    ours = _gates(ground, protocol, options, patient=False)
-    patient = _gates(ground, protocol, options, patient=True)
+    ours = _sync_joins(ground, protocol, options, patient=False)
+    patient = _sync_joins(ground, protocol, options, patient=True)
     at_once, in_turn = _ordinary(ground, protocol, options)
-    return GateResult(
+    return SyncJoinResult(
         protocol=protocol,
         options=options,
         runs=ours.runs,
@@ -307,10 +309,10 @@ def run(ground: Ground, protocol: str, options: GateOptions) -> GateResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gates:
-    """All gates of one group."""
+class SyncJoins:
+    """All synchronized joins of one group."""
 
-    runs: tuple[GateRun, ...]
+    runs: tuple[SyncJoinRun, ...]
     cpu: dict[str, float]
     batch: float
     lost: int
@@ -326,12 +328,14 @@ def _light(ground: Ground, group: str, **keys: Any) -> dict[str, Any]:
 def _waiting(protocol: str) -> dict[str, Any]:
     """Members that hear of a change by heartbeats alone, as clients come."""
     if protocol == "consumer":
-        return {"env": {_NUDGES: "0"}}
+        return {"env": {_RESUBSCRIBES: "0"}}
     return {"heartbeat_interval": "3s"}
 
 
-def _gates(ground: Ground, protocol: str, options: GateOptions, *, patient: bool) -> Gates:
-    group = f"gate-{protocol}" + ("-patient" if patient else "")
+def _sync_joins(
+    ground: Ground, protocol: str, options: SyncJoinOptions, *, patient: bool
+) -> SyncJoins:
+    group = f"sync_join-{protocol}" + ("-patient" if patient else "")
     worker = _light(ground, group, **(_waiting(protocol) if patient else {}))
     ground.declare(group, protocol=protocol, slots=BASE, worker=worker)
     ground.start_group(group)
@@ -348,13 +352,13 @@ def _gates(ground: Ground, protocol: str, options: GateOptions, *, patient: bool
     ground.say(f"warming {most} workers")
     ground.wait(warm, _WARM_SECONDS, f"{most} warm workers")
     ground.steady(group)
-    runs: list[GateRun] = []
+    runs: list[SyncJoinRun] = []
     times = options.patient_runs if patient else options.runs
     spent = Spent({"broker": ground.broker_pids, "workers": lambda: ground.worker_pids(group)})
     how = ", by heartbeats" if patient else ""
     for number in range(times):
         for k in options.joins:
-            runs.append(_one_gate(ground, group, k, _parts(heartbeat, len(runs))))
+            runs.append(_one_sync_join(ground, group, k, _parts(heartbeat, len(runs))))
             ground.say(f"{protocol}{how}, run {number + 1} of {times}: {runs[-1].sentence()}")
             ground.wait(warm, _JOIN_SECONDS, f"{most} warm workers")
     cpu = {name: seconds / max(1, len(runs)) for name, seconds in spent.seconds().items()}
@@ -363,10 +367,10 @@ def _gates(ground: Ground, protocol: str, options: GateOptions, *, patient: bool
     ground.dismiss(group)
     lost, twice = ground.account(group)
     batch = 0.0 if batches is None else batches.p50
-    return Gates(runs=tuple(runs), cpu=cpu, batch=batch, lost=lost, twice=twice)
+    return SyncJoins(runs=tuple(runs), cpu=cpu, batch=batch, lost=lost, twice=twice)
 
 
-def _one_gate(ground: Ground, group: str, k: int, waits: tuple[float, float]) -> GateRun:
+def _one_sync_join(ground: Ground, group: str, k: int, waits: tuple[float, float]) -> SyncJoinRun:
     ground.clock.sleep(waits[0])
     began = ground.clock.now()
     with ground.measured(group) as joining:
@@ -392,13 +396,13 @@ def _parts(heartbeat: float, number: int) -> tuple[float, float]:
 
 def _run_of(
     ground: Ground, group: str, k: int, began: float, found: tuple[Counted, ...]
-) -> GateRun:
+) -> SyncJoinRun:
     """One run: its joins, then its leave."""
     joining, leaving = found
     told = [(event, at) for _, event, at in ground.events(group) if at >= began]
     subscribed = [at for event, at in told if event == "subscribed"]
     closed = [at for event, at in told if event == "closed"]
-    return GateRun(
+    return SyncJoinRun(
         k=k,
         joins=_rounds(joining),
         leaves=_rounds(leaving),
@@ -412,7 +416,7 @@ def _took(counted: Counted, began: Sequence[float]) -> Took:
     """From the first of these to the last record of what they brought."""
     ended = [each.ended_at for each in counted.generations]
     known = max(ended) - min(began) if ended and began else None
-    pause = counted.longest_pause_s
+    pause = counted.longest_downtime_s
     return Took(
         settled=None if known is None else round(max(0.0, known), 3),
         pause=None if pause is None else round(pause, 3),
@@ -424,16 +428,16 @@ def _rounds(counted: Counted) -> tuple[Round, ...]:
 
 
 def _ordinary(
-    ground: Ground, protocol: str, options: GateOptions
-) -> tuple[tuple[GateRun, ...], tuple[GateRun, ...]]:
+    ground: Ground, protocol: str, options: SyncJoinOptions
+) -> tuple[tuple[SyncJoinRun, ...], tuple[SyncJoinRun, ...]]:
     """Dynamic workers beside the same base; (started at once, started in turn)."""
-    group = f"gate-{protocol}-ordinary"
+    group = f"sync_join-{protocol}-ordinary"
     worker = _light(ground, group, membership="dynamic")
     ground.declare(group, protocol=protocol, slots=BASE, worker=worker)
     ground.start_group(group)
     revision = ground.apply(group).plan.revision
     ground.steady(group)
-    found: dict[bool, list[GateRun]] = {False: [], True: []}
+    found: dict[bool, list[SyncJoinRun]] = {False: [], True: []}
     for _ in range(options.ordinary_runs):
         for k in options.joins:
             for in_turn in (False, True):
@@ -445,7 +449,9 @@ def _ordinary(
     return tuple(found[False]), tuple(found[True])
 
 
-def _as_they_come(ground: Ground, group: str, revision: str, k: int, *, in_turn: bool) -> GateRun:
+def _as_they_come(
+    ground: Ground, group: str, revision: str, k: int, *, in_turn: bool
+) -> SyncJoinRun:
     """Open the slots first, so that each worker joins as soon as it is ready; end all at once."""
     began = ground.clock.now()
     base = frozenset(range(BASE))
@@ -466,7 +472,7 @@ def _as_they_come(ground: Ground, group: str, revision: str, k: int, *, in_turn:
 
 def _await_active(ground: Ground, group: str, count: int) -> None:
     def joined() -> bool:
-        slots = [slot for slot in ground.fleet.slots(group) if slot.holder]
+        slots = [slot for slot in ground.fleet.slots(group) if slot.owner]
         return sum(slot.phase is Phase.ACTIVE for slot in slots) == count
 
     ground.wait(joined, _JOIN_SECONDS, f"{count} members of {group}")
@@ -483,12 +489,12 @@ def _await_active(ground: Ground, group: str, count: int) -> None:
     metavar="K",
     help="Number of workers that join together; repeatable.",
 )
-@number_option("--runs", 12, "Number of gates for each K.", 1, 1000)
+@number_option("--runs", 12, "Number of synchronized joins for each K.", 1, 1000)
 @number_option("--ordinary-runs", 1, "Number of ordinary scale-ups for each K.", 1, 1000)
 @number_option(
     "--patient-runs",
     2,
-    "Number of gates for each K with members that wait for their heartbeats (3 s or 5 s).",
+    "Number of joins for each K with members that wait for their heartbeats (3 s or 5 s).",
     0,
     1000,
 )
@@ -496,14 +502,17 @@ def _await_active(ground: Ground, group: str, count: int) -> None:
 @number_option(
     "--max-rebalances",
     None,
-    "Goal for the rebalances of a gate (default: 1 with range, else 2).",
+    "Goal for the rebalances of the synchronized joins (default: 1 with range, else 2).",
     0,
 )
 @number_option(
     "--max-spread", 0.1, "Goal for the seconds between the first and the last subscribe.", 0
 )
 @number_option(
-    "--max-settled", 1.5, "Goal for the seconds until a gate or a leave is settled, at p95.", 0
+    "--max-settled",
+    1.5,
+    "Goal for the seconds until the synchronized joins or a leave is settled, at p95.",
+    0,
 )
 @number_option(
     "--max-pause",
@@ -515,10 +524,10 @@ def _await_active(ground: Ground, group: str, count: int) -> None:
 @click.option(
     "--fresh",
     is_flag=True,
-    help="Start new processes for every gate instead of reusing them: truer, and slower.",
+    help="Start new processes for every join instead of reusing them: truer, and slower.",
 )
 @run_options
-def gate(
+def sync_join(
     *,
     protocol: str,
     joins: tuple[int, ...],
@@ -542,9 +551,9 @@ def gate(
     leave of k costs 1 (cooperative-sticky: at most 2); no record lost, none processed twice; both
     are settled within 1.5 s and pause no partition for longer than 0.8 s + the median batch, at
     p95. Beside it the same with members that wait for their heartbeats, and k dynamic workers that
-    join as each is ready: started at once, and in turn. 10 to 15 s a gate.
+    join as each is ready: started at once, and in turn. 10 to 15 s the synchronized joins.
     """
-    options = GateOptions(
+    options = SyncJoinOptions(
         joins=(2,) if quick else tuple(sorted(set(joins))),
         runs=1 if quick else runs,
         ordinary_runs=1 if quick else ordinary_runs,
@@ -556,7 +565,7 @@ def gate(
         fresh=fresh,
     )
     measure(
-        "gate",
+        "sync_join",
         protocol=protocol,
         partitions=2 * (BASE + max(options.joins)),
         rate=rate,

@@ -94,8 +94,8 @@ def test_once_is_cured_and_twice_shuts_the_slot(group: Group, broker: RunningBro
         group.produce(40)
         group.drained()
     assert other.joined == 1
-    assert group.slot(0).holder == "w1"
-    assert not group.store.gate(group.name).quarantined
+    assert group.slot(0).owner == "w1"
+    assert not group.store.targets(group.name).quarantined
     assert max(generations(broker.broker, group.name)) == before, "invisible in generations"
     assert set(group.times_called().values()) == {1}
     began = time.monotonic()
@@ -103,15 +103,15 @@ def test_once_is_cured_and_twice_shuts_the_slot(group: Group, broker: RunningBro
         group.until(lambda: group.processes["w1"].poll() is not None, "the second 82")
     print(f"shut after {time.monotonic() - began:.1f} s")
     assert group.processes["w1"].returncode == 1
-    assert group.store.gate(group.name).quarantined == {0}
+    assert group.store.targets(group.name).quarantined == {0}
     (end,) = group.events("exit")
     assert f"another process uses the instance id {group.name}-0 (82 twice" in end["reason"]
     assert "another process uses the instance id" in (group.slot(0).error or "")
-    assert group.slot(0).holder is None
+    assert group.slot(0).owner is None
     group.standbys("w2")
     time.sleep(2)
-    assert group.slot(0).holder is None, "nobody takes a shut slot"
-    assert shown(group) == ["foreign holder"]
+    assert group.slot(0).owner is None, "nobody takes a shut slot"
+    assert shown(group) == ["foreign owner"]
 
 
 def shown(group: Group) -> list[str]:
@@ -132,7 +132,7 @@ def shown(group: Group) -> list[str]:
             mode="act",
             owner="",
             has_worker=True,
-            gate=group.store.gate(group.name),
+            targets=group.store.targets(group.name),
             slots=group.store.slots(group.name),
             workers=(),
             reports=group.store.reports(group.name),

@@ -8,7 +8,16 @@ from fleet.config.settings import WorkerSettings
 from fleet.config.spec import GroupSpec
 from fleet.decide.storms import Storm
 from fleet.model import GroupSnapshot, GroupState, Member, Plan, TopicPartition
-from fleet.slots import Change, Gate, Pause, Phase, Quarantine, Slot, WorkerProcess, WorkerReport
+from fleet.slots import (
+    Change,
+    Pause,
+    Phase,
+    Quarantine,
+    Slot,
+    SlotTargets,
+    WorkerProcess,
+    WorkerReport,
+)
 
 # What a runtime has to say of a plan: the place where workers run is not always ours alone.
 
@@ -32,7 +41,7 @@ NO_CONCERNS: Final = Vetoes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupWorld:
+class StateSnapshot:
     """One group: what is declared, what Kafka says, what the slots and the runtime say."""
 
     spec: GroupSpec
@@ -44,7 +53,7 @@ class GroupWorld:
     group: GroupSnapshot | None
     """None = the snapshot holds no such group."""
     topics: Mapping[str, int]
-    gate: Gate
+    targets: SlotTargets
     slots: tuple[Slot, ...]
     reports: tuple[WorkerReport, ...]
     processes: tuple[WorkerProcess, ...]
@@ -67,11 +76,11 @@ class GroupWorld:
     readable_log: bool = True
     """Whether `__consumer_offsets` can be read; without it receipts are unverified."""
 
-    # The rest is reading, in one place so that refusals, prices and plans agree.
+    # The rest is reading, in one place so that refusals, expected costs and plans agree.
 
     def open_slots(self) -> tuple[int, ...]:
         """Numbers of the slots that may be held, lowest first."""
-        return tuple(sorted(self.gate.open - self.gate.quarantined))
+        return tuple(sorted(self.targets.open - self.targets.quarantined))
 
     def slot(self, number: int) -> Slot:
         """The stored slot, or a free one that was never stored."""
@@ -88,21 +97,21 @@ class GroupWorld:
         is_number = tail.isascii() and tail.isdigit() and str(int(tail)) == tail
         return int(tail) if dash and head == self.spec.group and is_number else None
 
-    def strangers(self) -> tuple[Member, ...]:
+    def external_members(self) -> tuple[Member, ...]:
         """Members that are no worker of ours: foreign instance ids, and unknown dynamic ones."""
         ours = {s.member_id for s in self.slots if s.member_id is not None}
         return tuple(
             m
             for m in self.members()
             if m.member_id not in ours
-            and (self.number_of(m) is None or self.number_of(m) in self.gate.quarantined)
+            and (self.number_of(m) is None or self.number_of(m) in self.targets.quarantined)
         )
 
     def owners_of_nothing(self) -> tuple[int, ...]:
         """Slots whose member owns only partitions that are gone, while another has two or more.
 
         Its return deals them anew: a sticky assignor goes on giving out what a topic had before it
-        was made again with fewer partitions.
+        was recreated with fewer partitions.
         """
         there = {
             m: sum(tp not in gone_partitions(m, self.topics) for tp in m.partitions)
@@ -116,21 +125,21 @@ class GroupWorld:
     def away(self) -> tuple[int, ...]:
         """Slots whose static member may be gone: they block the join phase of a rebalance.
 
-        Open but held by nobody or by a worker that ended, or a member without a holder.
+        Open but held by nobody or by a worker that ended, or a member without an owner.
         """
         ended = {p.name for p in self.processes if not p.running}
-        unheld = {n for n in self.open_slots() if self.slot(n).holder in {None, *ended}}
+        unheld = {n for n in self.open_slots() if self.slot(n).owner in {None, *ended}}
         ghosts = {
             number
             for number in map(self.number_of, self.members())
             if number is not None
-            and number not in self.gate.quarantined
-            and self.slot(number).holder is None
+            and number not in self.targets.quarantined
+            and self.slot(number).owner is None
         }
         return tuple(sorted(unheld | ghosts))
 
     def joining(self) -> tuple[int, ...]:
-        """Slots whose holder has not joined yet, or not shown that it works.
+        """Slots whose owner has not joined yet, or not shown that it works.
 
         A member whose entrypoint fails joins no more, nor does a worker that ends again and again:
         to take it out, or to replace it, is what has to be possible.
@@ -138,7 +147,7 @@ class GroupWorld:
         failing = {process.name for process in self.processes if process.fails}
         here = {member.member_id for member in self.members()}
         slots = [self.slot(n) for n in self.open_slots()]
-        joining = [s for s in slots if s.phase is Phase.JOINING and s.holder not in failing]
+        joining = [s for s in slots if s.phase is Phase.JOINING and s.owner not in failing]
         return tuple(s.number for s in joining if s.error is None or s.member_id not in here)
 
     def is_empty(self) -> bool:

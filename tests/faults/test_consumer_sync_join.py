@@ -1,4 +1,6 @@
-"""A manager killed while a KIP-848 group's assignment interval is raised for a gate [19]."""
+"""A manager killed while a KIP-848 group's assignment interval is raised for the slot targets
+[19].
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ THEIRS = "900"
 @contextmanager
 def killed_in_the_gate(broker, unique, tmp_path) -> Iterator[tuple[Workshop, GroupAdmin]]:
     """A fleet whose first manager died with the interval raised; at the end nothing runs."""
-    shop = Workshop(tmp_path, broker.bootstrap_servers, f"gate-{unique}", protocol="consumer")
+    shop = Workshop(tmp_path, broker.bootstrap_servers, f"targets-{unique}", protocol="consumer")
     shop.create_topic(4)
     login = {"bootstrap": broker.bootstrap_servers, "kafka_python_config": {}}
     with GroupAdmin(**login) as admin, shop.stream(rate=100), ending(shop):
@@ -36,7 +38,7 @@ def is_theirs(admin: GroupAdmin, shop: Workshop) -> bool:
 
 
 def test_manager_killed_in_the_gate(broker, unique, tmp_path):
-    """The next one completes the opening, at the same price, and puts the setting back."""
+    """The next one completes the opening, at the same expected cost, and puts the setting back."""
     with killed_in_the_gate(broker, unique, tmp_path) as (shop, admin):
         shop.apply(2)
         assert is_theirs(admin, shop)
@@ -45,7 +47,7 @@ def test_manager_killed_in_the_gate(broker, unique, tmp_path):
 
 
 def test_its_change_is_aborted(broker, unique, tmp_path):
-    """Aborting leaves the slots open for their takers, and puts the setting back."""
+    """Aborting leaves the slots open for their new owners, and puts the setting back."""
     with killed_in_the_gate(broker, unique, tmp_path) as (shop, admin):
         with shop.fleet() as fleet:
             change = fleet.abort_change(shop.group, actor="second")

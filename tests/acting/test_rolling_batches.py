@@ -1,4 +1,6 @@
-"""New code of dynamic members in waves: the new join together, then the old leave together [22]."""
+"""New code of dynamic members in rolling batches: the new join together, then the old leave
+together [22].
+"""
 
 import pytest
 
@@ -10,22 +12,22 @@ from tests.support.plans import TWO, step_of
 ROLL = StepKind.ROLL
 
 
-def test_a_wave_joins_before_the_old_leave(scene):
+def test_a_rolling_batch_joins_before_the_old_leave(scene):
     """Beside them, pinned; then the old leave in one request, by member id."""
     here = scene(worker={"membership": "dynamic"})
     here.running(2)
     old = [s.member_id for s in here.slots()]
-    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), expected_cost=TWO))
     assert done.state is ChangeState.DONE, done.sentence
     assert here.crowd.left == [[(None, each) for each in old]]
-    assert here.gate().open == {2, 3}
+    assert here.targets().open == {2, 3}
     assert [r.ours for r in done.receipts] == [2]
-    assert {s.revision for s in here.slots() if s.number in here.gate().open} == {"new"}
-    assert here.gate().handover == {}
+    assert {s.revision for s in here.slots() if s.number in here.targets().open} == {"new"}
+    assert here.targets().handover == {}
 
 
 @pytest.mark.parametrize("dies", [None, {0, 1, 2, 3}, {0, 1}])
-def test_a_wave_that_got_nothing_to_read_is_proven_when_the_old_have_left(scene, dies):
+def test_a_rolling_batch_that_got_nothing_to_read_is_proven_when_the_old_have_left(scene, dies):
     """Where members are more than partitions, the new ones commit nothing beside the old."""
     here = scene(worker={"membership": "dynamic"})
     here.running(2)
@@ -37,25 +39,25 @@ def test_a_wave_that_got_nothing_to_read_is_proven_when_the_old_have_left(scene,
         return leave(group, members, reason=reason)
 
     here.crowd.leave = fails_from_here_on
-    change = here.begin(step_of(ROLL, (0, 1, 2, 3), price=TWO))
+    change = here.begin(step_of(ROLL, (0, 1, 2, 3), expected_cost=TWO))
 
     def failed() -> bool:
-        return "late" in here.store.change(GROUP).detail and here.gate().open == dies
+        return "late" in here.store.change(GROUP).detail and here.targets().open == dies
 
     if dies is not None:
         change = here.killed_when(change, failed)
     done = here.performer().perform(change)
     assert done.state is ChangeState.ROLLED_BACK, done.sentence
-    assert done.sentence.startswith("the first wave failed: no such column")
-    assert here.gate().open == {0, 1}
-    assert here.gate().handover == {}
+    assert done.sentence.startswith("the first rolling batch failed: no such column")
+    assert here.targets().open == {0, 1}
+    assert here.targets().handover == {}
     assert here.revisions()[:2] == ["old", "old"]
     assert {s.phase for s in here.slots()[:2]} == {Phase.ACTIVE}
     assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
     assert len(here.crowd.left) == 2
 
 
-def test_a_wave_has_its_time_once_the_group_is_settled(scene):
+def test_a_rolling_batch_has_its_time_once_the_group_is_settled(scene):
     """Until then nobody has what the old ones had."""
     here = scene(worker={"membership": "dynamic"})
     here.running(2)
@@ -76,43 +78,43 @@ def test_a_wave_has_its_time_once_the_group_is_settled(scene):
         turn()
 
     here.crowd.leave, here.clock.turn = leaves, later
-    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), expected_cost=TWO))
     assert done.state is ChangeState.ROLLED_BACK, done.sentence
-    assert here.gate().open == {0, 1}
+    assert here.targets().open == {0, 1}
 
 
-def test_a_wave_without_data_is_waited_for_twice(scene):
+def test_a_rolling_batch_without_data_is_waited_for_twice(scene):
     """And is done then: nobody has anything to read."""
     here = scene(worker={"membership": "dynamic"})
     here.running(2)
     here.like("new", commits=False)
     began = here.clock.monotonic()
-    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), expected_cost=TWO))
     assert done.state is ChangeState.DONE, done.sentence
     assert here.clock.monotonic() - began >= 2 * here.spec.rollout.bake
-    assert here.gate().open == {2, 3}
+    assert here.targets().open == {2, 3}
 
 
-def test_a_wave_makes_up_for_one_that_takes_a_dead_holders_slot(scene):
+def test_a_rolling_batch_makes_up_for_one_that_takes_a_dead_owners_slot(scene):
     """While its workers get warm: they would be one too few for as long as anybody waits."""
     here = scene(worker={"membership": "dynamic"}, replicas={"min": 0, "max": 9, "standby": 0})
     here.running(2)
     here.like("new", warm_after=20)
-    victim = here.crowd.people[here.slots()[0].holder]
+    victim = here.crowd.people[here.slots()[0].owner]
     victim.alive = victim.wanted = False
-    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), expected_cost=TWO))
     assert done.state is ChangeState.DONE
     assert here.crowd.asked[-2:] == [2, 1]
-    assert {s.revision for s in here.slots() if s.number in here.gate().open} == {"new"}
+    assert {s.revision for s in here.slots() if s.number in here.targets().open} == {"new"}
 
 
-def test_a_first_wave_that_fails_leaves_again(scene):
+def test_a_first_rolling_batch_that_fails_leaves_again(scene):
     """The old members never stopped being there."""
     here = scene(worker={"membership": "dynamic"})
     here.running(2)
     here.like("new", error="no such column")
-    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), expected_cost=TWO))
     assert done.state is ChangeState.ROLLED_BACK
-    assert here.gate().open == {0, 1}
+    assert here.targets().open == {0, 1}
     assert here.revisions()[:2] == ["old", "old"]
     assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
