@@ -132,7 +132,7 @@ def record(
     config = home / "fleet.yaml"
     config.write_text(
         f'cluster: {{name: bench, bootstrap_servers: "{bootstrap}"}}\n'
-        f"history: {{interval: {0 if every else 10}s}}\n",
+        f"history: {{commit_interval: {0 if every else 10}s}}\n",
         encoding="utf-8",
     )
     spark_server.start(home)

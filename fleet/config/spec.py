@@ -388,13 +388,13 @@ class History(Strict):
     """Any path that Spark writes, without a login; None: `history` in FLEET_HOME."""
     retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
     """How long rows are kept."""
-    every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
+    batch_interval: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
     """Between two batches of `fleet history tail`."""
     spark: SparkPlace = "shared"
     """What reads the log: the home's server, which needs Java here, or Spark elsewhere."""
     batch_timeout: Annotated[Duration, Field(ge=10.0, le=86_400.0)] = 900.0
     """Seconds that Spark may take for one batch; then it is interrupted, and nothing is lost."""
-    interval: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 10.0
+    commit_interval: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 10.0
     """Commits of a partition within this time are one row with their number; 0: each its own."""
     groups: Selection = Selection()
     """Which groups are recorded."""
@@ -405,7 +405,7 @@ class ExporterSpec(Strict):
 
     listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9308"
     """host:port of /metrics."""
-    every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 15.0
+    interval: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 15.0
     """Between two looks at the cluster."""
     partitions: bool = False
     """Lag per partition too: as many series as partitions times groups."""
@@ -426,11 +426,11 @@ class UiSpec(Strict):
 class Alerts(Strict):
     """When Prometheus shall call somebody (`fleet alerts rules`)."""
 
-    lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] = 600.0
+    max_lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] = 600.0
     """How old the oldest waiting record of a group may be that sets no max_lag."""
-    stuck: Annotated[Duration, Field(ge=5.0, le=86_400.0)] = 600.0
+    stuck_after: Annotated[Duration, Field(ge=5.0, le=86_400.0)] = 600.0
     """For so long a group may be unsettled, or let records wait without one commit."""
-    keep: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
+    keep_firing_for: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
     """An alert lasts for so long after its cause is gone, so that a gap ends nothing."""
     runbooks: Annotated[str, Field(pattern=r"^(https?|file)://\S+$")] | None = None
     """Address of the runbooks, without the name of one. None: those that `fleet ui` serves, at
@@ -653,7 +653,7 @@ class GroupSpec(Strict):
     storm: StormSpec = StormSpec()
     """What is a storm of this group."""
     max_lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] | None = None
-    """How old its oldest waiting record may be; None: alerts.lag."""
+    """How old its oldest waiting record may be; None: alerts.max_lag."""
     runtime: RuntimeSpec = LocalRuntimeSpec()
     """Where its workers run; the same place for all fleets of a file."""
 

@@ -93,7 +93,7 @@ def from_tables(cycle: "Fleet", *, since: float, now: float) -> RecentRebalances
     try:
         tables = Tables(cycle.history_path)  # asks S3 for the bucket's region
         state = tables.state()
-        if state is None or now - state.at > max(FRESH, INTERVALS * history.every):
+        if state is None or now - state.at > max(FRESH, INTERVALS * history.batch_interval):
             return None
         if state.behind:
             return None

@@ -1,7 +1,7 @@
 """The exporter: look on a schedule of its own, judge, and keep what the next scrape gets.
 
 Problem: Prometheus asks when it likes, from several servers at once, and a cluster that hangs
-must not hang the scrape nor read as zero. Choice: one thread looks every `exporter.every`
+must not hang the scrape nor read as zero. Choice: one thread looks every `exporter.interval`
 seconds; a complete look becomes the text of all metrics, a failed one changes nothing, so that
 only the age grows. Looks and scrapes share nothing but that text. Cost: a figure is up to one
 interval old.
@@ -745,7 +745,7 @@ class Exporter(Closing):
         self._say = say
         self._storms = StormFamilies(fleet, tail)
         self._clock = fleet.clock
-        self._every = fleet.spec.exporter.every
+        self._every = fleet.spec.exporter.interval
         self._body = Body()
         self._began = self._turned = self._clock.monotonic()
         self._complete_at: float | None = None
@@ -772,7 +772,7 @@ class Exporter(Closing):
             groups=spec.exporter.groups.takes,
             keep=max(KEEP, watch_reach(spec)),
             most=max(MOST, 2 * watch_most(spec)),
-            beat=min(_READING, spec.exporter.every),
+            beat=min(_READING, spec.exporter.interval),
         )
         watcher = GroupWatcher(
             cluster=spec.cluster.name,

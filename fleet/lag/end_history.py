@@ -28,7 +28,7 @@ from fleet.model import TopicPartition
 # what grew too old since. What no look has seen for `KEEP` is forgotten, name and all.
 
 KEEP: Final = 32 * 86_400.0
-"""Seconds a sample is kept: longer than any `max_lag` or `alerts.lag` can be, 30 days."""
+"""Seconds a sample is kept: longer than any `max_lag` or `alerts.max_lag` can be, 30 days."""
 THINNED: Final = (
     (300.0, 60.0),
     (1800.0, 300.0),

@@ -92,7 +92,7 @@ class ClusterLog:
                 "gapsFrom": json.dumps({str(p): offset for p, offset in since.items()}),
             },
             digest={
-                "interval": int(history.interval * 1000),
+                "interval": int(history.commit_interval * 1000),
                 "allow": list(history.groups.allow),
                 "deny": list(history.groups.deny),
             },

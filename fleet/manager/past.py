@@ -243,7 +243,7 @@ FEW: Final = 20
 LONGEST: Final = 10.0
 """Seconds for all of them together: a tick of Dagster's sensor has 20."""
 INTERVALS: Final = 3.0
-"""Of `history.every`: older tables have no writer any more."""
+"""Of `history.batch_interval`: older tables have no writer any more."""
 SMALL: Final = 250_000
 """Records that are read in about a second."""
 _JUST_NOW: Final = "from __consumer_offsets, read just now"
@@ -330,7 +330,7 @@ def _by_tables(fleet: "Fleet", now: float) -> Recent:
     told = tables.source.sentence(now)
     made = recent_from(found, kind="tables", sentence=told, now=now)
     behind = tables.source.behind > 0
-    old = behind or age > max(STALE, INTERVALS * fleet.spec.history.every)
+    old = behind or age > max(STALE, INTERVALS * fleet.spec.history.batch_interval)
     return replace(made, tables=tables, current=age <= STALE and not behind, old=old)
 
 

@@ -42,12 +42,12 @@ def prometheus_duration(seconds: float) -> str:
 
 
 def scrape_interval(spec: FleetSpec) -> float:
-    """Seconds between scrapes, and between evaluations: `exporter.every`, or less.
+    """Seconds between scrapes, and between evaluations: `exporter.interval`, or less.
 
     A look may come once an hour, but Prometheus forgets a sample after 5 minutes, and every alert
     would end before an exporter that is gone is called so.
     """
-    return min(spec.exporter.every, _SCRAPED)
+    return min(spec.exporter.interval, _SCRAPED)
 
 
 def runbooks(spec: FleetSpec) -> str:
@@ -87,11 +87,11 @@ class _Rules:
         self._spec = spec
         self._declared = [fleet.group for fleet in spec.fleets]
         # Thresholds, in seconds: two looks tell more than a slip; a verdict has its own grace
-        # period, which is part of `alerts.stuck`.
-        self._soon = 2 * spec.exporter.every
-        self._stuck = spec.alerts.stuck
+        # period, which is part of `alerts.stuck_after`.
+        self._soon = 2 * spec.exporter.interval
+        self._stuck = spec.alerts.stuck_after
         self._patient = max(self._soon, self._stuck - Grace().least)
-        self._blind = max(LEAST_BLIND, LOOKS * spec.exporter.every)
+        self._blind = max(LEAST_BLIND, LOOKS * spec.exporter.interval)
         # What selects whom.
         self._cluster = f'cluster="{spec.cluster.name}"'
         self._members = self._max("fleet_group_members", by=_PLACE)
@@ -142,7 +142,7 @@ class _Rules:
             links["fleet_url"] = f"{self._spec.ui.url.rstrip('/')}/{group}"
         return {
             **rule,
-            "keep_firing_for": prometheus_duration(self._spec.alerts.keep),
+            "keep_firing_for": prometheus_duration(self._spec.alerts.keep_firing_for),
             "labels": {"severity": severity, "scope": scope, **labels},
             "annotations": {
                 "summary": summary,
@@ -186,7 +186,7 @@ class _Rules:
         if self._declared:
             mine = self._max("fleet_group_members", *self._mine, by=_PLACE)
             somebodys += f"\n  or {mine}"
-        limits = [(self._spec.alerts.lag, (f"group!~{_any(own)}",) if own else ())]
+        limits = [(self._spec.alerts.max_lag, (f"group!~{_any(own)}",) if own else ())]
         limits += [(at, (f"group=~{_any(sorted(of))}",)) for at, of in sorted(by_limit.items())]
         for limit, groups in limits:
             yield self._rule(
@@ -195,7 +195,7 @@ class _Rules:
                 f"({self._max('fleet_group_lag_seconds', *groups)} > {limit:g})\n"
                 f"and on (cluster, group) ({somebodys})",
                 "Group {{ $labels.group }} is {{ $value | humanizeDuration }} behind",
-                f"The oldest waiting record may be {limit:g} s old (max_lag, alerts.lag).",
+                f"The oldest waiting record may be {limit:g} s old (max_lag, alerts.max_lag).",
                 wait=self._soon,
                 labels={"max_lag": prometheus_duration(limit)},
             )

@@ -545,7 +545,9 @@ def test_alertmanager_calls_pagerduty_and_slack(tmp_path, monkeypatch, capsys) -
 def test_the_command_writes_them(tmp_path, monkeypatch, capsys) -> None:
     """To a file or to the terminal, from the fleet.yaml that is there."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "fleet.yaml").write_text("cluster: {name: shop}\nalerts: {lag: 5m, keep: 10s}\n")
+    (tmp_path / "fleet.yaml").write_text(
+        "cluster: {name: shop}\nalerts: {max_lag: 5m, keep_firing_for: 10s}\n"
+    )
     assert cli.run(["alerts", "rules", "-o", "rules.yml"]) == 0
     assert promtool("check", "rules", tmp_path / "rules.yml").returncode == 0
     written = yaml.safe_load((tmp_path / "rules.yml").read_text())

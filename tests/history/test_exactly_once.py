@@ -108,7 +108,7 @@ def home(broker, tmp_path, spark_home, monkeypatch):
     monkeypatch.setenv(spark_server.TOKEN_ENV, spark_server.token(spark_home))
     (tmp_path / "fleet.yaml").write_text(
         f'cluster: {{name: main, bootstrap_servers: "{broker.bootstrap_servers}"}}\n'
-        "history: {interval: 1s}\n"
+        "history: {commit_interval: 1s}\n"
     )
     return tmp_path
 

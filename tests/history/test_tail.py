@@ -32,7 +32,7 @@ class Scene:
         self.topic = f"topic-{unique}"
         (home / "fleet.yaml").write_text(
             f'cluster: {{name: main, bootstrap_servers: "{bootstrap}"}}\n'
-            f"history: {{every: 1s, groups: {{allow: [{self.group}]}}}}\n"
+            f"history: {{batch_interval: 1s, groups: {{allow: [{self.group}]}}}}\n"
         )
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic(self.topic, 1, 1)])[self.topic].result(120)

@@ -133,7 +133,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "self._taken(numbers, canary=canary) or untaken()", "self._taken(numbers, canary=canary)"),
     "25-settled-at-once": (
         "act.steps.receipts:settled_from_here.settled", "acting/test_performing.py",
-        "calm and work.clock.monotonic() - since_when >= quiet", "cooldown"),
+        "cooldown and work.clock.monotonic() - since_when >= quiet", "cooldown"),
     "26-others-rebalances-charged-to-us": ("decide.receipts:_split", "counting/test_receipts.py",
         "changed or generation.added", "changed"),
     "26-unreadable-topic-is-equal": ("decide.receipts:judge", "counting/test_receipts.py",

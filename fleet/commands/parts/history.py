@@ -93,9 +93,9 @@ def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str)
 def tail(invocation: Invocation, *, spark: str | None, polled: bool) -> None:
     """Follow the cluster until Ctrl-C or SIGTERM.
 
-    A batch every `history.every` seconds. SIGTERM lets the batch in hand become visible first; a
-    second one ends it at once. A broker or Spark that is away for a while is waited for. Renewed
-    passwords and certificates count once a batch fails.
+    A batch every `history.batch_interval` seconds. SIGTERM lets the batch in hand become visible
+    first; a second one ends it at once. A broker or Spark that is away for a while is waited for.
+    Renewed passwords and certificates count once a batch fails.
     """
     from fleet.manager.history_session import recording
 
@@ -104,7 +104,7 @@ def tail(invocation: Invocation, *, spark: str | None, polled: bool) -> None:
             with invocation.open() as fleet:
                 renewed = RenewedLogin(invocation, fleet)
                 record = partial(recording, fleet, spark=spark, polled=polled, say=say)
-                _keep_on(record, renewed, fleet.spec.history.every, stopped, say)
+                _keep_on(record, renewed, fleet.spec.history.batch_interval, stopped, say)
         say("stopped; everything up to the last batch is in the tables")
 
 

@@ -156,7 +156,7 @@ _COLUMN: Final = 1 << 16
 def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
     """Prometheus metrics of every group.
 
-    Answers /metrics from its last complete look, one every exporter.every seconds, so that a
+    Answers /metrics from its last complete look, one every exporter.interval seconds, so that a
     scrape never waits for the cluster; a look that fails shows as fleet_snapshot_age_seconds
     growing. /healthz tells whether it looks at all. A changed fleet.yaml counts from the next look
     on, renewed passwords and certificates once a look fails. Runs until SIGTERM or Ctrl-C. Names

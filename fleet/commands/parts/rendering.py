@@ -111,7 +111,7 @@ def alertmanager(
 
     if slack_channel and not slack_url_file:
         raise click.UsageError("--slack-channel wants --slack-url-file: where the channel's URL is")
-    every = invocation.spec().exporter.every
+    every = invocation.spec().exporter.interval
     text = alertmanager_yaml(
         page=page,
         ticket=ticket,

@@ -341,10 +341,10 @@ function showChange(part, answer, status) {
   const bar = running ? make("progress", { max: Math.max(all, 1), value: done, ariaLabel: text }) : null;
   part.steps.show(plan.steps.map((step, place) => {
     const receipt = change.receipts.find((each) => each.step === place);
-    const price = step.price.rebalances_min === step.price.rebalances_max
-      ? `${step.price.rebalances_max}` : `${step.price.rebalances_min}-${step.price.rebalances_max}`;
+    const cost = step.expected_cost.rebalances_min === step.expected_cost.rebalances_max
+      ? `${step.expected_cost.rebalances_max}` : `${step.expected_cost.rebalances_min}-${step.expected_cost.rebalances_max}`;
     const now = running && place === change.step ? "in hand" : receipt?.verdict ?? (place < change.step ? "done" : "");
-    return { key: place, cells: [place + 1, step.kind, step.slots.join(", "), step.sentence, price,
+    return { key: place, cells: [place + 1, step.kind, step.slots.join(", "), step.sentence, cost,
       receipt ? count(receipt.ours) : "", receipt ? duration(receipt.longest_pause_seconds) : "",
       receipt ? duration(receipt.seconds) : "", { text: now, kind: now === "differs" ? "bad" : now === "equal" ? "good" : "" }] };
   }));
