@@ -22,7 +22,7 @@ from fleet.act.steps.work import Leave, StepWork, StopMemory, traceback_of
 from fleet.clock import Clock
 from fleet.config.spec import ConsumerWorker, GroupSpec
 from fleet.errors import FleetError, LostLease, Refused, RolledBack, Unreachable
-from fleet.model import Plan, Receipt, Step, StepKind, Verdict
+from fleet.model import Plan, Receipt, ReceiptResult, Step, StepKind
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.slots import Change, ChangeState, Phase, SlotTargets
 from fleet.slots.codec import as_json
@@ -261,7 +261,7 @@ class Performer:
             kept = as_json(lease.recall(StopMemory), known=True)
             lease.update(step=index + 1, receipts=(*lease.change.receipts, receipt), detail=kept)
             held = len(plan.steps) - index - 1
-            if receipt.verdict is Verdict.DIFFERS and held:
+            if receipt.result is ReceiptResult.DIFFERS and held:
                 why = " ".join(receipt.sentences)
                 raise FleetError(
                     f"step {index + 1} cost {receipt.ours} rebalances where "
@@ -270,7 +270,7 @@ class Performer:
                 )
         self._tidy(plan.revision)
         self.runtime.finish_removals(self.spec.group)
-        differs = [r for r in lease.change.receipts if r.verdict is Verdict.DIFFERS]
+        differs = [r for r in lease.change.receipts if r.result is ReceiptResult.DIFFERS]
         sentence = "done; the receipt differs from the plan" if differs else "done, as planned"
         return self._end(lease, ChangeState.DONE, sentence)
 

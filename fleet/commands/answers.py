@@ -18,7 +18,7 @@ from rich.table import Table
 
 from fleet.commands.screen import Screen
 from fleet.decide.receipts import expectation
-from fleet.model import ExpectedCost, Plan, Receipt, Step, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult, Step
 from fleet.slots import Change, ChangeState
 from fleet.slots.codec import as_json
 from fleet.text import expected_within, numbers_of
@@ -26,10 +26,10 @@ from fleet.text import expected_within, numbers_of
 _PIPE_WIDTH: Final = 200
 _COUNTS: Final = ("ours", "others", "aborted", "moved")
 """Of a receipt: what the coordinator's records tell."""
-_VERDICT: Final = {
-    Verdict.EQUAL: "[green]equal[/green]",
-    Verdict.DIFFERS: "[red]DIFFERS[/red]",
-    Verdict.UNVERIFIED: "[yellow]unverified[/yellow]",
+_RESULT: Final = {
+    ReceiptResult.EQUAL: "[green]equal[/green]",
+    ReceiptResult.DIFFERS: "[red]DIFFERS[/red]",
+    ReceiptResult.UNVERIFIED: "[yellow]unverified[/yellow]",
 }
 
 
@@ -58,7 +58,7 @@ def print_json(answer: dict[str, Any]) -> None:
 def good(change: Change) -> bool:
     """Whether a change ended as planned: done, and no receipt differs."""
     return change.state is ChangeState.DONE and not any(
-        receipt.verdict is Verdict.DIFFERS for receipt in change.receipts
+        receipt.result is ReceiptResult.DIFFERS for receipt in change.receipts
     )
 
 
@@ -159,7 +159,7 @@ def outcome(change: Change) -> str:
 
 
 def _receipt_row(receipt: Receipt) -> list[str]:
-    unverified = receipt.verdict is Verdict.UNVERIFIED
+    unverified = receipt.result is ReceiptResult.UNVERIFIED
     return [
         str(receipt.step + 1),
         receipt.kind.value,
@@ -167,7 +167,7 @@ def _receipt_row(receipt: Receipt) -> list[str]:
         *("-" if unverified else str(getattr(receipt, name)) for name in _COUNTS),
         _seconds(receipt.longest_downtime_s),
         f"{receipt.seconds:.1f} s",
-        _VERDICT[receipt.verdict],
+        _RESULT[receipt.result],
     ]
 
 
@@ -249,5 +249,5 @@ def change_answer(change: Change) -> dict[str, Any]:
 
 def receipt_answer(receipt: Receipt) -> dict[str, Any]:
     """A receipt in the contract's form; counts are null where they could not be verified."""
-    uncounted = _COUNTS if receipt.verdict is Verdict.UNVERIFIED else ()
+    uncounted = _COUNTS if receipt.result is ReceiptResult.UNVERIFIED else ()
     return as_answer(receipt) | dict.fromkeys(uncounted)

@@ -37,8 +37,8 @@ from fleet.commands.groups.rebalances import storm_spans
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, listen_option, until_told
 from fleet.config.acls import OFFSETS
 from fleet.config.spec import FleetSpec
+from fleet.decide.lag_status import GroupLagStatus, Level
 from fleet.decide.storms import Storm, StormWatch, budget_of
-from fleet.decide.verdicts import GroupVerdict, Level
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot, rates
 from fleet.manager.past import DAY, Past, Recent, Source, beginning, recent_from, tail_of
@@ -118,7 +118,7 @@ def load_of(
     *,
     held: Mapping[int, str],
     times: BusyTimes,
-    verdict: GroupVerdict | None,
+    lag_status: GroupLagStatus | None,
 ) -> Load:
     """A group's load; `held` are its slots with their workers, none where it is not ours."""
     ratios = {slot: times.ratio(worker) for slot, worker in held.items()}
@@ -132,7 +132,7 @@ def load_of(
     if busy is not None:
         needed = max(1, ceil(sum(known.values()) / FULL))
         said = f"busy for {busy * 100:.0f} % of the last {duration(WINDOW)}"
-        behind = verdict is not None and verdict.level is not Level.OK
+        behind = lag_status is not None and lag_status.level is not Level.OK
         if needed < len(held) and not behind:
             counts.append(len(held) - needed)
             said += f": {plural(needed, 'worker')} would do"
@@ -388,7 +388,7 @@ class Watch(Closing):
     def _load(self, status: GroupStatus) -> Load:
         slots = status.managed.slots if status.managed else ()
         held = {slot.number: slot.owner for slot in slots if slot.owner is not None}
-        return load_of(status.seen, held=held, times=self._times, verdict=status.verdict)
+        return load_of(status.seen, held=held, times=self._times, lag_status=status.lag_status)
 
 
 def _past(tail: "Tail", now: float) -> Past:

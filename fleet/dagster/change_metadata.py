@@ -14,7 +14,7 @@ from typing import Any, Final
 from dagster import MetadataValue
 
 from fleet.decide.receipts import expectation
-from fleet.model import ExpectedCost, Plan, Receipt, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult
 from fleet.slots import Change
 from fleet.slots.codec import as_json
 from fleet.text import expected_within
@@ -149,7 +149,7 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
             "none" if r.longest_downtime_s is None else seconds(r.longest_downtime_s, 2),
             _if_known(r.settled_s, 1),
             seconds(r.seconds, 1),
-            r.verdict.value,
+            r.result.value,
             expectation(r.expected_cost) or "?",
             " ".join(r.sentences),
         )
@@ -157,7 +157,7 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
     ]
     head = (
         *("step", "kind", "expected", "recorded", "others", "aborted", "moved", "longest pause"),
-        *("settled after", "took", "verdict", "expected_cost", "notes"),
+        *("settled after", "took", "result", "expected_cost", "notes"),
     )
     return markdown(head, rows)
 
@@ -204,10 +204,10 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
     }
 
 
-def verdict(change: Change) -> str:
-    """The worst verdict of all receipts; `nothing done` without any."""
-    found = {r.verdict for r in change.receipts}
-    for worst in (Verdict.DIFFERS, Verdict.UNVERIFIED, Verdict.EQUAL):
+def result(change: Change) -> str:
+    """The worst result of all receipts; `nothing done` without any."""
+    found = {r.result for r in change.receipts}
+    for worst in (ReceiptResult.DIFFERS, ReceiptResult.UNVERIFIED, ReceiptResult.EQUAL):
         if worst in found:
             return worst.value
     return "nothing done"
@@ -220,7 +220,7 @@ def change_sentence(change: Change) -> str:
     recorded = sum(r.ours for r in change.receipts)
     expected = total(r.expected_cost for r in change.receipts)
     noun = "rebalance" if expected == "1" else "rebalances"
-    said = f"Expected {expected} {noun}, recorded {recorded}: {verdict(change)}"
+    said = f"Expected {expected} {noun}, recorded {recorded}: {result(change)}"
     return sentences(change.sentence, said, group=change.group)
 
 
@@ -231,7 +231,7 @@ def change_metadata(change: Change) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "sentence": change_sentence(change),
         "receipt": MetadataValue.md(receipts_table(receipts) if receipts else "no step was taken"),
-        "verdict": verdict(change),
+        "result": result(change),
         "state": change.state.value,
         "expected rebalances": total(r.expected_cost for r in receipts),
         "recorded rebalances": sum(r.ours for r in receipts),

@@ -1,7 +1,7 @@
 """What the checks say: one judgement, used by check runs and by the sensor alike.
 
 A judgement is a value: passed or not, how bad, the numbers and one sentence. An ERROR is
-for the pager (a verdict of level ERR, too much waits, a storm, a receipt that differs); a WARN is
+for the pager (a outcome of level ERR, too much waits, a storm, a receipt that differs); a WARN is
 for the one who looks (a group that does not exist yet, figures nobody may read).
 """
 
@@ -19,9 +19,9 @@ from fleet.dagster.change_metadata import (
     listed,
     sentences,
 )
+from fleet.decide.lag_status import GroupLagStatus, LagStatus, Level
 from fleet.decide.storms import Storm
-from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level
-from fleet.model import GroupSnapshot, LagCase, Verdict
+from fleet.model import GroupSnapshot, LagCase, ReceiptResult
 from fleet.slots import Change, ChangeState
 
 WARN = AssetCheckSeverity.WARN
@@ -38,7 +38,7 @@ class Judgement:
     sentence: str
     severity: AssetCheckSeverity = ERROR
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    verdict: str = ""
+    outcome: str = ""
     """What was found, in one word that stays the same while nothing changes."""
 
     def result(self, check: str, asset: AssetKey | None = None) -> AssetCheckResult:
@@ -66,11 +66,11 @@ def lag_limit(fleet: GroupSpec) -> int | None:
 
 
 def lag_judgement(
-    fleet: GroupSpec, state: GroupSnapshot, keeps_up: GroupVerdict | None
+    fleet: GroupSpec, state: GroupSnapshot, keeps_up: GroupLagStatus | None
 ) -> Judgement:
-    """Judge whether the group keeps up: by the verdict of `fleet status`, and within its limit.
+    """Judge whether the group keeps up: by the outcome of `fleet status`, and within its limit.
 
-    `keeps_up` is that verdict; None: none can be given. ABANDONED fails too, since fleet.yaml
+    `keeps_up` is that outcome; None: none can be given. ABANDONED fails too, since fleet.yaml
     declares the group.
     """
     limit, lag, age = lag_limit(fleet), state.lag, state.lag_seconds
@@ -82,25 +82,25 @@ def lag_judgement(
     if limit is not None:
         numbers["limit (records)"] = limit
     if keeps_up is not None:
-        numbers["verdict"] = str(keeps_up.verdict)
-    said, verdict, severity = _waiting(state), "well", WARN
+        numbers["lag status"] = str(keeps_up.status)
+    said, outcome, severity = _waiting(state), "well", WARN
     if limit is not None and lag is not None and lag > limit:
-        said, verdict, severity = f"{said}; the limit is {limit:,} records", _OVER, ERROR
+        said, outcome, severity = f"{said}; the limit is {limit:,} records", _OVER, ERROR
     elif not state.exists:
-        verdict = "does not exist"
+        outcome = "does not exist"
     elif keeps_up is not None and (
-        keeps_up.level is not Level.OK or keeps_up.verdict is LagVerdict.ABANDONED
+        keeps_up.level is not Level.OK or keeps_up.status is LagStatus.ABANDONED
     ):
-        said, verdict = f"{said}; {keeps_up.sentence}", str(keeps_up.verdict)
+        said, outcome = f"{said}; {keeps_up.sentence}", str(keeps_up.status)
         severity = WARN if keeps_up.level is Level.WARN else ERROR
     elif lag is None and limit is not None:
-        verdict = "unknown"
+        outcome = "unknown"
     return Judgement(
-        passed=verdict == "well",
+        passed=outcome == "well",
         severity=severity,
         sentence=f"{said}.",
         metadata=numbers,
-        verdict=verdict,
+        outcome=outcome,
     )
 
 
@@ -125,11 +125,11 @@ def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None)
         if storm.member is not None:
             numbers["top offender"] = storm.member
         said = f"{fleet.group}: {storm.sentence}."
-        return Judgement(passed=False, sentence=said, metadata=numbers, verdict="storm")
+        return Judgement(passed=False, sentence=said, metadata=numbers, outcome="storm")
     if recorded is None:
         said = f"{fleet.group}: rebalances were not counted: __consumer_offsets was not read"
         return Judgement(
-            passed=True, severity=WARN, sentence=f"{said}.", metadata=numbers, verdict="within"
+            passed=True, severity=WARN, sentence=f"{said}.", metadata=numbers, outcome="within"
         )
     numbers["rebalances"] = recorded
     said = f"{recorded} {'rebalance' if recorded == 1 else 'rebalances'}"
@@ -137,7 +137,7 @@ def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None)
     said += f", budget {fleet.storm.rebalances}"
     if recorded > fleet.storm.rebalances:
         said += ", by our own changes within their expected cost"
-    return Judgement(passed=True, sentence=f"{said}.", metadata=numbers, verdict="within")
+    return Judgement(passed=True, sentence=f"{said}.", metadata=numbers, outcome="within")
 
 
 def receipt_judgement(change: Change | None) -> Judgement:
@@ -146,11 +146,11 @@ def receipt_judgement(change: Change | None) -> Judgement:
         said = "No step was taken, so there is nothing to compare."
         return Judgement(passed=True, severity=WARN, sentence=said)
     sentence = change_sentence(change)
-    found = {r.verdict for r in change.receipts}
+    found = {r.result for r in change.receipts}
     shown = change_metadata(change)
     numbers = {
         key: shown[key]
-        for key in ("verdict", "state", "expected rebalances", "recorded rebalances", "receipt")
+        for key in ("result", "state", "expected rebalances", "recorded rebalances", "receipt")
     }
     numbers["notes"] = listed(s for r in change.receipts for s in r.sentences)
     if change.state not in (ChangeState.DONE, ChangeState.RUNNING):
@@ -158,7 +158,7 @@ def receipt_judgement(change: Change | None) -> Judgement:
         numbers |= failure_metadata(change)
         severity = ERROR if change.state in _ENDED_BADLY else WARN  # a person aborts
         return Judgement(passed=False, severity=severity, sentence=said, metadata=numbers)
-    if Verdict.DIFFERS in found:
+    if ReceiptResult.DIFFERS in found:
         return Judgement(passed=False, sentence=sentence, metadata=numbers)
-    severity = WARN if Verdict.UNVERIFIED in found else ERROR
+    severity = WARN if ReceiptResult.UNVERIFIED in found else ERROR
     return Judgement(passed=True, severity=severity, sentence=sentence, metadata=numbers)

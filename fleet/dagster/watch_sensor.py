@@ -37,10 +37,10 @@ from fleet.dagster.group_assets import discovered_partitions
 from fleet.dagster.judgements import Judgement, lag_judgement, receipt_judgement
 from fleet.dagster.reconcile_schedule import all_runs
 from fleet.dagster.resources import FleetResource
-from fleet.decide.verdicts import GroupVerdict
+from fleet.decide.lag_status import GroupLagStatus
 from fleet.errors import Damaged, FleetError, SchemaTooNew, Unreachable
 from fleet.lag.snapshot import Snapshot
-from fleet.manager.keeping_up import in_doubt, judged, verdicts
+from fleet.manager.keeping_up import in_doubt, judged, lag_statuses
 from fleet.manager.past import minutes_of
 from fleet.model import GroupSnapshot, GroupState
 from fleet.slots import Change, ChangeState
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 #
 # Problem: 300 groups observed every 15 s are 1.7 million events a day, and storing 600 of them
 # takes 10-18 s [37]; nor does Dagster ever delete one, and a group's with its checks take 10 kB.
-# Choice: an event only where a group changed (state, members, verdict: at once; the size of its
+# Choice: an event only where a group changed (state, members, lag status: at once; the size of its
 # lag: at most every hour), a heartbeat once a day, and no more than 50 groups' worth a tick,
 # oldest first. The cursor, which Dagster keeps in the row of every tick, has 14 packed bytes a
 # group: 19 kB for 1,000. Cost: in a storm of changes an event may be some ticks late, an
@@ -86,7 +86,7 @@ class Emitted:
     """What was last told of a group, and when."""
 
     hard: str
-    """Digest of state, members with their partitions, whether lag is known, and verdict."""
+    """Digest of state, members with their partitions, whether lag is known, and lag status."""
     band: int
     """The size of its lag, see `lag_band`."""
     at: int
@@ -200,7 +200,7 @@ class GroupTick:
     def emitted(self, now: float) -> Emitted:
         """What is remembered of it once it is told."""
         seen = self.state
-        lag = self.lag and (self.lag.passed, self.lag.severity.value, self.lag.verdict)
+        lag = self.lag and (self.lag.passed, self.lag.severity.value, self.lag.outcome)
         done = self.change and (self.change.plan.id, self.change.state.value)
         members = sorted(
             (m.member_id, m.instance_id or "", sorted(m.partitions)) for m in seen.members
@@ -262,11 +262,11 @@ def is_writable(cycle: "Fleet", group: str) -> bool:
 
 def keeping_up(
     cycle: "Fleet", snapshot: Snapshot, groups: Collection[str]
-) -> Mapping[str, GroupVerdict]:
+) -> Mapping[str, GroupLagStatus]:
     """Judge these groups; the past is read where something has waited for long."""
     mine = snapshot.only(groups.__contains__)
     doubted = in_doubt(mine, ())
-    found = verdicts(mine.only(lambda group: group not in doubted))
+    found = lag_statuses(mine.only(lambda group: group not in doubted))
     if not doubted:
         return found
     past = minutes_of(cycle, doubted)
@@ -277,7 +277,7 @@ def declared_group(
     cycle: "Fleet",
     fleet: GroupSpec,
     state: GroupSnapshot | None,
-    keep_up: Mapping[str, GroupVerdict],
+    keep_up: Mapping[str, GroupLagStatus],
 ) -> GroupTick:
     """A declared group, whether Kafka knows it or not."""
     state = state or missing(fleet.group)

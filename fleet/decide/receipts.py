@@ -12,7 +12,7 @@ session expired cannot be told from these records, so the sentences say "left or
 
 from collections.abc import Iterable
 
-from fleet.model import ExpectedCost, Plan, Receipt, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult
 from fleet.model.rebalances import Counted, Rebalance
 from fleet.text import count_of, few, plural
 
@@ -62,12 +62,12 @@ def judge(
     if counted is None:
         ours: list[Rebalance] = []
         others: list[Rebalance] = []
-        verdict = Verdict.UNVERIFIED
+        result = ReceiptResult.UNVERIFIED
         sentences = ["The coordinator's records cannot be read here, so nothing was counted."]
     else:
         ours, others = _split(counted.generations, our_instances)
         equal = expected_cost.rebalances_min <= len(ours) <= expected_cost.rebalances_max
-        verdict = Verdict.EQUAL if equal else Verdict.DIFFERS
+        result = ReceiptResult.EQUAL if equal else ReceiptResult.DIFFERS
         sentences = _sentences(counted, ours, others, our_instances)
         if not equal:
             sentences.insert(
@@ -75,7 +75,7 @@ def judge(
             )
         still = counted.moved_silence_s  # what did not move, or idled before it did, had no input
         if most_downtime is not None and still > most_downtime:
-            verdict = Verdict.DIFFERS
+            result = ReceiptResult.DIFFERS
             told = (
                 f"A partition that moved stood still for {still:.1f} s, over {most_downtime:g} s."
             )
@@ -95,7 +95,7 @@ def judge(
         to_generation=counted.to_generation if counted else None,
         started_at=started_at,
         seconds=max(0.0, ended_at - started_at),
-        verdict=verdict,
+        result=result,
         settled_s=max(0.0, ours[-1].ended_at - moved_at) if ours and moved_at else None,
         sentences=(*sentences, *extra),
     )

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.config.spec import StormSpec as Budget
-from fleet.model import Verdict
+from fleet.model import ReceiptResult
 from fleet.model.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
 from fleet.text import brief, duration, few, plural
@@ -301,7 +301,7 @@ def excused(changes: Iterable[Change], *, static: bool = True) -> tuple[Excused,
             found.append(
                 Excused(
                     most=expected_cost
-                    if receipt.verdict is Verdict.UNVERIFIED
+                    if receipt.result is ReceiptResult.UNVERIFIED
                     else min(ours, expected_cost),
                     since=receipt.started_at,
                     until=receipt.started_at + receipt.seconds,

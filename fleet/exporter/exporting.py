@@ -35,8 +35,8 @@ from fleet.log.readers.log_view import KEEP, MOST, OpenTransaction
 from fleet.log.readers.tail import Coordinators, Tail
 from fleet.log.records import Unreadable
 from fleet.manager.cycle import Fleet
-from fleet.manager.keeping_up import standing, worst_verdicts
-from fleet.model import Verdict
+from fleet.manager.keeping_up import standing, worst_lag_status
+from fleet.model import ReceiptResult
 from fleet.model.rebalances import BUCKETS, Cause, Totals
 from fleet.observe.watcher import GroupWatcher
 from fleet.slots import Change, Phase
@@ -221,7 +221,7 @@ def families(picture: Picture) -> Iterator[Family]:
         yield from _partitions(picture)
     yield from _membership(picture)
     yield from _rebalances(picture)
-    yield _verdicts(picture)
+    yield _lag_statuses(picture)
     yield _slots(picture)
     yield from _reading(picture)
 
@@ -384,16 +384,16 @@ def _rebalances(picture: Picture) -> Iterator[Family]:
     yield from (counted, aborted, moved, durations, least)
 
 
-def _verdicts(picture: Picture) -> Family:
-    verdict = Family(
+def _lag_statuses(picture: Picture) -> Family:
+    family = Family(
         "gauge",
         "fleet_group_lag_status",
-        "1 for the group's verdict, that of its worst partition.",
-        (*_GROUP, "verdict", "level"),
+        "1 for the group's lag status, that of its worst partition.",
+        (*_GROUP, "status", "level"),
     )
-    for group, judged in worst_verdicts(picture.seen).items():
-        verdict.add((*picture.labels(group), judged.value, judged.level.value), 1)
-    return verdict
+    for group, judged in worst_lag_status(picture.seen).items():
+        family.add((*picture.labels(group), judged.value, judged.level.value), 1)
+    return family
 
 
 def _slots(picture: Picture) -> Family:
@@ -619,7 +619,7 @@ def receipt_families(
     for group, known in changes:
         last = next(iter(known), None)
         recent = last is not None and now - (last.ended_at or now) < REMEMBERED
-        found = last is not None and any(r.verdict is Verdict.DIFFERS for r in last.receipts)
+        found = last is not None and any(r.result is ReceiptResult.DIFFERS for r in last.receipts)
         differs.add((cluster, group, owners.get(group, "")), float(recent and found))
     yield differs
 

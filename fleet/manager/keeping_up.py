@@ -1,12 +1,12 @@
 """Whether each group keeps up, for one who looks once: a snapshot with the past that is at hand.
 
 Problem: the exporter judges what it has watched for minutes, while a command or a check looks once,
-and a lag alone is no verdict. Choice: the past is put into the same columns first (`with_past`,
+and a lag alone is no lag status. Choice: the past is put into the same columns first (`with_past`,
 `with_tables`), from the tables or the offsets topic, and then the same judge decides
 (`LagJudge`). Of the tables only groups are read in which something has waited for as long as the
 least grace period, or those that were named.
 Cost: from the topic alone a group that falls behind slowly is not told (WARN needs older figures of
-its lag, which the tables have); where neither can be read there is no verdict.
+its lag, which the tables have); where neither can be read there is no lag status.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.decide.verdicts import (
+from fleet.decide.lag_status import (
     HORIZON,
     MOVING,
     WORST,
     Grace,
-    GroupVerdict,
-    LagVerdict,
-    PartitionVerdict,
+    GroupLagStatus,
+    LagStatus,
+    PartitionLagStatus,
 )
 from fleet.errors import FleetError
 from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows, portions
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fleet.manager.past import Past, Recent
 
 
-# The one judge of lag: a verdict on every partition and group of a snapshot, in columns. Pure.
+# The one judge of lag: a lag status on every partition and group of a snapshot, in columns. Pure.
 #
 # Problem: lag alone pages people at night: a busy group always has some, an idle one none.
 # LinkedIn's Burrow answers by rules over the last ten commits, and its known false alarms come
@@ -55,36 +55,36 @@ if TYPE_CHECKING:
 
 Codes = NDArray[np.int8]
 """Places in `_BY_CODE`."""
-_BY_CODE: Final = (*WORST, LagVerdict.UNSCORED)
-_CODE: Final = {verdict: code for code, verdict in enumerate(_BY_CODE)}
-_OK: Final = _CODE[LagVerdict.OK]
+_BY_CODE: Final = (*WORST, LagStatus.UNSCORED)
+_CODE: Final = {status: code for code, status in enumerate(_BY_CODE)}
+_OK: Final = _CODE[LagStatus.OK]
 _CASE: Final = {case: code for code, case in enumerate(CASES)}
 _FIGURES: Final = tuple(_CASE[case] for case in (LagCase.OK, LagCase.NOTHING, LagCase.HELD))
 _GRACE: Final = Grace()
 
 
-def worst_verdicts(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, LagVerdict]:
+def worst_lag_status(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, LagStatus]:
     """Judge each group that exists, without sentences."""
     return _of_groups(seen, _judged(seen, grace), grace)
 
 
-def verdicts(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, GroupVerdict]:
+def lag_statuses(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, GroupLagStatus]:
     """Judge each group that exists; say why (docs/metrics.md)."""
     codes = _judged(seen, grace)
     worst, commits = _of_groups(seen, codes, grace), seen.commits
     totals = dict(zip(commits.groups, np.bincount(commits.group).tolist(), strict=False))
-    worse: dict[str, list[PartitionVerdict]] = {}
+    worse: dict[str, list[PartitionLagStatus]] = {}
     rows = np.flatnonzero(codes < _OK)
     order = (commits.partition[rows], commits.topic[rows], codes[rows])
     for row in rows[np.lexsort(order)].tolist():
         tp = TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row]))
-        verdict = _BY_CODE[codes[row]]
-        said = PartitionVerdict(tp=tp, verdict=verdict, sentence=_sentence(seen, row, tp, verdict))
+        status = _BY_CODE[codes[row]]
+        said = PartitionLagStatus(tp=tp, status=status, sentence=_sentence(seen, row, tp, status))
         worse.setdefault(commits.groups[commits.group[row]], []).append(said)
     cooldown = _Cooldown(seen, codes, grace)
     return {
-        group: _grouped(group, verdict, totals.get(group, 0), worse.get(group, []), cooldown)
-        for group, verdict in worst.items()
+        group: _grouped(group, status, totals.get(group, 0), worse.get(group, []), cooldown)
+        for group, status in worst.items()
     }
 
 
@@ -98,7 +98,7 @@ def standing(seen: Snapshot, grace: Grace = _GRACE) -> Longs:
     asked = late(seen, grace) & (seen.lag.case == _CASE[LagCase.OK])
     rows = np.flatnonzero(asked & ~(old & seen.commits.of_groups(empty)))
     codes = _judged(seen.where(rows), grace)
-    still = rows[(codes == _CODE[LagVerdict.STOP]) | (codes == _CODE[LagVerdict.STALL])]
+    still = rows[(codes == _CODE[LagStatus.STOP]) | (codes == _CODE[LagStatus.STALL])]
     newest = still[np.argsort(-seen.commits.moved[still], kind="stable")]
     lag = seen.lag
     few = (lag.records > 0) & (lag.records <= grace.allowed) & (lag.waited >= grace.least)
@@ -117,7 +117,7 @@ def late(seen: Snapshot, grace: Grace = _GRACE) -> Rows:
 
 
 def _judged(seen: Snapshot, grace: Grace) -> Codes:
-    """The verdict on each row."""
+    """The lag status on each row."""
     found = np.empty(len(seen.commits), dtype=np.int8)
     cooldown, moving = _settled(seen)
     for place, rows in zip(portions(len(found)), seen.portions(), strict=True):
@@ -137,22 +137,22 @@ def _codes(seen: Snapshot, cooldown: Floats, moving: Rows, grace: Grace) -> Long
     fell = (commits.peak != NONE) & (commits.peak > commits.committed)
     silent = np.minimum(_since(commits.at, now), cooldown)
     rules = (
-        (lag.case == _CASE[LagCase.BELOW_START], LagVerdict.LOSS),
-        (_beyond(lag) & ~moving & (silent >= enough), LagVerdict.STOP),
-        (~np.isin(lag.case, _FIGURES) | (lag.records == NONE), LagVerdict.UNSCORED),
-        (lag.records <= grace.allowed, LagVerdict.OK),
-        (fell & (_since(commits.fell, now) < grace.rewound), LagVerdict.REWIND),
-        (moving | ~(lag.waited >= enough), LagVerdict.OK),
-        (lag.case == _CASE[LagCase.HELD], LagVerdict.HELD),
-        (silent >= enough, LagVerdict.STOP),
-        (np.minimum(_since(commits.moved, now), cooldown) >= enough, LagVerdict.STALL),
+        (lag.case == _CASE[LagCase.BELOW_START], LagStatus.LOSS),
+        (_beyond(lag) & ~moving & (silent >= enough), LagStatus.STOP),
+        (~np.isin(lag.case, _FIGURES) | (lag.records == NONE), LagStatus.UNSCORED),
+        (lag.records <= grace.allowed, LagStatus.OK),
+        (fell & (_since(commits.fell, now) < grace.rewound), LagStatus.REWIND),
+        (moving | ~(lag.waited >= enough), LagStatus.OK),
+        (lag.case == _CASE[LagCase.HELD], LagStatus.HELD),
+        (silent >= enough, LagStatus.STOP),
+        (np.minimum(_since(commits.moved, now), cooldown) >= enough, LagStatus.STALL),
         (
             (seen.over > 0) & (seen.gained > np.maximum(grace.slower * seen.over, gap)),
-            LagVerdict.WARN,
+            LagStatus.WARN,
         ),
     )
-    fits, verdicts_ = zip(*rules, strict=True)
-    return np.select(fits, [_CODE[each] for each in verdicts_], _OK)
+    fits, statuses_ = zip(*rules, strict=True)
+    return np.select(fits, [_CODE[each] for each in statuses_], _OK)
 
 
 def _beyond(lag: Lag) -> Rows:
@@ -180,10 +180,10 @@ def _since(ms: Longs, now: float) -> Floats:
     return np.where(ms == NONE, 0.0, np.maximum(0.0, now - ms / 1000))
 
 
-def _of_groups(seen: Snapshot, codes: Codes, grace: Grace) -> dict[str, LagVerdict]:
-    """The worst verdict of each group that exists, or ABANDONED."""
+def _of_groups(seen: Snapshot, codes: Codes, grace: Grace) -> dict[str, LagStatus]:
+    """The worst lag status of each group that exists, or ABANDONED."""
     names = seen.commits.groups
-    worst = np.full(len(names), _CODE[LagVerdict.UNSCORED], dtype=np.int8)
+    worst = np.full(len(names), _CODE[LagStatus.UNSCORED], dtype=np.int8)
     np.minimum.at(worst, seen.commits.group, codes)
     bad = np.flatnonzero(codes < _OK)
     at = seen.commits.at[bad]
@@ -196,18 +196,18 @@ def _of_groups(seen: Snapshot, codes: Codes, grace: Grace) -> dict[str, LagVerdi
         if not facts.exists:
             continue
         index = place.get(group)
-        code = _CODE[LagVerdict.UNSCORED] if index is None else worst[index]
+        code = _CODE[LagStatus.UNSCORED] if index is None else worst[index]
         deserted = index is not None and code < _OK and not lately[index]
         abandoned = deserted and facts.state is GroupState.EMPTY
-        found[group] = LagVerdict.ABANDONED if abandoned else _BY_CODE[code]
+        found[group] = LagStatus.ABANDONED if abandoned else _BY_CODE[code]
     return found
 
 
 # --- sentences ------------------------------------------------------------------------------
 
 
-def _sentence(seen: Snapshot, row: int, tp: TopicPartition, verdict: LagVerdict) -> str:
-    """Why a row that is not OK has this verdict."""
+def _sentence(seen: Snapshot, row: int, tp: TopicPartition, status: LagStatus) -> str:
+    """Why a row that is not OK has this lag status."""
     commits, lag, now = seen.commits, seen.lag, seen.at
     facts = seen.facts.get(commits.groups[commits.group[row]])
     cooldown = np.inf if facts is None else _since_settled(facts, now)
@@ -215,10 +215,10 @@ def _sentence(seen: Snapshot, row: int, tp: TopicPartition, verdict: LagVerdict)
     def since(ms: int) -> float:
         return 0.0 if ms == NONE else max(0.0, now - ms / 1000)
 
-    if verdict is LagVerdict.LOSS:
+    if status is LagStatus.LOSS:
         return "committed below the log start: records went before they were read"
     committed = int(commits.committed[row])
-    if verdict is LagVerdict.REWIND:
+    if status is LagStatus.REWIND:
         ago, fell_by = since(int(commits.fell[row])), int(commits.peak[row]) - committed
         return f"went back {ago:.0f} s ago, by {fell_by:,} records"
     empty = facts is not None and facts.state is GroupState.EMPTY
@@ -231,11 +231,11 @@ def _sentence(seen: Snapshot, row: int, tp: TopicPartition, verdict: LagVerdict)
         )
     still = min(since(int(commits.moved[row])), cooldown)
     said = {
-        LagVerdict.HELD: f"held back by {seen.held.get(tp, 'an open transaction')}",
-        LagVerdict.STOP: f"no commit for {silent:.0f} s{nobody}",
-        LagVerdict.STALL: f"commits the same offset for {still:.0f} s",
-        LagVerdict.WARN: f"falls behind, by {seen.gained[row]:.0f} s in {seen.over[row]:.0f} s",
-    }[verdict]
+        LagStatus.HELD: f"held back by {seen.held.get(tp, 'an open transaction')}",
+        LagStatus.STOP: f"no commit for {silent:.0f} s{nobody}",
+        LagStatus.STALL: f"commits the same offset for {still:.0f} s",
+        LagStatus.WARN: f"falls behind, by {seen.gained[row]:.0f} s in {seen.over[row]:.0f} s",
+    }[status]
     return f"{said}: {lag.records[row]:,} records wait, the oldest for {lag.waited[row]:.0f} s"
 
 
@@ -267,19 +267,19 @@ class _Cooldown:
 
 
 def _grouped(
-    group: str, verdict: LagVerdict, total: int, worse: list[PartitionVerdict], cooldown: _Cooldown
-) -> GroupVerdict:
-    if verdict is LagVerdict.OK:
+    group: str, status: LagStatus, total: int, worse: list[PartitionLagStatus], cooldown: _Cooldown
+) -> GroupLagStatus:
+    if status is LagStatus.OK:
         said = cooldown.keeps_up(group)
-    elif verdict is LagVerdict.UNSCORED:
+    elif status is LagStatus.UNSCORED:
         said = cooldown.unscored(group)
-    elif verdict is LagVerdict.ABANDONED:
+    elif status is LagStatus.ABANDONED:
         said = "no members, and no commit for a day: delete the group if nobody needs it"
     else:
-        alike = sum(each.verdict is verdict for each in worse)
+        alike = sum(each.status is status for each in worse)
         said = f"{alike} of {total} partitions: {worse[0].sentence} ({worse[0].tp})"
-    return GroupVerdict(
-        group=group, verdict=verdict, sentence=said, partitions=total, worse=tuple(worse)
+    return GroupLagStatus(
+        group=group, status=status, sentence=said, partitions=total, worse=tuple(worse)
     )
 
 
@@ -297,8 +297,8 @@ def in_doubt(seen: Snapshot, named: Iterable[str]) -> frozenset[str]:
 
 def judged(
     fleet: "Fleet", snapshot: Snapshot, recent: "Recent", named: Iterable[str]
-) -> tuple[Snapshot, dict[str, GroupVerdict]]:
-    """Judge each group by one snapshot and its past; left out where no verdict can be given.
+) -> tuple[Snapshot, dict[str, GroupLagStatus]]:
+    """Judge each group by one snapshot and its past; left out where no lag status can be given.
 
     The snapshot comes back with what waits where a group seems to stand still.
     """
@@ -315,7 +315,7 @@ def judged(
             silent = doubted
     seen = with_settled(seen, recent.last)
     seen = fleet.read_on(seen, standing(seen))
-    found = {group: each for group, each in verdicts(seen).items() if group not in silent}
+    found = {group: each for group, each in lag_statuses(seen).items() if group not in silent}
     return replace(snapshot, lag=seen.lag, held=seen.held), found
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fleet.config.acls import OFFSETS
-from fleet.decide.verdicts import HORIZON
+from fleet.decide.lag_status import HORIZON
 from fleet.errors import FleetError
 from fleet.log.readers.log_view import KeptRebalances
 from fleet.log.readers.positions import Positions

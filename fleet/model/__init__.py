@@ -312,7 +312,7 @@ class Plan:
         return not self.steps
 
 
-class Verdict(StrEnum):
+class ReceiptResult(StrEnum):
     """How a receipt compares with its expected cost."""
 
     EQUAL = "equal"
@@ -345,6 +345,6 @@ class Receipt:
     to_generation: int | None
     started_at: float
     seconds: float
-    verdict: Verdict
+    result: ReceiptResult
     sentences: tuple[str, ...] = ()
     """Named causes of others' rebalances, unclean drains, join spread, and so on."""

@@ -6,10 +6,10 @@ says neither who nor what to do. Choice: what a storm is, is decided once, by Fl
 expected cost are not in it, and begin and end have hysteresis; the rules only call. Cause and top
 offender come into the annotations by a query, not as labels, since a label that changes would end
 one alert and begin another. Whether a group keeps up is decided once too
-(`fleet.manager.keeping_up`): each verdict has its rule, and only a limit in seconds is held against
-the lag. Severity is `page` (somebody gets up) or `ticket` (somebody looks today); `scope` is what
-Alertmanager inhibits by. Needs Prometheus 2.42 (`keep_firing_for`). Cost: rules are rendered again
-when limits or groups in fleet.yaml change.
+(`fleet.manager.keeping_up`): each lag status has its rule, and only a limit in seconds is held
+against the lag. Severity is `page` (somebody gets up) or `ticket` (somebody looks today); `scope`
+is what Alertmanager inhibits by. Needs Prometheus 2.42 (`keep_firing_for`). Cost: rules are
+rendered again when limits or groups in fleet.yaml change.
 """
 
 import re
@@ -22,7 +22,7 @@ import yaml
 
 from fleet.config.draft import dump
 from fleet.config.spec import FleetSpec
-from fleet.decide.verdicts import Grace
+from fleet.decide.lag_status import Grace
 
 LOOKS: Final = 4
 """The exporter is blind once its view is older than so many looks."""
@@ -86,7 +86,7 @@ class _Rules:
     def __init__(self, spec: FleetSpec) -> None:
         self._spec = spec
         self._declared = [fleet.group for fleet in spec.fleets]
-        # Thresholds, in seconds: two looks tell more than a slip; a verdict has its own grace
+        # Thresholds, in seconds: two looks tell more than a slip; a lag status has its own grace
         # period, which is part of `alerts.stuck_after`.
         self._soon = 2 * spec.exporter.interval
         self._stuck = spec.alerts.stuck_after
@@ -103,10 +103,10 @@ class _Rules:
         """The highest of these series, by group or cluster."""
         return f"max by ({by}) ({metric}{{{', '.join((self._cluster, *matchers))}}})"
 
-    def _verdict(self, *verdicts: str, of: tuple[str, ...] = ()) -> str:
-        """Groups of one of these verdicts."""
-        sign = "=~" if len(verdicts) > 1 else "="
-        which = f'verdict{sign}"{"|".join(verdicts)}"'
+    def _status(self, *statuses: str, of: tuple[str, ...] = ()) -> str:
+        """Groups of one of these statuses."""
+        sign = "=~" if len(statuses) > 1 else "="
+        which = f'status{sign}"{"|".join(statuses)}"'
         return f"{self._max('fleet_group_lag_status', which, *of)} == 1"
 
     def all(self) -> list[Rule]:
@@ -114,7 +114,7 @@ class _Rules:
             *self._storms(),
             *self._lag(),
             *self._standing(),
-            *self._verdicts(),
+            *self._statuses(),
             *self._of_ours(),
             *self._blindness(),
         ]
@@ -203,8 +203,8 @@ class _Rules:
     def _standing(self) -> Iterator[Rule]:
         """Groups that do not settle, commit nothing, or have nobody in them while records wait.
 
-        After a day without a commit the verdict is ABANDONED, which calls for declared groups only;
-        of the others those are told that had members.
+        After a day without a commit the lag status is ABANDONED, which calls for declared groups
+        only; of the others those are told that had members.
         """
         long = prometheus_duration(self._stuck)
         still = ("STOP", "STALL")
@@ -223,20 +223,20 @@ class _Rules:
             ),
             (
                 *("no progress", "page", self._patient),
-                f"({self._verdict(*still)})\nand on (cluster, group) ({self._members} > 0)",
+                f"({self._status(*still)})\nand on (cluster, group) ({self._members} > 0)",
                 "commits nothing while records wait",
                 (
                     f"For {long} records have waited and some position has not moved "
-                    "(verdict STOP or STALL)."
+                    "(lag status STOP or STALL)."
                 ),
             ),
         ]
         if self._declared:
-            judged = self._verdict(*still, "ABANDONED", of=self._mine)
+            judged = self._status(*still, "ABANDONED", of=self._mine)
             found.append(
                 (*("no members", "page", self._patient), f"({judged})\n{deserted}", nobody, unread)
             )
-        others = f"({self._verdict(*still, of=self._others)})\n{deserted}"
+        others = f"({self._status(*still, of=self._others)})\n{deserted}"
         others += f"\nand on (cluster, group) ({had} > 0)"
         found.append(("no members", "ticket", self._patient, others, nobody, unread))
         for reason, severity, wait, expr, said, why in found:
@@ -251,19 +251,19 @@ class _Rules:
                 labels={"reason": reason},
             )
 
-    def _verdicts(self) -> Iterator[Rule]:
-        # The group's verdict is that of its worst partition: a loss may stand behind a STOP.
+    def _statuses(self) -> Iterator[Rule]:
+        # The group's lag status is that of its worst partition: a loss may stand behind a STOP.
         lost = self._max("fleet_group_partitions", 'case="committed below log start"', by=_PLACE)
         yield self._rule(
             "FleetGroupLoss",
             "group-loss",
-            f"({self._verdict('LOSS', 'STOP', 'STALL')})\nand on (cluster, group) ({lost} > 0)",
+            f"({self._status('LOSS', 'STOP', 'STALL')})\nand on (cluster, group) ({lost} > 0)",
             "Records went before group {{ $labels.group }} read them",
             "Retention (or DeleteRecords) took records above the committed offset of "
-            "some partition (verdict LOSS).",
+            "some partition (lag status LOSS).",
             wait=self._soon,
         )
-        for name, runbook, verdict, said, why in (
+        for name, runbook, status, said, why in (
             (
                 *("FleetGroupHeld", "group-held", "HELD", "waits for an open transaction"),
                 "What waits in some partition is behind the begin of an open transaction",
@@ -280,9 +280,9 @@ class _Rules:
             yield self._rule(
                 name,
                 runbook,
-                self._verdict(verdict),
+                self._status(status),
                 f"Group {{{{ $labels.group }}}} {said}",
-                f"{why} (verdict {verdict}).",
+                f"{why} (lag status {status}).",
                 severity="ticket",
                 wait=self._soon,
             )

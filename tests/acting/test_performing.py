@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import LostLease, Unreachable
-from fleet.model import ExpectedCost, GroupState, StepKind, Verdict
+from fleet.model import ExpectedCost, GroupState, ReceiptResult, StepKind
 from fleet.slots import ChangeState, Phase
 from tests.acting.standbys import GROUP, LEASE
 from tests.support.plans import FREE, TWO, step_of
@@ -232,7 +232,7 @@ def test_a_receipt_that_differs_holds_what_follows(scene):
     assert "1 step not carried out" in done.sentence
     assert here.targets().open == {0, 1}
     last = here.perform(step_of(OPEN, (3,), "old", TWO), revision="old")
-    assert (last.state, last.receipts[0].verdict) == (ChangeState.DONE, Verdict.DIFFERS)
+    assert (last.state, last.receipts[0].result) == (ChangeState.DONE, ReceiptResult.DIFFERS)
 
 
 def test_a_group_is_settled_before_it_is_counted(scene):

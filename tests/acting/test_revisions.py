@@ -280,7 +280,7 @@ def test_workers_of_settings_that_cannot_be_read_can_be_rolled_back(
         _revisions=lambda: at_home,
         _broker_limits=UNKNOWN,
     )
-    plan = make_plan(Fleet.state_snapshot(fleet, "orders", seen), wanted=1, now=0.0)
+    plan = make_plan(Fleet.state(fleet, "orders", seen), wanted=1, now=0.0)
     assert [(step.kind, step.revision) for step in plan.steps] == [
         (StepKind.ROLL, at_home.wanted(spec))
     ]

@@ -11,7 +11,7 @@ import yaml
 
 from fleet import cli
 from fleet.config.spec import FleetSpec
-from fleet.decide.verdicts import WORST, LagVerdict
+from fleet.decide.lag_status import WORST, LagStatus
 from fleet.report.alert_rules import _any, alertmanager_yaml, rules, rules_yaml
 from fleet.ui.page_server import runbook
 from tests.support.needs import program, repository
@@ -433,7 +433,7 @@ def test_every_verdict_that_is_no_ok_has_a_rule() -> None:
     """On the verdict itself: whatever makes it, somebody hears of it."""
     every = "\n".join(r["expr"] for r in rules(FleetSpec())["groups"][0]["rules"])
     on_verdicts = "|".join(re.findall(r'fleet_group_lag_status\{[^}]*verdict=~?"([^"]+)"', every))
-    alarming = {str(each) for each in WORST if each is not LagVerdict.OK}
+    alarming = {str(each) for each in WORST if each is not LagStatus.OK}
     assert set(on_verdicts.split("|")) == alarming
 
 

@@ -352,14 +352,14 @@ def looks(ground: Ground) -> dict[str, Told]:
 def test_four_readers_say_the_same(ground, looks, name, when):
     """The verdict of the table; the check passes where its level is OK."""
     group, seen = ground.named(name), looks[when]
-    status = seen.status[group].verdict
+    status = seen.status[group].result
     samples = seen.exported[group]
     (exported,) = [s.labels for s in samples if s.name == "fleet_group_lag_status"]
     told = {LagCase(s.labels["case"]) for s in samples if s.name == "fleet_group_partitions"}
-    said = status.verdict, status.sentence
-    assert status.verdict == getattr(TABLE[name], when), said
-    assert (exported["verdict"], exported["level"]) == (status.verdict, status.level), said
-    assert seen.page[group].verdict.verdict == status.verdict, said
+    said = status.lag_status, status.sentence
+    assert status.lag_status == getattr(TABLE[name], when), said
+    assert (exported["status"], exported["level"]) == (status.lag_status, status.level), said
+    assert seen.page[group].lag_status.status == status.lag_status, said
     check = seen.checks[group]
     assert check.passed == (status.level == "OK"), (check.sentence, said)
     cases = {part.case for part in seen.status[group].seen.partitions}

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.decide.verdicts import LagVerdict
+from fleet.decide.lag_status import LagStatus
 from fleet.history.tables import TablePlace, Tables, Writer
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.readers.positions import Positions, key_to
-from fleet.manager.keeping_up import in_doubt, verdicts, with_past, with_settled, with_tables
+from fleet.manager.keeping_up import in_doubt, lag_statuses, with_past, with_settled, with_tables
 from fleet.model import GroupState, LagCase, TopicPartition
 from tests.asking.worlds import START, rebalance
 from tests.support.seen_groups import group_seen, partition_seen
@@ -42,10 +42,10 @@ def past(at, moved=None, *, committed=50, until=NOW, gap=None, peak=None, fell=N
     return {"past": replace(known, peak=peaks, **columns), "until": until}
 
 
-def verdict(seen, told=None, *, last=None):
+def lag_status(seen, told=None, *, last=None):
     if told is not None:
         seen = with_past(seen, told["past"], reaches=None, until=told["until"])
-    (found,) = verdicts(with_settled(seen, last or {})).values()
+    (found,) = lag_statuses(with_settled(seen, last or {})).values()
     return found
 
 
@@ -58,51 +58,51 @@ def falling_behind(before):
 @pytest.mark.parametrize(
     ("seen", "known", "told"),
     [
-        pytest.param(look(lag=1), None, LagVerdict.OK, id="nothing-waits"),
-        pytest.param(look(waited=5.0), past(300), LagVerdict.OK, id="has-not-waited"),
-        pytest.param(look(), past(200), LagVerdict.STOP, id="no-commit"),
-        pytest.param(look(), past(2, 200), LagVerdict.STALL, id="commits-and-stands"),
-        pytest.param(look(), past(2), LagVerdict.OK, id="moves"),
-        pytest.param(look(), past(200, gap=120.0), LagVerdict.OK, id="its-rhythm"),
-        pytest.param(look(), past(200, committed=40), LagVerdict.OK, id="committed-since-then"),
+        pytest.param(look(lag=1), None, LagStatus.OK, id="nothing-waits"),
+        pytest.param(look(waited=5.0), past(300), LagStatus.OK, id="has-not-waited"),
+        pytest.param(look(), past(200), LagStatus.STOP, id="no-commit"),
+        pytest.param(look(), past(2, 200), LagStatus.STALL, id="commits-and-stands"),
+        pytest.param(look(), past(2), LagStatus.OK, id="moves"),
+        pytest.param(look(), past(200, gap=120.0), LagStatus.OK, id="its-rhythm"),
+        pytest.param(look(), past(200, committed=40), LagStatus.OK, id="committed-since-then"),
         pytest.param(
-            look(), past(260, until=NOW - 100), LagVerdict.STOP, id="stopped-as-far-as-is-told"
+            look(), past(260, until=NOW - 100), LagStatus.STOP, id="stopped-as-far-as-is-told"
         ),
         pytest.param(
-            look(), past(130, until=NOW - 100), LagVerdict.OK, id="silence-is-not-guessed"
+            look(), past(130, until=NOW - 100), LagStatus.OK, id="silence-is-not-guessed"
         ),
         pytest.param(
-            look(waited=5.0), past(2, peak=90, fell=NOW - 20), LagVerdict.REWIND, id="rewound"
+            look(waited=5.0), past(2, peak=90, fell=NOW - 20), LagStatus.REWIND, id="rewound"
         ),
         pytest.param(
-            falling_behind(150.0), past(2), LagVerdict.WARN, id="falls-behind"
+            falling_behind(150.0), past(2), LagStatus.WARN, id="falls-behind"
         ),
         pytest.param(
-            falling_behind(299.0), past(2), LagVerdict.OK, id="holds-its-own"
+            falling_behind(299.0), past(2), LagStatus.OK, id="holds-its-own"
         ),
-        pytest.param(look(), None, LagVerdict.OK, id="nothing-known"),
+        pytest.param(look(), None, LagStatus.OK, id="nothing-known"),
         pytest.param(
-            look(case=LagCase.BELOW_START), None, LagVerdict.LOSS, id="records-taken"
+            look(case=LagCase.BELOW_START), None, LagStatus.LOSS, id="records-taken"
         ),
         pytest.param(
             look(case=LagCase.NEVER_COMMITTED, lag=None, committed=None, waited=None),
-            None, LagVerdict.UNSCORED, id="never-committed",
+            None, LagStatus.UNSCORED, id="never-committed",
         ),
         pytest.param(
-            look(state=GroupState.EMPTY), past(90_000), LagVerdict.ABANDONED, id="abandoned"
+            look(state=GroupState.EMPTY), past(90_000), LagStatus.ABANDONED, id="abandoned"
         ),
-        pytest.param(look(state=GroupState.PREPARING), past(200), LagVerdict.OK, id="rebalances"),
+        pytest.param(look(state=GroupState.PREPARING), past(200), LagStatus.OK, id="rebalances"),
     ],
 )  # fmt: skip
 def test_a_verdict_follows_from_a_look_and_its_past(seen, known, told):
     """By the same rules as the exporter's."""
-    assert verdict(seen, known).verdict is told
+    assert lag_status(seen, known).status is told
 
 
 def test_a_rebalance_a_moment_ago_excuses():
     """Silence counts from its end."""
     last = {"orders": rebalance(3, 10_000 - 20)}
-    assert verdict(look(), past(200), last=last).verdict is LagVerdict.OK
+    assert lag_status(look(), past(200), last=last).status is LagStatus.OK
 
 
 def test_an_age_that_is_not_known_is_at_least_that_of_the_first_look_behind_it():
@@ -111,7 +111,7 @@ def test_an_age_that_is_not_known_is_at_least_that_of_the_first_look_behind_it()
     assert in_doubt(seen, ()) == frozenset()
     seen = replace(seen, lag=replace(seen.lag, waited=np.array([400.0])))
     assert in_doubt(seen, ()) == {"orders"}
-    assert verdict(seen, past(200)).verdict is LagVerdict.STOP
+    assert lag_status(seen, past(200)).status is LagStatus.STOP
 
 
 def test_a_group_is_in_doubt_where_something_waits_for_long_or_where_it_was_named():
@@ -170,10 +170,10 @@ def lag_row(at, seconds, committed_at):
 @pytest.mark.parametrize(
     ("commits", "looks", "told"),
     [
-        pytest.param([(200, 40), (190, 50)], [], LagVerdict.STOP, id="stopped"),
-        pytest.param([(n, 50) for n in range(900, 0, -10)], [], LagVerdict.STALL, id="stalled"),
-        pytest.param([(30, 40), (10, 50)], [(200, 150.0, 210)], LagVerdict.WARN, id="behind"),
-        pytest.param([], [(100, 90.0, 90_000)], LagVerdict.STOP, id="before-the-window"),
+        pytest.param([(200, 40), (190, 50)], [], LagStatus.STOP, id="stopped"),
+        pytest.param([(n, 50) for n in range(900, 0, -10)], [], LagStatus.STALL, id="stalled"),
+        pytest.param([(30, 40), (10, 50)], [(200, 150.0, 210)], LagStatus.WARN, id="behind"),
+        pytest.param([], [(100, 90.0, 90_000)], LagStatus.STOP, id="before-the-window"),
     ],
 )
 def test_the_tables_tell_it_too(tmp_path, commits, looks, told):
@@ -187,8 +187,8 @@ def test_the_tables_tell_it_too(tmp_path, commits, looks, told):
     files += writer.write("lag", rows)
     writer.commit("batch", files=files)
     tables = Tables(tmp_path)
-    judged = verdict(with_tables(look(), tables, frozenset({"orders"}), until=NOW))
-    assert judged.verdict is told, judged
+    judged = lag_status(with_tables(look(), tables, frozenset({"orders"}), until=NOW))
+    assert judged.status is told, judged
     if not commits:
         assert "no commit for 90000 s" in judged.sentence
-    assert verdict(with_tables(look(), tables, frozenset(), until=NOW)).verdict is LagVerdict.OK
+    assert lag_status(with_tables(look(), tables, frozenset(), until=NOW)).status is LagStatus.OK

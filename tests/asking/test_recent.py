@@ -41,7 +41,7 @@ def fleet(place: Path, **history: Any) -> Any:
     return SimpleNamespace(
         clock=ManualClock(at=NOW), history_path=str(place), offsets_bounds=away,
         client={"bootstrap.servers": "127.0.0.1:1"}, sessions=None, read_on=lambda seen, _: seen,
-        spec=fleet_spec(declaration("orders"), history={"every": "30s", **history}),
+        spec=fleet_spec(declaration("orders"), history={"batch_interval": "30s", **history}),
     )  # fmt: skip
 
 

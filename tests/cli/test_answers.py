@@ -27,9 +27,9 @@ from fleet.commands.groups.group_status import (
     with_failing,
 )
 from fleet.commands.groups.reading import print_status
+from fleet.decide.lag_status import GroupLagStatus, LagStatus, Level, PartitionLagStatus
 from fleet.decide.scaling import Hold
 from fleet.decide.storms import Storm
-from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level, PartitionVerdict
 from fleet.errors import FleetError
 from fleet.manager.past import Recent
 from fleet.model import (
@@ -43,11 +43,11 @@ from fleet.model import (
     PartitionState,
     Plan,
     Receipt,
+    ReceiptResult,
     Severity,
     Step,
     StepKind,
     TopicPartition,
-    Verdict,
 )
 from fleet.slots import (
     Change,
@@ -87,7 +87,7 @@ PLAN = Plan(
 RECEIPT = Receipt(
     plan_id=PLAN.id, group="orders", step=0, kind=StepKind.OPEN, expected_cost=EXPECTED_COST,
     ours=2, others=0, aborted=1, moved=6, longest_downtime_s=0.4, from_generation=7,
-    to_generation=9, started_at=101.0, seconds=6.5, verdict=Verdict.EQUAL, settled_s=0.9,
+    to_generation=9, started_at=101.0, seconds=6.5, result=ReceiptResult.EQUAL, settled_s=0.9,
     sentences=("join spread 0.03 s",),
 )  # fmt: skip
 CHANGE = Change(
@@ -113,10 +113,10 @@ GAP = (
 STATUS = GroupStatus(
     group="orders",
     storm=STORM,
-    verdict=GroupVerdict(
-        group="orders", verdict=LagVerdict.STOP, partitions=1,
+    lag_status=GroupLagStatus(
+        group="orders", status=LagStatus.STOP, partitions=1,
         sentence=f"1 of 1 partitions: {STOPPED} (orders-0)",
-        worse=(PartitionVerdict(tp=TP, verdict=LagVerdict.STOP, sentence=STOPPED),),
+        worse=(PartitionLagStatus(tp=TP, status=LagStatus.STOP, sentence=STOPPED),),
     ),
     seen=GroupSnapshot(
         group="orders", exists=True, state=GroupState.STABLE, type="classic",
@@ -210,12 +210,12 @@ def test_workers_that_end_again_and_again_are_told():
     told = "w-3 ended 28 times in a row: killed by SIGKILL: batch 7"
     out = printed(print_status, SNAPSHOT, [STATUS], now=200.0, detail=True, width=200)
     assert "ended 28 times in a row: killed by SIGKILL: batch 7" in out
-    well = GroupVerdict(group="orders", verdict=LagVerdict.OK, sentence="keeps up", partitions=1)
+    well = GroupLagStatus(group="orders", status=LagStatus.OK, sentence="keeps up", partitions=1)
     one = with_failing("orders", well, managed)
     assert one is not None
     assert (one.level, one.sentence) == (Level.WARN, f"1 of 3 workers cannot run: {told}")
     none_runs = dataclasses.replace(managed, workers=managed.workers[2:], slots=())
-    for verdict in (well, None, dataclasses.replace(well, verdict=LagVerdict.UNSCORED)):
+    for verdict in (well, None, dataclasses.replace(well, status=LagStatus.UNSCORED)):
         worst = with_failing("orders", verdict, none_runs)
         assert worst is not None
         assert (worst.level, told in worst.sentence) == (Level.ERR, True)
@@ -241,7 +241,7 @@ def test_the_brokers_answer_has_the_documented_shape(tmp_path, monkeypatch, caps
 
 def test_unverified_counts_are_null():
     """Where the coordinator's records cannot be read, no number is claimed."""
-    receipt = dataclasses.replace(RECEIPT, verdict=Verdict.UNVERIFIED)
+    receipt = dataclasses.replace(RECEIPT, result=ReceiptResult.UNVERIFIED)
     answer = change_answer(dataclasses.replace(CHANGE, receipts=(receipt,)))["receipts"][0]
     assert [answer[key] for key in ("ours", "others", "aborted", "moved")] == [None] * 4
 
@@ -253,14 +253,14 @@ def test_unverified_counts_are_null():
         pytest.param(dataclasses.replace(CHANGE, receipts=()), True, id="nothing to do"),
         pytest.param(
             dataclasses.replace(
-                CHANGE, receipts=(dataclasses.replace(RECEIPT, verdict=Verdict.UNVERIFIED),)
+                CHANGE, receipts=(dataclasses.replace(RECEIPT, result=ReceiptResult.UNVERIFIED),)
             ),
             True,
             id="unverified",
         ),
         pytest.param(
             dataclasses.replace(
-                CHANGE, receipts=(dataclasses.replace(RECEIPT, verdict=Verdict.DIFFERS),)
+                CHANGE, receipts=(dataclasses.replace(RECEIPT, result=ReceiptResult.DIFFERS),)
             ),
             False,
             id="differs",
@@ -314,7 +314,7 @@ def test_a_refused_plan_says_why():
 
 def test_a_receipt_that_differs_stands_out():
     """DIFFERS is spelled in capitals beside what was expected and what was recorded."""
-    receipt = dataclasses.replace(RECEIPT, verdict=Verdict.DIFFERS, ours=5)
+    receipt = dataclasses.replace(RECEIPT, result=ReceiptResult.DIFFERS, ours=5)
     text = printed(print_change, dataclasses.replace(CHANGE, receipts=(receipt,)))
     assert re.search(r"1\s+open\s+1-2\s+5\s+0\s+1\s+6\s+0\.40 s\s+6\.5 s\s+DIFFERS", text)
     assert "step 1: join spread 0.03 s" in text
@@ -357,7 +357,7 @@ def test_status_of_one_group_shows_partitions_and_slots():
     """Detail: protocol, recent rebalances, owner of each partition, owner of each slot."""
     text = printed(print_status, SNAPSHOT, [STATUS], now=300.0, detail=True, width=120)
     assert (
-        "classic group, assignor cooperative-sticky, verdict STOP, "
+        "classic group, assignor cooperative-sticky, lag status STOP, "
         "rebalances in the last 10 min: 2, the last: join" in text
     )
     assert re.search(r"orders-0\s+5\s+12\s+7\s+0\.50 s\s+w-1", text)
@@ -368,19 +368,19 @@ def test_status_of_one_group_shows_partitions_and_slots():
 
 
 @pytest.mark.parametrize("detail", [True, False])
-@pytest.mark.parametrize(("workers", "worst"), [(1, LagVerdict.WARN), (0, LagVerdict.STOP)])
+@pytest.mark.parametrize(("workers", "worst"), [(1, LagStatus.WARN), (0, LagStatus.STOP)])
 def test_what_refuses_workers_is_shown(detail, workers, worst):
     """A pod that is not made has no row of its own; without it the group is not OK."""
     told = "0 of 3 pods were made: minimum memory usage per Container is 1Gi"
     there = STATUS.managed.workers[:workers]
     managed = dataclasses.replace(STATUS.managed, refusal=told, workers=there)
-    well = GroupVerdict(group="orders", verdict=LagVerdict.OK, sentence="")
-    verdict = with_failing("orders", well, managed)
-    status = dataclasses.replace(STATUS, managed=managed, verdict=verdict)
+    well = GroupLagStatus(group="orders", status=LagStatus.OK, sentence="")
+    lag_status = with_failing("orders", well, managed)
+    status = dataclasses.replace(STATUS, managed=managed, lag_status=lag_status)
     text = printed(print_status, SNAPSHOT, [status], now=200.0, detail=detail)
     said = f"{worst} orders: the cluster refuses workers: {told}"
     assert " ".join(text.split()).count(said) == 1
-    assert verdict.level is not Level.OK
+    assert lag_status.level is not Level.OK
     answer = status_answer(SNAPSHOT, [status], (), recent=RECENT, detail=detail)
     assert answer["groups"][0]["managed"]["workers"]["refusal"] == told
 

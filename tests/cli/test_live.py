@@ -352,7 +352,7 @@ def test_a_fleet_comes_up_grows_and_goes(cluster, capsys, tmp_path):
         assert "equal" in out
         found = answer(capsys, "scale", cluster.ours, "3")
         assert found["change"]["state"] == "done"
-        assert [r["verdict"] for r in found["change"]["receipts"]] == ["equal"]
+        assert [r["result"] for r in found["change"]["receipts"]] == ["equal"]
         (group,) = answer(capsys, "status", cluster.ours)["groups"]
         assert (group["members"], group["managed"]["slots"]["active"]) == (3, 3)
         levels = {c["check"]: c["level"] for c in answer(capsys, "doctor")["checks"]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.model import StepKind, Verdict
+from fleet.model import ReceiptResult, StepKind
 from tests.support.brokers import RunningBroker, running_broker
 from tests.support.kafka_tools import rebalances
 from tests.support.other_kafka import libs_of
@@ -55,7 +55,7 @@ def test_a_life(
                 done = shop.apply(wanted)
                 assert [each.kind for each in done.receipts] == [kind]
                 (receipt,) = done.receipts
-                assert receipt.verdict is Verdict.EQUAL, receipt.sentences
+                assert receipt.result is ReceiptResult.EQUAL, receipt.sentences
                 assert receipt.ours == rebalances(broker.broker, shop.group) - before
                 assert receipt.ours == 0 or kind is not StepKind.ROLL
         assert shop.lost_and_twice() == (0, 0)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fleet.decide.receipts import judge
-from fleet.model import ExpectedCost, Plan, Receipt, StepKind, TopicPartition, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult, StepKind, TopicPartition
 from fleet.model.rebalances import Counted, Rebalance
 from tests.support.plans import plan_of, step_of
 from tests.support.rebalances import rebalance as gen
@@ -34,7 +34,7 @@ def receipt(*generations: Rebalance, low: int = 1, high: int = 1, **more: Any) -
 def test_as_planned_is_equal():
     """Both slots joined in one generation."""
     found = receipt(gen(5, joined={"g-2", "g-3"}, moved=(TopicPartition("t", 0),)))
-    assert (found.verdict, found.ours, found.others, found.moved) == (Verdict.EQUAL, 1, 0, 1)
+    assert (found.verdict, found.ours, found.others, found.moved) == (ReceiptResult.EQUAL, 1, 0, 1)
     assert (found.from_generation, found.to_generation, found.seconds) == (4, 9, 5.5)
     assert (found.longest_downtime_s, found.sentences) == (0.4, ("Join spread 0.03 s.",))
 
@@ -53,11 +53,11 @@ def test_a_longest_pause_that_has_not_ended_is_told():
 @pytest.mark.parametrize(
     ("downtime", "verdict"),
     [
-        ({"pauses": 37.0, "silences": 37.0}, Verdict.DIFFERS),
-        ({"pauses": 37.0}, Verdict.EQUAL),
-        ({"silences": 37.0}, Verdict.EQUAL),
-        ({"unended": 37.0}, Verdict.EQUAL),
-        ({"pauses": 7.0, "silences": 7.0}, Verdict.EQUAL),
+        ({"pauses": 37.0, "silences": 37.0}, ReceiptResult.DIFFERS),
+        ({"pauses": 37.0}, ReceiptResult.EQUAL),
+        ({"silences": 37.0}, ReceiptResult.EQUAL),
+        ({"unended": 37.0}, ReceiptResult.EQUAL),
+        ({"pauses": 7.0, "silences": 7.0}, ReceiptResult.EQUAL),
     ],
 )
 def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
@@ -73,7 +73,7 @@ def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
     )  # fmt: skip
     assert found.verdict is verdict
     said = " ".join(found.sentences)
-    assert ("stood still for 37.0 s, more than 15 s" in said) == (verdict is Verdict.DIFFERS)
+    assert ("stood still for 37.0 s, more than 15 s" in said) == (verdict is ReceiptResult.DIFFERS)
     assert (found.longest_downtime_s, "t-1" in said) == (37.0, True) or set(downtime) != {
         "silences"
     }
@@ -82,17 +82,17 @@ def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
 @pytest.mark.parametrize(
     ("generations", "low", "high", "verdict"),
     [
-        pytest.param([], 0, 0, Verdict.EQUAL, id="zero-as-planned"),
-        pytest.param([], 1, 1, Verdict.DIFFERS, id="fewer"),
-        pytest.param([gen(5, joined={"g-2"}), gen(6)], 1, 2, Verdict.EQUAL, id="within"),
+        pytest.param([], 0, 0, ReceiptResult.EQUAL, id="zero-as-planned"),
+        pytest.param([], 1, 1, ReceiptResult.DIFFERS, id="fewer"),
+        pytest.param([gen(5, joined={"g-2"}), gen(6)], 1, 2, ReceiptResult.EQUAL, id="within"),
         pytest.param(
             [gen(5, joined={"g-2"}), gen(6, joined={"g-3"})],
             1,
             1,
-            Verdict.DIFFERS,
+            ReceiptResult.DIFFERS,
             id="more",
         ),
-        pytest.param([gen(5)], 0, 0, Verdict.DIFFERS, id="named-by-nobody-is-ours"),
+        pytest.param([gen(5)], 0, 0, ReceiptResult.DIFFERS, id="named-by-nobody-is-ours"),
     ],
 )
 def test_the_verdict_is_whether_ours_lie_within_the_expected_cost(generations, low, high, verdict):
@@ -100,7 +100,7 @@ def test_the_verdict_is_whether_ours_lie_within_the_expected_cost(generations, l
     found = receipt(*generations, low=low, high=high)
     assert found.verdict is verdict
     assert any("expected" in sentence for sentence in found.sentences) == (
-        verdict is Verdict.DIFFERS
+        verdict is ReceiptResult.DIFFERS
     )
 
 
@@ -120,7 +120,7 @@ def test_the_verdict_is_whether_ours_lie_within_the_expected_cost(generations, l
 def test_causes_outside_the_step_are_others_and_named(other, words):
     """They are not held against the plan [26]."""
     found = receipt(gen(5, joined={"g-2", "g-3"}), other, gen(7))
-    assert (found.verdict, found.ours, found.others) == (Verdict.EQUAL, 1, 2)
+    assert (found.verdict, found.ours, found.others) == (ReceiptResult.EQUAL, 1, 2)
     assert any(words in sentence for sentence in found.sentences)
     assert any("further round" in sentence for sentence in found.sentences)
 
@@ -128,7 +128,7 @@ def test_causes_outside_the_step_are_others_and_named(other, words):
 def test_a_round_shared_with_others_is_ours_and_says_so():
     """It would have happened anyway."""
     found = receipt(gen(5, joined={"g-2", "g-3", "x"}))
-    assert (found.verdict, found.ours, found.others) == (Verdict.EQUAL, 1, 0)
+    assert (found.verdict, found.ours, found.others) == (ReceiptResult.EQUAL, 1, 0)
     assert "also holds a change of others: x" in found.sentences[0]
 
 
@@ -144,7 +144,7 @@ def test_settled_with_the_last_rebalance_of_ours():
 def test_aborted_rounds_are_shown_beside():
     """Gaps are counted, not charged."""
     found = receipt(gen(7, joined={"g-2", "g-3"}, aborted=2))
-    assert (found.verdict, found.aborted) == (Verdict.EQUAL, 2)
+    assert (found.verdict, found.aborted) == (ReceiptResult.EQUAL, 2)
     assert "2 rounds never completed, before generation 7." in found.sentences
 
 
@@ -159,5 +159,5 @@ def test_unreadable_records_are_unverified():
         plan=plan(1, 1), step_index=0, counted=None, our_instances=OURS,
         started_at=10.0, ended_at=9.0, extra=("Unclean.",),
     )  # fmt: skip
-    assert (found.verdict, found.ours, found.seconds) == (Verdict.UNVERIFIED, 0, 0.0)
+    assert (found.verdict, found.ours, found.seconds) == (ReceiptResult.UNVERIFIED, 0, 0.0)
     assert (found.longest_downtime_s, found.sentences[-1]) == (None, "Unclean.")

@@ -21,7 +21,7 @@ from fleet.decide.storms import (
     reach,
     watch_reach,
 )
-from fleet.model import ExpectedCost, TopicPartition, Verdict
+from fleet.model import ExpectedCost, ReceiptResult, TopicPartition
 from fleet.model.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
 from fleet.slots.codec import as_json, from_json, if_readable
@@ -243,8 +243,8 @@ def _change(state: ChangeState, *, ours: int, most: int, **receipt: Any) -> Chan
     expected_cost = ExpectedCost(rebalances_min=1, rebalances_max=most)
     plan = replace(plan, steps=(replace(step, expected_cost=expected_cost),))
     counted = {"from_generation": 10, "to_generation": 10 + ours, **receipt}
-    verdict = Verdict.EQUAL if ours <= most else Verdict.DIFFERS
-    done = receipt_of(plan, ours=ours, **{"verdict": verdict, **counted})
+    result = ReceiptResult.EQUAL if ours <= most else ReceiptResult.DIFFERS
+    done = receipt_of(plan, ours=ours, **{"result": result, **counted})
     return change_of(plan, state, *(() if state is ChangeState.RUNNING else (done,)))
 
 

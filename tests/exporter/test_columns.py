@@ -7,13 +7,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.decide.verdicts import LagVerdict
+from fleet.decide.lag_status import LagStatus
 from fleet.exporter.exporting import Picture, families
 from fleet.lag import lag_columns
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.snapshot import CASES, GroupFacts, Lag, Snapshot
 from fleet.log.readers.positions import Positions, key_to
-from fleet.manager.keeping_up import verdicts, worst_verdicts
+from fleet.manager.keeping_up import lag_statuses, worst_lag_status
 from fleet.model import GroupState, LagCase, TopicPartition
 
 
@@ -89,9 +89,9 @@ def test_sentences_change_no_verdict(rows, state, ago, data):
     for name in ("at", "moved", "fell"):
         commits = replace(commits, **{name: np.where(unknown, NONE, getattr(commits, name))})
     seen = replace(seen, commits=commits, facts={"g": replace(seen.facts["g"], changed_at=at)})
-    whole = verdicts(seen)["g"]
+    whole = lag_statuses(seen)["g"]
     assert whole.partitions == len(rows)
-    assert worst_verdicts(seen) == {"g": whole.verdict}
+    assert worst_lag_status(seen) == {"g": whole.status}
     assert whole.sentence
     assert all(each.sentence for each in whole.worse)
 
@@ -102,9 +102,9 @@ def test_groups_that_committed_nothing_or_are_not_there():
     silent = GroupFacts(state=GroupState.EMPTY, type="classic", members=0)
     gone = replace(silent, exists=False)
     seen = replace(seen, facts={**seen.facts, "silent": silent, "gone": gone})
-    found = worst_verdicts(seen)
-    assert found == {"g": LagVerdict.OK, "silent": LagVerdict.UNSCORED}
-    assert found == {group: each.verdict for group, each in verdicts(seen).items()}
+    found = worst_lag_status(seen)
+    assert found == {"g": LagStatus.OK, "silent": LagStatus.UNSCORED}
+    assert found == {group: each.status for group, each in lag_statuses(seen).items()}
 
 
 def test_a_group_that_was_gone_and_is_back():
@@ -124,8 +124,8 @@ def test_a_group_that_was_gone_and_is_back():
         )
         seen = replace(snapshot([(2, LagCase.OK, 1.0, 1, 1, 0, 0.0)] * len(commits)), facts=facts)
         seen = replace(seen, commits=commits)
-        assert set(worst_verdicts(seen).values()) == {LagVerdict.OK}
-        assert worst_verdicts(seen) == {name: v.verdict for name, v in verdicts(seen).items()}
+        assert set(worst_lag_status(seen).values()) == {LagStatus.OK}
+        assert worst_lag_status(seen) == {name: v.status for name, v in lag_statuses(seen).items()}
         for name in facts:
             (only,) = seen.groups[name].partitions
             assert only.committed == kept.of_group(name)[tp][0]

@@ -24,7 +24,7 @@ from fleet.errors import Unreachable
 from fleet.exporter.exporting import Exporter
 from fleet.log.readers.tail import Tail
 from fleet.manager.cycle import Fleet
-from fleet.manager.keeping_up import verdicts
+from fleet.manager.keeping_up import lag_statuses
 from fleet.observe.admin import Observer
 from fleet.observe.watcher import GroupWatcher
 from fleet.slots import SlotTargets
@@ -242,7 +242,7 @@ def test_without_the_log_the_coordinators_tell_the_same(bootstrap, topic, unique
             facts = seen.facts[group]
             assert seen.from_log is (kept is not None)
             assert seen.problems == ()
-            assert verdicts(seen)[group].verdict == "OK"
+            assert lag_statuses(seen)[group].status == "OK"
             found.append(
                 (
                     facts.state,
@@ -265,6 +265,6 @@ def test_json_of_a_verdict_is_json(bootstrap, topic, unique):
     looking = GroupWatcher(
         cluster="t", config={"bootstrap.servers": bootstrap}, clock=clock, tail=None
     )
-    answer = as_answer(verdicts(looking.look())[group])
+    answer = as_answer(lag_statuses(looking.look())[group])
     assert json.loads(json.dumps(answer))["verdict"] == "OK"
     looking.close()

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from fleet.commands.groups.group_status import Managed
 from fleet.slots import Phase
-from fleet.worker.member.protocols import verdict
+from fleet.worker.member.protocols import fatal_of
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.worker.conftest import Group
@@ -42,7 +42,7 @@ class Foreigner:
                 while not self.stop.is_set():
                     message = consumer.poll(0.1)
                     error = message.error() if message is not None else None
-                    if error is not None and verdict(error) is not None:
+                    if error is not None and fatal_of(error) is not None:
                         break
             except KafkaException:
                 pass

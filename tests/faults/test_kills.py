@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fleet.model import Verdict
+from fleet.model import ReceiptResult
 from fleet.slots import ChangeState, Phase
 from fleet.system.processes import ProcessId, alive
 from tests.faults.weather import Weather, WeatherShop, disk_of_its_own, is_unclean
@@ -55,7 +55,7 @@ def shop(own_broker, tmp_path_factory):
         with shop.stream(rate=100):
             opened = shop.apply()
             assert [step.slots for step in opened.plan.steps] == [(0,), (1,)]
-            assert {receipt.verdict for receipt in opened.receipts} == {Verdict.EQUAL}
+            assert {receipt.result for receipt in opened.receipts} == {ReceiptResult.EQUAL}
             yield shop
         lost, twice = shop.lost_and_twice()
         assert lost == 0

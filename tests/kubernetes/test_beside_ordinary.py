@@ -76,7 +76,7 @@ def test_rolled_through_dagster(ground: Ground) -> None:
     with ground.shop.fleet() as fleet:
         change = fleet.changes(ground.shop.group, limit=1)[0]
     assert change.state is ChangeState.DONE
-    assert [r.verdict.value for r in change.receipts] == ["equal"]
+    assert [r.result.value for r in change.receipts] == ["equal"]
     assert (cost.rebalances, cost.moved) == (0, 0)
     ground.serve()
     assert not old & set(ground.pods())

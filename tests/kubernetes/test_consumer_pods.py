@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.model import StepKind, Verdict
+from fleet.model import ReceiptResult, StepKind
 from fleet.slots import Change
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube
@@ -74,7 +74,7 @@ def dies(ground: Ground, how: Callable[[Ground, str], None], *, before: int = 0)
 def as_planned(change: Change, kind: StepKind) -> None:
     """The receipt counted what the plan had said."""
     (step,) = [s for s in change.plan.steps if s.kind is kind]
-    assert all(r.verdict is Verdict.EQUAL for r in change.receipts), change.receipts
+    assert all(r.result is ReceiptResult.EQUAL for r in change.receipts), change.receipts
     print(f"{step.sentence}: {change.receipts[-1].ours} where {step.expected_cost.rebalances_max}")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fleet.dagster import asset_keys
-from fleet.model import StepKind, Verdict
+from fleet.model import ReceiptResult, StepKind
 from fleet.slots import Change, ChangeState
 from tests.support.kafka_tools import rebalances
 from tests.support.pod_shop import PodShop
@@ -86,7 +86,7 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
             slots = [s for s in fleet.slots(shop.group) if s.owner]
         assert rolled.state is ChangeState.DONE, rolled.sentence
         assert [s.kind for s in rolled.plan.steps] == [StepKind.ROLL]
-        assert all(r.verdict is Verdict.EQUAL for r in rolled.receipts), rolled.receipts
+        assert all(r.result is ReceiptResult.EQUAL for r in rolled.receipts), rolled.receipts
         assert rebalances(pod_broker, shop.group) == before
         assert not pods(shop) & old
         assert {s.revision for s in slots} == {rolled.plan.revision}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet.model import StepKind, Verdict
+from fleet.model import ReceiptResult, StepKind
 from fleet.slots import Change
 from tests.support.kafka_tools import rebalances
 from tests.support.workshop import Workshop, ending
@@ -37,7 +37,9 @@ class Counting:
     def check(self, change: Change, recorded: int) -> None:
         """Every receipt equal to its expected cost, all of them together what was recorded."""
         said = [sentence for receipt in change.receipts for sentence in receipt.sentences]
-        assert [r.verdict for r in change.receipts] == [Verdict.EQUAL] * len(change.receipts), said
+        assert [r.result for r in change.receipts] == [ReceiptResult.EQUAL] * len(
+            change.receipts
+        ), said
         assert sum(r.ours for r in change.receipts) == recorded, said
         assert sum(r.others for r in change.receipts) == 0, said
 

@@ -114,7 +114,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "all", "any"),
     "21-worker-does-not-wait-for-the-actor": (
         "worker.slot.leave_completion:LeaveCompleter.step", "worker/test_slot_lease.py",
-        "not self._actor_silent(slot targets)", "False"),
+        "not self._actor_silent(targets)", "False"),
     "22-second-slot-without-a-canary": (
         "worker.slot.slot_lease:_admits", "worker/test_eligibility.py",
         "(first or waited) and (not waits_for_canary(slots, slot, revision))", "first or waited"),
@@ -183,7 +183,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "40-full-disk-ends-a-owner": (
         "worker.slot.reporting:Canary._failures_told", "worker/test_eligibility.py",
         "OSError", "KeyError"),
-    "41-resubscribe-without-an-end": ("worker.member.membership:Resubscribing._over", "worker/test_resubscribing.py",
+    "41-resubscribe-without-an-end": ("worker.member.membership:Resubscribing._over", "worker/test_nudging.py",
         "'limit'", "None"),
     "42-batch-of-a-former-token-moves-a-new-beginning": (
         "worker.member.pipeline:Pipeline._rewind_onto_ranges", "worker/test_pipeline.py",

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.decide.verdicts import LagVerdict
+from fleet.decide.lag_status import LagStatus
 from fleet.lag.end_history import EndHistory
 from fleet.lag.snapshot import Logs
 from fleet.log.readers.log_view import LogView, everything
 from fleet.log.readers.positions import key_to
-from fleet.manager.keeping_up import worst_verdicts
+from fleet.manager.keeping_up import worst_lag_status
 from fleet.model import GroupState, TopicPartition
 from fleet.observe.seen import DescribedGroup, ListedGroup
 from fleet.observe.topic_questions import Topics
@@ -74,13 +74,13 @@ class Played(GroupWatcher):
         return made
 
 
-def looks(watcher: Played, clock: ManualClock, *, steps: int, late: int) -> set[LagVerdict]:
+def looks(watcher: Played, clock: ManualClock, *, steps: int, late: int) -> set[LagStatus]:
     """Ten records every ten seconds, of which one group commits `late` steps behind."""
     found = set()
     for _ in range(steps):
         watcher.end += 10
         watcher.committed(late=watcher.end - 10 * late, fresh=watcher.end - 10)
-        found.add(worst_verdicts(watcher.look())[LATE])
+        found.add(worst_lag_status(watcher.look())[LATE])
         clock.sleep(10.0)
     return found
 
@@ -90,7 +90,7 @@ def test_a_steady_delay_is_no_growth_from_the_first_look_on():
     clock = ManualClock(1_000_000.0)
     watcher = Played(clock, tail=True)
     watcher.end = 10_000
-    assert LagVerdict.WARN not in looks(watcher, clock, steps=200, late=180)
+    assert LagStatus.WARN not in looks(watcher, clock, steps=200, late=180)
 
 
 def test_what_the_tail_tells_is_not_held_against_what_the_coordinators_do():
@@ -98,10 +98,10 @@ def test_what_the_tail_tells_is_not_held_against_what_the_coordinators_do():
     clock = ManualClock(1_000_000.0)
     watcher = Played(clock, tail=True)
     watcher.end = 10_000
-    assert looks(watcher, clock, steps=150, late=100) <= {LagVerdict.OK, LagVerdict.UNSCORED}
+    assert looks(watcher, clock, steps=150, late=100) <= {LagStatus.OK, LagStatus.UNSCORED}
     for by_log in (False, True, False, True):
         watcher.by_log = by_log
-        assert looks(watcher, clock, steps=40, late=100) == {LagVerdict.OK}
+        assert looks(watcher, clock, steps=40, late=100) == {LagStatus.OK}
 
 
 @pytest.mark.parametrize("every", [0, 6])
@@ -115,9 +115,9 @@ def test_an_answer_that_is_lost_takes_nothing_away(every):
         watcher.end += 10
         watcher.committed(late=500, fresh=watcher.end)
         watcher.silent = {LATE} if every and step % every == every - 1 else set()
-        found.append(worst_verdicts(watcher.look())[LATE])
+        found.append(worst_lag_status(watcher.look())[LATE])
         clock.sleep(10.0)
-    assert set(found[-60:]) == {LagVerdict.STOP}
+    assert set(found[-60:]) == {LagStatus.STOP}
 
 
 def test_what_nobody_tells_for_long_is_not_known():

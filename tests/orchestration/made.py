@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fleet.config.load import load
 from fleet.config.spec import FleetSpec, GroupSpec
-from fleet.model import ExpectedCost, Plan, Receipt, Step, StepKind, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult, Step, StepKind
 from fleet.slots import Change, ChangeState
 from tests.support.plans import change_of, plan_of, receipt_of
 
@@ -40,7 +40,7 @@ def plan(*steps: Step, refusals: tuple[str, ...] = (), wanted: int = 2) -> Plan:
     return plan_of(*steps, wanted=wanted, refusals=refusals, **usual)
 
 
-def receipt(verdict: Verdict, *, ours: int = 1) -> Receipt:
+def receipt(result: ReceiptResult, *, ours: int = 1) -> Receipt:
     """The receipt of the first step."""
     return receipt_of(
         plan(step()),
@@ -50,7 +50,7 @@ def receipt(verdict: Verdict, *, ours: int = 1) -> Receipt:
         started_at=1000.0,
         seconds=3.0,
         settled_s=1.25,
-        verdict=verdict,
+        result=result,
         sentences=("Joined within 12 ms.",),
     )
 

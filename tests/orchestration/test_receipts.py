@@ -17,10 +17,10 @@ from fleet.dagster.change_metadata import (
 )
 from fleet.dagster.judgements import lag_judgement, receipt_judgement, storm_judgement
 from fleet.dagster.resources import told
+from fleet.decide.lag_status import GroupLagStatus, LagStatus
 from fleet.decide.storms import Storm
-from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused
-from fleet.model import Alternative, ExpectedCost, LagCase, Verdict
+from fleet.model import Alternative, ExpectedCost, LagCase, ReceiptResult
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, receipt, step
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
@@ -49,23 +49,31 @@ def ran(instance, done):
     ("done", "succeeded", "materialised", "check"),
     [
         pytest.param(
-            change(ChangeState.DONE, receipt(Verdict.EQUAL)), True, 1, True, id="as priced"
+            change(ChangeState.DONE, receipt(ReceiptResult.EQUAL)), True, 1, True, id="as priced"
         ),
         pytest.param(
-            change(ChangeState.DONE, receipt(Verdict.UNVERIFIED)), True, 1, True, id="unverified"
+            change(ChangeState.DONE, receipt(ReceiptResult.UNVERIFIED)),
+            True,
+            1,
+            True,
+            id="unverified",
         ),
         pytest.param(
-            change(ChangeState.DONE, receipt(Verdict.DIFFERS, ours=3)), True, 1, False, id="differs"
+            change(ChangeState.DONE, receipt(ReceiptResult.DIFFERS, ours=3)),
+            True,
+            1,
+            False,
+            id="differs",
         ),
         pytest.param(
-            change(ChangeState.FAILED, receipt(Verdict.DIFFERS, ours=3)),
+            change(ChangeState.FAILED, receipt(ReceiptResult.DIFFERS, ours=3)),
             False,
             0,
             False,
             id="differs and held",
         ),
         pytest.param(
-            change(ChangeState.ROLLED_BACK, receipt(Verdict.EQUAL)),
+            change(ChangeState.ROLLED_BACK, receipt(ReceiptResult.EQUAL)),
             False,
             0,
             False,
@@ -91,7 +99,7 @@ def test_recorded(instance, done, succeeded, materialised, check):
 
 def test_failure_says_why_and_shows_receipt_and_the_workers_error(instance):
     """Dagster's retries are not ours [35]; the sentence is the change's."""
-    result = ran(instance, change(ChangeState.ROLLED_BACK, receipt(Verdict.EQUAL)))
+    result = ran(instance, change(ChangeState.ROLLED_BACK, receipt(ReceiptResult.EQUAL)))
     (event,) = [e for e in result.all_events if e.is_step_failure]
     failure = event.step_failure_data.user_failure_data
     assert "rolled back. Opened 2 slots. Expected 1-2 rebalances, recorded 1" in failure.description
@@ -109,7 +117,7 @@ def test_refusal_becomes_a_failure_with_its_sentence():
 
 def test_metadata_of_a_receipt():
     """Numbers are numbers (Dagster plots them), expected stands beside recorded."""
-    shown = change_metadata(change(ChangeState.DONE, receipt(Verdict.EQUAL)))
+    shown = change_metadata(change(ChangeState.DONE, receipt(ReceiptResult.EQUAL)))
     assert shown["expected rebalances"] == "1-2"
     assert shown["recorded rebalances"] == 1
     assert shown["partitions moved"] == 6
@@ -147,7 +155,9 @@ def test_what_is_expected_stands_in_plan_and_receipt():
     assert "| 2 (1-2) | 4 | 0.53 s | 0.53 s | 0.8 s | 1,200 |" in told[0]
     assert "| 1 | one by one | in 40 s | 6 | 9 | ? | ? | 4.0 s | ? | no | taken |" in told[1]
 
-    done = change(ChangeState.DONE, replace(receipt(Verdict.EQUAL), expected_cost=expected_cost))
+    done = change(
+        ChangeState.DONE, replace(receipt(ReceiptResult.EQUAL), expected_cost=expected_cost)
+    )
     table = change_metadata(done)["receipt"].value
     assert "| equal | 2 rebalances, 4 partitions moved, pause 0.53 s (p95 0.53 s), settled" in table
 
@@ -213,7 +223,7 @@ def look(*, lag: int | None, members: int = 1, exists: bool = True, case: LagCas
 
 
 @pytest.mark.parametrize(
-    ("seen", "passed", "severity", "verdict"),
+    ("seen", "passed", "severity", "outcome"),
     [
         pytest.param(look(lag=120_000), True, "WARN", "well", id="at the limit"),
         pytest.param(look(lag=120_001), False, "ERROR", "over the limit", id="over the limit"),
@@ -225,57 +235,57 @@ def look(*, lag: int | None, members: int = 1, exists: bool = True, case: LagCas
         ),
     ],
 )
-def test_lag(seen, passed, severity, verdict):
+def test_lag(seen, passed, severity, outcome):
     """The limit is what the largest fleet of the policy is meant for."""
     fleet = group().model_copy(update={"scaling": LagScaling(policy="lag")})
     judged = lag_judgement(fleet, seen, None)
-    assert (judged.passed, judged.severity.name, judged.verdict) == (passed, severity, verdict)
+    assert (judged.passed, judged.severity.name, judged.outcome) == (passed, severity, outcome)
 
 
-def keeps_up(verdict: LagVerdict) -> GroupVerdict:
-    """A verdict as `fleet status` gives it."""
-    return GroupVerdict(group="orders-enrichment", verdict=verdict, sentence="no commit for 7200 s")
+def keeps_up(status: LagStatus) -> GroupLagStatus:
+    """A outcome as `fleet status` gives it."""
+    return GroupLagStatus(group="orders-enrichment", status=status, sentence="no commit for 7200 s")
 
 
 @pytest.mark.parametrize(
-    ("seen", "found", "passed", "severity", "verdict"),
+    ("seen", "found", "passed", "severity", "outcome"),
     [
         pytest.param(
-            look(lag=5_000_000), LagVerdict.STOP, False, "ERROR", "STOP", id="nobody commits"
+            look(lag=5_000_000), LagStatus.STOP, False, "ERROR", "STOP", id="nobody commits"
         ),
-        pytest.param(look(lag=9), LagVerdict.STALL, False, "ERROR", "STALL", id="stands still"),
-        pytest.param(look(lag=9), LagVerdict.WARN, False, "WARN", "WARN", id="falls behind"),
-        pytest.param(look(lag=5_000_000), LagVerdict.OK, True, "WARN", "well", id="keeps up"),
+        pytest.param(look(lag=9), LagStatus.STALL, False, "ERROR", "STALL", id="stands still"),
+        pytest.param(look(lag=9), LagStatus.WARN, False, "WARN", "WARN", id="falls behind"),
+        pytest.param(look(lag=5_000_000), LagStatus.OK, True, "WARN", "well", id="keeps up"),
         pytest.param(
-            look(lag=9, members=0), LagVerdict.ABANDONED, False, "ERROR", "ABANDONED",
+            look(lag=9, members=0), LagStatus.ABANDONED, False, "ERROR", "ABANDONED",
             id="abandoned, and declared",
         ),
         pytest.param(
-            look(lag=9, case=LagCase.BELOW_START), LagVerdict.LOSS, False, "ERROR", "LOSS",
+            look(lag=9, case=LagCase.BELOW_START), LagStatus.LOSS, False, "ERROR", "LOSS",
             id="retention took records",
         ),
         pytest.param(
-            look(lag=5, members=0), LagVerdict.OK, True, "WARN", "well",
+            look(lag=5, members=0), LagStatus.OK, True, "WARN", "well",
             id="commits without members",
         ),
         pytest.param(
-            look(lag=None, case=LagCase.TOPIC_DELETED), LagVerdict.UNSCORED, True, "WARN", "well",
+            look(lag=None, case=LagCase.TOPIC_DELETED), LagStatus.UNSCORED, True, "WARN", "well",
             id="its topic was deleted",
         ),
     ],
 )  # fmt: skip
-def test_lag_is_judged_as_by_status(seen, found, passed, severity, verdict):
+def test_lag_is_judged_as_by_status(seen, found, passed, severity, outcome):
     """Without a limit, too: the policy `partitions` knows none."""
     fleet = group().model_copy(update={"scaling": PartitionsScaling(policy="partitions")})
     judged = lag_judgement(fleet, seen, keeps_up(found))
-    assert (judged.passed, judged.severity.name, judged.verdict) == (passed, severity, verdict)
-    assert judged.metadata["verdict"] == str(found)
-    assert ("no commit for 7200 s" in judged.sentence) == (verdict == str(found))
+    assert (judged.passed, judged.severity.name, judged.outcome) == (passed, severity, outcome)
+    assert judged.metadata["lag status"] == str(found)
+    assert ("no commit for 7200 s" in judged.sentence) == (outcome == str(found))
 
 
 def test_a_limit_holds_beside_the_verdict():
     """What a person has set is checked though the group keeps up."""
     fleet = group().model_copy(update={"scaling": LagScaling(policy="lag")})
-    judged = lag_judgement(fleet, look(lag=120_001), keeps_up(LagVerdict.OK))
-    assert (judged.passed, judged.verdict) == (False, "over the limit")
+    judged = lag_judgement(fleet, look(lag=120_001), keeps_up(LagStatus.OK))
+    assert (judged.passed, judged.outcome) == (False, "over the limit")
     assert judged.sentence.endswith("120,001 records waiting; the limit is 120,000 records.")

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.commands.ui import BusyTimes, load_of
-from fleet.decide.verdicts import GroupVerdict, LagVerdict
+from fleet.decide.lag_status import GroupLagStatus, LagStatus
 from fleet.model import GroupState, TopicPartition
 from fleet.slots import WorkerReport
 from tests.support.seen_groups import group_seen, member_seen
@@ -55,34 +55,34 @@ def test_a_worker_that_began_again_is_not_counted_backwards():
 
 def test_too_many_are_those_that_the_rest_could_do_without():
     """Four at a tenth: one would do, with room for a peak."""
-    found = load_of(SETTLED, held=held(4), times=watched(*[0.1] * 4), verdict=None)
+    found = load_of(SETTLED, held=held(4), times=watched(*[0.1] * 4), lag_status=None)
     assert found.too_many == 3
     assert found.busy == pytest.approx(0.1)
     assert found.sentence == "busy for 10 % of the last 60 s: 1 worker would do"
-    full = load_of(SETTLED, held=held(4), times=watched(*[0.7] * 4), verdict=None)
+    full = load_of(SETTLED, held=held(4), times=watched(*[0.7] * 4), lag_status=None)
     assert full.too_many == 0
 
 
 def test_nobody_is_too_many_in_a_group_that_does_not_keep_up():
     """What waits elsewhere than in batches is no spare time."""
-    late = GroupVerdict(group="orders", verdict=LagVerdict.STOP, sentence="late")
-    found = load_of(SETTLED, held=held(4), times=watched(*[0.1] * 4), verdict=late)
+    late = GroupLagStatus(group="orders", status=LagStatus.STOP, sentence="late")
+    found = load_of(SETTLED, held=held(4), times=watched(*[0.1] * 4), lag_status=late)
     assert found.too_many == 0
 
 
 def test_what_is_not_known_is_none():
     """Of somebody else's group, of a worker that has not reported, while it is unsettled."""
-    assert load_of(None, held={}, times=BusyTimes(), verdict=None).too_many is None
-    partly = load_of(SETTLED, held=held(2), times=watched(0.1), verdict=None)
+    assert load_of(None, held={}, times=BusyTimes(), lag_status=None).too_many is None
+    partly = load_of(SETTLED, held=held(2), times=watched(0.1), lag_status=None)
     assert (partly.busy, partly.slots) == (None, {0: pytest.approx(0.1)})
     moving = group_seen(members=[member_seen("m")], state=GroupState.PREPARING)
-    assert load_of(moving, held={}, times=BusyTimes(), verdict=None).without_partitions is None
+    assert load_of(moving, held={}, times=BusyTimes(), lag_status=None).without_partitions is None
 
 
 def test_a_member_without_a_partition_is_too_many():
     """Of any group; but where nobody owns anything, assignments are only not told."""
     seen = group_seen(members=[*SETTLED.members, member_seen("idle")])
-    found = load_of(seen, held={}, times=BusyTimes(), verdict=None)
+    found = load_of(seen, held={}, times=BusyTimes(), lag_status=None)
     assert (found.too_many, found.sentence) == (1, "1 member without a partition")
     untold = group_seen(members=[member_seen("a"), member_seen("b")])
-    assert load_of(untold, held={}, times=BusyTimes(), verdict=None).too_many is None
+    assert load_of(untold, held={}, times=BusyTimes(), lag_status=None).too_many is None

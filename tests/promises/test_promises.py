@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.ground import terms
-from fleet.model import StepKind, Verdict
+from fleet.model import ReceiptResult, StepKind
 from fleet.slots import Change
 from tests.support.kafka_tools import rebalances
 from tests.support.workshop import Workshop, ending
@@ -85,7 +85,7 @@ def _apply(shop: Workshop, broker, wanted: int | None = None) -> int:
 
 
 def _check_receipts(change: Change, recorded: int) -> None:
-    assert [r.verdict for r in change.receipts] == [Verdict.EQUAL] * len(change.receipts)
+    assert [r.result for r in change.receipts] == [ReceiptResult.EQUAL] * len(change.receipts)
     assert sum(r.ours + r.others for r in change.receipts) == recorded
     for receipt in change.receipts:
         if receipt.kind is StepKind.ROLL:

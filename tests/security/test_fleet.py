@@ -19,7 +19,7 @@ from fleet.config.acls import grants
 from fleet.dagster.asset_keys import name_of
 from fleet.dagster.change_assets import plan_asset
 from fleet.dagster.resources import FleetResource, declared
-from fleet.model import Verdict
+from fleet.model import ReceiptResult
 from tests.security.conftest import Guarded, secrets_of
 from tests.support.kafka_tools import rebalances
 from tests.support.live_folders import files_below
@@ -136,7 +136,7 @@ def _unverified(vault: Vault) -> int:
     with vault.fleet() as fleet:
         assert any("unverified" in note for note in fleet.plan(vault.group).notes)
     change = vault.apply()
-    assert {r.verdict for r in change.receipts} == {Verdict.UNVERIFIED}
+    assert {r.result for r in change.receipts} == {ReceiptResult.UNVERIFIED}
     assert {(r.ours, r.others) for r in change.receipts} == {(0, 0)}
     return _recorded(vault) - before
 
@@ -169,7 +169,7 @@ def _apply(vault: Vault, wanted: int | None = None) -> int:
     """Carry out what fleet.yaml says; recorded generations, by DumpLogSegments [33]."""
     before = _recorded(vault)
     change = vault.apply(wanted)
-    assert [r.verdict for r in change.receipts] == [Verdict.EQUAL] * len(change.receipts)
+    assert [r.result for r in change.receipts] == [ReceiptResult.EQUAL] * len(change.receipts)
     return _recorded(vault) - before
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fleet.model import ExpectedCost, Plan, Receipt, Step, StepKind, Verdict
+from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult, Step, StepKind
 from fleet.slots import Change, ChangeState
 
 FREE = ExpectedCost(rebalances_min=0, rebalances_max=0)
@@ -53,7 +53,7 @@ def receipt_of(plan: Plan, *, ours: int = 1, **fields: Any) -> Receipt:
         "to_generation": 1 + ours,
         "started_at": 100.0,
         "seconds": 60.0,
-        "verdict": Verdict.EQUAL,
+        "result": ReceiptResult.EQUAL,
     }
     return Receipt(
         plan_id=plan.id,

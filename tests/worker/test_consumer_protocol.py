@@ -19,8 +19,8 @@ from fleet.worker.member.protocols import (
     Fenced,
     Unreleased,
     end_of,
+    fatal_of,
     protocol_of,
-    verdict,
 )
 from fleet.worker.slot.leave_completion import ExternalOwner, Failover, Former
 from tests.support.batch_parts import worker_context
@@ -59,7 +59,7 @@ def test_options_are_what_librdkafka_takes():
 )
 def test_codes_end_a_membership(code, text, how):
     """111 is answered by freeing the id, 82 by [15], the rest ends the worker [10]."""
-    error = verdict(KafkaError(code, text))
+    error = fatal_of(KafkaError(code, text))
     assert error is not None
     assert end_of(error) is (how or End.UNRELEASED)
     assert isinstance(error, Fenced) == (code == 82)

@@ -105,7 +105,7 @@ def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
     )
     work.progress(
         f"  recorded {plural(made.ours, 'rebalance')} where {step.expected_cost} expected, "
-        f"{plural(made.moved, 'partition')} moved: {made.verdict}"
+        f"{plural(made.moved, 'partition')} moved: {made.result}"
     )
     return made
 

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from fleet.commands.answers import as_answer, change_answer, receipt_answer, table
 from fleet.commands.invocation import SCHEMA_VERSION
+from fleet.decide.lag_status import WORST, GroupLagStatus, LagStatus, Level
 from fleet.decide.scaling import Hold
 from fleet.decide.storms import Storm, budget_of, reach
-from fleet.decide.verdicts import WORST, GroupVerdict, LagVerdict, Level
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import judged
 from fleet.manager.past import Recent, recently
@@ -145,7 +145,7 @@ class GroupStatus:
     """The last one of the last day."""
     storm: Storm | None = None
     """As it stands, or, where the log was not read, as it was last seen."""
-    verdict: GroupVerdict | None = None
+    lag_status: GroupLagStatus | None = None
     """Whether it keeps up; None where that cannot be said."""
 
     @property
@@ -204,7 +204,7 @@ def statuses(
 
     pauses: None where nothing that Fleet itself keeps can be read.
     """
-    snapshot, verdicts = judged(fleet, snapshot, recent, names)
+    snapshot, statuses = judged(fleet, snapshot, recent, names)
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
     kept = {
@@ -219,22 +219,23 @@ def statuses(
             per_hour=recent.per_hour(name),
             last_rebalance=recent.last.get(name),
             storm=storm(name),
-            verdict=with_failing(name, verdicts.get(name), kept.get(name)),
+            lag_status=with_failing(name, statuses.get(name), kept.get(name)),
         )
         for name in wanted
     ]
 
 
 def with_failing(
-    group: str, verdict: GroupVerdict | None, managed: Managed | None
-) -> GroupVerdict | None:
-    """The verdict, no better than WARN where a worker ends again and again or the cluster refuses
-    one; STOP where no worker can run.
+    group: str, lag_status: GroupLagStatus | None, managed: Managed | None
+) -> GroupLagStatus | None:
+    """The lag status, at best WARN if a worker fails again and again or the cluster refuses one.
+
+    STOP if no worker can run.
 
     What its log keeps up with says nothing of the workers that are to go on with it.
     """
     if managed is None or not (managed.failing or managed.refusal):
-        return verdict
+        return lag_status
     wanted = [worker for worker in managed.workers if worker.wanted]
     failing, sentences = managed.failing, []
     if failing:
@@ -244,13 +245,13 @@ def with_failing(
     if managed.refusal:
         sentences.append(f"the cluster refuses workers: {managed.refusal}")
     told = "; ".join(sentences)
-    least = LagVerdict.STOP if len(failing) == len(wanted) else LagVerdict.WARN
-    if verdict is None:
-        return GroupVerdict(group=group, verdict=least, sentence=told)
-    known = verdict.verdict if verdict.verdict in WORST else LagVerdict.OK
+    least = LagStatus.STOP if len(failing) == len(wanted) else LagStatus.WARN
+    if lag_status is None:
+        return GroupLagStatus(group=group, status=least, sentence=told)
+    known = lag_status.status if lag_status.status in WORST else LagStatus.OK
     worse = min(known, least, key=WORST.index)
-    said = told if verdict.level is Level.OK else f"{verdict.sentence}; {told}"
-    return replace(verdict, verdict=worse, sentence=said)
+    said = told if lag_status.level is Level.OK else f"{lag_status.sentence}; {told}"
+    return replace(lag_status, status=worse, sentence=said)
 
 
 def how_it_fails(worker: WorkerProcess) -> str:
@@ -580,7 +581,7 @@ def _short(member: str | None) -> str:
 
 def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
     seen, storm, last = status.seen, status.storm, status.last_rebalance
-    verdict = status.verdict
+    lag_status = status.lag_status
     answer: dict[str, Any] = {
         "group": status.group,
         "exists": status.exists,
@@ -597,13 +598,13 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
             names={"window": "window_seconds"},
             cooling_down=storm.cooldown_since is not None,
         ),
-        "verdict": verdict
+        "lag_status": lag_status
         and as_answer(
-            verdict,
-            "verdict",
+            lag_status,
+            "status",
             "sentence",
-            level=str(verdict.level),
-            partitions=[as_answer(each) for each in verdict.worse],
+            level=str(lag_status.level),
+            partitions=[as_answer(each) for each in lag_status.worse],
         ),
         "managed": _managed_answer(status.managed) if status.managed else None,
     }

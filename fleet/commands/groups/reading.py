@@ -40,7 +40,7 @@ from fleet.commands.invocation import (
     groups_option,
     output_option,
 )
-from fleet.decide.verdicts import Level
+from fleet.decide.lag_status import Level
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.past import Recent
@@ -104,10 +104,10 @@ def _alarms(console: Console, groups: Sequence[GroupStatus]) -> None:
         if status.storm is not None:
             console.print(f"[red]storm[/red] {escape(status.group)}: {escape(storm_of(status))}")
     for status in groups:
-        if status.verdict is not None and status.verdict.level is not Level.OK:
-            colour = "red" if status.verdict.level is Level.ERR else "yellow"
-            said = f"{status.group}: {status.verdict.sentence}"
-            console.print(f"[{colour}]{status.verdict.verdict}[/] {escape(said)}")
+        if status.lag_status is not None and status.lag_status.level is not Level.OK:
+            colour = "red" if status.lag_status.level is Level.ERR else "yellow"
+            said = f"{status.group}: {status.lag_status.sentence}"
+            console.print(f"[{colour}]{status.lag_status.status}[/] {escape(said)}")
 
 
 def _detail(console: Console, status: GroupStatus, now: float) -> None:
@@ -174,8 +174,8 @@ def _story(status: GroupStatus, now: float) -> str:
     parts = [f"{seen.type} group"]
     if seen.assignor:
         parts.append(f"assignor {escape(seen.assignor)}")
-    if status.verdict is not None:
-        parts.append(f"verdict {status.verdict.verdict}")
+    if status.lag_status is not None:
+        parts.append(f"lag status {status.lag_status.status}")
     if status.window is not None:
         counted = "unreadable" if status.rebalances is None else str(status.rebalances)
         parts.append(f"rebalances in the last {duration(status.window)}: {counted}")

@@ -99,7 +99,7 @@ class ClassicReplay:
         stay = sorted(before.keys() & now.keys())
         resubscribed = tuple(who for who in stay if before[who].topics != now[who].topics)
         added = group.grown(tp for each in now.values() for tp in each.owned)
-        verdict = self._verdict(
+        reason = self._reason(
             group,
             record,
             before,
@@ -110,7 +110,7 @@ class ClassicReplay:
             resubscribed=bool(resubscribed),
             grown=bool(added),
         )
-        self.grew = verdict.cause is Cause.PARTITIONS
+        self.grew = reason.cause is Cause.PARTITIONS
         moved = [tp for who in sorted(now) for tp in group.owns(who, now[who].owned)]
         return Rebalance(
             cluster=group.cluster,
@@ -123,9 +123,9 @@ class ClassicReplay:
             start_known=start_known,
             ended_at=record.timestamp_ms / 1000,
             end_known=Known.RECORD,
-            cause=verdict.cause,
-            confidence=verdict.confidence,
-            also=verdict.also,
+            cause=reason.cause,
+            confidence=reason.confidence,
+            also=reason.also,
             joined=tuple(sorted(now.keys() - before.keys())) if known else (),
             left=tuple(sorted({*self.left, *(before.keys() - now.keys())})),
             replaced=_replaced(before, now),
@@ -139,7 +139,7 @@ class ClassicReplay:
             added=tuple(sorted(added)),
         )
 
-    def _verdict(
+    def _reason(
         self,
         group: ReplayedGroup,
         record: GroupMetadata,

@@ -300,13 +300,13 @@ class Epochs:
         self.epoch, self.epoch_at, self.hash = record.epoch, at, record.metadata_hash
         return rows
 
-    def _step(self, verdict: Reason, *, emptied: bool) -> None:
+    def _step(self, reason: Reason, *, emptied: bool) -> None:
         """One more event since the last assignment; the first one counts, and each kind once."""
         if emptied:
             # Nobody is left to assign to: what comes next is what sets off the next assignment.
             self.steps = []
-        elif len(self.steps) < _STEPS and all(each.cause != verdict.cause for each in self.steps):
-            self.steps.append(verdict)
+        elif len(self.steps) < _STEPS and all(each.cause != reason.cause for each in self.steps):
+            self.steps.append(reason)
 
     def _assigned(self, group: ReplayedGroup, record: AssignmentEpoch) -> Rows:
         if record.epoch == group.number:
@@ -320,7 +320,7 @@ class Epochs:
         now = {who: member.member_id for who, member in group.members.items()}
         then = now if first else self.roster
         topics = {who: member.topics for who, member in group.members.items()}
-        verdict = (
+        reason = (
             Reason(Cause.UNKNOWN, Confidence.AMBIGUOUS)
             if first
             else of_assignment(self.steps, group.origin)
@@ -336,9 +336,9 @@ class Epochs:
             start_known=Known.RECORD if told else Known.NOT,
             ended_at=at,
             end_known=Known.NOT,
-            cause=verdict.cause,
-            confidence=verdict.confidence,
-            also=verdict.also,
+            cause=reason.cause,
+            confidence=reason.confidence,
+            also=reason.also,
             joined=tuple(sorted(now.keys() - then.keys())),
             resubscribed=tuple(
                 sorted(w for w in now if self.subscribed.get(w, topics[w]) != topics[w])

@@ -174,7 +174,7 @@ function summary(status, top, load) {
   const told = concerns(status, load);
   return {
     ...status, ...(status.exists ? {} : { state: "none yet", members: null }), concerns: told, notes: told,
-    level: LEVELS[status.verdict?.level] ?? 2, in_per_second: top?.in_per_second, out_per_second: top?.out_per_second, busy: load?.busy,
+    level: LEVELS[status.lag_status?.level] ?? 2, in_per_second: top?.in_per_second, out_per_second: top?.out_per_second, busy: load?.busy,
   };
 }
 
@@ -182,8 +182,8 @@ function summary(status, top, load) {
 function concerns(status, load) {
   const told = [], change = status.managed?.last_change;
   if (status.storm) told.push([`storm: ${status.storm.words}`, "bad"]);
-  if (status.verdict && status.verdict.level !== "OK")
-    told.push([`${status.verdict.verdict}: ${status.verdict.sentence}`, status.verdict.level === "ERR" ? "bad" : "warn"]);
+  if (status.lag_status && status.lag_status.level !== "OK")
+    told.push([`${status.lag_status.status}: ${status.lag_status.sentence}`, status.lag_status.level === "ERR" ? "bad" : "warn"]);
   for (const number of status.managed?.slots.quarantined ?? [])
     told.push([`another process is a member as ${status.group}-${number}: slot ${number} is shut`, "bad"]);
   if (change?.state === "running") told.push([`change runs: step ${Math.min(change.step + 1, change.steps)} of ${change.steps}`, "good"]);
@@ -307,7 +307,7 @@ function showHead(part, status, load, whole_) {
   const told = concerns(status, load).map(([text, how]) => said(text, how));
   const pauses = (whole_.pauses || []).filter((each) => each.group === null || each.group === status.group)
     .map((each) => said(`held by ${each.by} since ${clock(each.at)}: ${each.reason}`, "warn"));
-  const well = status.verdict && status.verdict.level === "OK" ? said(status.verdict.sentence, "faint") : null;
+  const well = status.lag_status && status.lag_status.level === "OK" ? said(status.lag_status.sentence, "faint") : null;
   part.head.replaceChildren(...[make("h1", {}, status.group || "(no name)"), said(kind, "faint"), ...told, ...pauses, well].filter(Boolean));
 }
 
@@ -343,7 +343,7 @@ function showChange(part, answer, status) {
     const receipt = change.receipts.find((each) => each.step === place);
     const cost = step.expected_cost.rebalances_min === step.expected_cost.rebalances_max
       ? `${step.expected_cost.rebalances_max}` : `${step.expected_cost.rebalances_min}-${step.expected_cost.rebalances_max}`;
-    const now = running && place === change.step ? "in hand" : receipt?.verdict ?? (place < change.step ? "done" : "");
+    const now = running && place === change.step ? "in hand" : receipt?.result ?? (place < change.step ? "done" : "");
     return { key: place, cells: [place + 1, step.kind, step.slots.join(", "), step.sentence, cost,
       receipt ? count(receipt.ours) : "", receipt ? duration(receipt.longest_pause_seconds) : "",
       receipt ? duration(receipt.seconds) : "", { text: now, kind: now === "differs" ? "bad" : now === "equal" ? "good" : "" }] };

@@ -37,7 +37,7 @@ from fleet.worker.member.losses import (
 )
 from fleet.worker.member.member_state import BackingOff, End, Ended, MemberState
 from fleet.worker.member.pipeline import Pipeline
-from fleet.worker.member.protocols import end_of, protocol_of, reading_options, verdict
+from fleet.worker.member.protocols import end_of, fatal_of, protocol_of, reading_options
 from fleet.worker.offsets.assigning import Assigner, TopicWatch, look_around
 from fleet.worker.slot.slot_life import Life
 
@@ -74,7 +74,7 @@ class ClientErrors:
 
     def tell(self, error: Any) -> None:
         """A KafkaError: the first fatal one is kept, weather is told once in a while."""
-        self._fatal = self._fatal or verdict(error) or self._outdated(error)
+        self._fatal = self._fatal or fatal_of(error) or self._outdated(error)
         if self._fatal is None:
             self._events.log_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
 
@@ -417,7 +417,7 @@ class Membership:
         except FleetError as error:
             how, sentence = end_of(error), str(error)
         except KafkaException as error:
-            how, sentence = end_of(verdict(error.args[0])), error.args[0].str()
+            how, sentence = end_of(fatal_of(error.args[0])), error.args[0].str()
         except Exception as error:  # noqa: BLE001 - a bug of ours must end the worker, not idle it
             how, sentence = End.FATAL, f"{type(error).__name__}: {error}"
         finally:

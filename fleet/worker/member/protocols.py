@@ -240,7 +240,7 @@ def is_unreleased(error: Any) -> bool:
     return bool(error.code() == _WRAPPED and "still used by another member" in error.str().lower())
 
 
-def verdict(error: Any) -> FleetError | None:
+def fatal_of(error: Any) -> FleetError | None:
     """What a KafkaError outside a commit means: Fenced, fatal in words, or None for weather."""
     if is_fenced(error):
         return Fenced(error.str())

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level
+from fleet.decide.lag_status import GroupLagStatus, LagStatus, Level
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.snapshot import CASES as LAG_CASES
 from fleet.lag.snapshot import GroupFacts, Lag, Snapshot
-from fleet.manager.keeping_up import verdicts, worst_verdicts
+from fleet.manager.keeping_up import lag_statuses, worst_lag_status
 from fleet.model import GroupState, LagCase, TopicPartition
 
 NOW = 1_000_000.0
@@ -37,7 +37,7 @@ def progress(number: int = 0, **facts) -> dict:
     return {**known, **facts}
 
 
-def judged(rows: list[dict], around=STABLE, *, others: int = 0) -> GroupVerdict:
+def judged(rows: list[dict], around=STABLE, *, others: int = 0) -> GroupLagStatus:
     """A group with these partitions, and others of which nothing waits."""
     rows = [*rows, *(progress(100 + number, lag=0, waited=0.0) for number in range(others))]
     state, settled = around
@@ -77,8 +77,8 @@ def judged(rows: list[dict], around=STABLE, *, others: int = 0) -> GroupVerdict:
         ),
         gained=column("gained", float, none=np.nan), over=column("over", float, none=0.0),
     )  # fmt: skip
-    (found,) = verdicts(seen).values()
-    assert worst_verdicts(seen) == {"g": found.verdict}
+    (found,) = lag_statuses(seen).values()
+    assert worst_lag_status(seen) == {"g": found.status}
     return found
 
 
@@ -155,7 +155,7 @@ def test_the_first_rule_that_fits(case):
     """Each rule, with a sentence."""
     seen, around, expected = CASES[case]
     found = judged([seen], around)
-    assert found.verdict == expected, found.sentence
+    assert found.status == expected, found.sentence
     assert found.sentence
 
 
@@ -164,7 +164,7 @@ def test_known_false_alarms_are_none(case):
     """What other monitors page for, and should not."""
     seen, around = FALSE_ALARMS[case]
     found = judged([seen], around)
-    assert found.verdict is LagVerdict.OK, found.sentence
+    assert found.status is LagStatus.OK, found.sentence
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_known_false_alarms_are_none(case):
 def test_without_a_figure_there_is_no_verdict(case):
     """Deleted topics do not go on alarming; the case is named."""
     alone = judged([progress(case=case, lag=None, waited=None)])
-    assert (alone.verdict, alone.level) == (LagVerdict.UNSCORED, Level.OK)
+    assert (alone.status, alone.level) == (LagStatus.UNSCORED, Level.OK)
     assert alone.sentence == case.value
     with_others = judged([progress(case=case, lag=None, waited=None)], others=3)
-    assert with_others.verdict is LagVerdict.OK
+    assert with_others.status is LagStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_without_a_figure_there_is_no_verdict(case):
 )
 def test_grace_follows_the_rhythm_within_bounds(gap, grace):
     """A minute at least, a quarter of an hour at most, three usual gaps between."""
-    for waited, expected in ((grace - 1, LagVerdict.OK), (grace + 1, LagVerdict.STOP)):
+    for waited, expected in ((grace - 1, LagStatus.OK), (grace + 1, LagStatus.STOP)):
         late = progress(waited=waited, since_commit=2000.0, since_moved=2000.0, gap=gap)
-        assert judged([late]).verdict is expected
+        assert judged([late]).status is expected
 
 
 def test_a_position_beyond_the_end_is_named():
@@ -205,11 +205,11 @@ def test_a_group_is_as_its_worst_partition():
     stall = progress(4, **{**LATE, "since_moved": 300.0})
     stops = [progress(n, **{**LATE, "since_commit": 300.0}) for n in (7, 2)]
     found = judged([stall, *stops], others=45)
-    assert (found.verdict, found.level, found.partitions) == (LagVerdict.STOP, Level.ERR, 48)
+    assert (found.status, found.level, found.partitions) == (LagStatus.STOP, Level.ERR, 48)
     assert found.sentence.startswith("2 of 48 partitions: no commit for 300 s")
     assert found.sentence.endswith("(orders-2)")
     assert [each.tp.partition for each in found.worse] == [2, 7, 4]
-    assert found.worse[2].verdict is LagVerdict.STALL
+    assert found.worse[2].result is LagStatus.STALL
 
 
 def test_a_group_that_everybody_left_for_a_day_is_abandoned():
@@ -217,17 +217,17 @@ def test_a_group_that_everybody_left_for_a_day_is_abandoned():
     late = {**LATE, "waited": 200_000.0, "since_moved": 200_000.0}
     gone = [progress(n, **{**late, "since_commit": 100_000.0}) for n in range(3)]
     found = judged(gone, EMPTY)
-    assert (found.verdict, found.level) == (LagVerdict.ABANDONED, Level.OK)
+    assert (found.status, found.level) == (LagStatus.ABANDONED, Level.OK)
     fresh = progress(9, **{**late, "since_commit": 3600.0})
-    assert judged([*gone, fresh], EMPTY).verdict is LagVerdict.STOP
-    assert judged(gone).verdict is LagVerdict.STOP
+    assert judged([*gone, fresh], EMPTY).status is LagStatus.STOP
+    assert judged(gone).status is LagStatus.STOP
 
 
 def test_a_group_without_commits_is_unscored():
     """Nothing is said of what nobody reads."""
     assert judged([]).sentence == "nothing committed"
-    assert judged([]).verdict is LagVerdict.UNSCORED
-    assert judged([], others=4).verdict is LagVerdict.OK
+    assert judged([]).status is LagStatus.UNSCORED
+    assert judged([], others=4).status is LagStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -241,4 +241,4 @@ def test_a_group_without_commits_is_unscored():
 def test_nobody_is_said_to_keep_up_where_nobody_is(state, lag: int, said: str):
     """Before anything has waited for long enough to complain."""
     found = judged([progress(0, lag=lag), progress(1, lag=lag)], state)
-    assert (found.verdict, found.sentence) == (LagVerdict.OK, said)
+    assert (found.status, found.sentence) == (LagStatus.OK, said)

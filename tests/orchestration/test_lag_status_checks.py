@@ -110,12 +110,12 @@ def test_a_group_that_commits_no_more_fails_its_check(scene, instance):
         with scene.resource.open() as cycle:
             _, (status,), *_ = gather(cycle, [scene.plain])
         told = checked(scene, instance)
-    assert status.verdict is not None
-    assert (status.verdict.verdict, status.verdict.level) == ("STOP", "ERR")
+    assert status.lag_status is not None
+    assert (status.lag_status.status, status.lag_status.level) == ("STOP", "ERR")
     assert len(told) == 2
     for check in told:
         assert (check.passed, check.severity.name) == (False, "ERROR"), check.description
-        assert check.metadata["verdict"].value == "STOP"
+        assert check.metadata["lag status"].value == "STOP"
         assert "no commit for 7" in check.description
 
 

@@ -1,4 +1,4 @@
-"""The words of a verdict on lag: whether a group keeps up, how bad that is, and what is ordinary.
+"""The lag status of groups and partitions: whether they keep up, and how bad that is.
 
 The rules stand in `fleet.manager.keeping_up`, which judges all partitions of all groups in columns.
 """
@@ -10,8 +10,8 @@ from typing import Final
 from fleet.model import GroupState, TopicPartition
 
 
-class LagVerdict(StrEnum):
-    """A verdict; the order is that of `WORST`."""
+class LagStatus(StrEnum):
+    """Whether commits keep up; the order is that of `WORST`."""
 
     OK = "OK"
     WARN = "WARN"
@@ -41,23 +41,23 @@ class Level(StrEnum):
 
 
 HORIZON: Final = 1200.0
-"""Seconds of commits that a verdict looks back on: more than the longest grace period."""
+"""Seconds of commits that a lag status looks back on: more than the longest grace period."""
 WORST: Final = (
-    LagVerdict.STOP,
-    LagVerdict.STALL,
-    LagVerdict.LOSS,
-    LagVerdict.HELD,
-    LagVerdict.REWIND,
-    LagVerdict.WARN,
-    LagVerdict.OK,
+    LagStatus.STOP,
+    LagStatus.STALL,
+    LagStatus.LOSS,
+    LagStatus.HELD,
+    LagStatus.REWIND,
+    LagStatus.WARN,
+    LagStatus.OK,
 )
 _LEVELS: Final = {
-    LagVerdict.STOP: Level.ERR,
-    LagVerdict.STALL: Level.ERR,
-    LagVerdict.LOSS: Level.ERR,
-    LagVerdict.HELD: Level.WARN,
-    LagVerdict.REWIND: Level.WARN,
-    LagVerdict.WARN: Level.WARN,
+    LagStatus.STOP: Level.ERR,
+    LagStatus.STALL: Level.ERR,
+    LagStatus.LOSS: Level.ERR,
+    LagStatus.HELD: Level.WARN,
+    LagStatus.REWIND: Level.WARN,
+    LagStatus.WARN: Level.WARN,
 }
 MOVING: Final = frozenset(
     {GroupState.PREPARING, GroupState.COMPLETING, GroupState.REBALANCING, GroupState.UNKNOWN}
@@ -82,26 +82,26 @@ class Grace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionVerdict:
+class PartitionLagStatus:
     """One partition's, with its sentence."""
 
     tp: TopicPartition
-    verdict: LagVerdict
+    status: LagStatus
     sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupVerdict:
+class GroupLagStatus:
     """A group's: its worst partition's, how many are no better than WARN, and why."""
 
     group: str
-    verdict: LagVerdict
+    status: LagStatus
     sentence: str
     partitions: int = 0
-    worse: tuple[PartitionVerdict, ...] = ()
+    worse: tuple[PartitionLagStatus, ...] = ()
     """Those that are not OK, the worst first."""
 
     @property
     def level(self) -> Level:
         """How bad it is."""
-        return self.verdict.level
+        return self.status.level
