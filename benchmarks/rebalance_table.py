@@ -149,7 +149,7 @@ class Cell:
     """None: a run did not settle."""
     duration_max: float | None
     longest_downtime: float
-    longest_pause_max: float
+    longest_downtime_max: float
     mean_downtime: float
 
     @property
@@ -178,7 +178,7 @@ def tally(key: CellKey, changed: int, outcomes: Sequence[Outcome]) -> Cell:
         duration=round(quantile(settled, 0.5), 3) if all_settled else None,
         duration_max=round(settled[-1], 3) if all_settled else None,
         longest_downtime=round(quantile(longest, 0.5), 3),
-        longest_pause_max=round(longest[-1], 3),
+        longest_downtime_max=round(longest[-1], 3),
         mean_downtime=round(quantile(sorted(each.mean for each in outcomes), 0.5), 4),
     )
 

@@ -221,7 +221,7 @@ def _in_full(value: Any) -> Any:
     return [_in_full(each) for each in value] if isinstance(value, list) else value
 
 
-def failed_before(change: Change | None, plan: Plan) -> Change | None:
+def previous_failure(change: Change | None, plan: Plan) -> Change | None:
     """The group's last change, where it was to the plan's revision and did not go well."""
     if change is None or change.plan.revision != plan.revision or not plan.steps:
         return None
@@ -229,7 +229,7 @@ def failed_before(change: Change | None, plan: Plan) -> Change | None:
 
 
 def failed_answer(change: Change | None) -> dict[str, Any] | None:
-    """The contract's form of `failed_before`."""
+    """The contract's form of `previous_failure`."""
     if change is None:
         return None
     known = change_answer(change)

@@ -407,7 +407,7 @@ def workers(fleet: "Fleet") -> Iterator[Finding]:
         yield warn(
             "orphans",
             f"{plural(count, 'worker')} of group {group}, for which fleet.yaml declares none",
-            f"declare it again; to end it, `fleet scale {group} 0 --hold 1h` before it is taken "
+            f"declare it again; to end it, `fleet scale {group} 0 --pin 1h` before it is taken "
             "out; `fleet down` ends all",
         )
 

@@ -501,7 +501,7 @@ def live_rows(look: Look) -> tuple[dict[str, Any], ...]:
             rebalances_per_hour=look.recent.per_hour(name),
             last_cause=last and last.cause.value,
             last_at=last and last.ended_at,
-            storm=storm and storm.words,
+            storm=storm and storm.summary,
         )
         rows.append(row)
     return tuple(sorted(rows, key=_worst_first))

@@ -122,8 +122,8 @@ def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None)
     numbers: dict[str, Any] = {"budget": fleet.storm.rebalances, "window (s)": fleet.storm.window}
     if storm is not None:
         numbers |= {"rebalances": storm.rebalances, "moved": storm.moved, "cause": storm.cause}
-        if storm.member is not None:
-            numbers["top offender"] = storm.member
+        if storm.top_offender is not None:
+            numbers["top offender"] = storm.top_offender
         said = f"{fleet.group}: {storm.sentence}."
         return Judgement(passed=False, sentence=said, metadata=numbers, outcome="storm")
     if recorded is None:

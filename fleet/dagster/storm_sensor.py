@@ -194,7 +194,7 @@ def untold(before: StormWatch, after: StormWatch, groups: list[str]) -> StormWat
 
 
 def _mark(storm: Storm) -> tuple[object, ...]:
-    return storm.since, storm.cooldown_since is None, storm.cause, storm.member
+    return storm.since, storm.cooldown_since is None, storm.cause, storm.top_offender
 
 
 def events_of(seen: Weather, groups: list[str], *, whole: bool) -> Iterator[Event]:

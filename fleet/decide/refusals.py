@@ -254,7 +254,7 @@ def _storm(state: StateSnapshot, steps: Sequence[Step]) -> str:
     if storm is None:
         return ""
     leaving = {n for s in steps if s.kind in {StepKind.LEAVE, StepKind.STOP_ALL} for n in s.slots}
-    if storm.member in {f"{state.spec.group}-{n}" for n in leaving}:
+    if storm.top_offender in {f"{state.spec.group}-{n}" for n in leaving}:
         return ""
     return (
         f"{storm.sentence}; held until the window holds at most half of the budget for "

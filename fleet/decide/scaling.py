@@ -250,12 +250,12 @@ def _shrink(
 # asks the policy.
 
 
-NOTE = "hold"
-"""Under which the store keeps a group's hold."""
+NOTE = "pin"
+"""Under which the store keeps a group's pin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Pin:
     """So many slots until a wall time."""
 
     wanted: int
@@ -269,10 +269,10 @@ class Hold:
         return f"held at {plural(self.wanted, unit)} by {self.by} for {left} more, until {at}"
 
 
-def held(decision: Decision, hold: Hold, *, now: float, unit: str = "slot") -> Decision:
-    """What is wanted while a hold is in force; the sentence tells what the policy says."""
-    said = f"{hold.sentence(now, unit)}; the policy alone: {decision.sentence}"
-    return replace(decision, wanted=hold.wanted, sentence=said)
+def pinned(decision: Decision, pin: Pin, *, now: float, unit: str = "slot") -> Decision:
+    """What is wanted while a pin is in force; the sentence tells what the policy says."""
+    said = f"{pin.sentence(now, unit)}; the policy alone: {decision.sentence}"
+    return replace(decision, wanted=pin.wanted, sentence=said)
 
 
 def undone_by(asked: Decision, wanted: int, group: str) -> str | None:
@@ -284,5 +284,5 @@ def undone_by(asked: Decision, wanted: int, group: str) -> str | None:
         return None
     return (
         f"the policy decides again at the next look, and will undo this: {asked.sentence}; "
-        f"`fleet scale {group} {wanted} --hold 2h` keeps {plural(wanted, 'slot')} for that long"
+        f"`fleet scale {group} {wanted} --pin 2h` keeps {plural(wanted, 'slot')} for that long"
     )

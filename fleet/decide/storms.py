@@ -249,9 +249,9 @@ class Storm:
     window: float
     cause: str
     """A `fleet.model.rebalances.Cause`, or `join and leave`."""
-    member: str | None
+    top_offender: str | None
     """Who joins or leaves most often: instance id, else client id; None = nobody stands out."""
-    words: str
+    summary: str
     """Who does what how often: `orders-3 joins and leaves every 40 s`."""
 
     @property
@@ -263,7 +263,7 @@ class Storm:
             said += f" ({plural(self.moved, 'partition')} moved, budget {self.budget_moved})"
         lasts = duration(max(0.0, self.seen_at - self.since))
         cooling_down = "; calming" if self.cooldown_since is not None else ""
-        return f"storm for {lasts}: {said}; {self.words}{cooling_down}"
+        return f"storm for {lasts}: {said}; {self.summary}{cooling_down}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,7 +405,7 @@ def assess(
     seen = counted.inside(now if cooldown_since is None else cooldown_since - 0.001)
     told = describe(seen, clients or {})
     if before is not None and before.since == since and (cooldown_since is not None or not seen):
-        told = (before.cause, before.member, before.words)
+        told = (before.cause, before.top_offender, before.summary)
     return Storm(
         cluster=cluster,
         group=group,
@@ -418,8 +418,8 @@ def assess(
         budget_moved=budget.moved,
         window=budget.window,
         cause=told[0],
-        member=told[1],
-        words=told[2],
+        top_offender=told[1],
+        summary=told[2],
     )
 
 
@@ -438,7 +438,7 @@ class ClusterStorm:
     """`many groups` or `coordinator move`."""
     groups: int
     """In a storm of their own now."""
-    words: str
+    summary: str
     move: CoordinatorMove | None = None
     """The last move, as long as a storm that it caused may last."""
 
@@ -447,7 +447,7 @@ class ClusterStorm:
         """What a person needs to know, in one sentence without a full stop."""
         cooling_down = "; calming" if self.cooldown_since is not None else ""
         lasts = duration(max(0.0, self.seen_at - self.since))
-        return f"storm of cluster {self.cluster} for {lasts}: {self.words}{cooling_down}"
+        return f"storm of cluster {self.cluster} for {lasts}: {self.summary}{cooling_down}"
 
 
 def _together(first: CoordinatorMove, then: CoordinatorMove) -> CoordinatorMove:
@@ -487,11 +487,11 @@ def assess_cluster(
     if not many and not lasting and move is None:
         return _cooling_down(before, groups=len(groups), cooldown=budget.cooldown, now=now)
     since = before.since if before else min(now, move.at if move else now)
-    words = []
+    parts = []
     if move is not None:
-        words.append(f"{move.words} {duration(now - move.at)} ago")
+        parts.append(f"{move.words} {duration(now - move.at)} ago")
     if many or lasting:
-        words.append(f"{plural(len(groups), 'group')} in a storm at once ({few(groups)})")
+        parts.append(f"{plural(len(groups), 'group')} in a storm at once ({few(groups)})")
     return ClusterStorm(
         cluster=cluster,
         since=since,
@@ -499,7 +499,7 @@ def assess_cluster(
         cooldown_since=None,
         cause="coordinator move" if move is not None else "many groups",
         groups=len(groups),
-        words="; ".join(words),
+        summary="; ".join(parts),
         move=move,
     )
 

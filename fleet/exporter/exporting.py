@@ -573,14 +573,14 @@ def storm_families(
         "gauge",
         "fleet_group_storm_info",
         "1 for the cause and the top offender of a storm, while it lasts.",
-        (*_NAMES, "cause", "member", "words"),
+        (*_NAMES, "cause", "top_offender", "summary"),
     )
     for group, owner in owners.items():
         found = watch.storms.get(group)
         storm.add((cluster, group, owner), float(found is not None))
         if found is not None:
-            member = found.member or ""
-            info.add((cluster, group, owner, found.cause, member, found.words), 1.0)
+            member = found.top_offender or ""
+            info.add((cluster, group, owner, found.cause, member, found.summary), 1.0)
     yield storm
     yield info
     whole = Family(
@@ -595,10 +595,10 @@ def storm_families(
         "gauge",
         "fleet_cluster_storm_info",
         "1 for the cause of the cluster's storm, while it lasts.",
-        ("cluster", "cause", "words"),
+        ("cluster", "cause", "summary"),
     )
     if watch.cluster is not None:
-        told.add((cluster, watch.cluster.cause, watch.cluster.words), 1.0)
+        told.add((cluster, watch.cluster.cause, watch.cluster.summary), 1.0)
     yield told
 
 

@@ -29,13 +29,13 @@ from fleet.config.topic_patterns import is_pattern
 from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, not_as_approved, roll_note
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.refusals import beyond_limits, brings_members, may_act, paused, refusals
-from fleet.decide.scaling import NOTE as HOLD_NOTE
+from fleet.decide.scaling import NOTE as PIN_NOTE
 from fleet.decide.scaling import (
     Decision,
-    Hold,
+    Pin,
     ScalingMemory,
-    held,
     missing_topics,
+    pinned,
     undone_by,
     wanted_slots,
 )
@@ -357,10 +357,10 @@ class Fleet(Closing):
         """What people hold."""
         return self._at_once.pauses()
 
-    def hold(self, group: str) -> Hold | None:
+    def pin(self, group: str) -> Pin | None:
         """The number of slots that a person holds now."""
-        hold = if_readable(Hold, self.store.note(group, HOLD_NOTE))
-        return hold if hold is not None and self.clock.now() < hold.until else None
+        pin = if_readable(Pin, self.store.note(group, PIN_NOTE))
+        return pin if pin is not None and self.clock.now() < pin.until else None
 
     def change(self, group: str) -> Change | None:
         """The group's running change, or else the last one."""
@@ -445,8 +445,8 @@ class Fleet(Closing):
         unit = "pod" if adopted else "slot"
         decision = self._asked(group, snapshot, current=current, memory=memory, unit=unit)
         self.store.put_note(group, "scaling", as_json(decision.memory))
-        hold = self.hold(group)
-        return decision if hold is None else held(decision, hold, now=self.clock.now(), unit=unit)
+        pin = self.pin(group)
+        return decision if pin is None else pinned(decision, pin, now=self.clock.now(), unit=unit)
 
     def _asked(
         self,
@@ -475,13 +475,13 @@ class Fleet(Closing):
         *,
         wanted: int | None = None,
         roll: bool = False,
-        hold: float | None = None,
+        pin: float | None = None,
         snapshot: Snapshot | None = None,
     ) -> Plan:
         """The change that would be made now, with its expected cost; nothing is written to Kafka.
 
         `wanted` None asks the policy; `roll` asks for a roll even where the code is the same.
-        `hold`: seconds for which the policy shall leave `wanted` alone; without it the plan notes
+        `pin`: seconds for which the policy shall leave `wanted` alone; without it the plan notes
         what the policy will make of a number of slots that a person asks for.
         """
         from fleet.manager.obstacles import obstacles
@@ -497,14 +497,14 @@ class Fleet(Closing):
             raise Refused("; ".join(hidden))
         if spec.worker is None:
             return self._adopted_plan(spec, seen, wanted=wanted, roll=roll)
-        by_policy = wanted is None and self.hold(group) is None
+        by_policy = wanted is None and self.pin(group) is None
         if wanted is None:
             decision = self.wanted(group, seen)
             wanted, sentence = decision.wanted, decision.sentence
         elif roll:
             sentence = ""
-        elif hold is not None:
-            sentence = f"held for {duration(hold)}: the policy leaves it alone until then"
+        elif pin is not None:
+            sentence = f"pinned for {duration(pin)}: the policy leaves it alone until then"
         else:
             asked = self._asked(group, seen, current=wanted, memory=ScalingMemory())
             sentence = undone_by(asked, wanted, group) or ""
@@ -585,28 +585,28 @@ class Fleet(Closing):
         wanted: int | None = None,
         roll: bool = False,
         approved: str | None = None,
-        hold: float | None = None,
+        pin: float | None = None,
         actor: str,
         progress: Progress = silent,
     ) -> Change:
         """Finish what a dead actor left, then plan and perform; missing topics are created first.
 
-        `approved` is the id of the plan that a person has seen: no other is carried out. `hold` is
+        `approved` is the id of the plan that a person has seen: no other is carried out. `pin` is
         for how many seconds the policy shall leave `wanted` alone; a `wanted` without it ends the
-        hold there was.
+        pin there was.
         Raises Refused with sentences where nothing may be done.
         """
         self._may_act(group)
         resumed = self.resume_change(group, actor=actor, progress=progress)
         if resumed is not None and resumed.state is not ChangeState.DONE:
             return resumed
-        plan = self.plan(group, wanted=wanted, roll=roll, hold=hold)
+        plan = self.plan(group, wanted=wanted, roll=roll, pin=pin)
         if approved is not None:
             if resumed is not None and resumed.plan.id == approved:
                 return resumed
             if (why := not_as_approved(approved, plan)) is not None:
                 raise Refused(why)
-        with self._held(group, None if roll else wanted, hold, by=actor):
+        with self._held(group, None if roll else wanted, pin, by=actor):
             if plan.empty and not plan.refusals:
                 if self.keep_current(plan):
                     progress(brought_up_to_date(group))
@@ -617,20 +617,20 @@ class Fleet(Closing):
 
     @contextmanager
     def _held(
-        self, group: str, wanted: int | None, hold: float | None, *, by: str
+        self, group: str, wanted: int | None, pin: float | None, *, by: str
     ) -> Iterator[None]:
         """While a person's number of slots comes to be, it is held, so that no other manager who
-        finishes the change undoes it; a refusal leaves the hold there was.
+        finishes the change undoes it; a refusal leaves the pin there was.
         """
-        before = self.hold(group)
+        before = self.pin(group)
         if wanted is not None:
-            until = self.clock.now() + (hold or 0.0)
-            made = None if hold is None else as_json(Hold(wanted=wanted, until=until, by=by))
-            self.store.put_note(group, HOLD_NOTE, made)
+            until = self.clock.now() + (pin or 0.0)
+            made = None if pin is None else as_json(Pin(wanted=wanted, until=until, by=by))
+            self.store.put_note(group, PIN_NOTE, made)
         try:
             yield
         except Refused:
-            self.store.put_note(group, HOLD_NOTE, as_json(before) if before else None)
+            self.store.put_note(group, PIN_NOTE, as_json(before) if before else None)
             raise
 
     def keep_current(self, plan: Plan) -> bool:

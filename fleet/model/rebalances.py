@@ -113,9 +113,9 @@ class Rebalance:
     incarnation: int
     """Counts how often the group was made anew, as far as the log reaches back; 0 is the first."""
     started_at: float | None
-    start_known: Known
+    start_source: Known
     ended_at: float
-    end_known: Known
+    end_source: Known
     cause: Cause
     confidence: Confidence
     also: tuple[Cause, ...] = ()
@@ -146,8 +146,8 @@ class Rebalance:
     @property
     def is_timed(self) -> bool:
         """`seconds` is its duration; else it took at least so long, if anything is known."""
-        ends = self.end_known is not Known.NOT
-        return self.started_at is not None and self.start_known in _TIMED and ends
+        ends = self.end_source is not Known.NOT
+        return self.started_at is not None and self.start_source in _TIMED and ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,7 +168,7 @@ class _Rules:
             "FleetGroupStorm",
             "group-storm",
             f"{self._max('fleet_group_storm')} == 1",
-            "Storm in group {{ $labels.group }}: " + _told_of_group("words"),
+            "Storm in group {{ $labels.group }}: " + _told_of_group("summary"),
             "More rebalances than the budget of the group, without those that a plan "
             "was to cost. Changes of the group are held.",
             cause=_told_of_group("cause"),

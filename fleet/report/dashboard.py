@@ -24,7 +24,8 @@ _LABELS_ONLY: Final = {
             ("Time", "Value", "__name__", "cluster", "instance", "job"), True
         ),
         "indexByName": {
-            name: place for place, name in enumerate(("group", "cause", "member", "words", "owner"))
+            name: place
+            for place, name in enumerate(("group", "cause", "top_offender", "summary", "owner"))
         },
         "renameByName": {},
     },

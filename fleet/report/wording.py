@@ -31,7 +31,7 @@ def took(rebalance: Rebalance) -> str:
     """
     if rebalance.seconds is None:
         return "-"
-    ways = (rebalance.start_known, rebalance.end_known)
+    ways = (rebalance.start_source, rebalance.end_source)
     about = "~" if Known.POLLED in ways or Known.STATES in ways else ""
     return (about if rebalance.is_timed else "≥ ") + duration(rebalance.seconds)
 

@@ -57,7 +57,7 @@ def test_what_is_not_known_is_null():
     (found,) = answer([ROUNDS[2]], cluster="main", source=LOG, since=None, until=START + 7200)[
         "rebalances"
     ]
-    assert (found["started_at"], found["seconds"], found["start_known"]) == (
+    assert (found["started_at"], found["seconds"], found["start_source"]) == (
         None,
         None,
         "not known",

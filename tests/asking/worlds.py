@@ -16,7 +16,7 @@ def rebalance(number: int, at: float, **changed) -> Rebalance:
     if "took" in changed:
         known |= {
             "started_at": START + at - changed.pop("took"),
-            "start_known": changed.pop("how", Known.RECORD),
+            "start_source": changed.pop("how", Known.RECORD),
         }
     if isinstance(changed.get("moved"), int):
         changed["moved"] = partitions(changed["moved"])

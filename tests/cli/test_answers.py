@@ -28,7 +28,7 @@ from fleet.commands.groups.group_status import (
 )
 from fleet.commands.groups.reading import print_status
 from fleet.decide.lag_status import GroupLagStatus, LagStatus, Level, PartitionLagStatus
-from fleet.decide.scaling import Hold
+from fleet.decide.scaling import Pin
 from fleet.decide.storms import Storm
 from fleet.errors import FleetError
 from fleet.manager.past import Recent
@@ -145,7 +145,7 @@ STATUS = GroupStatus(
                               slot=None, counter=4, http_port=None,
                               error=FAILS, traceback=TRACEBACK,
                               spark_ui="http://127.0.0.1:4040")),
-        change=CHANGE, hold=Hold(wanted=6, until=7500.0, by="ann@host:4711"),
+        change=CHANGE, hold=Pin(wanted=6, until=7500.0, by="ann@host:4711"),
     ),
     pauses=(PAUSE,), rebalances=2, window=600.0, per_hour=2, last_rebalance=LAST,
 )  # fmt: skip
@@ -179,7 +179,7 @@ def printed(show, *args, width=100, **kwargs) -> str:
         (
             "fleet plan -o json",
             {"schema_version": 1, "cluster": "main",
-             "plans": [{**as_answer(PLAN), "failed_before": failed_answer(FAILED)}]},
+             "plans": [{**as_answer(PLAN), "previous_failure": failed_answer(FAILED)}]},
         ),
         (
             "fleet scale|roll|drain -o json",

@@ -71,7 +71,7 @@ def test_it_begins_with_the_rebalance_above_the_budget() -> None:
         "storm for 0 s: 6 rebalances in the last 10 min, budget 5; "
         "orders-3 joins and leaves every 40 s"
     )
-    assert (storm.cause, storm.member) == ("join and leave", "orders-3")
+    assert (storm.cause, storm.top_offender) == ("join and leave", "orders-3")
 
 
 def test_it_ends_only_after_a_while_below_half_of_the_budget() -> None:
@@ -147,8 +147,8 @@ def test_a_name_without_end_is_told_by_its_ends() -> None:
     """A client's id may have 32,767 characters, and these words are labels and annotations."""
     storm = look(flapping("a" * 30_000 + "b" * 2_000), 250.0)
     assert storm is not None
-    assert storm.member == "a" * 60 + "…" + "b" * 60
-    assert storm.words == f"{storm.member} joins and leaves every 40 s"
+    assert storm.top_offender == "a" * 60 + "…" + "b" * 60
+    assert storm.summary == f"{storm.top_offender} joins and leaves every 40 s"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_cause_and_worst_member_in_words(
     assert storm is not None
     assert storm.cause == cause
     if words is not None:
-        assert (storm.member, storm.words) == (member, words)
+        assert (storm.top_offender, storm.summary) == (member, words)
 
 
 def test_clients_name_members_whose_ids_do_not() -> None:
@@ -223,7 +223,7 @@ def test_clients_name_members_whose_ids_do_not() -> None:
     seen = [one for n, i in enumerate(ids) for one in (came(n * 40, i), went(n * 40 + 20, i))]
     storm = look(seen, 300, clients=dict.fromkeys(ids, "billing"))
     assert storm is not None
-    assert storm.words == "client billing joins and leaves every 40 s"
+    assert storm.summary == "client billing joins and leaves every 40 s"
 
 
 def test_second_cooperative_rounds_belong_to_their_cause() -> None:
@@ -234,7 +234,7 @@ def test_second_cooperative_rounds_belong_to_their_cause() -> None:
     storm = look(seen, 200)
     assert storm is not None
     assert storm.rebalances == 8
-    assert storm.words == "orders-3 joins every 50 s"
+    assert storm.summary == "orders-3 joins every 50 s"
 
 
 def _change(state: ChangeState, *, ours: int, most: int, **receipt: Any) -> Change:
@@ -341,7 +341,7 @@ def test_a_move_of_coordinators_is_one_storm() -> None:
     both = together(_storms(12), 1010, before=kept)
     assert both is not None
     assert both.cause == "coordinator move"
-    assert "12 groups in a storm" in both.words
+    assert "12 groups in a storm" in both.summary
 
 
 @pytest.mark.parametrize("kind", [Storm, ClusterStorm])

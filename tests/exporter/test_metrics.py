@@ -49,7 +49,7 @@ ROW = re.compile(r"^\| `(fleet_\w+)` \| (\w+) \| ([\w, ]+) \|", re.MULTILINE)
 def rebalance(cause: Cause, seconds: float | None, known: Known = Known.STATES) -> Rebalance:
     if seconds is None:
         return plain(3, 100.0, cause=cause)
-    return plain(3, 100.0, cause=cause, started_at=100.0 - seconds, start_known=known)
+    return plain(3, 100.0, cause=cause, started_at=100.0 - seconds, start_source=known)
 
 
 OPEN = OpenTransaction(partition=12, producer=4711, since=0.0, commits=48)
@@ -66,7 +66,7 @@ def picture(name: str = 'g "quoted"\\', *, cluster: str = "main", from_log: bool
         totals.add(rebalance(Cause.JOIN, seconds))
     for known in (Known.COMMITS, Known.SEEN):
         totals.add(rebalance(Cause.JOIN, 7.0, known))
-    totals.add(replace(rebalance(Cause.JOIN, 50.0, Known.RECORD), end_known=Known.NOT))
+    totals.add(replace(rebalance(Cause.JOIN, 50.0, Known.RECORD), end_source=Known.NOT))
     late = {"committed": 5, "lag_seconds": 1.5}
     parts = [
         partition_seen(0, 7, topic="t", **late),

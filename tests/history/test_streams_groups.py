@@ -57,7 +57,7 @@ def test_a_streams_group_rebalances_when_members_come_and_go(broker, unique) -> 
     assert told[both].cause is Cause.JOIN
     assert told[again].cause in {Cause.LEAVE, Cause.REMOVAL}
     for row in told.values():
-        assert row.end_known is Known.RECORD
+        assert row.end_source is Known.RECORD
         assert row.ended_at == _settled_at(dumped, row), row
     events = [(row.event, row.member_id) for row in rows if not isinstance(row, Rebalance)]
     assert events == [

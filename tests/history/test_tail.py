@@ -149,7 +149,7 @@ def test_polling_records_what_two_looks_differ_in(scene):
     again = scene.told("run", "--polled")
     assert again.keys() == documented("fleet history run -o json").keys()
     found = scene.tables.rebalances(group=scene.group)
-    assert [(r.cause, r.end_known, r.number) for r in found][-1:] == [
+    assert [(r.cause, r.end_source, r.number) for r in found][-1:] == [
         (Cause.REMOVAL, Known.POLLED, -1)
     ]
     assert [row["known"] for row in scene.lag()][:1] == ["polled"]

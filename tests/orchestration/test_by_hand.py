@@ -4,7 +4,7 @@ import pytest
 from dagster import DagsterInstance
 
 from fleet.dagster import asset_keys, build_definitions
-from fleet.decide.scaling import NOTE, Hold
+from fleet.decide.scaling import NOTE, Pin
 from fleet.errors import Refused
 from fleet.slots.codec import as_json
 
@@ -21,7 +21,7 @@ def fleet(scene):
 def test_a_hold_is_obeyed_by_every_plan_and_ends_by_itself(scene, fleet):
     """The policy is told, not asked; a hold whose time is over is none."""
     now = fleet.clock.now()
-    hold = Hold(wanted=1, until=now + 3600, by="ann@host")
+    hold = Pin(wanted=1, until=now + 3600, by="ann@host")
     fleet.store.put_note(scene.managed, NOTE, as_json(hold))
     with scene.resource.open() as another:
         plan = another.plan(scene.managed)
@@ -29,7 +29,7 @@ def test_a_hold_is_obeyed_by_every_plan_and_ends_by_itself(scene, fleet):
     assert "held at 1 slot by ann@host for" in plan.notes[0]
     assert "the policy alone: fixed at 2: 2 slots" in plan.notes[0]
 
-    over = Hold(wanted=1, until=now - 1, by="ann@host")
+    over = Pin(wanted=1, until=now - 1, by="ann@host")
     fleet.store.put_note(scene.managed, NOTE, as_json(over))
     assert fleet.hold(scene.managed) is None
     assert fleet.plan(scene.managed).wanted == 2
@@ -39,7 +39,7 @@ def test_scaling_by_hand_says_what_the_policy_will_make_of_it(scene, fleet):
     """Not where the policy wants just that, and not where it is held."""
     (undone, *_) = fleet.plan(scene.managed, wanted=4).notes
     assert "the policy decides again at the next look, and will undo this: fixed at 2" in undone
-    assert f"`fleet scale {scene.managed} 4 --hold 2h`" in undone
+    assert f"`fleet scale {scene.managed} 4 --pin 2h`" in undone
     assert not any("undo" in note for note in fleet.plan(scene.managed, wanted=2).notes)
     held = fleet.plan(scene.managed, wanted=4, hold=7200.0).notes
     assert held[0] == "held for 2 h: the policy leaves it alone until then"

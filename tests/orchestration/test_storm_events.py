@@ -35,7 +35,7 @@ def storm(group: str, **changes: object) -> Storm:
     known: dict[str, object] = {
         "cluster": "main", "group": group, "since": 10.0, "seen_at": 90.0, "rebalances": 9,
         "moved": 0, "budget": 5, "budget_moved": None, "window": 600.0, "cause": "join and leave",
-        "member": "orders-3", "words": "orders-3 joins and leaves every 40 s",
+        "top_offender": "orders-3", "summary": "orders-3 joins and leaves every 40 s",
     }  # fmt: skip
     return Storm(**{**known, **changes})  # type: ignore[arg-type]
 

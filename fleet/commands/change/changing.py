@@ -319,7 +319,7 @@ def _reopen(invocation: Invocation, group: str, slot: int) -> None:
         click.echo(f"slot {slot} of {group} was not shut by a foreign owner")
 
 
-class HoldTime(click.ParamType[float]):
+class PinTime(click.ParamType[float]):
     """`2h`, `90m` or seconds, from a second to thirty days."""
 
     name = "duration"
@@ -349,8 +349,8 @@ plan_option = click.option(
 @group_argument
 @click.argument("n", type=click.IntRange(min=0, max=10_000), metavar="N")
 @click.option(
-    "--hold",
-    type=HoldTime(),
+    "--pin",
+    type=PinTime(),
     metavar="TIME",
     help="Keep N slots for this long (2h, 90m): no manager asks the policy until then.",
 )
@@ -363,7 +363,7 @@ def scale(
     group: str,
     n: int,
     *,
-    hold: float | None,
+    pin: float | None,
     approved: str | None,
     dry_run: bool,
     output: str,
@@ -372,7 +372,7 @@ def scale(
 
     More: standbys warm up first, then all new slots open at once. Fewer: the last slots drain
     and leave together. The policy in fleet.yaml decides again at the next look of any manager,
-    unless N is held; the plan says what it will do. Scaling again without --hold ends a hold.
+    unless N is held; the plan says what it will do. Scaling again without --pin ends a pin.
     """
     with invocation.open() as fleet:
         session = ChangeSession(invocation, fleet, output=output)
@@ -381,13 +381,13 @@ def scale(
             group,
             dry_run=dry_run,
             approved=approved,
-            empty=hold is not None or fleet.hold(group) is not None,
-            make=lambda: fleet.plan(group, wanted=n, hold=hold),
+            empty=pin is not None or fleet.pin(group) is not None,
+            make=lambda: fleet.plan(group, wanted=n, pin=pin),
             act=lambda progress: fleet.apply(
                 group,
                 wanted=n,
                 approved=approved,
-                hold=hold,
+                pin=pin,
                 actor=session.actor,
                 progress=progress,
             ),

@@ -16,7 +16,7 @@ from rich.table import Table
 from fleet.commands.answers import as_answer, change_answer, receipt_answer, table
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.decide.lag_status import WORST, GroupLagStatus, LagStatus, Level
-from fleet.decide.scaling import Hold
+from fleet.decide.scaling import Pin
 from fleet.decide.storms import Storm, budget_of, reach
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import judged
@@ -62,7 +62,7 @@ class Managed:
     workers: tuple[WorkerProcess, ...]
     reports: tuple[WorkerReport, ...]
     change: Change | None
-    hold: Hold | None = None
+    pin: Pin | None = None
     """A number of slots that a person holds against the policy."""
     refusal: str | None = None
     """Why there are fewer workers than wanted, where the runtime's cluster refuses more."""
@@ -271,7 +271,7 @@ def _managed(fleet: "Fleet", name: str) -> Managed:
         workers=fleet.workers(name),
         reports=fleet.reports(name),
         change=fleet.change(name),
-        hold=fleet.hold(name),
+        pin=fleet.pin(name),
         refusal=fleet.refusal(name),
     )
 
@@ -594,7 +594,16 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
         "storm": storm
         and as_answer(
             storm,
-            *("since", "seen_at", "rebalances", "moved", "window", "cause", "member", "words"),
+            *(
+                "since",
+                "seen_at",
+                "rebalances",
+                "moved",
+                "window",
+                "cause",
+                "top_offender",
+                "summary",
+            ),
             names={"window": "window_seconds"},
             cooling_down=storm.cooldown_since is not None,
         ),
@@ -654,7 +663,7 @@ def _managed_answer(managed: Managed) -> dict[str, Any]:
         key: each for key, each in change_answer(change).items() if key not in {"group", "receipts"}
     }
     return as_answer(
-        managed, "mode", "owner", "hold", slots=slots, workers=workers, last_change=last
+        managed, "mode", "owner", "pin", slots=slots, workers=workers, last_change=last
     )
 
 

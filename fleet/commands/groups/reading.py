@@ -11,7 +11,7 @@ from rich.markup import escape
 from fleet.commands.answers import (
     as_answer,
     failed_answer,
-    failed_before,
+    previous_failure,
     print_failed,
     print_json,
     print_plan,
@@ -85,9 +85,9 @@ def print_status(
                 f"({escape(pause.by)})"
             )
     for status in groups:
-        if status.managed is not None and status.managed.hold is not None:
-            said = f"{status.group}: {status.managed.hold.sentence(now)}"
-            console.print(f"[yellow]held[/yellow] {escape(said)}")
+        if status.managed is not None and status.managed.pin is not None:
+            said = f"{status.group}: {status.managed.pin.sentence(now)}"
+            console.print(f"[yellow]pinned[/yellow] {escape(said)}")
     if groups and recent is not None and not recent.known:
         console.print(f"[yellow]not read[/yellow]: {escape(recent.sentence)}")
     _alarms(console, groups)
@@ -254,10 +254,11 @@ def plan(invocation: Invocation, *, meant: Meant, output: str) -> None:
         names = meant.chosen(fleet, among=lambda f: f.is_changeable)
         snapshot = fleet.snapshot(names) if names else None
         plans = [fleet.plan(name, snapshot=snapshot) for name in names]
-        before = {p.group: failed_before(fleet.change(p.group), p) for p in plans}
+        before = {p.group: previous_failure(fleet.change(p.group), p) for p in plans}
         if output == "json":
             answers = [
-                as_answer(made, failed_before=failed_answer(before[made.group])) for made in plans
+                as_answer(made, previous_failure=failed_answer(before[made.group]))
+                for made in plans
             ]
             cluster = fleet.spec.cluster.name
             print_json({"schema_version": SCHEMA_VERSION, "cluster": cluster, "plans": answers})

@@ -94,8 +94,8 @@ class ClassicReplay:
             group.origin = Cause.CREATED
         known = group.number is not None or group.origin is not None
         aborted = 0 if group.number is None else record.generation - group.number - 1
-        started_at, start_known = self._start(group, record, before, now, aborted)
-        about = started_at if start_known is Known.STATES else None
+        started_at, start_source = self._start(group, record, before, now, aborted)
+        about = started_at if start_source is Known.STATES else None
         stay = sorted(before.keys() & now.keys())
         resubscribed = tuple(who for who in stay if before[who].topics != now[who].topics)
         added = group.grown(tp for each in now.values() for tp in each.owned)
@@ -120,9 +120,9 @@ class ClassicReplay:
             before=group.number,
             incarnation=group.incarnation,
             started_at=started_at,
-            start_known=start_known,
+            start_source=start_source,
             ended_at=record.timestamp_ms / 1000,
-            end_known=Known.RECORD,
+            end_source=Known.RECORD,
             cause=reason.cause,
             confidence=reason.confidence,
             also=reason.also,

@@ -70,7 +70,7 @@ class Open:
     def ended(self, at: float, known: Known = Known.RECORD) -> Rebalance:
         """As a value, ended then."""
         return replace(
-            self.rebalance, ended_at=at, end_known=known, moved=tuple(sorted(self.moved))
+            self.rebalance, ended_at=at, end_source=known, moved=tuple(sorted(self.moved))
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -333,9 +333,9 @@ class Epochs:
             before=group.number,
             incarnation=group.incarnation,
             started_at=self.epoch_at if told else None,
-            start_known=Known.RECORD if told else Known.NOT,
+            start_source=Known.RECORD if told else Known.NOT,
             ended_at=at,
-            end_known=Known.NOT,
+            end_source=Known.NOT,
             cause=reason.cause,
             confidence=reason.confidence,
             also=reason.also,

@@ -181,7 +181,7 @@ function summary(status, top, load) {
 /** [[text, kind]]: what somebody should know of a group, the worst first. */
 function concerns(status, load) {
   const told = [], change = status.managed?.last_change;
-  if (status.storm) told.push([`storm: ${status.storm.words}`, "bad"]);
+  if (status.storm) told.push([`storm: ${status.storm.summary}`, "bad"]);
   if (status.lag_status && status.lag_status.level !== "OK")
     told.push([`${status.lag_status.status}: ${status.lag_status.sentence}`, status.lag_status.level === "ERR" ? "bad" : "warn"]);
   for (const number of status.managed?.slots.quarantined ?? [])
