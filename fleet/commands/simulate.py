@@ -134,7 +134,7 @@ def load_scenario(path: Path) -> ScenarioSpec:
 
 
 COUNTS = ("rebalances", "moved", "redone")
-FIGURES = (*COUNTS, "pause_p50", "pause_p95", "pause_longest", "settled")
+FIGURES = (*COUNTS, "downtime_p50", "downtime_p95", "downtime_longest", "settled")
 """Counts, then seconds. A pause is a partition's time without an owner."""
 
 _GRACE = 60.0

@@ -367,7 +367,7 @@ def _dynamic_notes(steps: tuple[Step, ...]) -> list[str]:
         least = sum(step.expected_cost.rebalances_min for step in rolling_batches)
         most = sum(step.expected_cost.rebalances_max for step in rolling_batches)
         notes.append(
-            f"the roll takes {plural(len(rolling_batches), 'rolling_batch')} of up to "
+            f"the roll takes {len(rolling_batches)} rolling batches of up to "
             f"{plural(len(rolling_batches[0].slots) // 2, 'member')} (rollout.max_parallel), "
             f"{least if least == most else f'{least} to {most}'} rebalances; it needs room for as "
             "many workers more while a rolling batch lasts"

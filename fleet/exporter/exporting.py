@@ -430,7 +430,7 @@ def _reading(picture: Picture) -> Iterator[Family]:
     yield held
     for name, text, value in (
         ("groups", "Groups in the last look.", len(seen.facts)),
-        ("look_duration_seconds", "Seconds that the last look took.", seen.took),
+        ("refresh_duration_seconds", "Seconds that the last refresh took.", seen.took),
         ("problems", "Parts of the last look that could not be read.", len(picture.problems)),
         (
             "reads_offsets_topic",
@@ -486,7 +486,9 @@ class Ages(Collector):
         if (log_age := self._log_age()) is not None:
             log.add_metric(labels, log_age)
         looks = CounterMetricFamily(
-            "fleet_exporter_looks", "Looks at the cluster.", labels=("cluster", "result")
+            "fleet_exporter_refreshes",
+            "Refreshes of what the cluster says.",
+            labels=("cluster", "result"),
         )
         for result, count in zip(("complete", "failed"), self._looks(), strict=True):
             looks.add_metric((self._cluster, result), count)

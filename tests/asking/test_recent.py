@@ -51,7 +51,7 @@ def fleet(place: Path, **history: Any) -> Any:
         (30.0, {}, True),
         (DAY, {}, False),
         (1_000.0, {}, False),
-        (1_000.0, {"every": "10m"}, True),
+        (1_000.0, {"batch_interval": "10m"}, True),
     ],
 )
 def test_tables_tell_while_somebody_writes_them(tmp_path, ago, history, told):

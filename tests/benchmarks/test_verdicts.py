@@ -147,7 +147,7 @@ def test_runs_that_are_missing_and_records_that_are_lost():
     assert missed(gated(one(2), one(5), one(2), one(5), lost=1)) == ["records lost"]
 
 
-@pytest.mark.parametrize("name", ["roll", "sync_join"])
+@pytest.mark.parametrize("name", ["roll", "sync-join"])
 def test_json_has_the_documented_shape(name):
     """Every key that is printed stands in benchmarks/json.md with its kind, and no other."""
     found = rolled() if name == "roll" else gated(one(2), one(5))

@@ -102,8 +102,8 @@ LAST = dataclasses.replace(rebalance(7, 0), ended_at=120.0)
 PAUSE = Pause(group=None, reason="incident", by="deploy@ci", at=90.0)
 STORM = Storm(
     cluster="main", group="orders", since=50.0, seen_at=200.0, rebalances=9, moved=24, budget=5,
-    budget_moved=None, window=600.0, cause="join and leave", member="orders-3",
-    words="orders-3 joins and leaves every 40 s",
+    budget_moved=None, window=600.0, cause="join and leave", top_offender="orders-3",
+    summary="orders-3 joins and leaves every 40 s",
 )  # fmt: skip
 STOPPED = "no commit for 90 s: 7 records wait, the oldest for 95 s"
 GAP = (
@@ -145,7 +145,7 @@ STATUS = GroupStatus(
                               slot=None, counter=4, http_port=None,
                               error=FAILS, traceback=TRACEBACK,
                               spark_ui="http://127.0.0.1:4040")),
-        change=CHANGE, hold=Pin(wanted=6, until=7500.0, by="ann@host:4711"),
+        change=CHANGE, pin=Pin(wanted=6, until=7500.0, by="ann@host:4711"),
     ),
     pauses=(PAUSE,), rebalances=2, window=600.0, per_hour=2, last_rebalance=LAST,
 )  # fmt: skip
@@ -335,7 +335,7 @@ def test_status_lists_every_group_with_what_is_known():
     assert re.search(r"theirs\s+Empty\s+0\s+-\s+-\s+-\s+-\s+-\s+-\s+-\s+-", text)
     assert re.search(r"new\s+none yet", text)
     assert "paused all groups: incident" in text
-    assert "held orders: held at 6 slots by ann@host:4711 for 2 h more, until" in text
+    assert "pinned orders: held at 6 slots by ann@host:4711 for 2 h more, until" in text
     assert "STOP orders: 1 of 1 partitions: no commit for 90 s" in " ".join(text.split())
     assert "storm orders: for 2 min: 9 rebalances in the last 10 min, budget 5; orders-3" in (
         " ".join(text.split())

@@ -23,7 +23,7 @@ from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import partition_for
 from fleet.log.replay.counting import count
 from fleet.model.rebalances import Counted
-from fleet.worker.member.protocols import verdict
+from fleet.worker.member.protocols import fatal_of
 from tests.support import kafka_tools
 from tests.support.commits import commit
 from tests.support.waiting import until
@@ -98,7 +98,7 @@ class Reports:
                     error = message.error()
                     if error is None:
                         consumer.commit(message=message, asynchronous=True)
-                    elif verdict(error) is not None:
+                    elif fatal_of(error) is not None:
                         raise GivenUp(str(error))
             held_since = (held_since or time.monotonic()) if condition() else None
             return held_since is not None and time.monotonic() - held_since >= quiet

@@ -34,7 +34,7 @@ def receipt(*generations: Rebalance, low: int = 1, high: int = 1, **more: Any) -
 def test_as_planned_is_equal():
     """Both slots joined in one generation."""
     found = receipt(gen(5, joined={"g-2", "g-3"}, moved=(TopicPartition("t", 0),)))
-    assert (found.verdict, found.ours, found.others, found.moved) == (ReceiptResult.EQUAL, 1, 0, 1)
+    assert (found.result, found.ours, found.others, found.moved) == (ReceiptResult.EQUAL, 1, 0, 1)
     assert (found.from_generation, found.to_generation, found.seconds) == (4, 9, 5.5)
     assert (found.longest_downtime_s, found.sentences) == (0.4, ("Join spread 0.03 s.",))
 
@@ -71,9 +71,9 @@ def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
         plan=plan(0, 0), step_index=0, counted=counted, our_instances=OURS,
         started_at=10.0, ended_at=60.0, most_downtime=15.0,
     )  # fmt: skip
-    assert found.verdict is verdict
+    assert found.result is verdict
     said = " ".join(found.sentences)
-    assert ("stood still for 37.0 s, more than 15 s" in said) == (verdict is ReceiptResult.DIFFERS)
+    assert ("stood still for 37.0 s, over 15 s" in said) == (verdict is ReceiptResult.DIFFERS)
     assert (found.longest_downtime_s, "t-1" in said) == (37.0, True) or set(downtime) != {
         "silences"
     }
@@ -98,7 +98,7 @@ def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
 def test_the_verdict_is_whether_ours_lie_within_the_expected_cost(generations, low, high, verdict):
     """Fewer is a difference too: the plan was wrong about something."""
     found = receipt(*generations, low=low, high=high)
-    assert found.verdict is verdict
+    assert found.result is verdict
     assert any("expected" in sentence for sentence in found.sentences) == (
         verdict is ReceiptResult.DIFFERS
     )
@@ -120,7 +120,7 @@ def test_the_verdict_is_whether_ours_lie_within_the_expected_cost(generations, l
 def test_causes_outside_the_step_are_others_and_named(other, words):
     """They are not held against the plan [26]."""
     found = receipt(gen(5, joined={"g-2", "g-3"}), other, gen(7))
-    assert (found.verdict, found.ours, found.others) == (ReceiptResult.EQUAL, 1, 2)
+    assert (found.result, found.ours, found.others) == (ReceiptResult.EQUAL, 1, 2)
     assert any(words in sentence for sentence in found.sentences)
     assert any("further round" in sentence for sentence in found.sentences)
 
@@ -128,7 +128,7 @@ def test_causes_outside_the_step_are_others_and_named(other, words):
 def test_a_round_shared_with_others_is_ours_and_says_so():
     """It would have happened anyway."""
     found = receipt(gen(5, joined={"g-2", "g-3", "x"}))
-    assert (found.verdict, found.ours, found.others) == (ReceiptResult.EQUAL, 1, 0)
+    assert (found.result, found.ours, found.others) == (ReceiptResult.EQUAL, 1, 0)
     assert "also holds a change of others: x" in found.sentences[0]
 
 
@@ -144,7 +144,7 @@ def test_settled_with_the_last_rebalance_of_ours():
 def test_aborted_rounds_are_shown_beside():
     """Gaps are counted, not charged."""
     found = receipt(gen(7, joined={"g-2", "g-3"}, aborted=2))
-    assert (found.verdict, found.aborted) == (ReceiptResult.EQUAL, 2)
+    assert (found.result, found.aborted) == (ReceiptResult.EQUAL, 2)
     assert "2 rounds never completed, before generation 7." in found.sentences
 
 
@@ -159,5 +159,5 @@ def test_unreadable_records_are_unverified():
         plan=plan(1, 1), step_index=0, counted=None, our_instances=OURS,
         started_at=10.0, ended_at=9.0, extra=("Unclean.",),
     )  # fmt: skip
-    assert (found.verdict, found.ours, found.seconds) == (ReceiptResult.UNVERIFIED, 0, 0.0)
+    assert (found.result, found.ours, found.seconds) == (ReceiptResult.UNVERIFIED, 0, 0.0)
     assert (found.longest_downtime_s, found.sentences[-1]) == (None, "Unclean.")

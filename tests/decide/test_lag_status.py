@@ -209,7 +209,7 @@ def test_a_group_is_as_its_worst_partition():
     assert found.sentence.startswith("2 of 48 partitions: no commit for 300 s")
     assert found.sentence.endswith("(orders-2)")
     assert [each.tp.partition for each in found.worse] == [2, 7, 4]
-    assert found.worse[2].result is LagStatus.STALL
+    assert found.worse[2].status is LagStatus.STALL
 
 
 def test_a_group_that_everybody_left_for_a_day_is_abandoned():

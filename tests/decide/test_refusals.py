@@ -195,8 +195,8 @@ def _storm(member: str | None = None) -> Storm:
         budget_moved=None,
         window=600.0,
         cause="join and leave",
-        member=member,
-        words=f"{member or 'client app'} joins and leaves every 40 s",
+        top_offender=member,
+        summary=f"{member or 'client app'} joins and leaves every 40 s",
     )
 
 

@@ -28,7 +28,7 @@ def fleet() -> Any:
     targets = SlotTargets(group=GROUP, open=frozenset({0, 1, 2}), quarantined=frozenset({1}))
     assert store.write_targets(targets)
     made: Any = SimpleNamespace(
-        store=store, clock=clock, group=lambda name: THREE, hold=lambda name: None
+        store=store, clock=clock, group=lambda name: THREE, pin=lambda name: None
     )
     made.targets = store.targets
     made.open_slots = lambda name: Fleet.open_slots(made, name)

@@ -337,7 +337,7 @@ def test_a_move_of_coordinators_is_one_storm() -> None:
     rest = replace(move, at=1003.0, partitions=3, gained=(0,))
     told = together([], 1004, before=kept, moves=[rest])
     assert told is not None
-    assert "20 of 50 coordinators moved from broker 2 to brokers 0, 1" in told.words
+    assert "20 of 50 coordinators moved from broker 2 to brokers 0, 1" in told.summary
     both = together(_storms(12), 1010, before=kept)
     assert both is not None
     assert both.cause == "coordinator move"
@@ -434,7 +434,7 @@ def test_a_clock_set_back_holds_a_calming_storm_for_its_calm(back: int) -> None:
     assert cooling_down.cooldown_since == 900
     after = look([], 900 - back, before=cooling_down)
     assert after is not None
-    assert (after.words, after.since <= 900 - back) == (cooling_down.words, True)
+    assert (after.summary, after.since <= 900 - back) == (cooling_down.summary, True)
     assert _ended(after, [], 900 - back) == BUDGET.cooldown
     lasting = look(flapping(times=3), 200)
     assert lasting is not None

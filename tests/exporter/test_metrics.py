@@ -136,8 +136,8 @@ def test_storms_are_told_in_words():
     """Who makes it, beside a gauge whose labels stay the same."""
     text = rendered(picture(), decided()).decode()
     assert 'fleet_group_storm{cluster="main",group="g",owner="team"} 1.0' in text
-    assert 'member="g-1",owner="team",words="g-1 joins every 10 s"' in text
-    assert 'words="3 of 50 coordinators moved from broker 1 to broker 2 1 s ago"' in text
+    assert 'owner="team",summary="g-1 joins every 10 s"' in text
+    assert 'summary="3 of 50 coordinators moved from broker 1 to broker 2 1 s ago"' in text
     assert 'fleet_group_receipt_differs{cluster="main",group="g",owner="team"} 0.0' in text
 
 

@@ -277,11 +277,11 @@ class Reports:
         self.manager = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=30.0)
         self.manager.report(report("first"))
 
-    def there(self, *reports: WorkerReport, at: float) -> None:
+    def there(self, *told: WorkerReport, at: float) -> None:
         """These are stored, written at that wall time."""
-        reports = self.server.get(CONFIG_MAP, NAMES.reports)
-        reports["data"].update({told.worker: objects.report_text(told, now=at) for told in reports})
-        self.server.put(reports)
+        stored = self.server.get(CONFIG_MAP, NAMES.reports)
+        stored["data"].update({each.worker: objects.report_text(each, now=at) for each in told})
+        self.server.put(stored)
 
     def worker(self) -> LeaseStore:
         """The store of a worker without watches, which reads and writes nothing but its Role's."""

@@ -64,7 +64,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.batch.poison_search:DeadLetters._refused", "worker/test_poison.py",
         "not refused", "True"),
     "10-member-that-cannot-work-stays-idle": (
-        "worker.member.protocols:verdict", "worker/test_consumer_protocol.py",
+        "worker.member.protocols:fatal_of", "worker/test_consumer_protocol.py",
         "error.fatal() or error.code() in {_WRAPPED, *FATAL}", "error.fatal()"),
     "11-reference-resolved-before-it-travels": (
         "kafka_source.login:_where", "ranges/test_cutting.py",
@@ -137,7 +137,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "26-others-rebalances-charged-to-us": ("decide.receipts:_split", "counting/test_receipts.py",
         "changed or generation.added", "changed"),
     "26-unreadable-topic-is-equal": ("decide.receipts:judge", "counting/test_receipts.py",
-        "Verdict.UNVERIFIED", "Verdict.EQUAL"),
+        "ReceiptResult.UNVERIFIED", "ReceiptResult.EQUAL"),
     "26-round-that-never-completed-not-counted": (
         "log.replay.classic:ClassicReplay._rebalance", "counting/test_played_groups.py history/test_reasons.py",
         "record.generation - group.number - 1", "0"),
@@ -254,7 +254,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "self.alive()", "False"),
     "change-goes-on-after-a-broken-expected_cost": (
         "act.change:Performer._all_steps", "acting/test_performing.py",
-        "receipt.verdict is Verdict.DIFFERS", "receipt.verdict is Verdict.UNVERIFIED"),
+        "receipt.result is ReceiptResult.DIFFERS", "receipt.result is ReceiptResult.UNVERIFIED"),
     "roll-back-keeps-the-failing-code": (
         "act.steps.handover:_Roll._roll_back", "acting/test_rolling.py",
         "w.revision == self._new != old", "w.revision == old != self._new"),
@@ -267,7 +267,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "lag.lag_columns:portions", "lag/test_measure.py exporter/test_columns.py",
         "first + _PORTION", "first + _PORTION - 1"),
     "lag-verdict-beyond-the-end-at-once": (
-        "manager.keeping_up:_codes", "decide/test_lag_verdicts.py",
+        "manager.keeping_up:_codes", "decide/test_lag_status.py",
         "_beyond(lag) & ~moving & (silent >= enough)", "_beyond(lag) & ~moving"),
     "k8s-answer-lost-is-a-conflict": (
         "kubernetes.leases.lease_backend:RetryOnConflict.swap", "k8s_store/test_in_memory.py",

@@ -201,8 +201,8 @@ def test_a_storm_fails_its_check():
     """With its words, its cause and its top offender."""
     storm = Storm(
         cluster="main", group="orders", since=0.0, seen_at=90.0, rebalances=9, moved=0, budget=5,
-        budget_moved=None, window=600.0, cause="join and leave", member="orders-3",
-        words="orders-3 joins and leaves every 40 s",
+        budget_moved=None, window=600.0, cause="join and leave", top_offender="orders-3",
+        summary="orders-3 joins and leaves every 40 s",
     )  # fmt: skip
     judged = storm_judgement(group(), 9, storm)
     assert (judged.passed, judged.severity) == (False, AssetCheckSeverity.ERROR)

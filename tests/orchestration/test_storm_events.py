@@ -104,7 +104,7 @@ def test_a_declared_group_has_its_check_and_a_stranger_its_partition():
     """And a storm of the cluster stands on its own asset."""
     whole = ClusterStorm(
         cluster="main", since=10.0, seen_at=90.0, cooldown_since=None, cause="many groups",
-        groups=12, words="12 groups in a storm at once",
+        groups=12, summary="12 groups in a storm at once",
     )  # fmt: skip
     seen = Weather(spec=SPEC, now=90.0, watch=watch(storm("stranger"), cluster=whole))
     events = list(events_of(seen, ["orders", "stranger"], whole=True))

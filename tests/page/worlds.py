@@ -74,8 +74,8 @@ def storm(group: str, now: float) -> Storm:
     """Nine rebalances by one member."""
     return Storm(
         cluster="main", group=group, since=now - 40, seen_at=now, rebalances=9, moved=24, budget=5,
-        budget_moved=None, window=600.0, cause="join and leave", member=f"{group}-3",
-        words=f"{group}-3 joins and leaves every 40 s",
+        budget_moved=None, window=600.0, cause="join and leave", top_offender=f"{group}-3",
+        summary=f"{group}-3 joins and leaves every 40 s",
     )  # fmt: skip
 
 

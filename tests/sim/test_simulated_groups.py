@@ -185,7 +185,7 @@ def test_every_key_of_a_file_is_played(tmp_path) -> None:
     path = tmp_path / "story.yaml"
     path.write_text(
         "{members: 4, partitions: 7, client: java-0.10.0, protocol: roundrobin, drifts_at: 30s, "
-        "heartbeat_interval: 2s, max_poll_interval: 40s, initial_delay: 1s, re-subscribe: 0.2s, "
+        "heartbeat_interval: 2s, max_poll_interval: 40s, initial_delay: 1s, resubscribe: 0.2s, "
         "assignment_interval: 2s, start_within: 5s, connects_in: 4s, "
         "network: {shortest: 2ms, longest: 9ms}, "
         "events: [{at: 1m, do: slow, member: 2, lasts: 3s, wait: 4s, together: 2}]}"

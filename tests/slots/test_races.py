@@ -75,8 +75,8 @@ slot = store.take(seen, worker=sys.argv[3], revision="r", spark_session=None)
 print("ready", flush=True)
 while slot is not None:
     slot = store.renew(replace(slot, member_id="m" * 500, batches=slot.batches + 1))
-    slot targets = store.targets("orders")
-    store.write_targets(replace(slot targets, open_at=targets.open_at + 1))
+    targets = store.targets("orders")
+    store.write_targets(replace(targets, open_at=targets.open_at + 1))
 """
 
 

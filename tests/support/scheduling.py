@@ -27,7 +27,7 @@ _TOGETHER: Final = {
     "tests/docs/test_blocks.py": "API server",
     "tests/slots/test_compare_and_set.py": "API server",
     "tests/slots/test_races.py": "API server",
-    "tests/faults/test_foreign_owner.py": "Spark, workers",
+    "tests/faults/test_external_owner.py": "Spark, workers",
     "tests/faults/test_late_commits.py": "Spark, workers",
     "tests/faults/test_schedules.py": "Spark, workers",
     "tests/faults/test_store_away.py": "Spark, workers",

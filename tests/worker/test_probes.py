@@ -100,7 +100,7 @@ def test_a_owner_is_ready_once_it_has_committed(probed: Probed):
     assert probed.get("/readyz") == (200, "ok: serving (slot 3)")
     state.failed, state.error = True, "orders-1 is quarantined at offset 7: ValueError: x"
     code, text = probed.get("/readyz")
-    assert (code, text) == (503, f"no: ill (slot 3): {state.error}")
+    assert (code, text) == (503, f"no: unhealthy (slot 3): {state.error}")
     assert probed.get("/livez")[0] == 200, "a restart would mend nothing"
     state.failed = False  # the other partitions' next batch
     assert probed.get("/readyz") == (200, f"ok: serving (slot 3): {state.error}")
@@ -188,7 +188,7 @@ def test_a_batch_over_its_time_is_ill_and_says_why(probed: Probed):
     probed.reporter.overdue = lambda: "the batch runs for 300 s"
     assert probed.get("/livez") == (
         503,
-        "no: ill: the batch runs for 300 s; waits for a free slot that is open",
+        "no: unhealthy: the batch runs for 300 s; waits for a free slot that is open",
     )
 
 

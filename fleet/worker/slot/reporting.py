@@ -152,7 +152,7 @@ _COUNTERS: Final = {
 _GAUGES: Final = {
     "ready": "1 where the worker is a warm standby or its last batch went well.",
     "partitions": "Partitions assigned now.",
-    "quarantined": "Partitions stopped because their next record cannot be processed.",
+    "stopped_partitions": "Partitions stopped because their next record cannot be processed.",
     "failing_seconds": "Seconds since when the entrypoint fails for all it is given; else 0.",
     "last_commit_timestamp_seconds": "Wall time of the last commit.",
 }
@@ -431,7 +431,7 @@ class Reporter:
             "member_id": now.member_id,
             "partitions": len(now.partitions),
             "assignment": sorted(str(tp) for tp in now.partitions),
-            "quarantined": len(now.quarantined),
+            "stopped_partitions": len(now.quarantined),
             "reading": now.reading,
             "batches": before.batches + now.batches,
             "records": before.records + now.records,
