@@ -249,7 +249,7 @@ def _said(error: BaseException) -> str:
 
 
 # The end of a fleet: static members would stay until their session ends, so all of them leave in
-# one request and the slot targets is written empty; where the coordinator is away it stays as it
+# one request and the slot targets are written empty; where the coordinator is away it stays as it
 # is.
 
 

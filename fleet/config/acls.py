@@ -92,7 +92,7 @@ _CHANGE: Final = (
         "group",
         _GROUP,
         "AlterConfigs",
-        "`protocol: consumer` only: hold assignments while the slot targets opens",
+        "`protocol: consumer` only: hold assignments while a synchronized join runs",
         "more assignments per change",
         only="consumer",
     ),

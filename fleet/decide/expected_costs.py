@@ -49,7 +49,7 @@ _BEGINS: Final = {"classic": 10_000, "consumer": 30_000}
 _LOOKS_EVERY: Final = 100
 """How often whoever carries out a change looks whether all have drained."""
 _JOINS_APART: Final = 30
-"""Workers that the slot targets lets in subscribe within so long."""
+"""Workers that the slot targets let in subscribe within so long."""
 
 
 class PlayedGroup(NamedTuple):

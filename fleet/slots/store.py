@@ -158,7 +158,7 @@ class Attempt:
     void: Handover | None
 
     def is_admitted(self, record: SlotTargetsRecord) -> bool:
-        """Whether the slot targets lets this worker into this slot."""
+        """Whether the slot targets let this worker into this slot."""
         return transitions.admits(
             record,
             self.seen.number,
@@ -239,7 +239,7 @@ class Store:
         self._backend.close()
 
     def first(self, group: str) -> FirstOpening | None:
-        """What shall open by itself; None where the slot targets was written already, or nothing
+        """What shall open by itself; None where the slot targets were written already, or nothing
         said.
         """
         del group
@@ -446,7 +446,7 @@ class Store:
     def _confirmed(
         self, attempt: Attempt, held: Slot, before: Slot, claim: Claim | Free | None
     ) -> Slot | None:
-        """The slot, where the slot targets lets its new owner in now that it has it."""
+        """The slot, where the slot targets let its new owner in now that it has it."""
         self._doubts[held.group, held.number] = (attempt, before)
         record = self._record(held.group, fresh=True)
         stands = claim is FREE or record.canaries.get(attempt.revision) == claim
@@ -465,7 +465,7 @@ class Store:
         )
 
     def _may(self, attempt: Attempt, stored: Slot, *, fresh: bool) -> Claim | Free | None:
-        """Whether the slot targets lets the new owner in, and its revision may have this slot:
+        """Whether the slot targets let the new owner in, and its revision may have this slot:
         by what.
         """
         if not transitions.is_as_seen(stored, attempt.seen):
@@ -603,7 +603,7 @@ class Store:
     def adopt(self, seen: Change, *, actor: str, lease: float = 0.0) -> Change | None:
         """Take over a running change that is still as seen; None where it is not.
 
-        The slot targets learns of the new token before anybody acts by it: from then on the former
+        The slot targets learn of the new token before anybody acts by it: from then on the former
         actor, who may only have slept, writes the slot targets no more. Before that its writes are
         seen by us.
         """

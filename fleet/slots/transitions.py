@@ -177,7 +177,7 @@ def admits(
     revision: str,
     void: Handover | None = None,
 ) -> bool:
-    """Whether the slot targets lets this worker take this slot. void: a pin that has ended, as
+    """Whether the slot targets let this worker take this slot. void: a pin that has ended, as
     it saw.
     """
     targets = record.targets

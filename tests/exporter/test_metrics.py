@@ -182,7 +182,7 @@ def of_a_worker() -> list[Metric]:
     facts = {
         **dict.fromkeys(("cluster", "group", "worker", "revision", "phase"), "x"),
         **dict.fromkeys(("batches", "records", "busy_seconds", "lost_records", "dead_letters"), 1),
-        **dict.fromkeys(("partitions", "quarantined", "failing_seconds"), 0),
+        **dict.fromkeys(("partitions", "stopped_partitions", "failing_seconds"), 0),
         "ready": True,
         "last_commit_timestamp_seconds": 1.0,
     }

@@ -50,7 +50,7 @@ def test_only_what_changed_is_told():
     assert changed(known, watch(storm("orders", rebalances=12), storm("a", seen_at=99.0))) == []
     assert changed(watch(), known) == ["a", "orders"]
     assert changed(known, watch(storm("orders", cooldown_since=95.0), storm("a"))) == ["orders"]
-    assert changed(known, watch(storm("orders"), storm("a", member="x"))) == ["a"]
+    assert changed(known, watch(storm("orders"), storm("a", top_offender="x"))) == ["a"]
     assert changed(known, watch(storm("orders"))) == ["a"]
 
 

@@ -183,7 +183,7 @@ def force_rejoin(work: StepWork, step: Step) -> tuple[str, ...]:
 
 
 def _was_asked(targets: SlotTargets, number: int, memory: RejoinMemory) -> bool:
-    """Whether the slot targets was written since that was remembered: it asks still, or was
+    """Whether the slot targets were written since that was remembered: it asks still, or was
     answered.
     """
     if memory.asked is None or memory.version is None:

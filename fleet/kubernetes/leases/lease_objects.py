@@ -319,7 +319,7 @@ class SlotTargetsLease:
 
 
 def targets_from(found: Object, group: str) -> SlotTargetsLease:
-    """What the slot targets' Lease says; version 0 where no slot targets was written yet."""
+    """What the slot targets' Lease says; version 0 where no slot targets were written yet."""
     with reading(found):
         targets = annotation(found, TARGETS)
         first = json.loads(annotation(found, FIRST) or "null")

@@ -161,7 +161,7 @@ class LeaseStore(Store):
         names = ObjectNames(cluster, group)
 
         def opened(found: Object) -> tuple[str, ...] | None:
-            with contextlib.suppress(FleetError):  # whoever reads the slot targets is told
+            with contextlib.suppress(FleetError):  # whoever reads the slot targets are told
                 targets = objects.targets_from(found, group)
                 first = range(0 if targets.first is None else targets.first.slots)
                 return names.slots(sorted(targets.record.opened.union(first)))
@@ -187,7 +187,7 @@ class LeaseStore(Store):
         """Make what is missing of a group's Leases and ConfigMaps; how many were made.
 
         What is there is left alone, state above all; `first` is written where the slot targets'
-        Lease is made, or says something else and no slot targets was written yet.
+        Lease is made, or says something else and no slot targets were written yet.
         """
         names, calls = self.leases.names(group), self.leases.calls
         targets = self.leases.targets_lease(group, fresh=True)
@@ -268,7 +268,7 @@ class LeaseStore(Store):
         self._change_record(group, edit)
 
     def first(self, group: str) -> FirstOpening | None:
-        """What shall open by itself; None where the slot targets was written already, or nothing
+        """What shall open by itself; None where the slot targets were written already, or nothing
         said.
         """
         targets = self.leases.targets_lease(group)

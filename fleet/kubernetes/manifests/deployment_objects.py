@@ -21,7 +21,7 @@ from fleet.kubernetes.manifests.pod_template import CODE_KEY, Object, runtime_of
 FIRST_ANNOTATION: Final = "fleet/first"
 """Of the slot targets' Lease: what opens by itself where nobody opened anything yet [22]."""
 FIRST_AFTER: Final = 60
-"""Seconds after which the slot targets opens even if not all of its first standbys are ready."""
+"""Seconds after which the slot targets open even if not all of its first standbys are ready."""
 MOST_CODE: Final = 700_000
 """Bytes of packed code that a ConfigMap (1 MiB with everything) takes beside the settings."""
 _HISTORY: Final = 10

@@ -5,7 +5,7 @@ the closed members would then stay in the group until their sessions end, and bl
 rebalance meanwhile. Choice: the intent stands in the slot targets, the member ids in the slots;
 where the change's actor was silent for one lease and every leaving slot is closed, any live worker
 of the group sends the one request and takes the slots out of the slot targets [21]. Both steps may
-be done twice: who is gone answers 25, and the slot targets is written by compare-and-set.
+be done twice: who is gone answers 25, and the slot targets are written by compare-and-set.
 """
 
 from collections.abc import Callable, Sequence

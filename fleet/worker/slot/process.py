@@ -97,7 +97,7 @@ class SlotTargetsOpener:
         self._looked_at: float | None = None
         self._first_seen: float | None = None
         self.waits_for: str | None = None
-        """In words, while the slot targets is not open."""
+        """In words, while the slot targets are not open."""
 
     def step(self, targets: SlotTargets) -> bool:
         """Open the slot targets where that is due; True where it was written here. Raises

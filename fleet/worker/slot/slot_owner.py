@@ -141,7 +141,7 @@ class SlotOwner:
         """What a former owner that did not release left running on Spark is stopped [3].
 
         Who reads before that may commit what the dead one still writes, and ending it takes longer
-        than the slot targets is ahead: it is the batch thread's first work, and the join waits for
+        than the slot targets are ahead: it is the batch thread's first work, and the join waits for
         nothing [19]. Until now the slot named the session that was to be ended; from here on it
         names ours.
         """
