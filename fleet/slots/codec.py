@@ -3,8 +3,8 @@
 Problem: state outlives the release that wrote it, and two releases work on it at once. Choice: a
 value's fields are its keys, read by one codec for every kind; a key that a value has no field for
 is not looked at, one that is missing is the field's default, an error where it has none. What a
-field is called is therefore stored state. Only the slot targets are written by hand, in order, since
-its sets would come in any.
+field is called is therefore stored state. Only the slot targets are written by hand, in order,
+since its sets would come in any.
 """
 
 from collections.abc import Mapping
