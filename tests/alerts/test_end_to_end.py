@@ -79,14 +79,14 @@ def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> Non
             storm_until(asked.done)
         check_dashboard(running)
         (shown,) = asked.result()["groups"]
-        assert shown["storm"]["member"] == f"client {worst}"
+        assert shown["storm"]["top_offender"] == f"client {worst}"
         (alert,) = running.hook.alerts("FleetGroupStorm", "firing")
         assert alert["labels"]["group"] == group
         assert alert["labels"]["owner"] == "pay"
         assert alert["labels"]["severity"] == "page"
         told = alert["annotations"]
         assert told["cause"] == "join and leave"
-        assert told["member"] == f"client {worst}"
+        assert told["top_offender"] == f"client {worst}"
         assert re.search(rf"client {worst} joins and leaves every [\d.]+ s", told["summary"]), told
         assert told["runbook_url"] == "http://127.0.0.1:9309/runbooks/group-storm.md"
         until(

@@ -266,5 +266,5 @@ def test_json_of_a_verdict_is_json(bootstrap, topic, unique):
         cluster="t", config={"bootstrap.servers": bootstrap}, clock=clock, tail=None
     )
     answer = as_answer(lag_statuses(looking.look())[group])
-    assert json.loads(json.dumps(answer))["verdict"] == "OK"
+    assert json.loads(json.dumps(answer))["status"] == "OK"
     looking.close()

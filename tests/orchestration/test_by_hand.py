@@ -31,7 +31,7 @@ def test_a_hold_is_obeyed_by_every_plan_and_ends_by_itself(scene, fleet):
 
     over = Pin(wanted=1, until=now - 1, by="ann@host")
     fleet.store.put_note(scene.managed, NOTE, as_json(over))
-    assert fleet.hold(scene.managed) is None
+    assert fleet.pin(scene.managed) is None
     assert fleet.plan(scene.managed).wanted == 2
 
 
@@ -41,8 +41,8 @@ def test_scaling_by_hand_says_what_the_policy_will_make_of_it(scene, fleet):
     assert "the policy decides again at the next look, and will undo this: fixed at 2" in undone
     assert f"`fleet scale {scene.managed} 4 --pin 2h`" in undone
     assert not any("undo" in note for note in fleet.plan(scene.managed, wanted=2).notes)
-    held = fleet.plan(scene.managed, wanted=4, hold=7200.0).notes
-    assert held[0] == "held for 2 h: the policy leaves it alone until then"
+    held = fleet.plan(scene.managed, wanted=4, pin=7200.0).notes
+    assert held[0] == "pinned for 2 h: the policy leaves it alone until then"
     assert not any("undo" in note for note in held)
 
 
@@ -50,16 +50,16 @@ def test_a_hold_begins_with_its_change_and_ends_with_the_next(scene, fleet):
     """A refused change leaves no hold; scaling again without one ends it."""
     fleet.pause(scene.managed, reason="freeze", by="ann")
     with pytest.raises(Refused, match="freeze"):
-        fleet.apply(scene.managed, wanted=3, hold=7200.0, actor="bob")
-    assert fleet.hold(scene.managed) is None
+        fleet.apply(scene.managed, wanted=3, pin=7200.0, actor="bob")
+    assert fleet.pin(scene.managed) is None
     fleet.unpause(scene.managed)
 
-    fleet.apply(scene.managed, wanted=0, hold=7200.0, actor="bob")  # nothing to do, but to hold
-    hold = fleet.hold(scene.managed)
+    fleet.apply(scene.managed, wanted=0, pin=7200.0, actor="bob")  # nothing to do, but to hold
+    hold = fleet.pin(scene.managed)
     assert (hold.wanted, hold.by) == (0, "bob")
     assert fleet.plan(scene.managed).empty
     fleet.apply(scene.managed, wanted=0, actor="bob")
-    assert fleet.hold(scene.managed) is None
+    assert fleet.pin(scene.managed) is None
     assert not fleet.plan(scene.managed).empty
 
 
