@@ -160,7 +160,7 @@ class _Rules:
             "cluster-storm",
             f"{self._max('fleet_cluster_storm', by='cluster')} == 1",
             "Storm of cluster {{ $labels.cluster }}: " + cause,
-            f"{_told(info, 'words')}. Alerts of its groups are inhibited while this one lasts.",
+            f"{_told(info, 'summary')}. Alerts of its groups are inhibited while this one lasts.",
             scope="cluster",
             cause=cause,
         )
@@ -172,7 +172,7 @@ class _Rules:
             "More rebalances than the budget of the group, without those that a plan "
             "was to cost. Changes of the group are held.",
             cause=_told_of_group("cause"),
-            member=_told_of_group("member"),
+            top_offender=_told_of_group("top_offender"),
         )
 
     def _lag(self) -> Iterator[Rule]:
