@@ -359,7 +359,7 @@ def markdown(cells: Sequence[Cell]) -> str:
     """The tables of docs/rebalance-table.md, one per change."""
     names, out = [each.capitalize() for each in head(cells)], ""
     for change in ("join", "leave", "restart"):
-        out += f"\n## {change.capitalize()}\n\n| {' | '.join(names)} |\n{'|---' * len(names)}|\n"
+        out += f"\n### {change.capitalize()}\n\n| {' | '.join(names)} |\n{'|---' * len(names)}|\n"
         out += "".join(f"| {' | '.join(line)} |\n" for line in lines(cells, change))
     return out
 
