@@ -187,10 +187,13 @@ def allows(operations: Iterable[str], wanted: str) -> bool:
 
 
 def markdown() -> str:
-    """The table as docs/security.md has it."""
+    """Renders the table of docs/reference/acls.md: of each part what the ones before it lack."""
     lines = ["| part | resource | operation | for | without it |", "|---|---|---|---|---|"]
+    shown: set[Acl] = set()
     for part, acls in TABLE.items():
-        for acl in acls:
+        new = [acl for acl in acls if part == "worker" or acl not in shown]
+        shown.update(acls)
+        for acl in new:
             name = acl.name if acl.name.startswith("{") else f"`{acl.name}`"
             lines.append(
                 f"| {part} | {acl.resource} {name} | {acl.operation} | {acl.why} | {acl.without} |"

@@ -1,9 +1,9 @@
 """Write what the code says of itself: `python -m tests.reference.pages`.
 
-docs/fleet-yaml.md and fleet/config/fleet.schema.json come from fleet/config/spec*.py, docs/cli.md
-from the commands, the columns of docs/json.md from fleet/commands/groups/group_status.py, the
-tables of docs/rebalance-table.md and docs/fault-matrix.md from their data;
-tests/reference/test_pages.py compares them with the code.
+The keys of docs/reference/fleet-yaml.md and fleet.schema.json come from fleet/config/spec*.py, the
+help in cli.md from the commands, the columns in json.md from fleet/commands/groups/group_status.py,
+the table in acls.md from fleet/config/acls.py; in docs/contributing, the tables of benchmark-log.md
+and faults.md from docs/data. tests/reference/test_pages.py compares all with the code.
 """
 
 import ast
@@ -23,6 +23,7 @@ from pydantic_core import PydanticUndefined
 from benchmarks.rebalance_table import markdown, read_cells
 from fleet.cli import COMMANDS, SECTIONS, cli
 from fleet.commands.groups.group_status import GROUPS, PARTITIONS, SLOTS
+from fleet.config import acls
 from fleet.config.load import _bare, _bounds, _literals, _models, _tag_of
 from fleet.config.spec import FleetSpec, seconds
 from tests.faults import matrix_table
@@ -30,46 +31,6 @@ from tests.support.needs import repository
 
 AGAIN = "python -m tests.reference.pages"
 REFERENCE = r"\$\{"
-HEAD = """\
-# Every key of fleet.yaml
-
-Written from `fleet/config/spec*.py` by `{again}`. Every key is there since 0.1.0. A *duration*
-is a number of seconds, or a number with its unit: `200ms`, `30s`, `5m`, `1h`, `2d`. Both ends of
-limits are allowed. A key without a default has to be written. `${{NAME}}` and
-`${{NAME:-default}}` are looked up in the environment, `$${{` is the characters themselves.
-`defaults:` at the top takes any key of a fleet but `group`, for all of them; a fleet's own wins.
-
-An editor checks a file while you write (yaml-language-server) where the schema is beside it and
-the file says so in its first line. `fleet schema` prints the schema:
-
-```yaml
-# yaml-language-server: $schema=fleet.schema.json
-```
-
-## When a change takes effect
-
-- `worker` (but `python_path`), `rollout.drain_timeout`, `runtime` (but `context` and, of `kind:
-  local`, `lease`), the code: another revision: the next plan rolls to it. `topics`, `assignor`,
-  `protocol`, `session_timeout` and `membership` take steps of their own, with their expected cost.
-- `mode`, `replicas`, `scaling`, `create`, `storm`, the rest of `rollout`: with the next plan or
-  look.
-- `cluster.bootstrap_servers`, `cluster.security`, `worker.python_path`, a local `lease`: for
-  workers that start from the next `fleet apply` or tick on; `fleet roll` brings it to those that
-  run.
-- `exporter`, `owner`: with the exporter's next look.
-- `history`: with the next `fleet history run`; a `fleet history tail` that runs goes on as it
-  began. Another `path` begins at the start of the log.
-- `ui`: when `fleet ui` starts next.
-- `alerts`, `max_lag`: in rules that are written anew (`fleet alerts`); Dagster's checks at once.
-- `dagster.schedules`, groups that are new: when Dagster's code location is reloaded.
-- a group taken out, or renamed: never by itself: its workers run on, as `fleet doctor` says.
-  Scale it to 0 first.
-- `cluster.name`, `runtime.kind`, `runtime.namespace`: another place: workers run on in the one
-  before until `fleet down` with the fleet.yaml of before.
-
-A change that is carried out goes on as it was planned, whatever is written meanwhile; so does one
-that another manager picks up. What fleet.yaml says by then is planned after it.
-"""
 
 
 @cache
@@ -161,15 +122,15 @@ def _limits(info: Any) -> str:
 
 
 def yaml_page() -> str:
-    """docs/fleet-yaml.md."""
+    """docs/reference/fleet-yaml.md."""
     rows = [
         "| " + " | ".join((f"`{key}`", kind, default, limits, text.replace("|", "\\|"))) + " |"
         for key, kind, default, limits, text in keys(FleetSpec, "")
     ]
     table = ["| key | type | default | limits | what |", "|---|---|---|---|---|", *rows]
     example = (repository() / "fleet.example.yaml").read_text(encoding="utf-8")
-    ending = f"## An example\n\n`fleet.example.yaml`:\n\n```yaml\n{example}```\n"
-    return HEAD.format(again=AGAIN) + "\n" + "\n".join(table) + "\n\n" + ending
+    ending = f"\n\n## An example\n\n`fleet.example.yaml`:\n\n```yaml\n{example}```\n"
+    return _filled("fleet-yaml", "\n".join(table) + ending)
 
 
 def schema() -> str:
@@ -227,8 +188,8 @@ def _as_written(part: Any) -> Any:
 
 
 def cli_page() -> str:
-    """docs/cli.md."""
-    lines = ["# Every command", "", f"Written from the commands' own help by `{AGAIN}`.", ""]
+    """docs/reference/cli.md."""
+    lines: list[str] = []
     for section in SECTIONS:
         lines += [f"## {section}", ""]
         for name, lazy in COMMANDS.items():
@@ -236,7 +197,7 @@ def cli_page() -> str:
                 command = cli.get_command(click.Context(cli), name)
                 assert command is not None
                 lines += [*_command(command, f"fleet {name}"), ""]
-    return "\n".join(lines).rstrip() + "\n"
+    return _filled("cli", "\n".join(lines).rstrip() + "\n")
 
 
 def _command(command: click.Command, path: str) -> Iterator[str]:
@@ -257,43 +218,54 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
 
 
 def rebalance_page() -> str:
-    """docs/rebalance-table.md."""
-    return _with_tables("rebalance-table", lambda data: markdown(read_cells(data)))
+    """docs/contributing/benchmark-log.md."""
+    return _with_tables("benchmark-log", "rebalance-table", lambda data: markdown(read_cells(data)))
 
 
 def matrix_page() -> str:
-    """docs/fault-matrix.md."""
-    return _with_tables("fault-matrix", matrix_table.page)
+    """docs/contributing/faults.md."""
+    return _with_tables("faults", "fault-matrix", matrix_table.page)
 
 
-def _with_tables(name: str, tables: Callable[[Path], str]) -> str:
+def _with_tables(name: str, data: str, tables: Callable[[Path], str]) -> str:
     """What people wrote, then the tables of the page's data."""
     docs = repository() / "docs"
-    written = (docs / f"{name}.md").read_text(encoding="utf-8")
+    written = (docs / "contributing" / f"{name}.md").read_text(encoding="utf-8")
     prose, mark, _ = written.partition(f"<!-- by {AGAIN} -->\n")
-    return prose + mark + tables(docs / "data" / f"{name}.csv")
+    return prose + mark + tables(docs / "data" / f"{data}.csv")
 
 
 def json_page() -> str:
-    """docs/json.md: which column of `fleet status` shows which key."""
-    written = (repository() / "docs" / "json.md").read_text(encoding="utf-8")
-    head, begin, rest = written.partition(f"<!-- by {AGAIN} -->\n")
-    _, end, tail = rest.partition("<!-- end -->\n")
+    """docs/reference/json.md: which column of `fleet status` shows which key."""
     rows = [
         f"| {column.header or column.label} | `{key}{column.key}` | {column.about} |\n"
         for key, columns in (("", GROUPS), ("slots[].", SLOTS), ("partitions[].", PARTITIONS))
         for column in columns
         if column.cell is not None
     ]
-    return head + begin + "| column | key | says |\n|---|---|---|\n" + "".join(rows) + end + tail
+    return _filled("json", "| column | key | meaning |\n|---|---|---|\n" + "".join(rows))
+
+
+def acls_page() -> str:
+    """docs/reference/acls.md."""
+    return _filled("acls", acls.markdown() + "\n")
+
+
+def _filled(name: str, table: str) -> str:
+    """A page of docs/reference with that table between its marks."""
+    written = (repository() / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
+    head, begin, rest = written.partition(f"<!-- by {AGAIN} -->\n")
+    _, end, tail = rest.partition("<!-- end -->\n")
+    return head + begin + table + end + tail
 
 
 PAGES = {
-    "docs/json.md": json_page,
-    "docs/rebalance-table.md": rebalance_page,
-    "docs/fault-matrix.md": matrix_page,
-    "docs/fleet-yaml.md": yaml_page,
-    "docs/cli.md": cli_page,
+    "docs/reference/acls.md": acls_page,
+    "docs/reference/cli.md": cli_page,
+    "docs/reference/fleet-yaml.md": yaml_page,
+    "docs/reference/json.md": json_page,
+    "docs/contributing/benchmark-log.md": rebalance_page,
+    "docs/contributing/faults.md": matrix_page,
     "fleet/config/fleet.schema.json": schema,
 }
 
