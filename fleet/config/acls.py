@@ -42,7 +42,7 @@ class Acl:
 
 
 _LOOK: Final = (
-    Acl("group", _GROUP, "Describe", "state, members, committed offsets", "the group is not seen"),
+    Acl("group", _GROUP, "Describe", "state, members, committed offsets", "the group is missing"),
     Acl("topic", _TOPIC, "Describe", "partitions, log ends, lag", "no lag of that topic"),
 )
 _RECORDS: Final = (
@@ -50,15 +50,15 @@ _RECORDS: Final = (
         "topic",
         OFFSETS,
         "Read",
-        "rebalances as the coordinator recorded them",
-        "no count of rebalances: receipts say unverified",
+        "recorded rebalances",
+        "no rebalances, and receipts say `unverified`",
     ),
     Acl(
         "group",
         _GROUP,
         "DescribeConfigs",
-        "`protocol: consumer` only: sessions, which tell a leave from an expiry",
-        "both are told as removal",
+        "`protocol: consumer` only: sessions, to separate a leave from an expiry",
+        "both have the cause removal",
         only="consumer",
     ),
 )
@@ -68,15 +68,15 @@ _JOIN: Final = (
         _GROUP,
         "Read",
         "join, heartbeat, commit, leave for dead workers",
-        "the worker ends with that sentence",
+        "the worker exits with that message",
     ),
-    Acl("topic", _TOPIC, "Read", "fetch records", "the worker ends with that sentence"),
+    Acl("topic", _TOPIC, "Read", "fetch records", "the worker exits with that message"),
     Acl(
         "topic",
         _LETTERS,
         "Write",
-        "`dead_letter_topic` only: what cannot be processed",
-        "the partition stops as without it",
+        "`dead_letter_topic` only: poison records",
+        "the partition stops, as without a dead-letter topic",
         only="letters",
     ),
 )
@@ -86,13 +86,13 @@ _CHANGE: Final = (
         _GROUP,
         "Read",
         "the batched leave",
-        "the leave is refused: members stay until their session ends",
+        "the leave is refused; members stay until their session ends",
     ),
     Acl(
         "group",
         _GROUP,
         "AlterConfigs",
-        "`protocol: consumer` only: hold assignments while a synchronized join runs",
+        "`protocol: consumer` only: delays assignments during a synchronized join",
         "more assignments per change",
         only="consumer",
     ),
@@ -101,7 +101,7 @@ _CHANGE: Final = (
         _TOPIC,
         "Create",
         "`create:` only: topics that are missing",
-        "topics must be made by somebody else",
+        "you create the topics",
         only="create",
     ),
 )
@@ -110,8 +110,8 @@ _DELETED: Final = Acl(
     "topic",
     OFFSETS,
     "Read",
-    "positions that Kafka deleted, for `start_from: latest`",
-    "a group whose commits Kafka deleted counts as new",
+    "deleted positions, for `start_from: latest`",
+    "such a group counts as new",
 )
 TABLE: Final[dict[Part, tuple[Acl, ...]]] = {
     "observe": _LOOK,
