@@ -1,9 +1,9 @@
 """Offset commits by the million, for what reads them: in memory, and on a real topic.
 
-Problem: making two million commits by committing takes minutes. Choice: records as the
-coordinator writes them (docs/design/protocol.md 3.3), straight into `__consumer_offsets` of the
-benchmark's own broker by a producer that calls itself `__admin_client`, each group in the
-partition where its coordinator would look for it. Cost: never on a cluster that anybody uses.
+Problem: making two million commits by committing takes minutes. Choice: records as the coordinator
+writes them (docs/contributing/protocol.md 3.3), straight into `__consumer_offsets` of the
+benchmark's own broker by a producer that calls itself `__admin_client`, each group in the partition
+where its coordinator would look for it. Cost: never on a cluster that anybody uses.
 """
 
 import contextlib

@@ -356,7 +356,7 @@ def lines(cells: Iterable[Cell], change: str) -> list[list[str]]:
 
 
 def markdown(cells: Sequence[Cell]) -> str:
-    """The tables of docs/rebalance-table.md, one per change."""
+    """The tables of docs/contributing/benchmark-log.md, one per change."""
     names, out = [each.capitalize() for each in head(cells)], ""
     for change in ("join", "leave", "restart"):
         out += f"\n### {change.capitalize()}\n\n| {' | '.join(names)} |\n{'|---' * len(names)}|\n"

@@ -19,14 +19,14 @@ from tests.support import needs, scheduling
 from tests.support.needs import repository
 
 ROOT = repository()
-DESIGN = ROOT / "docs" / "design"
+CONTRIBUTING = ROOT / "docs" / "contributing"
 SHOWN = ("fleet", "assets", "k8s")
 """Rooms whose strings may reach a user."""
 _RULES = re.compile(r"(?<![\w\])`])\[([1-9]\d?(?:(?:,\s*|\u2013)[1-9]\d?)*)\]")
 """[2], [16, 17], [38\u201340]; not what indexes something, nor a class of characters."""
 _SECTIONS = re.compile(r"protocol\.md((?:[\s,;(]+(?:and |to )?(?:R\d+|\d\.\d{1,2})\b)+)")
-_STRAY = re.compile(r"\bDESIGN\b|(?<!design/)\b(?:rules|protocol)\.md")
-"""Documents that are not here, or pages of docs/design without their folder."""
+_STRAY = re.compile(r"\bDESIGN\b|(?<!contributing/)\b(?:rules|protocol)\.md")
+"""Documents that are not here, or pages of docs/contributing without their folder."""
 _NAMED = re.compile(r"\bDESIGN\b|\b(?:rules|protocol)\.md|\b[Rr]ules? \d")
 _ANY = re.compile(r"(?<![\w\])`])\[[1-9]|\.md|DESIGN|[Rr]ule")
 """What every citation has in it."""
@@ -249,20 +249,20 @@ def _cited(numbers: str) -> Iterator[int]:
 
 
 def test_cited_rules_are_there() -> None:
-    """[n] in a comment, a docstring or a page is a heading of docs/design/rules.md."""
-    there = {int(h.split(".")[0]) for h in _headings(DESIGN / "rules.md") if h[0].isdigit()}
+    """[n] in a comment, a docstring or a page is a heading of docs/contributing/rules.md."""
+    there = {int(h.split(".")[0]) for h in _headings(CONTRIBUTING / "rules.md") if h[0].isdigit()}
 
     def missing(path: Path, text: str) -> Iterator[tuple[int, str]]:
         for match in _RULES.finditer(text):
             if set(_cited(match[1])) - there:
-                yield match.start(), f"{match[0]}: docs/design/rules.md has no such rule"
+                yield match.start(), f"{match[0]}: docs/contributing/rules.md has no such rule"
 
     assert not (wrong := _wrong(missing)), wrong
 
 
 def test_cited_sections_are_there() -> None:
-    """`docs/design/protocol.md x.y` names a heading of that page, R n one of its items."""
-    page = DESIGN / "protocol.md"
+    """`docs/contributing/protocol.md x.y` names a heading of that page, R n one of its items."""
+    page = CONTRIBUTING / "protocol.md"
     there = {h.split()[0] for h in _headings(page)}
     there |= set(re.findall(r"^- (R\d+):", page.read_text(encoding="utf-8"), flags=re.MULTILINE))
 
@@ -279,7 +279,7 @@ def test_no_document_is_cited_that_is_not_here() -> None:
     """Nobody but whoever wrote it could follow such a reference."""
 
     def stray(path: Path, text: str) -> Iterator[tuple[int, str]]:
-        if path.parent != DESIGN:
+        if path.parent != CONTRIBUTING:
             yield from ((match.start(), match[0]) for match in _STRAY.finditer(text))
 
     assert not (wrong := _wrong(stray)), wrong

@@ -1,4 +1,5 @@
-"""Plans, changes and receipts as people read them and as JSON; the contract is docs/json.md.
+"""Plans, changes and receipts as people read them and as JSON; the contract is
+docs/reference/json.md.
 
 The stored form of a change (fleet.act) may grow with what a performer has to remember; what
 is printed here may not change its meaning within one schema version.

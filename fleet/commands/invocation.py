@@ -32,7 +32,7 @@ Output = Literal["table", "json"]
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
 SCHEMA_VERSION: Final = 1
-"""Of every JSON answer; raised when a key goes or changes its meaning (docs/json.md)."""
+"""Of every JSON answer; raised when a key goes or changes its meaning (docs/reference/json.md)."""
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def output_as(
-    *kinds: str, json_is: str = "described in docs/json.md"
+    *kinds: str, json_is: str = "one document (documentation: reference/json)"
 ) -> Callable[[AnyCommand], AnyCommand]:
     """`-o KIND`, the first where nothing is said."""
     return click.option(

@@ -39,7 +39,7 @@ class NetworkSpec(Strict):
 
 
 class EventSpec(Strict):
-    """What happens, to which member (from 0); `lasts` and `wait` as docs/simulate.md has them."""
+    """What happens, to which member (from 0); docs/how-to/simulate.md has `lasts` and `wait`."""
 
     at: Annotated[Duration, Field(ge=0, le=43_200)]
     do: Literal["start", "leave", "crash", "restart", "slow", "roll", "batched-leave", "failover"]
@@ -121,7 +121,9 @@ def load_scenario(path: Path) -> ScenarioSpec:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     root, problems = read_tree(text, {})
     if root is None and not problems:
-        raise ConfigError(f"{path} is empty: write at least members:, or see docs/simulate.md")
+        raise ConfigError(
+            f"{path} is empty: write at least members:, or see documentation: how-to/simulate"
+        )
     if root is not None and not isinstance(root.value, dict):
         keys = ", ".join(ScenarioSpec.model_fields)
         problems.append(Problem(line=root.line, path="", text=f"is no mapping of {keys}"))
@@ -180,7 +182,7 @@ def simulate(
 ) -> None:
     """What a story would cost a group; no broker.
 
-    SCENARIO is one of docs/simulate.md's library, as deploy, deploy-static, deploy-consumer,
+    SCENARIO is a name (documentation: how-to/simulate), as deploy, deploy-static, deploy-consumer,
     deploy-fleet, scale-up or crash-loop; FILE is YAML as that page has it. Members behave as
     librdkafka's, or as Java's before and after KIP-62, against a model of Kafka's coordinator,
     classic or KIP-848; time is simulated, and one seed tells one story.

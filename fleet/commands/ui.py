@@ -398,7 +398,8 @@ def _past(tail: "Tail", now: float) -> Past:
     return Past(rows=tail, source=Source(kind="log", place=OFFSETS, reaches=reaches, as_of=as_of))
 
 
-# --- what the page is told: the commands' own JSON (docs/json.md), and what only a watcher knows
+# --- what the page is told: the commands' own JSON (docs/reference/json.md), and what only a
+# watcher knows
 
 
 def overview(found: Watched) -> dict[str, Any]:
@@ -549,8 +550,9 @@ def ui(invocation: Invocation, *, listen: str | None, interval: float) -> None:
     """One page of all groups, worst first; read only.
 
     A group's slots, members, lag, the change that is going on, and its rebalances with their
-    causes. The cluster is looked at once for all who watch, and only while somebody does. There
-    is no login: who reaches the address reads the page. Runs until Ctrl-C (docs/ui.md).
+    causes. The cluster is looked at once for all who watch, and only while somebody does. There is
+    no login: who reaches the address reads the page. Runs until Ctrl-C
+    (documentation: how-to/investigate).
     """
     with invocation.open() as fleet, Watch(fleet, every=interval) as watch:
         stop = until_told()
@@ -559,7 +561,7 @@ def ui(invocation: Invocation, *, listen: str | None, interval: float) -> None:
             watch.start()
             click.echo(f"fleet ui: cluster {fleet.spec.cluster.name} at {server.url}/", err=True)
             if not server.url.startswith(_LOCAL):
-                told = "others reach this address, and the page has no login (docs/ui.md)"
+                told = "others reach this address, and the page has no login"
                 click.echo(f"fleet ui: {told}", err=True)
             stop.wait()
             # A look at a broker that is away lasts ten seconds, and holds nothing: do not wait.

@@ -1,7 +1,7 @@
 """The least ACLs of each part of Fleet and each mode: one list that doc, doctor and tests share.
 
 Problem: a table of ACLs in a manual is wrong after the next change, and nobody notices before
-a production cluster refuses something. Choice: the table is data; docs/security.md is checked
+a production cluster refuses something. Choice: the table is data; docs/reference/acls.md is checked
 against it, `fleet doctor` asks the cluster what it allows and names what is missing, and the
 tests give exactly these to a user of a real authorizer, then one less. Kafka's own implications
 hold: Read, Write, Delete and Alter imply Describe; AlterConfigs implies DescribeConfigs.

@@ -211,7 +211,7 @@ def _refuse_external(found: Mapping[str, str], file: str) -> None:
     if mechanism == "AWS_MSK_IAM":
         raise ConfigError(
             f"{file}: sasl.mechanism AWS_MSK_IAM is Java's alone: other clients log in to MSK by "
-            "OAUTHBEARER with Amazon's signer; write that as YAML, see `MSK` in docs/security.md"
+            "OAUTHBEARER with Amazon's signer; write that as YAML, documentation: how-to/security"
         )
     if mechanism == "GSSAPI":
         raise ConfigError(f"{file}: sasl.mechanism GSSAPI (Kerberos) is not supported")

@@ -104,7 +104,7 @@ def write_first_job(path: Path, group: str, topic: str) -> None:
 
 
 _JOB = '''\
-"""What group {group} does with each batch of records. docs/jobs.md has more."""
+"""What group {group} does with each batch of records. Documentation: start/first-job."""
 
 import logging
 

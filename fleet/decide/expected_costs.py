@@ -138,7 +138,7 @@ def beyond_usual(group: PlayedGroup, kind: ChangeKind, unowned: int) -> int:
     a rest and a batch: what was left of the last batch was done before the partition went, and
     the new owner's first one, with the fetch before it, has fewer records than usual. Where a
     cooperative member gives partitions up, it begins one more batch with what it has read of them
-    (docs/design/rules.md, 52).
+    (docs/contributing/rules.md, 52).
     """
     last = group.batch if kind == "open" and group.protocol == "cooperative-sticky" else 0
     return max(0, unowned - group.rest - last)

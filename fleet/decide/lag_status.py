@@ -74,7 +74,7 @@ class Grace:
     """Usual gaps between commits."""
     most: float = 900.0
     allowed: int = 1
-    """Records that may wait for ever: a marker takes an offset (docs/design/protocol.md 3.1)."""
+    """Records that may wait for ever: docs/contributing/protocol.md 3.1."""
     rewound: float = 600.0
     slower: float = 0.1
     """Seconds by which the oldest record grows older in each second."""

@@ -31,7 +31,7 @@ from fleet.text import count_of, few, numbers_of, plural, slots_of
 # What a step may cost, stated before it is done.
 #
 # Counted in coordinator records: generations (classic) or assignment epochs (KIP-848), by the cost
-# table of the group protocol (docs/design/protocol.md 2.4 to 2.6; [19, 21, 23, 28]). Moved
+# table of the group protocol (docs/contributing/protocol.md 2.4 to 2.6; [19, 21, 23, 28]). Moved
 # partitions are exact for static members under range, a lower bound for the sticky assignors. A
 # expected cost is a promise: where it cannot be one number, it is a range with its reason. What is
 # expected within it, and how long it takes, `fleet.decide.expected_costs` plays to the

@@ -259,7 +259,7 @@ def _storm(state: StateSnapshot, steps: Sequence[Step]) -> str:
     return (
         f"{storm.sentence}; held until the window holds at most half of the budget for "
         f"{state.spec.storm.cooldown:g} s (`fleet rebalances --group {state.spec.group}` lists "
-        "them, docs/runbooks/group-storm.md says what to do)"
+        "them; documentation: troubleshoot/runbooks/group-storm)"
     )
 
 

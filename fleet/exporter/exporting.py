@@ -44,7 +44,8 @@ from fleet.system.closing import Closing
 from fleet.system.listening import ELSEWHERE, Listening
 from fleet.text import duration, plural
 
-# The exporter's metrics: their names are a contract (docs/metrics.md), and a test holds it.
+# The exporter's metrics: their names are a contract (docs/reference/metrics.md), and a test holds
+# it.
 #
 # Problem: a scrape must answer in a blink, whatever the cluster does, and a figure that is not
 # known must not read as zero. Choice: every family is made from the last complete look when that
@@ -214,7 +215,7 @@ def _text(family: Family) -> bytes:
 
 
 def families(picture: Picture) -> Iterator[Family]:
-    """Every family of one look, in the order of docs/metrics.md."""
+    """Every family of one look, in the order of docs/reference/metrics.md."""
     yield from _lag(picture)
     yield _cases(picture)
     if picture.partitions:

@@ -1,4 +1,5 @@
-"""What job authors decode values with that a schema registry's serializers wrote (docs/formats.md).
+"""What job authors decode values with that a schema registry's serializers wrote
+(docs/how-to/schema-registry.md).
 
 `decoded` is a function of the batch's rows; `Registry` says where the schemas are.
 """

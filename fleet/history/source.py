@@ -1,12 +1,12 @@
 """`consumer_offsets`: the coordinator's own topic as a DataFrame, batch and streaming.
 
 Problem: Spark's own Kafka source gives no row of `__consumer_offsets` and says nothing
-(docs/design/protocol.md 3.6), and its rows would be bytes. Choice: a Python data source on the
-ranges of `kafka_source`: ends are asked once, the offsets between are cut into equal shares, and
-every task reads the record batches of its shares as bytes and yields the columns as Arrow batches.
-It joins no group and commits nothing: a commit would be a record in the very topic that it reads.
-Positions are the caller's (a streaming checkpoint, the tables' own). Its code travels by value, as
-that of `kafka_source` does: executors need only PySpark, pyarrow, numpy, kafka-python and
+(docs/contributing/protocol.md 3.6), and its rows would be bytes. Choice: a Python data source on
+the ranges of `kafka_source`: ends are asked once, the offsets between are cut into equal shares,
+and every task reads the record batches of its shares as bytes and yields the columns as Arrow
+batches. It joins no group and commits nothing: a commit would be a record in the very topic that it
+reads. Positions are the caller's (a streaming checkpoint, the tables' own). Its code travels by
+value, as that of `kafka_source` does: executors need only PySpark, pyarrow, numpy, kafka-python and
 google-crc32c. Cost: rows are ordered per partition within a task only; a task holds what two
 answers of each broker hold, some 40 MB.
 
@@ -19,7 +19,8 @@ with type -1 says in `problem` which offsets are gone, and reading goes on.
     register(spark)
     spark.read.format("consumer_offsets").option("bootstrap.servers", "localhost:9092").load()
 
-Options: `fleet.history.read_options`, docs/history-source.md. Columns: `fleet.log.record_columns`.
+Options: `fleet.history.read_options`, docs/reference/data-source.md. Columns:
+`fleet.log.record_columns`.
 """
 
 import os

@@ -61,7 +61,7 @@ _DAY: Final = 86_400
 _DAY_MS: Final = 86_400_000
 T = TypeVar("T")
 
-# --- columns: the contract of docs/history.md -------------------------------------------------
+# --- columns: the contract of docs/reference/history-tables.md ---------------------------------
 # Times named `timestamp` are Kafka's milliseconds, times named `…_at` are seconds. No name is a
 # reserved word of DuckDB, Spark or Trino. The UTC day of a row is in its file's path.
 

@@ -210,7 +210,7 @@ class Fleet(Closing):
         """Declared groups and topics that are not seen because this login may not describe them."""
         return tuple(
             f"{kind} {name} may not be described by this login: allow Describe on {kind} {name} "
-            "(docs/security.md has the least ACLs of every mode)"
+            "(documentation: reference/acls)"
             for kind, name in self.undescribed(fleets, snapshot)
         )
 
@@ -683,7 +683,7 @@ class Fleet(Closing):
         if lacking:
             raise Refused(
                 f"this login lacks what mode act of group {group} needs: allow it "
-                f"{', '.join(map(str, lacking))} (docs/security.md)"
+                f"{', '.join(map(str, lacking))} (documentation: reference/acls)"
             )
 
     def _begin(self, group: str, plan: Plan, *, actor: str, progress: Progress) -> Change:

@@ -200,7 +200,7 @@ class LazySpark:
                 raise
             raise FleetError(
                 f"Spark at {safe(self._where)} failed on a batch of {offsets:,} offsets: "
-                f"{first_line(error)}; what its executors need is in docs/spark-cluster.md"
+                f"{first_line(error)}; what its executors need: documentation: how-to/remote-spark"
             ) from error
 
     def close(self) -> None:

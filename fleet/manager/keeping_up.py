@@ -69,7 +69,7 @@ def worst_lag_status(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, LagStat
 
 
 def lag_statuses(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, GroupLagStatus]:
-    """Judge each group that exists; say why (docs/metrics.md)."""
+    """Judge each group that exists; say why (docs/reference/metrics.md)."""
     codes = _judged(seen, grace)
     worst, commits = _of_groups(seen, codes, grace), seen.commits
     totals = dict(zip(commits.groups, np.bincount(commits.group).tolist(), strict=False))

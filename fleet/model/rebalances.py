@@ -22,7 +22,7 @@ from fleet.model import TopicPartition
 
 
 class Cause(StrEnum):
-    """Why a rebalance came about (docs/design/protocol.md 3.5)."""
+    """Why a rebalance came about (docs/contributing/protocol.md 3.5)."""
 
     CREATED = "created"
     """The group's first members."""

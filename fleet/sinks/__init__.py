@@ -1,7 +1,7 @@
 """What job authors write a batch to, once, however often the batch is repeated.
 
 Each sink is a function of the batch's rows, a place and the batch's context; each keeps the
-offsets that it holds beside the rows, in the same transaction (docs/sinks.md).
+offsets that it holds beside the rows, in the same transaction (docs/how-to/sinks.md).
 """
 
 from fleet.sinks.delta import write_delta

@@ -1,7 +1,8 @@
 """What a job's own tests need: a batch made by hand, and a Spark of their own.
 
 `pytest_plugins = ["fleet.testing.plugin"]` in a test module gives the fixtures `fleet_spark` and
-`fleet_batch`; without pytest, `make_batch` and `local_spark` are the same. docs/jobs.md has both.
+`fleet_batch`; without pytest, `make_batch` and `local_spark` are the same. docs/start/first-job.md
+has both.
 """
 
 from fleet.testing.made_batch import MadeBatch, local_spark, make_batch

@@ -96,7 +96,10 @@ def runbook(name: str) -> str | None:
     if not re.fullmatch(r"[a-z-]+\.md", name):
         return None
     here = Path(__file__)
-    for folder in (here.parent / "runbooks", here.parents[2] / "docs" / "runbooks"):
+    for folder in (
+        here.parent / "runbooks",
+        here.parents[2] / "docs" / "troubleshoot" / "runbooks",
+    ):
         if (folder / name).is_file():
             return (folder / name).read_text(encoding="utf-8")
     return None
@@ -126,7 +129,7 @@ class _Page(BaseHTTPRequestHandler):
             # somebody else's.
             self.close_connection = True
         if not is_served(self.headers.get("Host"), self.known):
-            self._text(421, "not a name of this page: see ui.url in docs/ui.md\n")
+            self._text(421, "not a name of this page: set ui.url in fleet.yaml\n")
             return
         try:
             where = urlsplit(self.path)

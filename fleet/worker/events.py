@@ -1,6 +1,6 @@
 """One line per event on stderr for people; the same as JSON lines for tests, where asked for.
 
-`FLEET_EVENTS` names a file to which events are appended whole (docs/design/protocol.md 5.2):
+`FLEET_EVENTS` names a file to which events are appended whole (docs/contributing/protocol.md 5.2):
 assigned, revoked, lost, batch, committed, phase, exit, each with the wall time, worker and slot.
 `-` is standard output, for a container, whose log holds both. Telling never raises: a full disk
 or a closed pipe must end no thread that holds a lease or a membership [40]; what cannot be told

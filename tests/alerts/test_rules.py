@@ -444,7 +444,7 @@ def test_every_alert_has_a_runbook_that_is_there() -> None:
         assert rule["keep_firing_for"] == "120s"
         base, _, name = rule["annotations"]["runbook_url"].rpartition("/")
         assert base == "http://127.0.0.1:9309/runbooks"
-        assert runbook(name) == (repository() / "docs/runbooks" / name).read_text()
+        assert runbook(name) == (repository() / "docs/troubleshoot/runbooks" / name).read_text()
         assert "fleet_url" not in rule["annotations"], "nobody said where the page is"
     assert runbook("../json.md") is None
 
@@ -466,7 +466,7 @@ def test_links_are_absolute(keys, base) -> None:
 def test_a_path_is_no_address_of_runbooks() -> None:
     """In a message it leads nowhere."""
     with pytest.raises(ValueError, match="runbooks"):
-        FleetSpec.model_validate({"alerts": {"runbooks": "docs/runbooks"}})
+        FleetSpec.model_validate({"alerts": {"runbooks": "docs/troubleshoot/runbooks"}})
 
 
 def test_an_alert_of_a_group_links_to_its_page(tmp_path) -> None:

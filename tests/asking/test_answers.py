@@ -47,7 +47,7 @@ def printed(rounds, *, width=100, most=50, source=LOG, since=None, now=START + 7
 
 
 def test_json_has_the_documented_shape():
-    """Every key stands in docs/json.md with its kind, and no other."""
+    """Every key stands in docs/reference/json.md with its kind, and no other."""
     found = answer([ROUNDS[1]], cluster="main", source=LOG, since=None, until=START + 7200)
     assert shape(json.loads(json.dumps(found))) == shape(documented("fleet rebalances -o json"))
 

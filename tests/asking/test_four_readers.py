@@ -2,7 +2,7 @@
 
 Each group is looked at twice: at once, and with a clock that is two minutes ahead. To every reader
 it has the same verdict, and its offsets, ends and lags are those that Kafka's own tool prints,
-but for the differences that docs/metrics.md explains.
+but for the differences that docs/reference/metrics.md explains.
 """
 
 import uuid

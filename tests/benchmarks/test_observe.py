@@ -1,6 +1,6 @@
 """`benchmarks observe`: its answer, and one small real run.
 
-What docs/exporter.md shows is run here.
+What docs/reference/metrics.md shows is run here.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""`benchmarks rebalance-table`: cells, data, docs/rebalance-table.md, small runs of the model."""
+"""`benchmarks rebalance-table`: cells, data, small runs of the model.
+
+What docs/contributing/benchmark-log.md shows is run here.
+"""
 
 import csv
 import json
@@ -174,13 +177,13 @@ def test_json_has_the_documented_shape() -> None:
 
 
 def test_the_page_is_written_from_its_data() -> None:
-    """docs/rebalance-table.md, by `python -m tests.reference.pages`; sizes are the command's."""
+    """docs/contributing/benchmark-log.md ends with the tables; sizes are the command's."""
     cells = read_cells(DATA)
     assert {each.members for each in cells} <= set(SIZES)
     assert cells == in_order(cells)
     with DATA.open(encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 45 * len({each.members for each in cells})
-    page = (ROOT / "docs" / "rebalance-table.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "contributing" / "benchmark-log.md").read_text(encoding="utf-8")
     assert page.endswith(markdown(cells))
 
 

@@ -198,7 +198,7 @@ def printed(show, *args, width=100, **kwargs) -> str:
     ids=["status", "status of a group", "plan", "change", "apply", "doctor"],
 )  # fmt: skip
 def test_json_answers_have_the_documented_shape(heading, answer):
-    """Every key that is printed stands in docs/json.md with its kind, and no other."""
+    """Every key that is printed stands in docs/reference/json.md with its kind, and no other."""
     assert answer["schema_version"] == 1
     assert shape(json.loads(json.dumps(answer))) == shape(documented(heading))
 

@@ -321,7 +321,7 @@ FIRST = [joins("m1", "a"), epoch(2), target("m1", 0, 1), assigned(2), owns("m1",
 
 
 def test_a_static_return_is_a_replacement_without_an_epoch():
-    """Tombstones of the old id, records of the new, no type 3 (docs/design/protocol.md 3.4)."""
+    """Tombstones of the old id, records of the new, no type 3: docs/contributing/protocol.md 3.4"""
     commits = [commit(0, n, 100.0 + n, topic_id=ID) for n in range(5)]
     records = [*gone("m1"), joins("m9", "a"), target("m9", 0, 1), owns("m9", 2, 0, 1),
                commit(0, 9, 107.0, topic_id=ID)]  # fmt: skip

@@ -192,7 +192,7 @@ def test_commands_of_runbooks(watched: World) -> None:
     """All of them; what several say is run once."""
     with watched.serving("exporter", "--listen", "127.0.0.1:0") as said:
         watched.names["HOST:9308"] = urlsplit(said.split()[-1]).netloc
-        for block in commands("docs/runbooks/"):
+        for block in commands("docs/troubleshoot/runbooks/"):
             watched.run(block)
 
 

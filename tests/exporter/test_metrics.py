@@ -42,7 +42,7 @@ from tests.support.rebalances import rebalance as plain
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
 from tests.support.snapshots import snapshot_of
 
-DOC = repository() / "docs" / "metrics.md"
+DOC = repository() / "docs" / "reference" / "metrics.md"
 ROW = re.compile(r"^\| `(fleet_\w+)` \| (\w+) \| ([\w, ]+) \|", re.MULTILINE)
 
 
@@ -150,7 +150,7 @@ def test_a_transaction_that_is_open_for_long_is_told():
 
 
 def test_names_types_and_labels_are_those_of_the_table():
-    """docs/metrics.md is the contract: nothing more, nothing less."""
+    """docs/reference/metrics.md is the contract: nothing more, nothing less."""
     found = shapes(
         (*of_library((*families(picture()), *decided())), *ages().collect(), *of_a_worker())
     )
@@ -162,7 +162,7 @@ def test_names_types_and_labels_are_those_of_the_table():
 
 def test_labels_of_a_fleet_are_none_of_metrics():
     """They are for --select and Dagster; the page of the keys promised them here, too."""
-    keys = (repository() / "docs" / "fleet-yaml.md").read_text(encoding="utf-8")
+    keys = (repository() / "docs" / "reference" / "fleet-yaml.md").read_text(encoding="utf-8")
     (row,) = [line for line in keys.splitlines() if line.startswith("| `fleets[].labels`")]
     assert "metrics and alerts have `owner` alone" in row
 

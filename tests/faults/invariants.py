@@ -1,7 +1,7 @@
 """Invariants of a group's life, checked from Kafka's records, the workers' events and the journal.
 
 Each check gives sentences that say what is broken; none of them reads a line of Fleet's code.
-The numbers are those of docs/design/protocol.md 5.2: I1 one owner, I2 everything assigned, I3
+The numbers are those of docs/contributing/protocol.md 5.2: I1 one owner, I2 everything assigned, I3
 commits never go back, I4 commits by owners, I5 no loss, I6 bounded repetition, I7 no skipping, I8
 rebalances within the budget, I9 generations grow; I10 and I11 are in the lane that drives the
 group.

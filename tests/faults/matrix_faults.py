@@ -1,8 +1,8 @@
 """The faults of the matrix: what is done, and how many rebalances may come of it.
 
 Expected costs are at most what the coordinator's rules say of plain members
-(docs/design/protocol.md 2.2 to 2.5), and less where a standby takes a static member's slot, which
-is what Fleet promises (docs/promises.md).
+(docs/contributing/protocol.md 2.2 to 2.5), and less where a standby takes a static member's slot,
+which is what Fleet promises (docs/concepts/cost.md).
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The matrix as data (CSV) and as the table of docs/fault-matrix.md."""
+"""The matrix as data (CSV) and as the table of docs/contributing/faults.md."""
 
 import csv
 from collections.abc import Sequence

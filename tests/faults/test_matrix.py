@@ -1,7 +1,7 @@
 """The matrix: every fault over range, cooperative-sticky and KIP-848, static and dynamic members.
 
-FLEET_FAULTS=killed,topic plays those whose name has one of these words; FLEET_MATRIX=FILE keeps
-the cells there (docs/data/fault-matrix.csv, of which docs/fault-matrix.md is made). The clock is
+FLEET_FAULTS=killed,topic plays those whose name has one of these words; FLEET_MATRIX=FILE keeps the
+cells there (docs/data/fault-matrix.csv, of which docs/contributing/faults.md is made). The clock is
 set for what the test starts alone, by a library that is compiled for it.
 """
 

@@ -199,7 +199,7 @@ def test_forty_rebalances_of_every_cause_and_few_that_cannot_be_told(seen) -> No
 
 
 def test_what_is_ambiguous_is_what_the_log_cannot_tell(seen) -> None:
-    """Four kinds (docs/causes.md, "What the log cannot tell"), each proven by what is there."""
+    """Four kinds of docs/concepts/causes.md, each proven by what is there."""
     kinds: Counter[str] = Counter()
     for each in seen.values():
         for row, judge in zip(each.lane.rebalances, each.rounds, strict=True):

@@ -1,6 +1,6 @@
 """A control plane without nodes, and fleets of pods on a whole cluster.
 
-What docs/kubernetes-cluster.md shows is run here.
+What docs/contributing/README.md shows is run here.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
 """The cluster itself: pods, their network, their accounts; and that nothing of it stays.
 
-What docs/kubernetes-cluster.md shows is run here.
+What docs/contributing/README.md shows is run here.
 """
 
 import json

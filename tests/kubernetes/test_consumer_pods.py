@@ -1,4 +1,4 @@
-"""KIP-848 on pods: `protocol: consumer` keeps docs/promises.md on a real cluster [17, 23].
+"""KIP-848 on pods: `protocol: consumer` keeps docs/concepts/cost.md on a real cluster [17, 23].
 
 Assignments are counted by Kafka's own DumpLogSegments (distinct assignment epochs); lost and twice
 come from what the pods were really called with [34].

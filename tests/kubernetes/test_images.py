@@ -1,6 +1,6 @@
 """The images: what is in them, what is not, and that each can do its work as it will be run.
 
-What docs/kubernetes-cluster.md shows is run here.
+What docs/contributing/README.md shows is run here.
 """
 
 import os

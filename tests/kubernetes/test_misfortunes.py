@@ -1,7 +1,7 @@
 """A managed fleet of pods on a real cluster: evicted, given bad code, left by its manager [29].
 
 One fleet lives through all tests of this file, in their order. Whatever hits it costs what
-docs/promises.md says: no rebalance, nothing lost, and twice at most what a kill interrupts
+docs/concepts/cost.md says: no rebalance, nothing lost, and twice at most what a kill interrupts
 (here: nothing, since no worker is killed).
 """
 

@@ -1,6 +1,6 @@
 """The runtime of a namespace: published, started, seen, removed, taken down, purged.
 
-What docs/kubernetes-slots.md shows is run here.
+What docs/contributing/slot-store.md shows is run here.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A fleet of pods on a real cluster keeps what docs/promises.md says.
+"""A fleet of pods on a real cluster keeps what docs/concepts/cost.md says.
 
 Rebalances are counted by Kafka's own DumpLogSegments [33]; lost and twice come from what the
 pods were really called with [34].

@@ -1,6 +1,6 @@
 """Dynamic members on a real broker: their own roll in rolling batches, at the stated expected cost.
 
-docs/promises.md: all N rolled with room for N more: 2 (range), at most 3 (cooperative); with
+docs/concepts/cost.md: all N rolled with room for N more: 2 (range), at most 3 (cooperative); with
 less room that per rolling batch. Counted by Kafka's own tool.
 """
 

@@ -1,4 +1,4 @@
-"""The planted faults: by rule of docs/design/rules.md (`02-…`), or by topic.
+"""The planted faults: by rule of docs/contributing/rules.md (`02-…`), or by topic.
 
 name: (module of `fleet` and what holds the node, tests that have to fail, node, what replaces it).
 Nodes and replacements are written as `ast.unparse` tells them, so the formatting, comments and

@@ -28,7 +28,7 @@ def test_it_can_be_planted(fault: Fault) -> None:
 
 def test_every_rule_has_a_fault_or_says_why_not() -> None:
     """A name is written once, and begins with its rule's number or its topic."""
-    rules = (ROOT / "docs" / "design" / "rules.md").read_text(encoding="utf-8")
+    rules = (ROOT / "docs" / "contributing" / "rules.md").read_text(encoding="utf-8")
     numbers = {f"{int(number):02}" for number in re.findall(r"^## (\d+)\.", rules, re.MULTILINE)}
     planted = {fault.name[:2] for fault in FAULTS if fault.name[0].isdigit()}
     assert planted | WITHOUT.keys() == numbers

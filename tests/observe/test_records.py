@@ -245,7 +245,7 @@ def test_share_and_streams_groups_tell_their_epochs_and_members():
 
 
 def test_what_is_written_are_the_bytes_of_a_live_broker():
-    """The same table of fields writes records; docs/design/protocol.md 3.3."""
+    """The same table of fields writes records; docs/contributing/protocol.md 3.3."""
     topic = "12d77191ec2c40b2b4e97e94f8ba880d"
     commit = record_value(
         1, 4, committed=76, leader_epoch=0, metadata="", commit_timestamp_ms=0x1A1FBA29688,

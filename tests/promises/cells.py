@@ -1,4 +1,4 @@
-"""docs/promises.md, cell by cell: what one change cost a running fleet, by Kafka's own records."""
+"""docs/concepts/cost.md, cell by cell: what one change cost a fleet, by Kafka's own records."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Every cell of docs/promises.md, FLEET_RUNS times (5), range, cooperative and KIP-848: a table.
+"""Every cell of docs/concepts/cost.md, FLEET_RUNS times (5), range, cooperative and KIP-848: a
+table.
 
 The three fleets are of one home and run beside each other, so that a cell's seconds are those of
 a busy machine; FLEET_KINDS=consumer plays one of them alone. The table is printed, and written to
@@ -33,7 +34,7 @@ MOST = {
     "manager killed in a roll": (0, 0, 0),
     "manager killed while 2 leave": (1, 2, 1),
 }
-"""Cell → most rebalances that docs/promises.md allows, for ALL_KINDS."""
+"""Cell → most rebalances that docs/concepts/cost.md allows, for ALL_KINDS."""
 BATCH = 400
 """Most records that a killed worker's batch in hand can have at 100 records a second."""
 Results = dict[tuple[str, str], list[Outcome]]

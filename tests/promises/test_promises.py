@@ -1,4 +1,4 @@
-"""docs/promises.md on a real broker: what a change costs, counted by Kafka's own tool [33].
+"""docs/concepts/cost.md on a real broker: what a change costs, counted by Kafka's own tool [33].
 
 Our receipts are compared with DumpLogSegments, never only with themselves; lost and twice come
 from the journal of what the entrypoint was called with [34].

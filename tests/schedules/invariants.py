@@ -1,4 +1,5 @@
-"""What must hold after every event of a schedule (docs/design/protocol.md 5.2, rules of slots).
+"""What must hold after every event of a schedule (docs/contributing/protocol.md 5.2, rules of
+slots).
 
 I1 one owner, I3 commits never go back, I4 a commit is its owner's, I5 only what was processed is
 committed, I6 nothing twice without an unclean loss, I7 a batch begins where the last commit is, I9

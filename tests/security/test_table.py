@@ -6,8 +6,8 @@ from tests.support.needs import repository
 
 
 def test_the_manual_shows_the_table():
-    """docs/security.md carries it word for word."""
-    assert markdown() in (repository() / "docs/security.md").read_text(encoding="utf-8")
+    """docs/reference/acls.md carries it word for word."""
+    assert markdown() in (repository() / "docs/reference/acls.md").read_text(encoding="utf-8")
 
 
 def test_modes_include_each_other():

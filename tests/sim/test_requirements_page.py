@@ -1,4 +1,4 @@
-"""docs/design/requirements.md: all 92 requirements once, each with tests that there are."""
+"""docs/contributing/requirements.md: all 92 requirements once, each with tests that there are."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ from functools import cache
 
 from tests.test_repo import ROOT
 
-PAGE = ROOT / "docs" / "design" / "requirements.md"
+PAGE = ROOT / "docs" / "contributing" / "requirements.md"
 _ROW = re.compile(r"\| R(\d+) \| (.+?) \| (.+?) \| (.+?) \|")
 _TEST = re.compile(r"\[`([^`]+)::([^`]+)`\]\(([^)]+)\)")
 

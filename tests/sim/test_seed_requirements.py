@@ -1,7 +1,7 @@
 """What the first design of the consumer's rewrite asked of a coordinator, held by the model.
 
-Each test names its requirements by the numbers of docs/design/requirements.md. What Kafka does
-otherwise today is expected as it is today; tests/conformance has Kafka's own code beside it.
+Each test names its requirements by the numbers of docs/contributing/requirements.md. What Kafka
+does otherwise today is expected as it is today; tests/conformance has Kafka's own code beside it.
 """
 
 import pytest

@@ -1,7 +1,7 @@
 """What the coordinator itself logged about a group's rounds: the judge of causes and times.
 
 Only tests read it [33]. The lines are Kafka 4.3's, of `org.apache.kafka.coordinator.group` at
-INFO (docs/design/protocol.md 3.5).
+INFO (docs/contributing/protocol.md 3.5).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What docs/json.md promises of the JSON answers, for the tests that hold them to it."""
+"""What docs/reference/json.md promises of the JSON answers, for the tests that hold them to it."""
 
 import json
 import re
@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.support.needs import repository
 
-DOCUMENT = repository() / "docs" / "json.md"
+DOCUMENT = repository() / "docs" / "reference" / "json.md"
 BENCHMARKS = repository() / "benchmarks" / "json.md"
 
 
 def documented(heading: str, page: Path = DOCUMENT) -> Any:
-    """The example under a heading of docs/json.md, or of another page."""
+    """The example under a heading of docs/reference/json.md, or of another page."""
     text = page.read_text(encoding="utf-8")
     match = re.search(
         rf"^## `{re.escape(heading)}`.*?```json\n(.*?)```", text, re.DOTALL | re.MULTILINE

@@ -1,4 +1,4 @@
-"""The job and the test of docs/jobs.md, as a person would have them in a folder."""
+"""The job and the test of docs/start/first-job.md, as a person would have them in a folder."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.needs import repository
 
-PAGE = repository() / "docs" / "jobs.md"
+PAGE = repository() / "docs" / "start" / "first-job.md"
 TEST_SECONDS = 240
 
 

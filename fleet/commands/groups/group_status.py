@@ -302,7 +302,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column(Generic[T]):
-    """A column of `fleet status`, of the page and of docs/json.md."""
+    """A column of `fleet status`, of the page and of docs/reference/json.md."""
 
     header: str = ""
     key: str

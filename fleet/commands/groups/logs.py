@@ -65,7 +65,7 @@ _LOOK_SECONDS: Final = 0.5
     metavar="LINES",
     help="Print the last lines of each worker, this many at most.",
 )
-@output_as("text", "json", json_is="an object per line, described in docs/json.md")
+@output_as("text", "json", json_is="an object per line (documentation: reference/json)")
 @common
 def logs(
     invocation: Invocation,

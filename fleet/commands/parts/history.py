@@ -40,7 +40,8 @@ def history() -> None:
     """Record every group's past as tables.
 
     Rebalances with their causes, members, commits and lag of all groups of the cluster, as Delta
-    tables in `history.path` (default: history in $FLEET_HOME). docs/history.md has the columns.
+    tables in `history.path` (default: history in $FLEET_HOME). The columns: documentation:
+    reference/history-tables.
     """
 
 
@@ -231,7 +232,7 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
-    """The contract of `fleet history run -o json` (docs/json.md)."""
+    """The contract of `fleet history run -o json` (docs/reference/json.md)."""
     state = _state(fleet)
     return {
         **{key: state[key] for key in ("schema_version", "cluster", "path", "positions", "tables")},
@@ -338,8 +339,8 @@ def sql(invocation: Invocation, query: str, *, output: str, limit: int) -> None:
     """Ask the tables: one SELECT, by DuckDB.
 
     Tables are commits, events, rebalances, memberships and lag, each with its `day` (UTC), all as
-    of one moment; docs/history.md has the columns. Nothing but these tables can be read, and
-    nothing changed.
+    of one moment (documentation: reference/history-tables). Nothing but these tables can be
+    read, and nothing changed.
     """
     need("pyarrow", "deltalake", "duckdb", extra="history")
     from fleet.history.query import answered

@@ -160,7 +160,7 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
     scrape never waits for the cluster; a look that fails shows as fleet_snapshot_age_seconds
     growing. /healthz tells whether it looks at all. A changed fleet.yaml counts from the next look
     on, renewed passwords and certificates once a look fails. Runs until SIGTERM or Ctrl-C. Names
-    and labels of the metrics are a contract: docs/metrics.md.
+    and labels of the metrics are a contract (documentation: reference/metrics).
     """
     if once:
         with invocation.open() as fleet:

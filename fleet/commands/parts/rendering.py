@@ -30,7 +30,8 @@ def alerts() -> None:
     """Rules, routes and a dashboard for Prometheus.
 
     All of it is made from fleet.yaml (sections storm, alerts, exporter, and max_lag and storm of
-    each group), for the metrics of `fleet exporter`. docs/alerts.md shows where each file goes.
+    each group), for the metrics of `fleet exporter`. Where each file goes: documentation:
+    how-to/alerts.
     """
 
 

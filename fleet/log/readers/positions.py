@@ -1,13 +1,12 @@
 """The last commit of every partition of every group, in columns.
 
 Problem: 5,000 groups with 48 partitions each are 240,000 positions, written a thousand times a
-second and read all at once; a Python value for each costs 300 MB and a second to walk.
-Choice: numpy columns, one row per key of the offsets topic (`key_rows` finds it); of
-the value only the offset is taken, at the same place in every version (docs/design/protocol.md
-3.3). Beside it each row keeps what a verdict needs of the past: when it was last committed,
-when that last moved forward, in what rhythm, and from where it fell back. Cost: 85 bytes a row
-with its key; rows of deleted groups are used again, under another number, so the columns stay as
-long as they ever were.
+second and read all at once; a Python value for each costs 300 MB and a second to walk. Choice:
+numpy columns, one row per key of the offsets topic (`key_rows` finds it); of the value only the
+offset is taken, at the same place in every version (docs/contributing/protocol.md 3.3). Beside it
+each row keeps what a verdict needs of the past: when it was last committed, when that last moved
+forward, in what rhythm, and from where it fell back. Cost: 85 bytes a row with its key; rows of
+deleted groups are used again, under another number, so the columns stay as long as they ever were.
 """
 
 import struct

@@ -8,8 +8,8 @@ feeding may go on in another process. State keeping (`group_state`, `classic`, `
 apart from the rules that name a cause (`reasons`). Cost: a reader that starts in the middle
 of the log knows nothing of the first rebalance that it sees, and says so.
 
-What each cause rests on, and what the log cannot tell, is in docs/causes.md; the records are in
-docs/design/protocol.md 3.4 to 3.6.
+What each cause rests on, and what the log cannot tell, is in docs/concepts/causes.md; the records
+are in docs/contributing/protocol.md 3.4 to 3.6.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,10 +1,10 @@
 """A classic group, generation by generation, from its GroupMetadata records (type 2).
 
-Problem: the coordinator writes one record when a round completes, and none for what led to
-it. Choice: compare each record with the one before; a generation number that jumps by more
-than one hides rounds that never completed; the same number again is a static member that was
-replaced (KIP-345) and no rebalance (docs/design/protocol.md 3.4, 3.5). Cost: the start of a round
-is not in the log but for a group's first one, for its last member's leave, and as a bound where
+Problem: the coordinator writes one record when a round completes, and none for what led to it.
+Choice: compare each record with the one before; a generation number that jumps by more than one
+hides rounds that never completed; the same number again is a static member that was replaced
+(KIP-345) and no rebalance (docs/contributing/protocol.md 3.4, 3.5). Cost: the start of a round is
+not in the log but for a group's first one, for its last member's leave, and as a bound where
 members' commits show when they gave up their partitions; who looks at the group's state meanwhile
 knows it (`round_starts`).
 

@@ -7,8 +7,8 @@ records exclude everything else, LIKELY where a rhythm points one way, AMBIGUOUS
 allow more than one. Cost: idle members that go leave no evidence at all, and their removal
 stays a removal.
 
-The evidence on a removal is silence. Kafka removes a classic member by session timeout only
-that long after its last heartbeat, and a commit counts as one (docs/design/protocol.md 1.2, R20;
+The evidence on a removal is silence. Kafka removes a classic member by session timeout only that
+long after its last heartbeat, and a commit counts as one (docs/contributing/protocol.md 1.2, R20;
 2.2), so a shorter silence excludes expiry. A member that committed steadily and fell silent for
 longer than its session most likely expired; one that was gone within two of its gaps left.
 """
@@ -93,7 +93,7 @@ class GenerationChange:
 
 
 def of_generation(change: GenerationChange) -> Reason:
-    """The cause of a classic generation (docs/design/protocol.md 2.2, 2.4, 3.5)."""
+    """The cause of a classic generation (docs/contributing/protocol.md 2.2, 2.4, 3.5)."""
     if change.origin is None and change.first:
         return Reason(Cause.UNKNOWN, Confidence.AMBIGUOUS)
     found: list[Reason] = []
@@ -196,7 +196,7 @@ class EpochChange:
 
 
 def of_epoch(step: EpochChange) -> Reason:
-    """The cause of one group epoch (docs/design/protocol.md 2.5)."""
+    """The cause of one group epoch (docs/contributing/protocol.md 2.5)."""
     if len(step.left) > 1:  # expiry takes one member per epoch, one request any number
         return Reason(Cause.BATCHED_LEAVE)
     if step.left:

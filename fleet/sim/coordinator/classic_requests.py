@@ -1,7 +1,7 @@
 """Requests of classic members: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
 Each answers at once or parks the request (its number is kept), and returns what is to be written.
-docs/design/protocol.md 2.2 and 2.3 have the rules in words.
+docs/contributing/protocol.md 2.2 and 2.3 have the rules in words.
 """
 
 from collections.abc import MutableMapping
@@ -41,7 +41,7 @@ from fleet.sim.coordinator.requests import (
 # with its names for them; whoever is parked is a number, answered when the barrier opens. Cost: a
 # reader needs both open side by side to see that they agree; tests/conformance does that.
 #
-# docs/design/protocol.md 2.2 has the rules in words.
+# docs/contributing/protocol.md 2.2 has the rules in words.
 
 
 CAN_REBALANCE = frozenset(

@@ -6,7 +6,7 @@ field. Choice: the fields of Kafka's messages under Kafka's names in snake_case,
 a second). Cost: two messages of one shape compare equal; whoever compares looks at the class, too.
 
 Fields that a coordinator does not look at are left out (throttle times, reasons, racks of classic
-members). Times are milliseconds, bytes are a consumer's own (docs/design/protocol.md 3.3).
+members). Times are milliseconds, bytes are a consumer's own (docs/contributing/protocol.md 3.3).
 """
 
 from enum import IntEnum

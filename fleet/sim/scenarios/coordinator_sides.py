@@ -36,7 +36,7 @@ from fleet.sim.scenarios.simulated_client import GROUP
 # What classic members tell their leader and what it answers, in the bytes that consumers use.
 #
 # The coordinator passes both on unread; they stand in its records, where `fleet.log.records` reads
-# them. Versions and fields are those that librdkafka writes (docs/design/protocol.md 3.3):
+# them. Versions and fields are those that librdkafka writes (docs/contributing/protocol.md 3.3):
 # subscription 3 with an empty rack, assignment 0. One topic.
 
 

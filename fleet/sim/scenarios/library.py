@@ -18,7 +18,7 @@ FLEET_HEARTBEAT: Final = 500
 """worker.heartbeat_interval"""
 FLEET_RESUBSCRIBE: Final = 130
 HANDOVER: Final = 50
-"""From a draining worker's close to its standby's join; docs/benchmarks.md has it measured."""
+"""From a draining worker's close to its standby's join, see docs/contributing/benchmark-log.md"""
 FLEET_SESSION: Final = 180_000
 """worker.session_timeout"""
 BATCH: Final = 45_000
