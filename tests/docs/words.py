@@ -2,8 +2,8 @@
 
 Problem: "plain" is a matter of taste, and a page gets longer with every change. Choice: what can be
 counted is counted: words of a sentence, replaced terms, the size of a page. Code, tables and
-headings are no sentences; a table's cells count for the size of its page. Cost: a rule of thumb
-splits sentences, so an abbreviation before a capital letter ends one.
+headings are no sentences, and code has its own words; all of them count for the size of a page.
+Cost: a rule of thumb splits sentences, so an abbreviation before a capital letter ends one.
 """
 
 import ast
@@ -52,24 +52,30 @@ class Sentence:
 
 @cache
 def user_pages() -> dict[str, str]:
-    """Name below docs → text without code blocks and comments."""
+    """Name below docs → text without comments."""
     docs = repository() / "docs"
     paths = [path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md"))]
     return {
-        str(path.relative_to(docs)): _FENCE.sub("", _COMMENT.sub("", path.read_text("utf-8")))
-        for path in paths
+        str(path.relative_to(docs)): _COMMENT.sub("", path.read_text("utf-8")) for path in paths
     }
 
 
 def size_of(text: str) -> int:
-    """Words of a page, those in its tables included."""
+    """Words of a page, those in its tables and code included."""
     return len(_WORD.findall(_LINK.sub(r"\1", text)))
+
+
+def without_code(text: str) -> str:
+    """A page without blocks and spans of code, and without addresses."""
+    return _LINK.sub(r"\1", _CODE.sub("", _FENCE.sub("", text)))
 
 
 @cache
 def page_sentences() -> tuple[Sentence, ...]:
     """Sentences of all user pages, without tables and headings."""
-    return tuple(each for name, text in user_pages().items() for each in _of_page(name, text))
+    return tuple(
+        each for name, text in user_pages().items() for each in _of_page(name, _FENCE.sub("", text))
+    )
 
 
 def _of_page(name: str, text: str) -> Iterator[Sentence]:
