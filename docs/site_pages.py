@@ -1,6 +1,7 @@
-"""What the site shows otherwise than the repository does.
+"""Hooks of mkdocs: what the site shows differently from the repository.
 
-Its first page is the README, written once. Links to code become words: the site holds pages only.
+The README is the first page, so that it is written once. Links to code become plain words, because
+the site holds pages only.
 """
 
 import re
@@ -14,14 +15,14 @@ _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """README.md as index.md; what it names in docs/ lies beside that."""
+    """Adds README.md as index.md; its links into docs/ become links beside it."""
     text = (Path(config.config_file_path).parent / "README.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "index.md", content=text.replace("](docs/", "](")))
     return files
 
 
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Without the links that leave docs/ for a file that is there."""
+    """Replaces links to files outside of docs/ by their text."""
     folder = Path(config.docs_dir, page.file.src_uri).parent
 
     def inside(match: re.Match[str]) -> str:
