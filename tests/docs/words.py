@@ -147,11 +147,12 @@ def _command(path: str, command: click.Command) -> Iterator[Help]:
 def messages() -> tuple[Sentence, ...]:
     """Sentences of the errors that Fleet raises for users; each {value} is one word."""
     names = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    raised = re.compile(rf"raise (?:{'|'.join(names)})\(")
     room = repository() / "fleet"
     return tuple(
         each
         for path in sorted(room.rglob("*.py"))
-        if "raise " in (text := path.read_text("utf-8"))
+        if raised.search(text := path.read_text("utf-8"))
         for place, told in _raised(path.relative_to(room.parent), text, names)
         for part in told.split("; ")
         for each in sentences(place, part)
