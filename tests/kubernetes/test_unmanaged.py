@@ -83,7 +83,7 @@ def cut_off(fleet: PodFleet, pods: set[str]) -> bool:
     """Whether one of these is warm, and says that no broker answers it."""
     for pod in pods:
         with suppress(AssertionError):  # it does not listen yet
-            if json.loads(fleet.probe(pod, "/status"))["condition"] == "cut off":
+            if json.loads(fleet.probe(pod, "/status"))["condition"] == "disconnected":
                 return True
     return False
 

@@ -146,7 +146,7 @@ def test_a_standby_that_no_broker_answers_is_not_ready(probed: Probed):
     assert probed.get("/readyz") == (
         503,
         (
-            "no: cut off: no broker answers at kafka:9092 (Local: Broker transport failure); "
+            "no: disconnected: no broker answers at kafka:9092 (Local: Broker transport failure); "
             "waits for a free slot that is open"
         ),
     )
@@ -154,7 +154,7 @@ def test_a_standby_that_no_broker_answers_is_not_ready(probed: Probed):
     reach.look()
     assert probed.get("/readyz") == (200, "ok: no slot; waits for a free slot that is open")
     reach.look()
-    assert probed.status()["condition"] == "cut off"
+    assert probed.status()["condition"] == "disconnected"
     probed.reporter.member(0, MemberState(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic()))
     assert probed.get("/readyz")[0] == 200, "an owner works on, or says itself that it cannot"
 

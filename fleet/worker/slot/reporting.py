@@ -264,9 +264,9 @@ _WELL: Final = frozenset({"active", "draining", "drained", "closed"})
 
 
 _READY: Final = frozenset({"no slot", "serving"})
-"""Conditions: starting (not warm yet), no slot (a warm standby), unproven (one whose revision
-another one is about to try) and cut off (one that no broker answers), neither of which is ready or
-ill, joining (has a slot, and nothing committed yet), serving, ill (the error says why)."""
+"""Conditions: starting (not warm yet), no slot (a warm standby), on trial (a standby whose revision
+another worker is about to try), disconnected (a standby that no broker answers), joining (owns a
+slot, and nothing committed yet), serving, unhealthy (the error says why)."""
 
 
 class Reporter:
@@ -468,9 +468,9 @@ class Reporter:
         if standby and (self.canary.error or self.canary.doubt):
             return "unhealthy"
         if standby and self.cut_off() is not None:
-            return "cut off"
+            return "disconnected"
         if standby:
-            return "no slot" if self.canary.missing is None else "unproven"
+            return "no slot" if self.canary.missing is None else "on trial"
         if phase == "starting":
             return phase
         return "serving" if phase in _WELL else "joining"
