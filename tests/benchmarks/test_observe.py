@@ -1,6 +1,6 @@
 """`benchmarks observe`: its answer, and one small real run.
 
-What docs/reference/metrics.md shows is run here.
+What docs/contributing/benchmark-log.md shows is run here.
 """
 
 import json
