@@ -2,7 +2,7 @@
 
 Problem: "plain" is a matter of taste, and a page gets longer with every change. Choice: what can be
 counted is counted: words of a sentence, replaced terms, the size of a page. Code, tables and
-headings are no sentences, and code has its own words; all of them count for the size of a page.
+headings are no sentences; code counts for the size of a page where that would be too short.
 Cost: a rule of thumb splits sentences, so an abbreviation before a capital letter ends one.
 """
 
@@ -65,16 +65,21 @@ def size_of(text: str) -> int:
     return len(_WORD.findall(_LINK.sub(r"\1", text)))
 
 
+def without_blocks(text: str) -> str:
+    """A page without blocks of code."""
+    return _FENCE.sub("", text)
+
+
 def without_code(text: str) -> str:
     """A page without blocks and spans of code, and without addresses."""
-    return _LINK.sub(r"\1", _CODE.sub("", _FENCE.sub("", text)))
+    return _LINK.sub(r"\1", _CODE.sub("", without_blocks(text)))
 
 
 @cache
 def page_sentences() -> tuple[Sentence, ...]:
     """Sentences of all user pages, without tables and headings."""
     return tuple(
-        each for name, text in user_pages().items() for each in _of_page(name, _FENCE.sub("", text))
+        each for name, text in user_pages().items() for each in _of_page(name, without_blocks(text))
     )
 
 

@@ -33,7 +33,7 @@ PARTITIONS = 3
 
 _SERVES = {
     ("fleet", "exporter"), ("fleet", "ui"), ("fleet", "logs"),
-    ("dagster", "dev"), ("fleet", "history", "sync"),
+    ("dagster", "dev"), ("fleet", "history", "sync", "--follow"),
 }  # fmt: skip
 """They run until somebody stops them."""
 
