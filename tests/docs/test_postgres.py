@@ -1,4 +1,4 @@
-"""The Postgres job of docs/sinks.md, as it stands there: each row once, however batches are cut."""
+"""The Postgres job of docs/how-to/sinks.md, as it stands there: each row once, however batches are cut."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from tests.support.postgres import Postgres
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
-PAGE = "docs/sinks.md"
+PAGE = "docs/how-to/sinks.md"
 
 
 @pytest.fixture(scope="module")

@@ -288,10 +288,10 @@ def test_no_such_subject(server: RegistryServer):
 
 def test_the_page_compiles():
     """Its Python, and what it imports."""
-    page = (repository() / "docs" / "formats.md").read_text()
+    page = (repository() / "docs/how-to/schema-registry.md").read_text()
     blocks = [part.split("```")[0] for part in page.split("```python\n")[1:]]
     assert blocks
     for block in blocks:
         names: dict[str, Any] = {}
-        exec(compile(block, "docs/formats.md", "exec"), names)
+        exec(compile(block, "docs/how-to/schema-registry.md", "exec"), names)
         assert callable(names["process"])

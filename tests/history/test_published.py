@@ -1,6 +1,6 @@
 """The tables as Delta Lake: each log says what the state says, whatever ended the writer.
 
-What docs/history.md shows is run here.
+What docs/how-to/history.md shows is run here.
 """
 
 import json

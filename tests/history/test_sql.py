@@ -1,6 +1,6 @@
 """`fleet history sql`: what it answers, in every form, and what it refuses.
 
-What docs/history.md shows is run here.
+What docs/how-to/history.md shows is run here.
 """
 
 import csv

@@ -2,7 +2,7 @@
 
 They run with the image, the rights and the read-only file systems that their manifests give.
 
-What docs/kubernetes.md shows is run here.
+What docs/how-to/kubernetes.md shows is run here.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What docs/dagster.md shows, done in a folder as a person would."""
+"""What docs/how-to/dagster.md shows, done in a folder as a person would."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from fleet.config.load import load
 from fleet.dagster import asset_keys, build_definitions
 from tests.support.needs import repository
 
-PAGE = (repository() / "docs" / "dagster.md").read_text(encoding="utf-8")
+PAGE = (repository() / "docs/how-to/dagster.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
 (RUN_CONFIG,) = re.findall(r"```yaml\n# run config\n(.*?)```", PAGE, re.DOTALL)
 SHELL = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

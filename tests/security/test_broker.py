@@ -1,6 +1,6 @@
 """The secure broker: what it prints, who gets in, what lies where, and that it stays what it is.
 
-What docs/security.md shows is run here.
+What docs/how-to/security.md shows is run here.
 """
 
 import json

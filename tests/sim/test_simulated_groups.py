@@ -20,7 +20,7 @@ from tests.docs.pages import blocks
 from tests.support.json_contract import documented, shape
 from tests.support.needs import repository
 
-PAGE = "docs/simulate.md"
+PAGE = "docs/how-to/simulate.md"
 
 
 def played(scenario: Scenario, seed: int = 1) -> Played:
@@ -211,7 +211,7 @@ def test_every_key_of_a_file_is_played(tmp_path) -> None:
 
 
 def test_the_page_prints_what_the_command_prints(capsys) -> None:
-    """Each command of docs/simulate.md with its answer."""
+    """Each command of docs/how-to/simulate.md with its answer."""
     (block,) = [b for b in blocks() if b.page == PAGE and b.language == "console"]
     printed = ""
     for line in block.commands.splitlines():

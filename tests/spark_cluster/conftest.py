@@ -1,6 +1,6 @@
 """A standalone cluster with a Connect server, and the session's Spark of one machine beside it.
 
-What docs/spark-cluster.md shows is run here.
+What docs/how-to/remote-spark.md shows is run here.
 """
 
 from collections.abc import Iterator
