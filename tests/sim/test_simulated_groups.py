@@ -21,6 +21,7 @@ from tests.support.json_contract import documented, shape
 from tests.support.needs import repository
 
 PAGE = "docs/how-to/simulate.md"
+MODEL = "docs/contributing/simulation-model.md"
 
 
 def played(scenario: Scenario, seed: int = 1) -> Played:
@@ -220,9 +221,9 @@ def test_the_page_prints_what_the_command_prints(capsys) -> None:
     assert [line.rstrip() for line in printed.splitlines()] == block.text.splitlines()
 
 
-def test_the_page_expected_costs_kip_62(capsys) -> None:
-    """Each row of its table, from five seeds."""
-    page = (repository() / PAGE).read_text(encoding="utf-8")
+def test_the_page_prices_kip_62(capsys) -> None:
+    """Each row of the table of docs/contributing/simulation-model.md, from five seeds."""
+    page = (repository() / MODEL).read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if re.match(r"\| `.+-kip-62` \| \d", line)]
     assert len(rows) == sum(name.endswith("-kip-62") for name in LIBRARY)
     for row in rows:
