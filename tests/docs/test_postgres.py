@@ -1,4 +1,4 @@
-"""The Postgres job of docs/how-to/sinks.md, as it stands there: each row once, however batches are cut."""
+"""The Postgres job of docs/how-to/sinks.md: each row once, however batches are cut."""
 
 from collections.abc import Iterator
 from typing import Any
