@@ -135,7 +135,7 @@ def load_scenario(path: Path) -> ScenarioSpec:
     raise ConfigError("\n".join(each.render(str(path)) for each in problems))
 
 
-COUNTS = ("rebalances", "moved", "redone")
+COUNTS = ("rebalances", "moved", "duplicates")
 FIGURES = (*COUNTS, "downtime_p50", "downtime_p95", "downtime_longest", "settled")
 """Counts, then seconds. A pause is a partition's time without an owner."""
 
@@ -307,7 +307,7 @@ def _figures(played: "Played") -> dict[str, float | None]:
     return {
         "rebalances": played.rebalances,
         "moved": played.moved,
-        "redone": played.redone,
+        "duplicates": played.redone,
         "downtime_p50_seconds": _quantile(played.pauses, 50) / 1000,
         "downtime_p95_seconds": _quantile(played.pauses, 95) / 1000,
         "downtime_longest_seconds": played.longest / 1000,

@@ -231,7 +231,7 @@ def test_the_page_prices_kip_62(capsys) -> None:
         assert cli.run(["simulate", name, "--seeds", "5", "-o", "json"]) == 0
         of = {k: v["p50"] for k, v in json.loads(capsys.readouterr().out)["figures"].items()}
         pauses = (of["downtime_p50_seconds"], of["downtime_longest_seconds"])
-        cells = [of["rebalances"], of["moved"], of["redone"], *map(duration, pauses)]
+        cells = [of["rebalances"], of["moved"], of["duplicates"], *map(duration, pauses)]
         assert row == f"| `{name}` | {' | '.join(map(str, cells))} |"
 
 
