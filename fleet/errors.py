@@ -7,8 +7,9 @@
     ├── Unreachable            a broker, the Spark server or the store does not answer
     │   └── Damaged            what it stores cannot be read
     ├── NoRoom                 no more workers can be had: a quota, an admission webhook
-    ├── LostLease              somebody else acts on this group now
-    └── SchemaTooNew           stored state was written by a newer version
+    ├── LostLease              another manager acts on this group now
+    ├── SchemaTooNew           stored state was written by a newer version
+    └── RolledBack             the canary failed, and what had changed was taken back
 
 The message names the thing, its value, what is allowed and what to do next; the original
 error is chained (`raise ... from error`) and never shown unless `--verbose` is given.
