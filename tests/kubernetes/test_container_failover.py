@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.kubernetes, pytest.mark.long]
 KILLS = 20
 SLOTS = 3
 LEASE = 10.0
+MOST_SECONDS = 4.0
+"""Until a killed container's partitions are processed again, at p95: docs/concepts/cost.md."""
 SLOW = 3.0
 """Seconds from which on a kill's logs are printed."""
 MOST_REBALANCES = {"range": 0, "cooperative-sticky": 0, "consumer": 2}
@@ -86,4 +88,4 @@ def test_killed_containers_one_after_the_other(
     )
     assert lost == 0
     assert twice <= KILLS * RATE, "the batch in hand of each, a second's records at most"
-    assert told.p95 < LEASE, "the next container tells, not the lease"
+    assert told.p95 <= MOST_SECONDS, "the next container tells, not the lease"
