@@ -453,14 +453,14 @@ CONSUMER_SESSION = 45.0
 
 
 class BatchSpec(Strict):
-    """Bounds of one batch [8]: records inline, records by ranges, waiting, running."""
+    """Bounds of one batch: records inline, records by ranges, waiting, running."""
 
     inline: Annotated[int, Field(ge=1, le=500_000)] = 50_000
     """Most records of a batch that the member reads itself."""
     ranges: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000_000
     """Most records of a batch whose offset ranges Spark's tasks read."""
     max_wait: Annotated[Duration, Field(ge=0.0, le=60.0)] = 0.2
-    """From a small batch's end to the next; a stream's begins at once where Spark is idle [8]."""
+    """From a small batch's end to the next; a stream's begins at once when Spark is idle."""
     max_seconds: Annotated[Duration, Field(ge=0.1, le=3600.0)] = 10.0
     """How long a batch should take: the next one is made smaller where it took longer, but where
     a busy Spark takes as long for smaller ones."""
@@ -482,13 +482,13 @@ class _WorkerBase(Strict):
     batch: BatchSpec = BatchSpec()
     """Bounds of one batch."""
     reading: Literal["auto", "inline", "ranges"] = "auto"
-    """How records reach Spark [8]: auto names ranges from three times batch.inline on."""
+    """How records reach Spark: auto names ranges from three times batch.inline on."""
     max_poll_interval: Annotated[Duration, Field(ge=10.0, le=86400.0)] = 300.0
     """max.poll.interval.ms, the rebalance timeout of a classic group."""
     batch_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] | None = None
     """Seconds one batch may take; default max_poll_interval - drain_timeout."""
     entrypoint_failure_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] = 600.0
-    """Seconds that the entrypoint may fail for all it is given before its worker ends [43]."""
+    """Seconds that the entrypoint may fail for all it is given before its worker ends."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     """isolation.level of the reader."""
     on_truncated: Literal["stop", "skip"] = "stop"
@@ -496,10 +496,10 @@ class _WorkerBase(Strict):
     metadata_refresh: Annotated[Duration, Field(ge=1.0, le=300.0)] = 30.0
     """How soon new partitions, new topics of a pattern and topics recreated are seen."""
     dead_letter_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")] | None = None
-    """Where records go that fail alone; absent = their partition is quarantined [9]."""
+    """Where records go that fail alone; absent = their partition stops."""
     start_from: Literal["earliest", "latest"] = "earliest"
     """Where a topic begins that the group never committed; partitions added later: earliest.
-    Commits that Kafka deleted count [53]."""
+    Commits that Kafka deleted count."""
     spark: SparkPlace = "shared"
     """shared (the Connect server of this home or namespace), sc://host:port, or local[n]."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

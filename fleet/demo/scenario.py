@@ -4,7 +4,7 @@ Problem: "no rebalance" is easily said. Choice: on a real broker, with real work
 does what a platform does in a week within minutes (the policy grows the fleet, new code rolls
 out, the policy shrinks it), then restarts a second group the ordinary way, and shows for each
 step what the coordinator recorded and what the workers' journal proves. Changes are runs of
-Dagster unless that is left out. Cost: about four minutes and 4 GB of memory on two cores.
+Dagster unless that is left out. Cost: two to four minutes and 4 GB of memory on two cores.
 
 Whatever ends the demo, an interrupt included, ends every process that it started; the broker's
 data stays under `$FLEET_HOME` until `fleet down --purge` or the next demo.

@@ -30,8 +30,9 @@ def demo(*, exit_after: bool, dagster: bool, port: int | None, assignor: str | N
 
     A real broker, a steady stream and PySpark workers: the policy grows the fleet, new code
     rolls out, the policy shrinks it, then a second group is restarted the ordinary way. Shows
-    for each what the coordinator recorded. About four minutes and 4 GB; the first start fetches
-    Kafka (45 MB). State goes to $FLEET_HOME (.fleet). Exit code 1 if a promise was broken.
+    for each what the coordinator recorded. Takes two to four minutes and 4 GB; the first start
+    fetches Kafka (45 MB). State goes to $FLEET_HOME (.fleet). Exit code 1 if a guarantee was
+    broken.
     """
     need("pyspark", "pyarrow", *(["dagster", "dagster_webserver"] if dagster else []))
     from fleet.demo.scenario import run_demo
