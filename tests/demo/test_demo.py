@@ -1,6 +1,6 @@
 """`fleet demo` as a person runs it: its promises, its report, and nothing left behind.
 
-What README.md shows is run here.
+What README.md and docs/start/demo.md show is run here.
 """
 
 import json

@@ -3,7 +3,7 @@
 Faults: an import that draws in Spark, Arrow, Dagster or Kubernetes; a traceback for what is not
 installed; a change that is begun and that nobody there could end; Linux needed to look.
 
-What README.md shows is run here.
+What README.md and docs/start/install.md show is run here.
 """
 
 import re
@@ -23,6 +23,8 @@ from tests.support.needs import repository
 
 MOST = 160e6
 """Bytes that the core may have when it is installed, Fleet's own included."""
+TOLD = 130
+"""MB of that with compiled modules, as README and docs/start/install.md say."""
 NOT_IN_IT = {"pyspark", "pyarrow", "dagster", "kubernetes", "deltalake", "pandas"}
 WORKER = 'worker: {entrypoint: "job:process", python_path: [.]}'
 
@@ -57,6 +59,9 @@ def test_the_core_is_small() -> None:
     ours = sum(p.stat().st_size for p in (repository() / "fleet").rglob("*") if p.is_file())
     whole = {name: size(name) for name in names} | {"fleet": ours}
     assert sum(whole.values()) <= MOST, sorted(whole.items(), key=lambda each: -each[1])
+    for page in ("README.md", "docs/start/install.md"):
+        assert f"{TOLD} MB" in (repository() / page).read_text(encoding="utf-8")
+    assert 0.7 <= sum(whole.values()) / (TOLD * 1e6) <= 1.05, "a quarter of it are compiled modules"
 
 
 def test_extras_name_what_installs_a_module() -> None:
