@@ -167,18 +167,34 @@ def watched(world: World) -> World:
     return world
 
 
+README = "README.md"
+FIRST_JOB = "docs/start/first-job.md"
+OBSERVE = "docs/start/observe.md"
+
+
 @pytest.mark.spark
 def test_commands_of_the_readme(world: World) -> None:
-    """In an empty folder: from the first look to a job that runs, is rolled and stopped."""
+    """In an empty folder: from the first view to a job that runs, is rolled, scaled and stopped.
+
+    The page of the first job goes the same way with more steps; what both say is run once.
+    """
+    observe, *job = commands(README)
     try:
-        for block in commands("README.md"):
+        for block in (observe, *commands(FIRST_JOB), *job):
             world.run(block)
         assert list((world.folder / "out").rglob("*.parquet")), "the job wrote its rows"
     finally:
         world.fleet("down", "--purge", "--yes")
 
 
-OTHERS = [p for p in pages_in("broker") if "/runbooks/" not in p and p != "README.md"]
+def test_commands_of_the_first_page(world: World) -> None:
+    """In an empty folder, too: it writes fleet.yaml."""
+    for block in commands(OBSERVE):
+        world.run(block)
+
+
+IN_AN_EMPTY_FOLDER = {README, FIRST_JOB, OBSERVE}
+OTHERS = [p for p in pages_in("broker") if "/runbooks/" not in p and p not in IN_AN_EMPTY_FOLDER]
 
 
 @pytest.mark.parametrize("page", OTHERS)

@@ -8,6 +8,7 @@ for each command.
 """
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -36,6 +37,9 @@ _SERVES = {
     ("dagster", "dev"), ("fleet", "history", "sync", "--follow"),
 }  # fmt: skip
 """They run until somebody stops them."""
+
+_REMARK = re.compile(r"\s+# .*$")
+"""Of a command, for who reads it."""
 
 _SHIM = """\
 #!{python}
@@ -155,8 +159,9 @@ class World:
         """Its commands, in order; all have to end well. What was run once is not run again."""
         lines = block.commands.splitlines()
         whole = any(line.endswith("\\") for line in lines)
-        text = "\n".join(line for line in lines if whole or line not in self._done)
-        self._done.update(lines)
+        said = {line: _REMARK.sub("", line) for line in lines}
+        text = "\n".join(line for line in lines if whole or said[line] not in self._done)
+        self._done.update(said.values())
         text = self._named(text)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text],
