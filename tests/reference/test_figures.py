@@ -4,8 +4,11 @@ A figure that stands in two places goes wrong in one of them. Each test here bui
 from the constant and looks for it on the page.
 """
 
+import ast
 import inspect
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -13,7 +16,7 @@ import pytest
 import fleet.errors
 from benchmarks import failover, roll, sync_join
 from fleet.broker.jars import KAFKA
-from fleet.cli import cli
+from fleet.cli import COMMANDS, cli
 from fleet.config.spec import (
     BatchSpec,
     ClassicWorker,
@@ -138,3 +141,51 @@ def test_the_tree_of_errors_is_whole() -> None:
         if each.__module__ == fleet.errors.__name__
     }
     assert drawn == there
+
+
+def strings(path: Path) -> Iterator[tuple[int, str]]:
+    """String constants of a module that may reach a user: none of its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documents = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    } | {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or id(node) in documents:
+            continue
+        if isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def test_messages_name_pages_of_the_documentation() -> None:
+    """Who installed the wheel has no folder docs/; what `documentation:` names is a page."""
+    wrong = []
+    for path in sorted((repository() / "fleet").rglob("*.py")):
+        for line, text in strings(path):
+            named = re.findall(r"documentation: ([\w/-]+)", text)
+            lost = [each for each in named if not (repository() / "docs" / f"{each}.md").exists()]
+            if lost or re.search(r"\bdocs/[\w./-]+\.md", text):
+                wrong.append(f"{path.relative_to(repository())}:{line}: {text!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_names_no_files_of_the_repository(name: str) -> None:
+    """Of a command, and of those below it."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    for each in _below(command):
+        texts = [each.help or "", *(getattr(p, "help", "") or "" for p in each.params)]
+        assert not [text for text in texts if "docs/" in text], each.name
+
+
+def _below(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if (inner := command.get_command(context, name)) is not None:
+                yield from _below(inner)
