@@ -193,16 +193,16 @@ def _measured(
 
 
 def _command(home: Path, config: Path) -> float:
-    """Seconds that `fleet history run` took by its own account."""
+    """Seconds that `fleet history sync` took by its own account."""
     done = subprocess.run(
-        [sys.executable, "-m", "fleet", "history", "run", "-o", "json"],
+        [sys.executable, "-m", "fleet", "history", "sync", "-o", "json"],
         env={**os.environ, "FLEET_CONFIG": str(config), "FLEET_HOME": str(home)},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        raise FleetError(f"`fleet history run` failed: {done.stderr.strip()[-300:]}")
+        raise FleetError(f"`fleet history sync` failed: {done.stderr.strip()[-300:]}")
     return float(json.loads(done.stdout)["seconds"])
 
 

@@ -1,17 +1,18 @@
-"""The `fleet` command: which commands there are, and how a failure reads.
+"""The `fleet` command: its table of commands, and the text of a failure.
 
-Problem: a command line that loads Kafka, Spark and pydantic to print its help takes seconds,
-and a traceback is no answer to a person with a broken cluster. Choice: the table below names
-each command's module and one line of help, and a module is imported when its command runs;
-every failure becomes one sentence on stderr and an exit code. Cost: the line of help stands
-here, not beside the command (a test says that both agree).
+Problem: a command line that loads Kafka, Spark and pydantic to print its help takes seconds, and
+a traceback does not help a person with a broken cluster. Choice: the table below names each
+command's module and one line of help; the module is imported when its command runs. Each failure
+becomes one sentence on stderr and an exit code. Cost: the line of help is here, not beside the
+command (a test compares both).
 
-Exit codes: 0 done; 1 refused or failed, with the reason; 2 wrong usage or configuration,
-nothing was started; 130 interrupted.
+Exit codes: 0 done; 1 failed; 2 wrong usage or configuration, nothing was started; 3 refused;
+130 interrupted. fleet.errors gives each error its code.
 """
 
 import difflib
 import importlib
+import sys
 import traceback
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -20,7 +21,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fleet import __version__
-from fleet.commands.invocation import Invocation, config_option, verbose_option
+from fleet.commands.invocation import DETAILED, Invocation, config_option, verbose_option
 from fleet.errors import FleetError
 from fleet.extras import lacking
 from fleet.leaving import leave
@@ -28,53 +29,54 @@ from fleet.text import visible
 
 
 class Lazy(NamedTuple):
-    """Where a command is, in which section of the help, and its line there."""
+    """Names a command's module, its section of the help, and its line there."""
 
     module: str
     section: str
     help: str
     attribute: str = ""
-    """Where it is called other than the command."""
+    """Name in the module, if it is not the command's."""
 
 
-SECTIONS: Final = ("Start", "Look", "Change", "Hold", "Parts")
+SECTIONS: Final = ("Start", "Observe", "Change", "Control", "Operate")
 
 COMMANDS: Final[dict[str, Lazy]] = {
-    "demo": Lazy("parts.demo", "Start", "A whole fleet on this machine, from nothing."),
-    "init": Lazy(
-        "change.life", "Start", "Write a fleet.yaml from the groups of a cluster, and a first job."
-    ),
+    "demo": Lazy("operate.demo", "Start", "Run a whole fleet on this machine, from nothing."),
+    "init": Lazy("change.life", "Start", "Write a fleet.yaml from the groups of a cluster."),
+    "new": Lazy("change.life", "Start", "Write a job, its test and its lines of fleet.yaml."),
     "up": Lazy("change.life", "Start", "Start what fleet.yaml declares."),
-    "down": Lazy("change.life", "Start", "Stop all workers, and the embedded broker."),
-    "doctor": Lazy("doctor", "Look", "Check what Fleet needs, and say what to do."),
-    "status": Lazy("groups.reading", "Look", "Groups: members, lag, slots, last change."),
+    "down": Lazy("change.life", "Start", "Stop all workers and the embedded broker."),
     "test": Lazy(
-        "parts.trial",
-        "Start",
-        "Call an entrypoint once, on real records, and commit nothing.",
-        "trial",
+        "operate.trial", "Start", "Call a job once on real records, and commit nothing.", "trial"
     ),
-    "rebalances": Lazy("groups.rebalances", "Look", "What rebalanced when, why, and for how long."),
-    "logs": Lazy("groups.logs", "Look", "What the workers of a group write."),
-    "ui": Lazy("ui", "Look", "One page of all groups, worst first; read only."),
-    "plan": Lazy("groups.reading", "Look", "What would be done, and what it costs."),
-    "simulate": Lazy("simulate", "Look", "What a story would cost a group; no broker."),
-    "history": Lazy("parts.history", "Look", "Record every group's past as tables."),
+    "doctor": Lazy("doctor", "Observe", "Check what Fleet needs, and name the fix."),
+    "status": Lazy("groups.reading", "Observe", "Show groups: members, lag, slots, last change."),
+    "rebalances": Lazy("groups.rebalances", "Observe", "List rebalances with cause and downtime."),
+    "logs": Lazy("groups.logs", "Observe", "Print the logs of a group's workers."),
+    "ui": Lazy("ui", "Observe", "Serve a read-only page of all groups, worst first."),
+    "history": Lazy("operate.history", "Observe", "Record and query the past of every group."),
+    "simulate": Lazy("simulate", "Observe", "Simulate what a scenario costs a group; no broker."),
+    "plan": Lazy("groups.reading", "Change", "Show the steps of a change and their expected cost."),
     "apply": Lazy("change.changing", "Change", "Carry out the plans of groups."),
     "scale": Lazy("change.changing", "Change", "Give a group N slots."),
-    "roll": Lazy("change.changing", "Change", "Replace all workers by workers of the new code."),
+    "roll": Lazy("change.changing", "Change", "Replace all workers with workers of the new code."),
     "drain": Lazy("change.changing", "Change", "Take slots out of a group together."),
-    "pause": Lazy("change.changing", "Hold", "Hold all changes of groups, or of all."),
-    "resume": Lazy("change.changing", "Hold", "Lift a pause, or open a slot that was shut."),
-    "release": Lazy("change.changing", "Hold", "Stop managing groups; their workers go on."),
-    "completion": Lazy("parts.rendering", "Parts", "Print the script by which a shell completes."),
-    "schema": Lazy("parts.rendering", "Parts", "Print the JSON schema of fleet.yaml."),
-    "worker": Lazy("parts.processes", "Parts", "Run one worker in the foreground."),
-    "alerts": Lazy("parts.rendering", "Parts", "Rules, routes and a dashboard for Prometheus."),
-    "broker": Lazy("parts.broker", "Parts", "Run the embedded Kafka."),
-    "exporter": Lazy("parts.processes", "Parts", "Prometheus metrics of every group."),
-    "manifests": Lazy("parts.rendering", "Parts", "Render fleet.yaml for a cluster."),
-    "supervise": Lazy("parts.processes", "", "Keep this machine's workers alive."),
+    "pause": Lazy(
+        "change.control", "Control", "Stop all changes of groups until they are resumed."
+    ),
+    "resume": Lazy("change.control", "Control", "Lift a pause."),
+    "slot": Lazy("change.control", "Control", "Reopen a quarantined slot."),
+    "unmanage": Lazy(
+        "change.control", "Control", "Stop managing groups; their workers keep running."
+    ),
+    "manage": Lazy("change.control", "Control", "Take unmanaged groups back."),
+    "worker": Lazy("operate.processes", "Operate", "Run one worker in the foreground."),
+    "exporter": Lazy("operate.processes", "Operate", "Serve Prometheus metrics of every group."),
+    "render": Lazy("operate.rendering", "Operate", "Render manifests, alerts and a dashboard."),
+    "config": Lazy("operate.rendering", "Operate", "Check fleet.yaml offline; print its schema."),
+    "dev": Lazy("operate.broker", "Operate", "Run the embedded Kafka for tests and demos."),
+    "completion": Lazy("operate.rendering", "Operate", "Print a shell's completion script."),
+    "supervise": Lazy("operate.processes", "", "Keep this machine's workers running."),
 }
 
 _NAME_WIDTH: Final = max(len(name) for name, lazy in COMMANDS.items() if lazy.section)
@@ -84,11 +86,11 @@ class LazyGroup(click.Group):
     """A click group that imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Names in the order of the table."""
+        """Lists names in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return a command; None where there is no such name."""
+        """Imports and returns a command; None if there is no such name."""
         lazy = COMMANDS.get(cmd_name)
         if lazy is None:
             return None
@@ -100,16 +102,16 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Name the nearest command where there is no such one."""
+        """Names the nearest command if there is no such one."""
         unknown = args and args[0] not in COMMANDS and not args[0].startswith("-")
-        if unknown and not ctx.resilient_parsing:  # a shell that completes wants no sentence
+        if unknown and not ctx.resilient_parsing:  # completion prints no sentence
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             ctx.fail(f"No such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names with their help, from the table alone."""
+        """Completes names with their help, from the table alone."""
         return [
             *(
                 CompletionItem(name, help=lazy.help)
@@ -120,7 +122,7 @@ class LazyGroup(click.Group):
         ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List commands by section, from the table alone."""
+        """Lists commands by section, from the table alone."""
         for section in SECTIONS:
             with formatter.section(section):
                 formatter.write_dl(
@@ -135,28 +137,30 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="'fleet COMMAND --help' has options and examples. State lives in $FLEET_HOME (.fleet).",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused. 'fleet COMMAND --help' has "
+    "options and examples. State is kept in $FLEET_HOME (default: .fleet).",
 )
 @config_option
 @verbose_option
 @click.version_option(__version__, prog_name="fleet", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Change Kafka consumer fleets without stopping them.
+    """Deploy and scale Kafka consumer groups, and see why they rebalance.
 
-    Every change is a plan with a stated expected cost, carried out as one membership change, and
-    checked against what the group coordinator recorded.
+    Each change is a plan with an expected cost. Fleet carries it out and compares the cost with
+    the records of the group coordinator.
 
     \b
-    Try it:    fleet demo
-    Your own:  fleet init --bootstrap HOST:PORT && fleet status
+    Try it:        fleet demo
+    Your cluster:  fleet init --bootstrap HOST:PORT && fleet status
     """  # noqa: D301 - click wants the character itself
 
 
 def run(
     arguments: Sequence[str] | None = None, *, command: click.Command = cli, name: str = "fleet"
 ) -> int:
-    """Run one command; its exit code. Nothing but SystemExit's own cause escapes."""
-    invocation = Invocation()
+    """Runs one command and returns its exit code; only what causes SystemExit escapes."""
+    words = sys.argv[1:] if arguments is None else arguments
+    invocation = Invocation(detailed_exit_code=DETAILED in words)  # before click refuses a word
     try:
         result = command.main(
             args=None if arguments is None else list(arguments),
@@ -166,7 +170,7 @@ def run(
         )
     except click.ClickException as error:
         error.show()
-        return 2
+        return invocation.code_of(2)
     except (click.Abort, KeyboardInterrupt):
         _say(invocation.interrupted())
         return 130
@@ -174,7 +178,7 @@ def run(
         if invocation.verbose:
             traceback.print_exc()
         _say(str(error))
-        return error.exit_code
+        return invocation.code_of(error.exit_code)
     except Exception as error:
         if invocation.verbose:
             traceback.print_exc()
@@ -188,7 +192,7 @@ def run(
 
 
 def main() -> None:
-    """Entry point of the `fleet` program."""
+    """Runs the `fleet` program."""
     leave(run())
 
 

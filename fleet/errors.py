@@ -3,13 +3,13 @@
     FleetError                 a sentence for the user; exit 1
     ├── ConfigError            fleet.yaml or an option is wrong; exit 2, nothing was started
     │   └── CodeElsewhere      a folder of worker.python_path is not on this machine
-    ├── Refused                a change may not start now, with the reason in words
+    ├── Refused                a change may not start now, with the reason in words; exit 3
     ├── Unreachable            a broker, the Spark server or the store does not answer
     │   └── Damaged            what it stores cannot be read
     ├── NoRoom                 no more workers can be had: a quota, an admission webhook
-    ├── LostLease              another manager acts on this group now
+    ├── LostLease              another process changes this group now; exit 3
     ├── SchemaTooNew           stored state was written by a newer version
-    └── RolledBack             the canary failed, and what had changed was taken back
+    └── RolledBack             the canary failed, and its change was taken back
 
 The message names the thing, its value, what is allowed and what to do next; the original
 error is chained (`raise ... from error`) and never shown unless `--verbose` is given.
@@ -35,6 +35,8 @@ class CodeElsewhere(ConfigError):
 class Refused(FleetError):
     """A change may not start now; the message says why and what would lift it."""
 
+    exit_code = 3
+
 
 class Unreachable(FleetError):
     """A service did not answer within its bounded wait."""
@@ -54,7 +56,9 @@ class NoRoom(FleetError):
 
 
 class LostLease(FleetError):
-    """The group's lease passed to somebody else; stop acting at once."""
+    """The group's lease passed to another process; stop acting at once."""
+
+    exit_code = 3
 
 
 class SchemaTooNew(FleetError):

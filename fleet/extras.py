@@ -31,7 +31,7 @@ EXTRAS: Final[Mapping[str, str]] = {
 
 
 def pip_line(extra: str) -> str:
-    """What to type, and where: no index has the package (pyproject.toml: not to be uploaded)."""
+    """Returns the command that installs an extra; no index has the package yet."""
     return f"pip install '.[{extra}]' in the clone of Fleet"
 
 

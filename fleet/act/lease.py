@@ -186,5 +186,5 @@ class ChangeLease:
             self._lost = self._lost or LostLease(
                 f"the lease of the change of group {self._change.group} is kept no more "
                 f"({type(error).__name__}: {error}): stopped; `fleet apply {self._change.group} "
-                "--resume` goes on with it"
+                "--continue` goes on with it"
             )

@@ -113,8 +113,12 @@ class Runtime(Protocol):
         """Have `count` of them; returns when those that go are gone, or those that come ready."""
         raise Refused(f"group {group} has no Deployment here of which {count} pods could be wanted")
 
-    def release(self, group: str) -> None:
-        """Give up what says that the group's workers are ours; they go on."""
+    def unmanage(self, group: str) -> None:
+        """Gives up the ownership of what runs the group's workers; they keep running."""
+        del group
+
+    def manage(self, group: str) -> None:
+        """Takes back what `unmanage` gave up."""
         del group
 
     def examine(self) -> Iterator[Finding]:

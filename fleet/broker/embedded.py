@@ -343,12 +343,13 @@ class Broker:
             if len(state.nodes) < self._brokers:
                 raise Refused(
                     f"the broker in {self._folder} has {plural(len(state.nodes), 'node')}, not "
-                    f"{self._brokers}: `fleet broker stop --purge` first (deletes its data)"
+                    f"{self._brokers}: `fleet dev broker stop --purge` first (deletes its data)"
                 )
             if self._secure not in {None, state.secure}:
                 raise Refused(
                     f"the broker in {self._folder} is a {_kind(state.secure)} one, and its data "
-                    f"stays so: for a {_kind(not state.secure)} one `fleet broker stop --purge` "
+                    f"stays so: for a {_kind(not state.secure)} one "
+                    "`fleet dev broker stop --purge` "
                     "first (deletes its data), or set FLEET_HOME to another folder"
                 )
             return self._start(self._moved(self._adopt(state)), wait, say)
@@ -466,7 +467,7 @@ class Broker:
                 raise FleetError(
                     f"port {taken[0]} of {each.host}, kept for node {each.id}, is taken by another "
                     f"program (`ss -ltnp 'sport = :{taken[0]}'` names it): end that program, or "
-                    "`fleet broker stop --purge` (deletes the broker's data) for new ports"
+                    "`fleet dev broker stop --purge` (deletes the broker's data) for new ports"
                 )
         kafka = self._found(say)
         if say and not (kafka.has("log4j-slf4j-impl") or kafka.has("log4j-slf4j2-impl")):
@@ -502,13 +503,14 @@ class Broker:
         assert self._host is not None
         if any(state.process(node) for node in state.nodes):
             raise Refused(
-                f"the broker in {self._folder} runs at {state.host}: `fleet broker stop` first, "
+                f"the broker in {self._folder} runs at {state.host}: "
+                "`fleet dev broker stop` first, "
                 f"then it can start at {self._host}"
             )
         if state.secure and self.secrets.folder.exists():
             raise Refused(
                 f"the certificate of the broker in {self._folder} names {state.host}: "
-                "`fleet broker stop --purge` first (deletes its data)"
+                "`fleet dev broker stop --purge` first (deletes its data)"
             )
         return state.at(self._host)
 

@@ -86,7 +86,7 @@ FIXED: Final = frozenset(
         "metadata.log.dir",
     }
 )
-# Decided by `fleet broker start --secure`; half of a login would be an open door.
+# Decided by `fleet dev broker start --secure`; half of a login would be an open door.
 _SECURITY: Final = ("ssl.", "sasl.", "super.users", "authorizer.", "allow.everyone", "config.prov")
 
 

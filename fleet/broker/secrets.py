@@ -7,7 +7,7 @@ that nobody can ever sign a second one; clients log in by SCRAM-SHA-512 over TLS
 each other by that certificate (controllers) and by the user `broker` (brokers), whose password
 Kafka reads from a file. All of it lies in one folder, mode 0700, files 0600, made under another
 name and renamed, so that there is all of it or nothing. Cost: 2 s at the first start; a new
-certificate means a new broker (`fleet broker stop --purge`).
+certificate means a new broker (`fleet dev broker stop --purge`).
 """
 
 import contextlib
@@ -166,7 +166,7 @@ class Secrets:
         if data:
             raise FleetError(
                 f"{self.folder} is gone, and with it every login to this broker: put it back, or "
-                "`fleet broker stop --purge` and start anew (deletes the broker's data)"
+                "`fleet dev broker stop --purge` and start anew (deletes the broker's data)"
             )
         made = Secrets(self.folder.with_name(f".{self.folder.name}.new"))
         shutil.rmtree(made.folder, ignore_errors=True)

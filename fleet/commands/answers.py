@@ -1,8 +1,7 @@
-"""Plans, changes and receipts as people read them and as JSON; the contract is
-docs/reference/json.md.
+"""Prints plans, changes and receipts as tables and as JSON; the contract is docs/reference/json.md.
 
-The stored form of a change (fleet.act) may grow with what a performer has to remember; what
-is printed here may not change its meaning within one schema version.
+The stored form of a change (fleet.act) may grow. What is printed here keeps its meaning within one
+schema version.
 """
 
 import json
@@ -26,7 +25,7 @@ from fleet.text import expected_within, numbers_of
 
 _PIPE_WIDTH: Final = 200
 _COUNTS: Final = ("ours", "others", "aborted", "moved")
-"""Of a receipt: what the coordinator's records tell."""
+"""Fields of a receipt that are counted from the coordinator's records."""
 _RESULT: Final = {
     ReceiptResult.EQUAL: "[green]equal[/green]",
     ReceiptResult.DIFFERS: "[red]DIFFERS[/red]",
@@ -35,16 +34,16 @@ _RESULT: Final = {
 
 
 def stdout() -> Screen:
-    """The console of an answer: a terminal's own width, wide enough not to wrap in a pipe."""
+    """Returns the console of an answer: as wide as the terminal, or 200 columns in a pipe."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Screen(width=width)
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """An unboxed table; `right` names the columns of numbers."""
+    """Creates an unboxed table; `right` names the columns of numbers."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        number = column in right  # a number that is broken is another number
+        number = column in right  # a wrapped number reads as another number
         made.add_column(
             column, justify="right" if number else "left", overflow="fold", no_wrap=number
         )
@@ -52,28 +51,28 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def print_json(answer: dict[str, Any]) -> None:
-    """One JSON document on stdout."""
+    """Prints one JSON document on stdout."""
     click.echo(json.dumps(answer, indent=2))
 
 
 def good(change: Change) -> bool:
-    """Whether a change ended as planned: done, and no receipt differs."""
+    """Tells whether a change ended as planned: done, and no receipt differs."""
     return change.state is ChangeState.DONE and not any(
         receipt.result is ReceiptResult.DIFFERS for receipt in change.receipts
     )
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """The plan with its expected cost, before anything is done."""
+    """Prints the plan with its expected cost."""
     slots = f"{plan.wanted} slot{'' if plan.wanted == 1 else 's'}"
     console.print(f"[bold]{escape(plan.group)}[/bold]: {slots} of revision {plan.revision or '-'}")
-    told = any(note.startswith("nothing to do") for note in plan.notes)
-    if plan.empty and not plan.refusals and not told:
+    noted = any(note.startswith("nothing to do") for note in plan.notes)
+    if plan.empty and not plan.refusals and not noted:
         console.print("  nothing to do")
     if plan.steps:
         rows = table(
-            "STEP", "KIND", "SLOTS", "REBALANCES", "MOVED", "PAUSE", "P95", "SETTLED", "BACKLOG",
-            "WHAT", right=("PAUSE", "P95", "SETTLED", "BACKLOG"),
+            "STEP", "KIND", "SLOTS", "REBALANCES", "MOVED", "DOWNTIME", "P95", "SETTLED",
+            "BACKLOG", "WHAT", right=("DOWNTIME", "P95", "SETTLED", "BACKLOG"),
         )  # fmt: skip
         for number, step in enumerate(plan.steps, 1):
             what = (str(number), step.kind.value, numbers_of(step.slots))
@@ -87,24 +86,24 @@ def print_plan(console: Console, plan: Plan) -> None:
 
 
 def _print_ways(console: Console, plan: Plan) -> None:
-    """Other ways to do the plan's changes, beside its own."""
+    """Prints other ways to make the plan's changes, beside its own."""
     if not plan.alternatives:
         return
-    right = ("REBALANCES", "MOVED", "PAUSE", "P95", "SETTLED", "BACKLOG")
+    right = ("REBALANCES", "MOVED", "DOWNTIME", "P95", "SETTLED", "BACKLOG")
     rows = table("STEP", "WAY", "STARTS", *right, "", right=right)
     for each in plan.alternatives:
-        told = ["taken"] * each.taken + ["cheapest"] * each.cheapest
-        told += ["beyond the limits"] * (not each.keeps_limits)
+        marks = ["chosen"] * each.taken + ["cheapest"] * each.cheapest
+        marks += ["exceeds the limits"] * (not each.keeps_limits)
         starts = f"in {each.starts_in_s:.0f} s" if each.starts_in_s else "now"
         figures = (str(each.rebalances), str(each.moved))
         times = (_seconds(t) for t in (each.downtime_s, each.downtime_p95_s, each.settled_s))
         ways = (str(each.step + 1), each.way, starts)
-        rows.add_row(*ways, *figures, *times, _count(each.backlog), ", ".join(told))
+        rows.add_row(*ways, *figures, *times, _count(each.backlog), ", ".join(marks))
     console.print(rows)
 
 
 def print_change(console: Console, change: Change) -> None:
-    """What a change came to: its receipts, then its state in a sentence."""
+    """Prints a change: its receipts, then its state in a sentence."""
     print_receipts(console, change)
     if change.traceback is not None:
         print_traceback(console, change.traceback)
@@ -115,44 +114,45 @@ def print_change(console: Console, change: Change) -> None:
 
 
 def print_receipts(console: Console, change: Change) -> None:
-    """What the coordinator recorded of a change's steps, against what was expected."""
+    """Prints what the coordinator recorded of a change's steps, beside what was expected."""
     if change.receipts:
         rows = table(
-            "STEP", "KIND", "EXPECTED", "RECORDED", "OTHERS", "ABORTED", "MOVED", "PAUSE", "TOOK",
-            "RECEIPT", right=("STEP", "RECORDED", "OTHERS", "ABORTED", "MOVED", "PAUSE", "TOOK"),
+            "STEP", "KIND", "EXPECTED", "RECORDED", "EXTERNAL", "ABORTED", "MOVED", "DOWNTIME",
+            "TOOK", "RESULT",
+            right=("STEP", "RECORDED", "EXTERNAL", "ABORTED", "MOVED", "DOWNTIME", "TOOK"),
         )  # fmt: skip
         for receipt in change.receipts:
             rows.add_row(*_receipt_row(receipt))
         console.print(rows)
     for receipt in change.receipts:
         if expected := expectation(receipt.expected_cost):
-            console.print(f"  step {receipt.step + 1} was expected to cost {expected}")
+            console.print(f"  step {receipt.step + 1}: expected {expected}")
         if receipt.settled_s is not None:
-            console.print(f"  step {receipt.step + 1} settled after {receipt.settled_s:.1f} s")
+            console.print(f"  step {receipt.step + 1}: settled after {receipt.settled_s:.1f} s")
         for sentence in receipt.sentences:
             console.print(f"  step {receipt.step + 1}: {escape(sentence)}")
 
 
 def print_failed(console: Console, change: Change | None) -> None:
-    """That the same revision was tried before, and why it did not go well."""
+    """Prints that the same revision failed before, and why."""
     if change is not None:
-        console.print(f"  [red]tried before[/red]: {escape(outcome(change))}")
+        console.print(f"  [red]failed before[/red]: {escape(outcome(change))}")
         if change.traceback is not None:
             print_traceback(console, change.traceback)
 
 
 def print_traceback(console: Console, traceback: str, *, lines: int = 60) -> None:
-    """What the job's own code said, indented; of a long one the end, where the error is."""
-    told = traceback.splitlines()
-    if len(told) > lines:
-        left_out = len(told) - lines
-        told = [f"… {left_out} lines left out: `fleet logs GROUP` has them …", *told[-lines:]]
-    for line in told:
+    """Prints the job's traceback, indented; of a long one only the end, where the error is."""
+    shown = traceback.splitlines()
+    if len(shown) > lines:
+        left_out = len(shown) - lines
+        shown = [f"… {left_out} lines left out: `fleet logs GROUP` prints them …", *shown[-lines:]]
+    for line in shown:
         console.print(f"    {escape(line)}", soft_wrap=True)
 
 
 def outcome(change: Change) -> str:
-    """State and sentence of a change, without saying the same word twice."""
+    """Joins state and sentence of a change, without a repeated word."""
     state, sentence = change.state.value, change.sentence
     if not sentence or sentence.startswith(state):
         return sentence or state
@@ -205,10 +205,10 @@ def _what(step: Step) -> str:
 def as_answer(
     value: object, *only: str, names: Mapping[str, str] = MappingProxyType({}), **more: object
 ) -> dict[str, Any]:
-    """A value in the contract's form: its fields, or `only` these fields and properties; `more`.
+    """Converts a value to the contract's form: all its fields or `only` these, and `more`.
 
-    A field `x_s` is written `x_seconds`, `tp` as a topic and a partition, others as `names` says.
-    Of None each of `only` is null.
+    `x_s` becomes `x_seconds`, `tp` a topic and a partition, others as in `names`. If the value is
+    None, each of `only` is null.
     """
     found = {} if value is None else as_json(value, *only)
     found |= {name: getattr(value, name, None) for name in only if name not in found}
@@ -223,14 +223,14 @@ def _in_full(value: Any) -> Any:
 
 
 def previous_failure(change: Change | None, plan: Plan) -> Change | None:
-    """The group's last change, where it was to the plan's revision and did not go well."""
+    """Returns the group's last change if it failed to bring the plan's revision."""
     if change is None or change.plan.revision != plan.revision or not plan.steps:
         return None
     return change if change.state in {ChangeState.ROLLED_BACK, ChangeState.FAILED} else None
 
 
 def failed_answer(change: Change | None) -> dict[str, Any] | None:
-    """The contract's form of `previous_failure`."""
+    """Returns the JSON of `previous_failure`."""
     if change is None:
         return None
     known = change_answer(change)
@@ -238,7 +238,7 @@ def failed_answer(change: Change | None) -> dict[str, Any] | None:
 
 
 def change_answer(change: Change) -> dict[str, Any]:
-    """A change in the contract's form: the plan that was performed is `plan`."""
+    """Returns the JSON of a change, without its plan."""
     return as_answer(
         change,
         *("group", "state", "sentence", "actor", "step", "started_at", "ended_at", "traceback"),
@@ -249,6 +249,6 @@ def change_answer(change: Change) -> dict[str, Any]:
 
 
 def receipt_answer(receipt: Receipt) -> dict[str, Any]:
-    """A receipt in the contract's form; counts are null where they could not be verified."""
+    """Returns the JSON of a receipt; counts are null if they could not be verified."""
     uncounted = _COUNTS if receipt.result is ReceiptResult.UNVERIFIED else ()
     return as_answer(receipt) | dict.fromkeys(uncounted)

@@ -1,8 +1,8 @@
-"""`fleet doctor`: the machine, fleet.yaml, its cluster and its workers, with what to do.
+"""`fleet doctor`: checks the machine, fleet.yaml, its cluster and its workers, and names fixes.
 
-Each part is looked at only where what it needs was found: a cluster that does not answer is
-one FAIL and not ten. A check yields findings; a FleetError on the way is one more (`guarded`).
-Everything here reads; a change that a check waits on is waited for one lease at most.
+A part is checked only if what it needs was found: a cluster that does not answer is one FAIL, not
+ten. A check yields findings; a FleetError in it is one more (`guarded`). Checks only read. A check
+of an unfinished change waits one lease at most.
 """
 
 import json
@@ -41,7 +41,7 @@ Check = Callable[[], Iterator[Finding]]
 
 
 def guarded(check: str, look: Check) -> list[Finding]:
-    """The findings of a check; a FleetError on the way is one more, and a FAIL."""
+    """Returns the findings of a check; a FleetError in it is one more FAIL."""
     found: list[Finding] = []
     try:
         found.extend(look())
@@ -51,7 +51,7 @@ def guarded(check: str, look: Check) -> list[Finding]:
 
 
 def python() -> Iterator[Finding]:
-    """The interpreter is new enough."""
+    """Checks that the interpreter is new enough."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     if sys.version_info[:2] >= _LEAST_PYTHON:
         yield ok("python", f"Python {version}")
@@ -60,17 +60,19 @@ def python() -> Iterator[Finding]:
 
 
 def java(*, needed: bool, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Spark and the embedded broker need Java 17 or newer; who only looks does not."""
+    """Checks Java 17 or newer, which Spark and the embedded broker need."""
     try:
         yield ok("java", f"Java at {find_java(environ)}")
     except FleetError as error:
         if needed:
             raise
-        yield warn("java", str(error), "only workers and an embedded broker here need it")
+        yield warn(
+            "java", str(error), "only workers and the embedded broker on this machine need it"
+        )
 
 
 def jars(*, embedded: bool, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """The embedded broker's jars are there, or can be fetched at its first start."""
+    """Checks that the embedded broker's jars exist, or can be fetched at its first start."""
     if not embedded:
         yield ok("jars", "not needed: the cluster is not the embedded one")
         return
@@ -84,52 +86,54 @@ def jars(*, embedded: bool, environ: Mapping[str, str] = os.environ) -> Iterator
             yield fail(
                 "jars",
                 f"FLEET_KAFKA_LIBS={libs} holds no kafka_2.13-*.jar",
-                "name the libs/ folder of a Kafka distribution, or unset it",
+                "set it to the libs/ folder of a Kafka distribution, or unset it",
             )
     elif not libs.exists():
         yield warn(
             "jars",
             f"Kafka {KAFKA} is not in {libs} yet",
-            "the first `fleet broker start` fetches 45 MB from Maven Central; without network set "
-            "FLEET_KAFKA_LIBS",
+            "the first `fleet dev broker start` fetches 45 MB from Maven Central; "
+            "without network, set FLEET_KAFKA_LIBS",
         )
     elif (wrong := damage(libs)) is not None:
-        yield warn("jars", f"{libs}: {wrong}", "the next `fleet broker start` fetches them again")
+        yield warn(
+            "jars", f"{libs}: {wrong}", "the next `fleet dev broker start` fetches them again"
+        )
     else:
         yield ok("jars", f"Kafka {KAFKA} in {libs}")
 
 
 def disk(home: Path) -> Iterator[Finding]:
-    """$FLEET_HOME can be written and has room."""
+    """Checks that $FLEET_HOME can be written and has free space."""
     folder = next(path for path in (home, *home.parents) if path.exists())
     if not os.access(folder, os.W_OK):
-        yield fail("disk", f"{folder} cannot be written", "make it writable, or set FLEET_HOME")
+        yield fail("disk", f"cannot write {folder}", "make it writable, or set FLEET_HOME")
         return
     free = shutil.disk_usage(folder).free
     found = f"{free / 1e9:.1f} GB free at {home}"
     if free < _LEAST_BYTES:
         yield fail("disk", found, "free at least 0.5 GB, or set FLEET_HOME to another disk")
     elif free < _COMFORT_BYTES:
-        yield warn("disk", found, "the embedded broker and Spark want 3 GB")
+        yield warn("disk", found, "the embedded broker and Spark need 3 GB")
     else:
         yield ok("disk", found)
 
 
 def home() -> Iterator[Finding]:
-    """State can be written; a home that is not there yet is the next command's to make."""
+    """Checks that the state directory can be written, or created by the next command."""
     folder = fleet_home()
     if folder.exists():
         yield ok("home", f"{make_home(folder)} can be written")
     elif not os.access(next(each for each in folder.parents if each.exists()), os.W_OK):
-        yield fail("home", f"{folder} cannot be made", "set FLEET_HOME to a folder of yours")
+        yield fail("home", f"cannot create {folder}", "set FLEET_HOME to a folder of yours")
 
 
 def packages(*, needed: bool) -> Iterator[Finding]:
-    """PySpark runs the workers; Dagster is wanted, but nothing in `fleet` needs it."""
+    """Checks PySpark, which workers need, and Dagster, which no command needs."""
     lacks = fail if needed else warn
     for module, without, tell in (
-        ("pyspark", "no workers, and no embedded broker", lacks),
-        ("dagster", "no schedules, checks or history of runs", warn),
+        ("pyspark", "workers and the embedded broker need it", lacks),
+        ("dagster", "schedules, checks and the history of runs need it", warn),
     ):
         if installed(module):
             yield ok(module, "installed")
@@ -144,11 +148,10 @@ _COLOURS: Final = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL:
 @output_option
 @common
 def doctor(invocation: Invocation, *, output: str) -> None:
-    """Check what Fleet needs, and say what to do.
+    """Check what Fleet needs, and name the fix.
 
-    Looks at this machine, at fleet.yaml where there is one, at the cluster it names, and at
-    workers, slots and changes that need a person. Changes nothing. Exit code 1 if anything
-    FAILs.
+    Checks this machine, fleet.yaml if it exists, the cluster that it names, and the workers, slots
+    and changes. Changes nothing. Exit code 1 if a check FAILs.
     """
     findings = examine(invocation)
     if output == "json":
@@ -161,7 +164,7 @@ def doctor(invocation: Invocation, *, output: str) -> None:
 
 
 def examine(invocation: Invocation) -> list[Finding]:
-    """All findings, machine first; the cluster only where the file loads."""
+    """Returns all findings, machine first; the cluster only if the file loads."""
     path = invocation.path()
     needed = _runs_here(path)
     found = guarded("python", python) + guarded("java", lambda: java(needed=needed))
@@ -169,17 +172,17 @@ def examine(invocation: Invocation) -> list[Finding]:
     found += guarded("packages", lambda: packages(needed=needed))
     if not path.is_file():
         found += guarded("jars", lambda: jars(embedded=True))
-        remedy = "write one with `fleet init --bootstrap HOST:PORT`, or name yours with --config"
+        remedy = "write one with `fleet init --bootstrap HOST:PORT`, or name another with --config"
         return [*found, Finding("config", Severity.WARN, f"there is no {path}", remedy)]
 
     try:
         return found + examine_fleet(invocation)
     except ConfigError as error:
-        return [*found, Finding("config", Severity.FAIL, str(error), f"mend {path}")]
+        return [*found, Finding("config", Severity.FAIL, str(error), f"correct {path}")]
 
 
 def _runs_here(path: Path) -> bool:
-    """Whether a broker or workers are to run on this machine, as far as the file can be read."""
+    """Tells whether fleet.yaml runs a broker or workers on this machine; False if unreadable."""
     from fleet.config.load import load
 
     try:
@@ -192,7 +195,7 @@ def _runs_here(path: Path) -> bool:
 
 
 def as_json(findings: list[Finding]) -> dict[str, object]:
-    """The contract of `fleet doctor -o json`."""
+    """Returns the JSON of `fleet doctor -o json`."""
     return {
         "schema_version": SCHEMA_VERSION,
         "ok": all(finding.level is not Severity.FAIL for finding in findings),
@@ -207,12 +210,12 @@ def _print(finding: Finding) -> None:
         click.echo(f"      {'':<14} → {visible(finding.remedy)}")
 
 
-_LOOK = 0.5
-"""Seconds between two looks at the leases of unfinished changes."""
+_POLL_SECONDS = 0.5
+"""Seconds between two reads of the leases of unfinished changes."""
 
 
 def examine_fleet(invocation: Invocation) -> list[Finding]:
-    """Findings about the file, the cluster and the workers. Raises ConfigError."""
+    """Returns findings about the file, the cluster and the workers. Raises ConfigError."""
     path, spec = invocation.existing_path(), invocation.spec()
     embedded = spec.cluster.bootstrap_servers == "embedded"
     found = [
@@ -233,7 +236,7 @@ def examine_fleet(invocation: Invocation) -> list[Finding]:
 
 
 def entrypoints(spec: "FleetSpec") -> Iterator[Finding]:
-    """The code that each declared worker runs can be found."""
+    """Checks that the code of each declared worker can be found."""
     from fleet.system.code import code_digest, examine_entrypoint, lies_beside
 
     declared = [group for group in spec.fleets if group.worker is not None]
@@ -243,7 +246,7 @@ def entrypoints(spec: "FleetSpec") -> Iterator[Finding]:
             examine_entrypoint(group)
         except CodeElsewhere as error:
             yield warn(
-                "entrypoint", str(error), "what is published of the same settings is what runs"
+                "entrypoint", str(error), "workers run the code published with these settings"
             )
         except FleetError as error:
             yield fail("entrypoint", str(error))
@@ -252,15 +255,15 @@ def entrypoints(spec: "FleetSpec") -> Iterator[Finding]:
             if beside is not None and group.runtime.kind == "kubernetes":
                 yield warn(
                     "entrypoint",
-                    f"{group.group}: {beside} lies here and is not taken along to the pods",
-                    "unless the image holds it too, write python_path: [.] under worker",
+                    f"{group.group}: {beside} is in this folder, but not in worker.python_path",
+                    "write python_path: [.] under worker, unless the image has it too",
                 )
     if declared:
         yield ok("entrypoints", f"{plural(len(declared), 'group')} with a worker")
 
 
 def _cluster(fleet: "Fleet") -> list[Finding]:
-    """Kafka first; what Fleet holds is looked at in any case."""
+    """Checks Kafka first, then Fleet's own state in any case."""
     seen: list[Snapshot] = []
     found = guarded("broker", lambda: groups_readable(fleet, seen))
     if seen:
@@ -276,7 +279,7 @@ def _cluster(fleet: "Fleet") -> list[Finding]:
 
 
 def groups_readable(fleet: "Fleet", seen: "list[Snapshot]") -> Iterator[Finding]:
-    """The broker answers, and its groups can be listed and described."""
+    """Checks that the broker answers, and that its groups can be listed and described."""
     snapshot = fleet.snapshot()
     seen.append(snapshot)
     yield ok(
@@ -285,11 +288,11 @@ def groups_readable(fleet: "Fleet", seen: "list[Snapshot]") -> Iterator[Finding]
         f"{plural(len(snapshot.topics), 'topic')} in {duration(snapshot.took)}",
     )
     for problem in snapshot.problems:
-        yield warn("groups", problem, "check the ACLs: Describe on groups and topics")
+        yield warn("groups", problem, "allow Describe on groups and topics")
 
 
 def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
-    """Every fleet with a worker has something to read."""
+    """Checks that the topics of every group with a worker exist."""
     from fleet.decide.scaling import missing_topics, subscribed, unmatched
     from fleet.decide.state_snapshot import gone_partitions
 
@@ -305,7 +308,7 @@ def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
             yield fail(
                 "topics",
                 f"{', '.join(missing)} of {spec.group} does not exist",
-                "create it, or write create: {partitions: 12} under the fleet",
+                "create it, or write create: {partitions: 12} under the group",
             )
         elif missing:
             yield ok("topics", f"{spec.group}: `fleet up` creates {', '.join(missing)}")
@@ -313,7 +316,7 @@ def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
             yield warn(
                 "topics",
                 f"no topic matches {' or '.join(spec.topics)} of {spec.group} yet",
-                "its slots open with the first plan after one is created",
+                "its slots open with the first plan after a topic is created",
             )
         else:
             count = f"{plural(len(there), 'topic')} with {plural(sum(there.values()), 'partition')}"
@@ -323,33 +326,33 @@ def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
         if gone := sorted(frozenset().union(*owned)):
             yield warn(
                 "topics",
-                f"members of {spec.group} own {few(list(map(str, gone)))}, which is not there: the "
-                "topic was recreated with fewer partitions, and a sticky assignor goes on giving "
-                "them out",
-                f"nothing is read of them; `fleet apply {spec.group}` lets a member that owns "
+                f"members of {spec.group} own {few(list(map(str, gone)))}, which does not exist: "
+                "the topic was recreated with fewer partitions, and a sticky assignor keeps "
+                "assigning them",
+                f"nothing is read of them; `fleet apply {spec.group}` makes a member that owns "
                 "nothing else join again",
             )
 
 
 def receipts_verifiable(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
-    """`__consumer_offsets` can be read, so that receipts count what the coordinator recorded."""
+    """Checks that `__consumer_offsets` can be read, which receipts count rebalances from."""
     group = next(iter(snapshot.groups), "fleet-doctor")
     if not snapshot.groups:
-        yield ok("offsets log", "not looked at: there is no consumer group yet")
+        yield ok("offsets log", "not checked: there is no consumer group yet")
     elif fleet.rebalances(group, window=1.0) is None:
         yield warn(
             "offsets log",
-            "__consumer_offsets cannot be read: receipts will say unverified",
-            "allow Read on topic __consumer_offsets; managed Kafka may not",
+            "cannot read __consumer_offsets: receipts will be unverified",
+            "allow Read on topic __consumer_offsets; some managed Kafka services cannot",
         )
     else:
-        yield ok("offsets log", "__consumer_offsets can be read: receipts are verified")
+        yield ok("offsets log", "can read __consumer_offsets: receipts are verified")
 
 
 def leave_possible(fleet: "Fleet") -> Iterator[Finding]:
-    """kafka-python can log in, which alone sends one leave for several members.
+    """Checks that kafka-python can log in: only it sends one leave for several members.
 
-    Any answer will do: an older broker refuses the question after the login went well.
+    Any answer will do: an older broker refuses the request after a successful login.
     """
     from fleet.act.kafka import GroupAdmin
     from fleet.security import kafka_python_config
@@ -363,14 +366,14 @@ def leave_possible(fleet: "Fleet") -> Iterator[Finding]:
                 yield warn(
                     "batched leave",
                     str(error),
-                    "without it k workers leave in k rebalances; check cluster.security",
+                    "check cluster.security; without it N workers leave in N rebalances",
                 )
                 return
     yield ok("batched leave", "kafka-python can log in")
 
 
 def missing_acls(fleet: "Fleet") -> Iterator[Finding]:
-    """Of the least ACLs of each group's mode, those that this login does not have (KIP-430)."""
+    """Checks the least ACLs of each group's mode against those of this login (KIP-430)."""
     declared = fleet.spec.fleets
     lacking = fleet.lacking(declared)
     for grant in lacking:
@@ -382,12 +385,12 @@ def missing_acls(fleet: "Fleet") -> Iterator[Finding]:
         )
     if declared and not lacking:
         yield ok(
-            "acls", f"nothing is refused that the modes of {plural(len(declared), 'group')} need"
+            "acls", f"this login has all that the modes of {plural(len(declared), 'group')} need"
         )
 
 
 def workers(fleet: "Fleet") -> Iterator[Finding]:
-    """Processes run where they are wanted, and nowhere else."""
+    """Checks that the wanted processes run, and no others."""
     processes = fleet.workers()
     wanted = [worker for worker in processes if worker.wanted]
     running = sum(worker.running for worker in wanted)
@@ -398,7 +401,7 @@ def workers(fleet: "Fleet") -> Iterator[Finding]:
         why = f": {down.exit_reason}" if down.exit_reason else ""
         yield warn(
             "workers",
-            f"{running} of {len(wanted)} run; {down.name} does not{why}",
+            f"{running} of {len(wanted)} run; {down.name} does not run{why}",
             _log_of(fleet, down.name),
         )
     else:
@@ -407,8 +410,8 @@ def workers(fleet: "Fleet") -> Iterator[Finding]:
         yield warn(
             "orphans",
             f"{plural(count, 'worker')} of group {group}, for which fleet.yaml declares none",
-            f"declare it again; to end it, `fleet scale {group} 0 --pin 1h` before it is taken "
-            "out; `fleet down` ends all",
+            f"declare it again; to stop it, run `fleet scale {group} 0 --pin 1h` before you "
+            "remove it; `fleet down` stops all",
         )
 
 
@@ -416,54 +419,55 @@ def _log_of(fleet: "Fleet", worker: str) -> str:
     runtime = fleet.spec.runtime
     if runtime.kind == "kubernetes":
         where = f"kubectl -n {runtime.namespace} logs {worker} --previous"
-        return f"{where}; the kubelet starts it again"
-    return f"its log is under {fleet.home}; the supervisor starts it again"
+        return f"{where}; the kubelet restarts it"
+    return f"its log is in {fleet.home}; the supervisor restarts it"
 
 
 def slots(fleet: "Fleet") -> Iterator[Finding]:
-    """Nobody holds a slot without running; no slot and no partition is shut away."""
+    """Checks for owners that do not run, quarantined slots and stopped partitions."""
     running = {worker.name for worker in fleet.workers() if worker.running}
-    held = [slot for f in fleet.spec.fleets for slot in fleet.slots(f.group) if slot.owner]
-    strange = [slot for slot in held if slot.owner not in running]
-    silent = _silent(fleet, strange) if strange else []
-    yield ok("slots", f"{len(held) - len(silent)} held by running workers")
+    owned = [slot for f in fleet.spec.fleets for slot in fleet.slots(f.group) if slot.owner]
+    doubtful = [slot for slot in owned if slot.owner not in running]
+    silent = _silent(fleet, doubtful) if doubtful else []
+    yield ok("slots", f"{len(owned) - len(silent)} owned by running workers")
     for slot in silent:
         lease = fleet.group(slot.group).runtime.lease
         yield warn(
             "slots",
-            f"slot {slot.number} of {slot.group} is held by {slot.owner}, which does not run",
-            f"a standby takes it after {lease:g} s; `fleet up` starts one",
+            f"slot {slot.number} of {slot.group} is owned by {slot.owner}, which does not run",
+            f"a standby takes it after {lease:g} s; `fleet up` starts a standby",
         )
     for spec in fleet.spec.fleets:
         for number in sorted(fleet.targets(spec.group).quarantined):
             yield warn(
                 "slots",
-                f"slot {number} of {spec.group} is shut: a foreign process uses its instance id",
-                f"find and end the member {spec.group}-{number}, then "
-                f"`fleet resume {spec.group} --slot {number}`",
+                f"slot {number} of {spec.group} is quarantined: an external process uses its "
+                "instance id",
+                f"find and stop the member {spec.group}-{number}, then run "
+                f"`fleet slot reopen {spec.group} {number}`",
             )
         for mark in fleet.store.quarantines(spec.group):
             yield warn(
                 "partitions",
                 f"{mark.tp} of {spec.group} is stopped at offset {mark.offset}: {mark.error}",
-                "no roll ends this: commit an offset while the group is down, or set "
+                "a roll does not help: commit an offset while the group is down, or set "
                 "worker.on_truncated: skip"
                 if mark.of_log
-                else "correct the entrypoint, or the setting that the error names, then "
+                else "correct the entrypoint, or the setting that the error names, then run "
                 f"`fleet roll {spec.group}`",
             )
 
 
-def _silent(fleet: "Fleet", strange: "list[Slot]") -> "list[Slot]":
-    """Those that are not renewed either: `fleet worker` by hand is not the runtime's."""
-    longest = max(fleet.group(slot.group).runtime.lease for slot in strange)
+def _silent(fleet: "Fleet", doubtful: "list[Slot]") -> "list[Slot]":
+    """Returns the slots not renewed either; the runtime knows no `fleet worker` of a shell."""
+    longest = max(fleet.group(slot.group).runtime.lease for slot in doubtful)
     fleet.clock.sleep(longest / 2)
     now = {
         (slot.group, slot.number): slot
-        for group in {slot.group for slot in strange}
+        for group in {slot.group for slot in doubtful}
         for slot in fleet.slots(group)
     }
-    same = [(slot, now.get((slot.group, slot.number))) for slot in strange]
+    same = [(slot, now.get((slot.group, slot.number))) for slot in doubtful]
     return [
         old for old, new in same if new and (new.token, new.counter) == (old.token, old.counter)
     ]
@@ -484,23 +488,24 @@ def changes(fleet: "Fleet") -> Iterator[Finding]:
         yield warn(
             "changes",
             f"{actor} left a change of {group} unfinished",
-            f"fleet apply {group} --resume, or --abort",
+            f"`fleet apply {group} --continue` finishes it, --abort aborts it",
         )
     for pause in fleet.pauses():
         whose = pause.group or "all groups"
+        lift = "manage" if pause.is_unmanaged else "resume"
         yield warn(
             "pauses",
             f"{whose}: {pause.reason} ({pause.by})",
-            f"fleet resume {pause.group or '--all'}",
+            f"`fleet {lift} {pause.group or '--all'}` ends this",
         )
     if all(alive.values()):
-        yield ok("changes", "none was left unfinished")
+        yield ok("changes", "none is unfinished")
 
 
 def _alive(fleet: "Fleet", groups: Iterable[str]) -> dict[str, bool]:
-    """Whether somebody works on each unfinished change; all are watched together, for a lease."""
+    """Tells of each unfinished change whether its process runs; watches all for one lease."""
     known = {group: fleet.change_alive(group) for group in groups}
     while unknown := [group for group, alive in known.items() if alive is None]:
-        fleet.clock.sleep(_LOOK)
+        fleet.clock.sleep(_POLL_SECONDS)
         known.update((group, fleet.change_alive(group)) for group in unknown)
     return {group: bool(alive) for group, alive in known.items()}

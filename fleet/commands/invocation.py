@@ -1,8 +1,9 @@
-"""What every command knows of its invocation: the file, the caller, the change in hand.
+"""What all commands share: the invocation, common options, questions, groups, completion.
 
-Problem: options such as `--config` belong before and after the command's name, and the one
-place that prints a failure (fleet.cli) runs when click's context is gone. Choice: one mutable
-object per invocation, made by fleet.cli and filled by the options' callbacks.
+Problem: options such as `--config` belong before and after the command's name, and the one place
+that prints a failure (fleet.cli) runs after click's context has ended. Choice: fleet.cli creates
+one mutable object per invocation, and the options' callbacks fill it. Cost: it is passed to every
+command.
 """
 
 import functools
@@ -11,8 +12,9 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -21,6 +23,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fleet.errors import ConfigError, FleetError, Refused
+from fleet.text import visible
 
 if TYPE_CHECKING:
     from fleet.act.runtime import Runtime
@@ -32,47 +35,53 @@ Output = Literal["table", "json"]
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
 SCHEMA_VERSION: Final = 1
-"""Of every JSON answer; raised when a key goes or changes its meaning (docs/reference/json.md)."""
+"""Version of every JSON answer; a removed key or a new meaning raises it (docs/reference/json.md)."""
+
+
+DETAILED: Final = "--detailed-exitcode"
+"""Option of `fleet plan`."""
 
 
 @dataclass(slots=True)
 class Invocation:
-    """One run of the `fleet` command."""
+    """Holds the state of one run of the `fleet` command."""
 
     config: Path | None = None
     verbose: bool = False
     changing: str | None = None
-    """The group whose change is being carried out now."""
+    """Group whose change is being carried out now."""
+    detailed_exit_code: bool = False
+    """2 means changes, so wrong usage and configuration exit with 1."""
 
     def path(self) -> Path:
-        """The specification's path: the option, $FLEET_CONFIG, or fleet.yaml here."""
+        """Returns the path of fleet.yaml: the option, $FLEET_CONFIG, or fleet.yaml here."""
         return self.config or Path(os.environ.get("FLEET_CONFIG") or "fleet.yaml")
 
     def existing_path(self) -> Path:
-        """The same where the file is there. Raises ConfigError naming `fleet init`."""
+        """Returns the path. Raises ConfigError, which names `fleet init`, if there is no file."""
         path = self.path()
         if not path.is_file():
             raise ConfigError(
                 f"there is no {path}: write one with `fleet init --bootstrap HOST:PORT`, name "
-                "yours with --config or $FLEET_CONFIG, or try `fleet demo`"
+                "another with --config or $FLEET_CONFIG, or try `fleet demo`"
             )
         return path
 
     def spec(self) -> "FleetSpec":
-        """What the file says. Raises ConfigError."""
+        """Reads the file. Raises ConfigError."""
         from fleet.config.load import load
 
         return load(self.existing_path(), os.environ)
 
     def open(self, *, start_broker: bool = False) -> "Fleet":
-        """The fleet of this invocation's file. Raises ConfigError, Unreachable."""
+        """Opens the fleet of this invocation's file. Raises ConfigError, Unreachable."""
         path = self.existing_path()
         from fleet.manager.cycle import Fleet
 
         return Fleet.open(path, start_broker=start_broker)
 
     def refusal(self) -> FleetError | None:
-        """Why the file cannot be opened as it is now, with those that it names."""
+        """Returns why the file, or a file that it names, cannot be opened now; None if it can."""
         try:
             self.open().close()
         except FleetError as error:
@@ -80,23 +89,26 @@ class Invocation:
         return None
 
     def interrupted(self) -> str:
-        """What a person has to know after Ctrl-C."""
+        """Returns the sentence after Ctrl-C."""
         if self.changing is None:
             return "interrupted"
         return (
-            f"interrupted; the change of {self.changing} stays where it is and nothing of it is "
-            f"done twice: go on with `fleet apply {self.changing} --resume`, or give it up with "
-            "`--abort`"
+            f"interrupted; the change of {self.changing} is unfinished: "
+            f"`fleet apply {self.changing} --continue` finishes it, `--abort` aborts it"
         )
+
+    def code_of(self, code: int) -> int:
+        """Returns the exit code of an error."""
+        return 1 if self.detailed_exit_code and code == 2 else code
 
 
 def actor() -> str:
-    """Who acts: user, machine and process, so that two shells are two actors."""
+    """Names who acts: user, machine and process, so that two shells are two actors."""
     return f"{_user()}@{socket.gethostname()}:{os.getpid()}"
 
 
 def person() -> str:
-    """Who pauses: user and machine."""
+    """Names the user and the machine."""
     return f"{_user()}@{socket.gethostname()}"
 
 
@@ -108,7 +120,7 @@ def _user() -> str:
 
 
 def runtime_of(spec: "FleetSpec") -> "Runtime":
-    """The runtime of a file, without the cluster."""
+    """Opens the runtime of a file, without the cluster."""
     from fleet.clock import SystemClock
     from fleet.system.home import fleet_home
     from fleet.system.runtimes import runtime_kind
@@ -118,14 +130,32 @@ def runtime_of(spec: "FleetSpec") -> "Runtime":
     return opened
 
 
-def confirmed(question: str) -> None:
-    """Ask. Raises Refused."""
-    if not click.confirm(question):
-        raise Refused("not confirmed, so nothing was done")
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks on a terminal, unless `yes`. Raises Refused if the answer is no."""
+    if asks(yes=yes) and not click.confirm(question, err=True):
+        raise Refused("not confirmed; nothing was changed")
 
 
-def until_told() -> threading.Event:
-    """Set by SIGTERM and by Ctrl-C: what is in hand is finished, then everything is closed."""
+def asks(*, yes: bool) -> bool:
+    """Tells whether `confirm` would ask."""
+    return not yes and sys.stdin.isatty()
+
+
+def agree(actions: Iterable[str], *, yes: bool, dry_run: bool) -> bool:
+    """Shows the actions if it asks or `dry_run`, and asks on a terminal; False for a dry run.
+
+    Raises Refused if the answer is no.
+    """
+    if dry_run or asks(yes=yes):
+        for action in actions:
+            click.echo(f"{'would' if dry_run else 'will'} {visible(action)}")
+    if not dry_run:
+        confirm("Continue?", yes=yes)
+    return not dry_run
+
+
+def stop_on_signals() -> threading.Event:
+    """Returns an event that SIGTERM and Ctrl-C set."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -158,11 +188,11 @@ verbose_option = click.option(
     callback=_set_verbose,
     help="Show the traceback of an error.",
 )
-"""Both stand before or after the command's name."""
+"""Both are allowed before and after the command's name."""
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that reads fleet.yaml; passes the Invocation first."""
+    """Adds the options of every command that reads fleet.yaml; passes the Invocation first."""
 
     @config_option
     @verbose_option
@@ -174,17 +204,16 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_invocation
 
 
-def output_as(
-    *kinds: str, json_is: str = "one document (documentation: reference/json)"
-) -> Callable[[AnyCommand], AnyCommand]:
-    """`-o KIND`, the first where nothing is said."""
+def output_as(*kinds: str, json_is: str = "one document") -> Callable[[AnyCommand], AnyCommand]:
+    """Adds `-o FORMAT`; the first kind is the default."""
     return click.option(
         "--output",
         "-o",
         type=click.Choice(kinds),
         default=kinds[0],
         show_default=True,
-        help=f"Output format; JSON is {json_is}.",
+        metavar="FORMAT",
+        help=f"Output format: {', '.join(kinds[:-1])} or {kinds[-1]}; JSON is {json_is}.",
     )
 
 
@@ -193,42 +222,50 @@ output_option = output_as("table", "json")
 
 def _listen(_ctx: click.Context, _: click.Parameter, address: str | None) -> str | None:
     if address is not None and not re.fullmatch(r"\S*:\d{1,5}", address):
-        raise click.UsageError("--listen wants HOST:PORT, such as 0.0.0.0:9308; port 0 is free")
+        raise click.UsageError(f"--listen {address} is no HOST:PORT, such as 0.0.0.0:9308")
     return address
 
 
 def listen_option(what: str, key: str, usual: int) -> Callable[[AnyCommand], AnyCommand]:
-    """`--listen HOST:PORT`; `key` is that of fleet.yaml."""
+    """Adds `--listen HOST:PORT`; `key` is its key in fleet.yaml."""
     return click.option(
         "--listen",
         metavar="HOST:PORT",
         callback=_listen,
-        help=f"Address to serve {what} on (default: {key} of fleet.yaml, 127.0.0.1:{usual}).",
+        help=f"Address that serves {what} (default: {key} of fleet.yaml, 127.0.0.1:{usual}).",
     )
 
 
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Print the plan without carrying it out."
+_yes_option = click.option(
+    "--yes", "-y", is_flag=True, help="Skip the question that a terminal is asked."
+)
+_dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
 )
 
 
-# What a shell offers at Tab: a shell waits for it, and shows what is wrong in the middle of the
-# command line. So only the file is read, by YAML alone, and whatever fails offers nothing. Cost:
-# groups that nobody declared are not offered, nor names that come from the environment.
+def changing_options(command: AnyCommand) -> AnyCommand:
+    """`--dry-run` and `--yes` of every command that changes something."""
+    return _dry_run_option(_yes_option(command))
+
+
+# What a shell completes. The shell waits for it, and shows errors in the middle of the command
+# line. So only fleet.yaml is read, as plain YAML, and a failure completes nothing. Cost: groups
+# that fleet.yaml does not declare, and names from the environment, are not completed.
 
 
 _MOST_SLOTS: Final = 200
 
 
 def group_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Declared groups that are not named yet."""
+    """Completes declared groups that are not named yet."""
     there = ctx.params.get("groups") or ()
     names = [str(each["group"]) for each in _fleets(ctx)[1]]
     return _offered([name for name in names if name not in there], incomplete)
 
 
 def slot_numbers(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Slots that the named group may have."""
+    """Completes slots that the named group may have."""
     defaults, fleets = _fleets(ctx)
     named = _named(ctx)
     there = ctx.params.get("slots") or ()
@@ -242,7 +279,7 @@ def slot_numbers(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 
 
 def topic_ranges(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The named group's topics, each as the beginning of T:P:A-B."""
+    """Completes the named group's topics, each as the beginning of TOPIC:PARTITION:FIRST-LAST."""
     topics = [
         f"{topic}:"
         for each in _fleets(ctx)[1]
@@ -254,7 +291,7 @@ def topic_ranges(ctx: click.Context, _: click.Parameter, incomplete: str) -> lis
 
 
 def _named(ctx: click.Context) -> str | None:
-    """The first GROUP. Behind an option that waits for its value, click left it in `args`."""
+    """Returns the first GROUP; before an option's value, click has left it in `args`."""
     groups = ctx.params.get("groups") or ctx.args
     return ctx.params.get("group") or next(iter(groups), None)
 
@@ -264,7 +301,7 @@ def _offered(words: list[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _fleets(ctx: click.Context) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """`defaults` and the fleets of the file as they are written; nothing where it has none."""
+    """Returns `defaults` and the fleets of the file as they are written."""
     tree = _mapping(_read(ctx.ensure_object(Invocation).path()))
     fleets = tree.get("fleets")
     found = [_mapping(each) for each in fleets] if isinstance(fleets, list) else []
@@ -287,17 +324,17 @@ def _read(path: Path) -> Any:
         return None
 
 
-# Which groups a command is for: the same arguments and one rule for all of them.
+# Which groups a command is for: the same arguments and one rule for all commands.
 #
-# Without `[GROUP]...` and `--select`, a command that looks or starts is for all groups, and one
-# that changes wants `--all`, so that nothing is changed by a name that was left out.
+# Without `[GROUP]...` and `--select`, a command that shows or starts is for all groups. A command
+# that changes needs `--all`, so a forgotten name changes nothing.
 
 
 Pair = tuple[str, str]
 
 
 class KeyValue(click.ParamType[Pair]):
-    """`KEY=VALUE`."""
+    """Reads `KEY=VALUE`."""
 
     name = "pair"
 
@@ -305,7 +342,7 @@ class KeyValue(click.ParamType[Pair]):
         self._example = example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Pair:
-        """Key and value."""
+        """Returns key and value."""
         key, equals, wanted = str(value).partition("=")
         if not key or not equals:
             self.fail(f"{value!r} is not KEY=VALUE, such as {self._example}", param, ctx)
@@ -320,7 +357,7 @@ groups_argument = click.argument(
 
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """The groups that a command was told."""
+    """Holds the groups that the arguments name."""
 
     named: tuple[str, ...]
     select: tuple[Pair, ...]
@@ -329,9 +366,10 @@ class Meant:
     def chosen(
         self, fleet: "Fleet", *, among: "Callable[[GroupSpec], bool]" = lambda _: True
     ) -> tuple[str, ...]:
-        """The declared groups: those named, else those of `among` with the labels.
+        """Returns the declared groups: those named, else those of `among` with the labels.
 
-        ConfigError for a name that fleet.yaml does not declare, and for labels that no group has.
+        Raises ConfigError for a name that fleet.yaml does not declare, and for labels that no
+        group has.
         """
         if self.named:
             return tuple(dict.fromkeys(fleet.group(name).group for name in self.named))
@@ -341,7 +379,7 @@ class Meant:
             wanted = ", ".join(f"{key}={value}" for key, value in select)
             keys = ", ".join(sorted({"owner", *(key for f in fleets for key in f.labels)}))
             raise ConfigError(
-                f"{fleet.config} declares no group with {wanted}; keys there are: {keys}"
+                f"{fleet.config} declares no group with {wanted}; its keys are: {keys}"
             )
         return tuple(spec.group for spec in labelled if among(spec))
 
@@ -349,9 +387,9 @@ class Meant:
 def groups_option(
     *, must: bool = False, all_means: str | None = None
 ) -> Callable[[AnyCommand], AnyCommand]:
-    """`[GROUP]...`, `--select`, and `--all` where it means something, as `meant`.
+    """Adds `[GROUP]...`, `--select`, and `--all` if `all_means` is its help, as `meant`.
 
-    UsageError where groups are told in two ways, or in none where one `must` be.
+    Raises UsageError for groups named in two ways, and in none if they `must` be named.
     """
 
     def made(command: AnyCommand) -> Any:
@@ -359,12 +397,12 @@ def groups_option(
         def with_groups(
             *args: Any, groups: Any, select: Any, everything: bool = False, **options: Any
         ) -> Any:
-            told = sum((bool(groups), bool(select), everything))
-            if told > 1:
-                raise click.UsageError("GROUP, --select and --all are three ways: take one of them")
-            if must and not told:
+            ways_used = sum((bool(groups), bool(select), everything))
+            if ways_used > 1:
+                raise click.UsageError("give only one of GROUP, --select and --all")
+            if must and not ways_used:
                 ways = "" if all_means is None else ", or --all"
-                raise click.UsageError(f"name one GROUP or more, or --select KEY=VALUE{ways}")
+                raise click.UsageError(f"name at least one GROUP, or give --select KEY=VALUE{ways}")
             return command(*args, meant=Meant(groups, select, everything), **options)
 
         found: Any = with_groups
@@ -375,7 +413,7 @@ def groups_option(
             type=KeyValue("owner=team-orders"),
             metavar="KEY=VALUE",
             multiple=True,
-            help="Declared groups with this label or owner; repeatable, all must hold.",
+            help="Take declared groups with this label or owner; repeatable, all must match.",
         )
         return groups_argument(select_option(found))
 
@@ -383,18 +421,18 @@ def groups_option(
 
 
 def with_worker(spec: "FleetSpec", group: str, config: Path) -> "GroupSpec":
-    """What is declared of a group; ConfigError where it has no worker."""
+    """Returns what fleet.yaml declares of a group. Raises ConfigError if it has no worker."""
     found = spec.fleet(group)
     if found is None or found.worker is None:
         known = ", ".join(f.group for f in spec.fleets if f.worker is not None) or "none"
         raise ConfigError(
-            f"{config} declares no worker of a group {group!r}; those with one: {known}"
+            f"{config} declares no worker of group {group!r}; groups with a worker: {known}"
         )
     return found
 
 
-def acting(fleet: "Fleet") -> "Callable[[GroupSpec], bool]":
-    """Whether a group has mode: act."""
+def is_acting(fleet: "Fleet") -> "Callable[[GroupSpec], bool]":
+    """Returns a test whether a group has mode: act."""
     return lambda spec: fleet.spec.mode_of(spec) == "act"
 
 

@@ -1,11 +1,9 @@
-"""The console of every command: what others named is shown, and does nothing.
+"""The console of every command: escape sequences in names are shown, not executed.
 
-Problem: Kafka allows any character in a group's id and in a client's, and whoever may join a group
-chooses them; an escape sequence in one, printed as it is, moves the cursor, writes into the
-clipboard or hides a line on the terminal of who looks. Rich passes these on, and takes `:key:` in
-a name for an emoji. Choice: one console that shows what would act on a terminal as a replacement
-character, wherever it comes from; its own colours are no text. Cost: colours that a job writes
-into its log or an error are not shown as such.
+Problem: Kafka allows any character in group ids and client ids, and any client may choose them. An
+escape sequence in one moves the cursor, writes to the clipboard or hides a line. Rich passes it to
+the terminal, and reads `:key:` in a name as an emoji. Choice: one console replaces control
+characters in all text; its own colours are styles, not text. Cost: colours in a job's log are lost.
 """
 
 import contextlib
@@ -24,19 +22,19 @@ from fleet.text import duration, visible
 
 
 class Screen(Console):
-    """A console that knows no emoji, and shows control characters instead of sending them."""
+    """Prints without emoji, and shows control characters instead of sending them."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Any:
-        """Before its width is measured."""
+        """Replaces control characters before the width is measured."""
         return super().render_str(visible(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Also of what was no string any more."""
+        """Replaces control characters also in text that is no longer a string."""
         for each in super().render(renderable, options):
             shown = each.text if each.control else visible(each.text)
             yield each if shown == each.text else Segment(shown, each.style)
@@ -46,15 +44,14 @@ _QUIET_SECONDS: Final = 2.0
 
 
 class Progress:
-    """A callable for `progress=`; a context manager around the work.
+    """Prints progress on stderr: a callable for `progress=`, and a context manager.
 
-    Every sentence goes to stderr as it comes, so that stdout stays clean; on a terminal the last
-    one also stands in a live line with the seconds that passed, once 2 s have gone by.
+    After 2 s a terminal also shows the last sentence in a live line, with the seconds so far.
     """
 
-    def __init__(self, beginning: str, *, console: Console | None = None) -> None:
+    def __init__(self, first: str, *, console: Console | None = None) -> None:
         self._console = console or Screen(stderr=True)
-        self._sentence = beginning
+        self._sentence = first
         self._started = time.monotonic()
         self._status: Status | None = None
         self._done = threading.Event()
@@ -77,9 +74,9 @@ class Progress:
             self._ticker.join()
 
     def __call__(self, sentence: str) -> None:
-        """Say what was done, or what is waited for."""
+        """Prints what was done, or what it waits for."""
         self._sentence = sentence
-        with contextlib.suppress(OSError, ValueError):  # nobody reads, no room: the work goes on
+        with contextlib.suppress(OSError, ValueError):  # no reader, full disk: the work continues
             self._console.print(f"  {sentence}", markup=False, soft_wrap=True)
 
     def _tick(self) -> None:

@@ -1,4 +1,4 @@
-"""`fleet simulate`: a group's story on simulated time, and what it cost."""
+"""`fleet simulate`: plays a scenario of a group on simulated time, and reports its cost."""
 
 import random
 from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NetworkSpec(Strict):
-    """How long a message is under way, one way, evenly distributed."""
+    """Delay of a message, one way, evenly distributed."""
 
     shortest: Annotated[Duration, Field(ge=0, le=60)] = 0.001
     longest: Annotated[Duration, Field(ge=0, le=60)] = 0.005
@@ -39,7 +39,7 @@ class NetworkSpec(Strict):
 
 
 class EventSpec(Strict):
-    """What happens, to which member (from 0); docs/how-to/simulate.md has `lasts` and `wait`."""
+    """An event, and its member (from 0); docs/how-to/simulate.md describes `lasts` and `wait`."""
 
     at: Annotated[Duration, Field(ge=0, le=43_200)]
     do: Literal["start", "leave", "crash", "restart", "slow", "roll", "batched-leave", "failover"]
@@ -50,7 +50,7 @@ class EventSpec(Strict):
 
 
 class ScenarioSpec(Strict):
-    """A group, its members' timeouts, the network, and what happens."""
+    """A group, its members' timeouts, the network, and the events."""
 
     members: Annotated[int, Field(ge=1, le=1_000)] = 10
     static: bool = False
@@ -71,14 +71,14 @@ class ScenarioSpec(Strict):
 
     @property
     def beats_every(self) -> float:
-        """Seconds; the protocol's own interval where none is told."""
+        """Seconds; the protocol's own interval if none is given."""
         if self.heartbeat_interval is not None:
             return self.heartbeat_interval
         return 5.0 if self.protocol == "consumer" else 3.0
 
     @property
     def session(self) -> float:
-        """Seconds; the client's own default where none is told."""
+        """Seconds; the client's own default if none is given."""
         if self.session_timeout is not None:
             return self.session_timeout
         return {"java-0.10.0": 30.0, "java-0.10.1": 10.0}.get(self.client, 45.0)
@@ -87,12 +87,12 @@ class ScenarioSpec(Strict):
     def _possible(self) -> "ScenarioSpec":
         if self.beats_every >= self.session:
             raise ValueError(
-                f"heartbeat_interval is {self.beats_every:g} s and has to be shorter than "
+                f"heartbeat_interval is {self.beats_every:g} s and must be shorter than "
                 f"session_timeout ({self.session:g} s)"
             )
         if self.client == "librdkafka" and self.max_poll_interval < self.session:
             raise ValueError(
-                f"max_poll_interval is {self.max_poll_interval:g} s and may not be shorter than "
+                f"max_poll_interval is {self.max_poll_interval:g} s and must not be shorter than "
                 f"session_timeout ({self.session:g} s): librdkafka refuses that"
             )
         if self.client != "librdkafka":
@@ -106,27 +106,27 @@ class ScenarioSpec(Strict):
             )
         if self.protocol not in {"range", "roundrobin"}:
             raise ValueError(
-                f"client is {self.client}, which does not have protocol {self.protocol} "
+                f"client is {self.client}, which has no protocol {self.protocol} "
                 "(allowed: range, roundrobin)"
             )
 
 
 def load_scenario(path: Path) -> ScenarioSpec:
-    """Read a scenario. Raises ConfigError that lists every problem as `file:line: key: …`."""
+    """Reads a scenario. Raises ConfigError that lists every problem as `file:line: key: …`."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text; save it as UTF-8") from error
+        raise ConfigError(f"{path} is not UTF-8 text: save it as UTF-8") from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     root, problems = read_tree(text, {})
     if root is None and not problems:
-        raise ConfigError(
-            f"{path} is empty: write at least members:, or see documentation: how-to/simulate"
-        )
+        raise ConfigError(f"{path} is empty: write at least members: N")
     if root is not None and not isinstance(root.value, dict):
         keys = ", ".join(ScenarioSpec.model_fields)
-        problems.append(Problem(line=root.line, path="", text=f"is no mapping of {keys}"))
+        problems.append(
+            Problem(line=root.line, path="", text=f"is no mapping with the keys {keys}")
+        )
     if root is not None and not problems:
         try:
             return ScenarioSpec.model_validate(root.plain())
@@ -135,26 +135,27 @@ def load_scenario(path: Path) -> ScenarioSpec:
     raise ConfigError("\n".join(each.render(str(path)) for each in problems))
 
 
-COUNTS = ("rebalances", "moved", "duplicates")
+COUNTS = ("rebalances", "moved", "redone")
 FIGURES = (*COUNTS, "downtime_p50", "downtime_p95", "downtime_longest", "settled")
-"""Counts, then seconds. A pause is a partition's time without an owner."""
+"""Counts, then seconds. Downtime is a partition's time without an owner."""
 
 _GRACE = 60.0
 """Seconds for a history that has to be read from the broker."""
 
 
 @click.command(
-    epilog="Examples:  fleet simulate deploy --members 50  |  fleet simulate story.yaml --seeds 100"
-    "  |  fleet simulate --group orders --scale 12"
+    epilog="Examples:  fleet simulate deploy --members 50  |  fleet simulate --group orders "
+    "--scale 12"
 )
 @click.argument("scenario", required=False, metavar="[SCENARIO|FILE]")
 @click.option(
     "--members",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="Number of members (default: 10, or what the file says).",
+    help="Number of members (default: that of the file, else 10).",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the first run.")
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N",
+              help="Seed of the first run.")  # fmt: skip
 @click.option(
     "--seeds",
     type=click.IntRange(1, 10_000),
@@ -164,7 +165,7 @@ _GRACE = 60.0
     help="Number of runs, each with the next seed.",
 )
 @click.option("--group", metavar="GROUP", shell_complete=group_names,
-              help="Group to scale, from its recorded history; with --scale.")  # fmt: skip
+              help="Group to scale, as its history shows it; needs --scale.")  # fmt: skip
 @click.option("--scale", type=click.IntRange(1, 1000), metavar="N",
               help="Number of members that GROUP would get.")  # fmt: skip
 @output_option
@@ -180,31 +181,32 @@ def simulate(
     scale: int | None,
     output: str,
 ) -> None:
-    """What a story would cost a group; no broker.
+    """Simulate what a scenario costs a group; no broker.
 
-    SCENARIO is a name (documentation: how-to/simulate), as deploy, deploy-static, deploy-consumer,
-    deploy-fleet, scale-up or crash-loop; FILE is YAML as that page has it. Members behave as
-    librdkafka's, or as Java's before and after KIP-62, against a model of Kafka's coordinator,
-    classic or KIP-848; time is simulated, and one seed tells one story.
-    Figures count from the first event on. A pause is a partition's time without an owner: p50
-    and p95 over partitions of all its pauses together, and the longest single one.
-    With --group and --scale: what another number of members would cost that group as `fleet
-    rebalances` knows it, by Fleet's slot targets or leave where Fleet runs it, else one process
-    every 2 s.
+    SCENARIO is deploy, deploy-static, deploy-consumer, deploy-fleet, scale-up, crash-loop or
+    another of the library. FILE is YAML. Members behave as those of librdkafka, or of Java before
+    or after KIP-62. They run against a model of Kafka's coordinator, classic or KIP-848, on
+    simulated time. The same seed gives the same run.
+
+    Figures count from the first event on. Downtime is a partition's time without an owner: p50 and
+    p95 over partitions, and the longest single downtime.
+
+    --group and --scale simulate N members for a group as `fleet rebalances` shows it. If Fleet runs
+    the group, its slots open or leave together; else one process starts or stops every 2 s.
     """
     from fleet.sim.scenarios.play import play
 
     if (group is None) != (scale is None) or (group and (scenario or members)):
-        raise click.UsageError("--group GROUP goes with --scale N, and with no story or --members")
+        raise click.UsageError("--group needs --scale, and takes no SCENARIO and no --members")
     if group is not None and scale is not None:
-        scenario, told = _of_group(invocation, group, scale)
+        scenario, of_seed = _of_group(invocation, group, scale)
     else:
-        scenario, told = _of_file(scenario or "deploy", members)
-    options, runs = told(random.Random(seed)), []
+        scenario, of_seed = _of_file(scenario or "deploy", members)
+    options, runs = of_seed(random.Random(seed)), []
     with Progress(f"{scenario}: {plural(seeds, 'seed')}") as progress:
         for number in range(seed, seed + seeds):
             rng = random.Random(number)
-            runs.append(_figures(play(told(rng), rng)))
+            runs.append(_figures(play(of_seed(rng), rng)))
             if len(runs) % 100 == 0:
                 progress(f"{len(runs)} of {plural(seeds, 'seed')}")
     answer = _answer(scenario, options, seed, runs)
@@ -230,18 +232,18 @@ def simulate(
 
 
 def _of_file(name: str, members: int | None) -> "Named":
-    """A story of the library or of a file, which every seed plays as it is."""
-    story = _scenario(name, members)
+    """Returns a scenario of the library or of a file, the same for every seed."""
+    scenario = _scenario(name, members)
 
-    def told(rng: random.Random) -> "Scenario":
+    def of_seed(rng: random.Random) -> "Scenario":
         del rng
-        return story
+        return scenario
 
-    return name, told
+    return name, of_seed
 
 
 def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
-    """What it is called, and the change of a recorded group by a seed."""
+    """Returns its title, and the change of a recorded group by seed."""
     from fleet.decide.other_ways import recorded_group, scaled_to
     from fleet.manager.past import past_of
 
@@ -253,13 +255,15 @@ def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
         declared = [each.worker for each in fleet.spec.fleets if each.group == name]
         click.echo(f"{name} {past.source.sentence(fleet.clock.now())}", err=True)
     if found.members == members:
-        raise ConfigError(f"group {name} has {members} members already: --scale another number")
+        raise ConfigError(
+            f"group {name} already has {members} members: give --scale another number"
+        )
     worker = next(iter(declared), None)
 
-    def told(rng: random.Random) -> "Scenario":
+    def of_seed(rng: random.Random) -> "Scenario":
         return scaled_to(found, members, worker, rng)
 
-    return f"{name} from {found.members} to {members}", told
+    return f"{name} from {found.members} to {members}", of_seed
 
 
 def _scenario(name: str, members: int | None) -> "Scenario":
@@ -284,9 +288,9 @@ def _scenario(name: str, members: int | None) -> "Scenario":
 def _played(spec: "ScenarioSpec") -> "Scenario":
     from fleet.sim.scenarios.group_story import Happening, Scenario
 
-    told = {name: getattr(spec, name) for name in Scenario._fields if hasattr(spec, name)}
-    told |= {"session_timeout": spec.session, "heartbeat_interval": spec.beats_every}
-    told |= {"shortest_delay": spec.network.shortest, "longest_delay": spec.network.longest}
+    fields = {name: getattr(spec, name) for name in Scenario._fields if hasattr(spec, name)}
+    fields |= {"session_timeout": spec.session, "heartbeat_interval": spec.beats_every}
+    fields |= {"shortest_delay": spec.network.shortest, "longest_delay": spec.network.longest}
     events = tuple(
         Happening(
             _ms(each.at), each.do, each.member, _ms(each.lasts), _ms(each.wait), each.together
@@ -294,7 +298,7 @@ def _played(spec: "ScenarioSpec") -> "Scenario":
         for each in spec.events
     )
     in_ms: dict[str, Any] = {
-        name: _ms(each) if isinstance(each, float) else each for name, each in told.items()
+        name: _ms(each) if isinstance(each, float) else each for name, each in fields.items()
     }
     return Scenario(**in_ms, happenings=events)
 
@@ -307,7 +311,7 @@ def _figures(played: "Played") -> dict[str, float | None]:
     return {
         "rebalances": played.rebalances,
         "moved": played.moved,
-        "duplicates": played.redone,
+        "redone": played.redone,
         "downtime_p50_seconds": _quantile(played.pauses, 50) / 1000,
         "downtime_p95_seconds": _quantile(played.pauses, 95) / 1000,
         "downtime_longest_seconds": played.longest / 1000,
@@ -316,7 +320,7 @@ def _figures(played: "Played") -> dict[str, float | None]:
 
 
 def _quantile(values: Any, percent: int) -> float:
-    """The smallest value that so many percent do not exceed."""
+    """Returns the smallest value that `percent` of the values do not exceed."""
     ordered = sorted(values)
     return float(ordered[max(0, -(-len(ordered) * percent // 100) - 1)])
 

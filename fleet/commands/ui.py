@@ -1,12 +1,11 @@
-"""`fleet ui`: one page of all groups, for as long as it runs.
+"""`fleet ui`: serves one page of all groups.
 
-Problem: a broker that is away holds a look for ten seconds, and a page has to answer at once; ten
-people who open it during an incident must not make ten times the requests, and a page that nobody
-looks at must make none. Choice: one thread looks, as long as somebody asked within `IDLE` seconds,
-and rests four times as long as a look takes. The last look that went well is kept as one value,
-from which every answer is made; beside it stands since when looks fail, and why. One view of the
-offsets topic is read along, so that rebalances and storms cost no look of their own. Cost: a figure
-is as old as its look, and who comes after a silence sees the last one until the next is done.
+Problem: an unreachable broker delays a refresh by ten seconds, and a page must answer at once. Ten
+viewers must not cause ten times the requests, and no viewer must cause none. Choice: one thread
+refreshes while a request came within `IDLE` seconds, and rests four times as long as a refresh
+takes. Every answer is made from the last good refresh; since when and why refreshes fail is kept
+beside it. One view of the offsets topic supplies rebalances and storms. Cost: a figure is as old as
+its refresh, and the first viewer after a silence sees old figures until the next refresh is done.
 """
 
 import json
@@ -34,7 +33,13 @@ from fleet.commands.groups.group_status import (
 )
 from fleet.commands.groups.rebalances import answer as rebalances_answer
 from fleet.commands.groups.rebalances import storm_spans
-from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, listen_option, until_told
+from fleet.commands.invocation import (
+    SCHEMA_VERSION,
+    Invocation,
+    common,
+    listen_option,
+    stop_on_signals,
+)
 from fleet.config.acls import OFFSETS
 from fleet.config.spec import FleetSpec
 from fleet.decide.lag_status import GroupLagStatus, Level
@@ -55,28 +60,28 @@ if TYPE_CHECKING:
     from fleet.ui.page_server import PageServer
 
 
-# How busy a group's workers are, and how many are too many: lag says only when there are too few.
-# A report has the seconds spent inside batches; how these grew over the last minute is a worker's
-# busy ratio, and the sum over the group is how many workers would do. Cost: a report comes once a
-# lease, and batches longer than the window make the ratio jump.
+# Problem: lag shows when a group has too few workers, not when it has too many. Choice: a report
+# has the seconds spent inside batches. Their growth over the last minute is a worker's busy ratio;
+# the sum over the group is how many workers would be enough. Cost: a worker reports once per lease,
+# and batches longer than the window make the ratio jump.
 
 
 WINDOW: Final = 60.0
 """Seconds over which a busy ratio is taken."""
 LEAST: Final = 10.0
-"""From less, nothing is said."""
+"""Seconds of reports that a busy ratio needs at least."""
 FULL: Final = 0.8
-"""The busy ratio up to which a worker keeps some room for a peak."""
+"""Busy ratio up to which a worker has capacity for a peak."""
 
 
 class BusyTimes:
-    """The reports of the last `WINDOW` seconds, of all workers."""
+    """Keeps the reports of all workers for the last `WINDOW` seconds."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[tuple[float, int, float]]] = {}
 
-    def look(self, reports: Iterable[WorkerReport], *, at: float) -> None:
-        """Take what stands in the store at this moment (monotonic seconds)."""
+    def add(self, reports: Iterable[WorkerReport], *, at: float) -> None:
+        """Adds the stored reports of this moment (monotonic seconds)."""
         living = set()
         for report in reports:
             living.add(report.worker)
@@ -91,7 +96,7 @@ class BusyTimes:
             del self._seen[worker]
 
     def ratio(self, worker: str) -> float | None:
-        """The part of its time that a worker spent inside batches; None where not known."""
+        """Returns the share of its time that a worker spent inside batches; None if unknown."""
         seen = self._seen.get(worker)
         if not seen or seen[-1][0] - seen[0][0] < LEAST:
             return None
@@ -101,12 +106,12 @@ class BusyTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a group's workers have to do. None = not known."""
+    """Holds the load of a group's workers; None: unknown."""
 
     busy: float | None = None
-    """Mean over the workers that hold a slot."""
+    """Mean over the workers that own a slot."""
     slots: Mapping[int, float] = field(default_factory=dict)
-    """By slot, those that are known."""
+    """By slot, if known."""
     without_partitions: int | None = None
     """Members that own nothing while the group is settled."""
     too_many: int | None = None
@@ -116,38 +121,38 @@ class Load:
 def load_of(
     seen: GroupSnapshot | None,
     *,
-    held: Mapping[int, str],
+    owners: Mapping[int, str],
     times: BusyTimes,
     lag_status: GroupLagStatus | None,
 ) -> Load:
-    """A group's load; `held` are its slots with their workers, none where it is not ours."""
-    ratios = {slot: times.ratio(worker) for slot, worker in held.items()}
+    """Returns a group's load; `owners` maps its slots to workers, empty for an external group."""
+    ratios = {slot: times.ratio(worker) for slot, worker in owners.items()}
     known = {slot: ratio for slot, ratio in ratios.items() if ratio is not None}
-    complete = bool(held) and len(known) == len(held)
+    complete = bool(owners) and len(known) == len(owners)
     idle = _without_partitions(seen)
-    told, counts = [], [] if idle is None else [idle]
+    sentences, counts = [], [] if idle is None else [idle]
     if idle:
-        told.append(f"{plural(idle, 'member')} without a partition")
+        sentences.append(f"{plural(idle, 'member')} without a partition")
     busy = sum(known.values()) / len(known) if complete else None
     if busy is not None:
         needed = max(1, ceil(sum(known.values()) / FULL))
-        said = f"busy for {busy * 100:.0f} % of the last {duration(WINDOW)}"
+        sentence = f"busy for {busy * 100:.0f} % of the last {duration(WINDOW)}"
         behind = lag_status is not None and lag_status.level is not Level.OK
-        if needed < len(held) and not behind:
-            counts.append(len(held) - needed)
-            said += f": {plural(needed, 'worker')} would do"
-        told.append(said)
+        if needed < len(owners) and not behind:
+            counts.append(len(owners) - needed)
+            sentence += f": {plural(needed, 'worker')} would be enough"
+        sentences.append(sentence)
     return Load(
         busy=busy,
         slots=known,
         without_partitions=idle,
         too_many=max(counts, default=0 if busy is not None else None),
-        sentence="; ".join(told),
+        sentence="; ".join(sentences),
     )
 
 
 def _without_partitions(seen: GroupSnapshot | None) -> int | None:
-    """None while it is unsettled, and where nobody owns anything: then assignments are not told."""
+    """Counts members without a partition; None if it is unsettled or assignments are unknown."""
     if seen is None or seen.state is not GroupState.STABLE:
         return None
     idle = sum(not member.partitions for member in seen.members)
@@ -156,35 +161,35 @@ def _without_partitions(seen: GroupSnapshot | None) -> int | None:
 
 _GOODBYE: Final = 3.0
 _OLD: Final = 30.0
-"""Seconds after which what was read of the offsets topic tells nothing of now."""
+"""Seconds after which the view of the offsets topic is too old to be shown."""
 _CHANGES: Final = 20
-"""Changes of a group that are known: they excuse its rebalances in a timeline of the last day."""
+"""Changes of a group that are read: storms of the last day do not count their rebalances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """All groups at one moment, and their last day."""
+class ClusterView:
+    """Holds all groups at one moment, and their last day."""
 
     snapshot: Snapshot
     before: Snapshot | None
-    """The look before it, for rates."""
+    """The refresh before it, for rates."""
     recent: Recent
     storms: Mapping[str, Storm] = field(default_factory=dict)
     generations: Mapping[str, int | None] = field(default_factory=dict)
     changes: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
-    """Of declared groups, latest first; the last known ones where they cannot be read."""
+    """Of declared groups, latest first; the last known ones if they cannot be read."""
     pauses: tuple[Pause, ...] | None = ()
-    """None where nothing that Fleet itself keeps could be read."""
+    """None if Fleet's own state could not be read."""
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What is wrong with the view itself."""
-        unknown = f"rebalances are not known: {self.recent.sentence}"
+        """Lists what the view lacks."""
+        unknown = f"rebalances are unknown: {self.recent.sentence}"
         return (*self.snapshot.problems[:3], *(() if self.recent.known else (unknown,)))
 
 
-class Looks(Closing):
-    """Looks at one cluster, from one thread."""
+class Refresher(Closing):
+    """Reads one cluster, from one thread."""
 
     def __init__(self, fleet: "Fleet", *, apart: float = 0.0) -> None:
         self._fleet = fleet
@@ -193,19 +198,19 @@ class Looks(Closing):
         self._before: Snapshot | None = None
         self._changes: dict[str, tuple[Change, ...]] = {}
         self._why = ""
-        """Why there is no tail."""
+        """Why `tail` is None."""
         self.tail: Tail | None = None
-        """The live view of the offsets topic; None where it may not be read."""
+        """Live view of the offsets topic; None if it cannot be read."""
         self.reaches: float | None = None
-        """Since when that is read; None: from its beginning."""
+        """Time from which it is read; None: from its beginning."""
 
     def close(self) -> None:
-        """Read no more."""
+        """Stops reading."""
         if self.tail is not None:
             self.tail.close()
 
-    def look(self) -> Look:
-        """Look once. Raises Unreachable."""
+    def refresh(self) -> ClusterView:
+        """Reads the cluster once. Raises Unreachable."""
         snapshot = self._fleet.snapshot()
         self._read()
         pauses, problem = self._fleet.pauses_told()
@@ -216,16 +221,18 @@ class Looks(Closing):
             snapshot = replace(snapshot, problems=(problem, *snapshot.problems))
         before, self._before = self._before, snapshot
         changes, recent, tail = self._changes, self._recent(), self.tail
-        look = Look(snapshot=snapshot, before=before, recent=recent, changes=changes, pauses=pauses)
+        view = ClusterView(
+            snapshot=snapshot, before=before, recent=recent, changes=changes, pauses=pauses
+        )
         if tail is None or not recent.known:
-            return look
+            return view
         now, spec = self._fleet.clock.now(), self._fleet.spec
         self._watch = self._watch.look(spec, tail.rebalances(), now=now, changes=changes)
-        generations = {group: told.generation for group, told in tail.summaries().items()}
-        return replace(look, storms=self._watch.storms, generations=generations)
+        generations = {group: each.generation for group, each in tail.summaries().items()}
+        return replace(view, storms=self._watch.storms, generations=generations)
 
     def _read(self) -> None:
-        """Begin to read the offsets topic, where that has not begun."""
+        """Starts to read the offsets topic, unless it has."""
         if self.tail is None:
             try:
                 self.reaches = beginning(self._fleet)
@@ -244,10 +251,10 @@ class Looks(Closing):
             late = read if age is None else f"__consumer_offsets was read {duration(age)} ago"
             return Recent(kind="none", sentence=tail.problem or late)
         found = tail.rebalances(since=now - DAY)
-        told = "rebalances from __consumer_offsets"
+        sentence = "rebalances from __consumer_offsets"
         if age > 2 * max(self._apart, 2.0):
-            told += f", as of {duration(age)} ago"
-        return recent_from(found, kind="log", sentence=told, now=now)
+            sentence += f", as of {duration(age)} ago"
+        return recent_from(found, kind="log", sentence=sentence, now=now)
 
 
 def changes_now(
@@ -255,10 +262,9 @@ def changes_now(
     groups: Iterable[str],
     before: Mapping[str, tuple[Change, ...]],
 ) -> dict[str, tuple[Change, ...]]:
-    """The changes of each group, latest first, by `read(group, limit)`.
+    """Returns the changes of each group, latest first, by `read(group, limit)`.
 
-    What ended before the last one stays as it was: it is read again only where the last one is
-    another than in `before`.
+    Reads all of them only if the last one differs from `before`: earlier ones do not change.
     """
     found = {}
     for group in groups:
@@ -270,12 +276,12 @@ def changes_now(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """What the looks have come to."""
+    """Holds the last good refresh, and the failure after it."""
 
-    value: "Watched | None" = None
-    """The last that went well; None: none did yet."""
+    value: "PageState | None" = None
+    """The last good refresh; None: none yet."""
     problem: str | None = None
-    """Why the one after it failed; None: it did not."""
+    """Why the refresh after it failed; None: it did not."""
     since: float | None = None
     """Wall time of the first failure in a row."""
 
@@ -283,51 +289,51 @@ class Latest:
 IDLE: Final = 30.0
 _REST: Final = 4.0
 _SHOWN: Final = 500
-"""Rebalances of one answer; the newest are told."""
+"""Rebalances of one answer at most, the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Watched:
-    """All groups as they were at one moment."""
+class PageState:
+    """Holds all that the page shows of one moment."""
 
     spec: FleetSpec
-    look: Look
+    view: ClusterView
     live: tuple[dict[str, Any], ...]
-    """What is live of each group, worst first (`live_rows`)."""
+    """Live row of each group, worst first (`live_rows`)."""
     statuses: Mapping[str, GroupStatus]
     """By group, in order of name."""
     loads: Mapping[str, Load]
     past: Past | None
-    """Of the last day, and it goes on; None where it is not known."""
+    """The last day, still growing; None if unknown."""
     overview: bytes = b"{}"
-    """The answer about all groups: what takes longest of an answer is done once a look."""
+    """Encoded answer about all groups, made once per refresh."""
 
-    def encoded(self) -> "Watched":
-        """With its overview."""
+    def with_overview(self) -> "PageState":
+        """Returns it with its encoded overview."""
         return replace(self, overview=json.dumps(overview(self), separators=(",", ":")).encode())
 
 
 class Watch(Closing):
-    """Looks at one cluster on a thread of its own, until closed, while somebody watches."""
+    """Refreshes one cluster on its own thread, while requests come, until closed."""
 
     def __init__(self, fleet: "Fleet", *, every: float) -> None:
         self._fleet, self._every = fleet, every
-        self._looks = Looks(fleet, apart=every)
+        self._refresher = Refresher(fleet, apart=every)
         self._times = BusyTimes()
         self._asked_at = fleet.clock.monotonic()
         self._latest = Latest()
         self._defect: Exception | None = None
-        """What ended it, to be raised where it is told."""
+        """The defect that stopped the thread; `latest` raises it."""
         self._stop = threading.Event()
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="looks", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Starts the thread."""
         self._thread.start()
 
     def latest(self) -> Latest:
-        """What was seen last, at once. Raises what ended the looks, where that was a defect."""
+        """Returns the last refresh at once. Raises the defect that stopped the thread."""
         if self._defect is not None:
             raise self._defect
         self._asked_at = self._fleet.clock.monotonic()
@@ -335,12 +341,12 @@ class Watch(Closing):
         return self._latest
 
     def close(self) -> None:
-        """Look no more."""
+        """Stops the thread."""
         self._stop.set()
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=_GOODBYE)
-        self._looks.close()
+        self._refresher.close()
 
     def _run(self) -> None:
         now = self._fleet.clock.monotonic
@@ -356,7 +362,7 @@ class Watch(Closing):
             self._defect = error
 
     def _once(self) -> None:
-        """A failure is told at once; what was seen before stays."""
+        """Refreshes once; on a failure keeps the last value and its error."""
         try:
             self._latest = Latest(value=self._take())
         except FleetError as error:
@@ -364,31 +370,31 @@ class Watch(Closing):
             since = self._fleet.clock.now() if known.since is None else known.since
             self._latest = replace(known, problem=str(error), since=since)
 
-    def _take(self) -> Watched:
-        fleet, look, tail = self._fleet, self._looks.look(), self._looks.tail
-        if tail is not None and look.recent.known:
-            past = replace(look.recent, commits=tail.commits(), reaches=self._looks.reaches)
-            look = replace(look, recent=past)
+    def _take(self) -> PageState:
+        fleet, view, tail = self._fleet, self._refresher.refresh(), self._refresher.tail
+        if tail is not None and view.recent.known:
+            past = replace(view.recent, commits=tail.commits(), reaches=self._refresher.reaches)
+            view = replace(view, recent=past)
         found = statuses(
-            fleet, look.snapshot, look.recent, storm=look.storms.get, pauses=look.pauses
+            fleet, view.snapshot, view.recent, storm=view.storms.get, pauses=view.pauses
         )
         at = fleet.clock.monotonic()
         reports = (each for status in found if status.managed for each in status.managed.reports)
-        self._times.look(reports, at=at)
-        made = Watched(
+        self._times.add(reports, at=at)
+        made = PageState(
             spec=fleet.spec,
-            look=look,
-            live=live_rows(look),
+            view=view,
+            live=live_rows(view),
             statuses={status.group: status for status in found},
             loads={status.group: self._load(status) for status in found},
-            past=None if tail is None or not look.recent.known else _past(tail, fleet.clock.now()),
+            past=None if tail is None or not view.recent.known else _past(tail, fleet.clock.now()),
         )
-        return made.encoded()
+        return made.with_overview()
 
     def _load(self, status: GroupStatus) -> Load:
         slots = status.managed.slots if status.managed else ()
-        held = {slot.number: slot.owner for slot in slots if slot.owner is not None}
-        return load_of(status.seen, held=held, times=self._times, lag_status=status.lag_status)
+        owners = {slot.number: slot.owner for slot in slots if slot.owner is not None}
+        return load_of(status.seen, owners=owners, times=self._times, lag_status=status.lag_status)
 
 
 def _past(tail: "Tail", now: float) -> Past:
@@ -398,12 +404,11 @@ def _past(tail: "Tail", now: float) -> Past:
     return Past(rows=tail, source=Source(kind="log", place=OFFSETS, reaches=reaches, as_of=as_of))
 
 
-# --- what the page is told: the commands' own JSON (docs/reference/json.md), and what only a
-# watcher knows
+# --- the page's answers: the commands' JSON (docs/reference/json.md), and rates and loads
 
 
-def overview(found: Watched) -> dict[str, Any]:
-    """All groups of a look: `fleet status`, what is live of each group, and its load."""
+def overview(found: PageState) -> dict[str, Any]:
+    """Returns all groups: `fleet status`, the live row of each group, and its load."""
     return {
         "status": _status(found, list(found.statuses.values()), detail=False),
         "top": _top(found),
@@ -412,7 +417,7 @@ def overview(found: Watched) -> dict[str, Any]:
 
 
 def groups_answer(latest: Latest, *, cluster: str, now: float) -> bytes:
-    """The look's overview, which is encoded once for all who watch."""
+    """Returns the overview, which is encoded once for all viewers."""
     found = latest.value
     head = json.dumps(_head(latest, cluster=cluster, now=now))
     rest = b'{"status":null,"top":null,"load":null}' if found is None else found.overview
@@ -420,7 +425,7 @@ def groups_answer(latest: Latest, *, cluster: str, now: float) -> bytes:
 
 
 def group_answer(latest: Latest, group: str, *, cluster: str, now: float) -> dict[str, Any] | None:
-    """One group: `fleet status GROUP`, its live row, its last change; None: no such."""
+    """Returns one group: `fleet status GROUP`, its live row, its last change; None: unknown."""
     found = latest.value
     head = _head(latest, cluster=cluster, now=now)
     if found is None:
@@ -442,19 +447,19 @@ def group_answer(latest: Latest, group: str, *, cluster: str, now: float) -> dic
 def timeline_answer(
     latest: Latest, group: str, *, cluster: str, now: float, seconds: float, width: float
 ) -> dict[str, Any]:
-    """`fleet rebalances GROUP` of the last so many seconds, and their picture."""
+    """Returns `fleet rebalances GROUP` of the last `seconds`, and their timeline."""
     found, since = latest.value, now - seconds
     head = _head(latest, cluster=cluster, now=now)
     if found is None or found.past is None:
         return {**head, "rebalances": None, "svg": None}
     all_of_it = found.past.rows.rebalances(group=group)
     shown = [each for each in all_of_it if each.ended_at >= since]
-    told = rebalances_answer(
+    listed = rebalances_answer(
         shown[-_SHOWN:], cluster=cluster, source=found.past.source, since=since, until=now
     )
     if not shown:
-        return {**head, "rebalances": told, "svg": None}
-    changes = found.look.changes.get(group, ())
+        return {**head, "rebalances": listed, "svg": None}
+    changes = found.view.changes.get(group, ())
     line = lay_out(
         rebalances=all_of_it,
         memberships=found.past.rows.memberships(group=group, until=now),
@@ -462,7 +467,7 @@ def timeline_answer(
         until=now,
         storms=storm_spans(found.spec, all_of_it, until=now, changes=changes),
     )
-    return {**head, "rebalances": told, "svg": as_svg(line, width=width)}
+    return {**head, "rebalances": listed, "svg": as_svg(line, width=width)}
 
 
 def _head(latest: Latest, *, cluster: str, now: float) -> dict[str, Any]:
@@ -474,23 +479,23 @@ def _head(latest: Latest, *, cluster: str, now: float) -> dict[str, Any]:
     }
 
 
-def _status(found: Watched, groups: list[GroupStatus], *, detail: bool) -> dict[str, Any]:
-    look = found.look
-    return status_answer(look.snapshot, groups, look.pauses, recent=look.recent, detail=detail)
+def _status(found: PageState, groups: list[GroupStatus], *, detail: bool) -> dict[str, Any]:
+    view = found.view
+    return status_answer(view.snapshot, groups, view.pauses, recent=view.recent, detail=detail)
 
 
-def live_rows(look: Look) -> tuple[dict[str, Any], ...]:
-    """Every group that exists: storms first, then by age of what waits, rebalances and lag.
+def live_rows(view: ClusterView) -> tuple[dict[str, Any], ...]:
+    """Returns a row per existing group: storms first, then by age of the lag, rebalances, lag.
 
-    Rates are records a second; None = not known.
+    Rates are records per second; None: unknown.
     """
-    speeds = {} if look.before is None else rates(look.before, look.snapshot)
+    speeds = {} if view.before is None else rates(view.before, view.snapshot)
     rows = []
-    for name, group in look.snapshot.groups.items():
+    for name, group in view.snapshot.groups.items():
         if not group.exists:
             continue
-        last, storm = look.recent.last.get(name), look.storms.get(name)
-        generation = look.generations.get(name)
+        last, storm = view.recent.last.get(name), view.storms.get(name)
+        generation = view.generations.get(name)
         produced, consumed = speeds.get(name, (None, None))
         row = as_answer(
             group,
@@ -499,7 +504,7 @@ def live_rows(look: Look) -> tuple[dict[str, Any], ...]:
             generation=last.number if generation is None and last else generation,
             in_per_second=produced,
             out_per_second=consumed,
-            rebalances_per_hour=look.recent.per_hour(name),
+            rebalances_per_hour=view.recent.per_hour(name),
             last_cause=last and last.cause.value,
             last_at=last and last.ended_at,
             storm=storm and storm.summary,
@@ -510,29 +515,29 @@ def live_rows(look: Look) -> tuple[dict[str, Any], ...]:
 
 def _worst_first(row: dict[str, Any]) -> tuple[Any, ...]:
     age, lag = row["lag_seconds"], row["lag"] or 0
-    if age is None:  # what waits since before every look is older than what has an age
+    if age is None:  # records older than the first refresh have no age
         age = float("inf") if lag else 0.0
     return row["storm"] is None, -age, -(row["rebalances_per_hour"] or 0), -lag, row["group"]
 
 
-def _top(found: Watched, group: str | None = None) -> dict[str, Any]:
-    """What is live of all groups, or of one where it is named."""
+def _top(found: PageState, group: str | None = None) -> dict[str, Any]:
+    """Returns the live rows of all groups, or of the named one."""
     return {
         "schema_version": SCHEMA_VERSION,
         "cluster": found.spec.cluster.name,
-        "at": found.look.snapshot.at,
-        "problems": list(found.look.notices),
-        "rebalances_from": found.look.recent.sentence,
+        "at": found.view.snapshot.at,
+        "problems": list(found.view.notices),
+        "rebalances_from": found.view.recent.sentence,
         "groups": [row for row in found.live if group in {None, row["group"]}],
     }
 
 
-def _counted(found: Watched, status: GroupStatus) -> GroupStatus:
-    """With the rebalances in its storm window, as `fleet status GROUP` counts them."""
+def _counted(found: PageState, status: GroupStatus) -> GroupStatus:
+    """Adds the rebalances in its storm window, as `fleet status GROUP` counts them."""
     window = budget_of(found.spec, status.group).window
     if found.past is None:
         return replace(status, window=window)
-    since = found.look.snapshot.at - window
+    since = found.view.snapshot.at - window
     counted = len(found.past.rows.rebalances(group=status.group, since=since))
     return replace(status, window=window, rebalances=counted)
 
@@ -544,34 +549,33 @@ _LOCAL = ("http://127.", "http://[::1]")
 @click.command(epilog="Examples:  fleet ui  |  fleet ui --listen 0.0.0.0:9309")
 @listen_option("the page", "ui.listen", 9309)
 @click.option("--interval", type=click.FloatRange(min=0.5, max=3600.0), default=2.0,
-              show_default=True, metavar="SECONDS", help="Seconds between two looks.")  # fmt: skip
+              show_default=True, metavar="SECONDS", help="Time between two refreshes.")  # fmt: skip
 @common
 def ui(invocation: Invocation, *, listen: str | None, interval: float) -> None:
-    """One page of all groups, worst first; read only.
+    """Serve a read-only page of all groups, worst first.
 
-    A group's slots, members, lag, the change that is going on, and its rebalances with their
-    causes. The cluster is looked at once for all who watch, and only while somebody does. There is
-    no login: who reaches the address reads the page. Runs until Ctrl-C
-    (documentation: how-to/investigate).
+    The page shows each group's slots, members, lag, running change, and rebalances with their
+    causes. All viewers share one refresh of the cluster, which runs only while somebody views the
+    page. The page has no login. Runs until Ctrl-C.
     """
     with invocation.open() as fleet, Watch(fleet, every=interval) as watch:
-        stop = until_told()
+        stop = stop_on_signals()
         address = listen or fleet.spec.ui.listen
         with served(fleet.spec, watch.latest, address, fleet.clock) as server:
             watch.start()
             click.echo(f"fleet ui: cluster {fleet.spec.cluster.name} at {server.url}/", err=True)
             if not server.url.startswith(_LOCAL):
-                told = "others reach this address, and the page has no login"
-                click.echo(f"fleet ui: {told}", err=True)
+                warning = "other machines can reach this address, and the page has no login"
+                click.echo(f"fleet ui: {warning}", err=True)
             stop.wait()
-            # A look at a broker that is away lasts ten seconds, and holds nothing: do not wait.
+            # A refresh of an unreachable broker takes ten seconds and owns nothing: do not wait.
             os._exit(0)
 
 
 def served(
     spec: "FleetSpec", latest: "Callable[[], Latest]", listen: str, clock: "Clock"
 ) -> "PageServer":
-    """The page of what was seen last. Raises ConfigError where the address is taken."""
+    """Opens the server of the page. Raises ConfigError if the address is in use."""
     from fleet.ui.page_server import PageServer
 
     cluster = spec.cluster.name
@@ -609,7 +613,7 @@ def served(
 
 
 def _within(query: Mapping[str, str], name: str, usual: float, most: float) -> float:
-    """A positive number of the query. Raises ValueError."""
+    """Returns a positive number of the query. Raises ValueError."""
     given = query.get(name, str(usual))
     try:
         found = float(given)

@@ -1,10 +1,10 @@
 """The text of a first fleet.yaml, written from the groups that a cluster has.
 
-Problem: nobody types a thousand groups, and a generated file must not start anything. Choice:
-every group is `mode: observe` and has no worker; the comments tell the next step. The text is
-written by hand, not dumped, for the comments' sake; strings are written as JSON, which is
-YAML. What it writes, `fleet.config.load` reads. Cost: groups without any topic known, and groups of
-other protocols, are named in comments only.
+Problem: a cluster may have a thousand groups, and a generated file must not start anything.
+Choice: every group is `mode: observe` and has no worker; comments name the next step. The text is
+formatted here, not dumped, so it can have comments; strings are JSON, which is YAML.
+`fleet.config.load` reads what it writes. Cost: groups without a known topic, and groups of other
+protocols, are named in comments only.
 """
 
 import json
@@ -23,7 +23,7 @@ from fleet.model import GroupSnapshot, LagCase
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        """A value that is named twice is written twice."""
+        """Writes a value as often as it occurs."""
         return True
 
 
@@ -36,23 +36,24 @@ _Dumper.add_representer(str, _block_text)
 
 
 def dump(value: Any, *, width: int = 1000) -> str:
-    """One document."""
+    """Formats one YAML document."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=width, allow_unicode=True)
 
 
 _HEAD = """\
-# The fleets of cluster {name}, written by `fleet init` from the groups it found.
+# The groups of cluster {name}, written by `fleet init`.
 #
-# Every group is observed only: lag, members and rebalances show in `fleet status` and in
-# Dagster, and nothing is changed. To let Fleet run a group:
-#   1. write a worker: under it (an example is at the end of this file)
-#   2. change its mode: to plan, and read `fleet plan GROUP`: the steps, and what each costs
-#   3. change its mode: to act, and run `fleet up`
-# Credentials are never written here: security: names environment variables or files.
+# Fleet observes every group and changes none: `fleet status` shows lag, members and rebalances.
+# To let Fleet run a group:
+#   1. add a worker: to it (there is an example at the end of this file)
+#   2. set its mode: to plan, and read the steps and their cost in `fleet plan GROUP`
+#   3. set its mode: to act, and run `fleet up`
+# `fleet new GROUP` adds a group with a job and its test.
+# This file holds no credentials: security: names environment variables or files.
 """
 
 _EXAMPLE = """
-# A fleet that Fleet runs:
+# A group that Fleet runs:
 #
 #   - group: orders-enrichment
 #     mode: plan
@@ -68,14 +69,14 @@ _EXAMPLE = """
 
 
 _DEPLOYED = """\
-# Where a group's members run in pods of a Deployment, the fleet names it (runtime.deployment): read
-# `fleet plan GROUP` for what a roll of it costs; with mode: act, `fleet scale GROUP N` changes its
-# replicas, and so does a policy that you write under scaling: (with replicas: as its bounds).
+# runtime.deployment names the Deployment whose pods are the group's members. `fleet plan GROUP`
+# shows what a roll of it costs. With mode: act, `fleet scale GROUP N` changes its replicas, and so
+# does a policy under scaling: (within replicas:).
 """
 
 _PLAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 Deployed = Mapping[str, Mapping[str, int]]
-"""Group → Deployment → how many of the group's members run in its pods."""
+"""Group → Deployment → number of the group's members in its pods."""
 
 
 def draft(
@@ -85,15 +86,15 @@ def draft(
     runtime: KubernetesRuntimeSpec | None = None,
     deployed: Deployed | None = None,
 ) -> str:
-    """The file's text: one observed fleet per consumer group of the snapshot, by name.
+    """Returns the file's text: one observed fleet per consumer group of the snapshot, by name.
 
-    runtime: the namespace in which Deployments were looked for.
+    runtime: the namespace whose Deployments were read.
     """
     lines = [_HEAD.format(name=_comment(cluster.name)), *_cluster(cluster), "", "mode: plan", ""]
     if runtime is not None:
         place = runtime.model_dump(mode="json", include={"kind", "namespace", "context"})
-        told = {key: value for key, value in place.items() if value is not None}
-        lines += [_DEPLOYED, "defaults:", f"  runtime: {_escaped(json.dumps(told))}", ""]
+        known = {key: value for key, value in place.items() if value is not None}
+        lines += [_DEPLOYED, "defaults:", f"  runtime: {_escaped(json.dumps(known))}", ""]
     fleets: list[str] = []
     left_out: list[str] = []
     for name in sorted(snapshot.groups):
@@ -119,23 +120,23 @@ def _cluster(cluster: ClusterSpec) -> list[str]:
         f"  bootstrap_servers: {_text(cluster.bootstrap_servers)}",
     ]
     if cluster.security != Security():
-        held = cluster.security.model_dump(mode="json", exclude_defaults=True)
-        lines.append(f"  security: {_escaped(json.dumps(held, ensure_ascii=False))}")
+        login = cluster.security.model_dump(mode="json", exclude_defaults=True)
+        lines.append(f"  security: {_escaped(json.dumps(login, ensure_ascii=False))}")
     return lines
 
 
 def _fleet(group: GroupSnapshot, deployed: Deployed) -> list[str]:
     members = len(group.members)
-    told = [f"{group.state}, {group.type}"]
-    told.append(f"{members} member{'' if members == 1 else 's'}")
+    facts = [f"{group.state}, {group.type}"]
+    facts.append(f"{members} member{'' if members == 1 else 's'}")
     if group.assignor:
-        told.append(f"assignor {group.assignor}")
+        facts.append(f"assignor {group.assignor}")
     if group.lag is not None:
-        told.append(f"{group.lag:,} records waiting")
+        facts.append(f"lag {group.lag:,}")
     topics = ", ".join(_text(topic) for topic in _topics(group))
     remark, runtime = _deployment(group.group, deployed)
     return [
-        f"  # {_comment(', '.join(told))}",
+        f"  # {_comment(', '.join(facts))}",
         *remark,
         f"  - group: {_text(group.group)}",
         "    mode: observe",
@@ -145,7 +146,7 @@ def _fleet(group: GroupSnapshot, deployed: Deployed) -> list[str]:
 
 
 def _deployment(group: str, deployed: Deployed) -> tuple[list[str], list[str]]:
-    """Comments about where its members run, and the key that names the Deployment."""
+    """Returns comments on where its members run, and the key that names the Deployment."""
     mine = deployed.get(group, {})
     if not mine:
         return [], []
@@ -154,20 +155,20 @@ def _deployment(group: str, deployed: Deployed) -> tuple[list[str], list[str]]:
     )
     remarks = [f"  # members: {_comment(where)}"]
     if len(mine) > 1:
-        return [*remarks, "  # name the one to scale: runtime: {deployment: NAME}"], []
+        return [*remarks, "  # to scale one, write runtime: {deployment: NAME}"], []
     (name,) = mine
     others = sorted(other for other in deployed if other != group and name in deployed[other])
     if others:
-        told = _comment(", ".join(others))
-        remarks.append(f"  # of {told}, too: let only one of these fleets scale it")
+        shared = _comment(", ".join(others))
+        remarks.append(f"  # shared with {shared}: let only one of these groups scale it")
     if not _PLAIN.fullmatch(name):
-        return [*remarks, "  # a name with dots cannot be written under runtime.deployment"], []
+        return [*remarks, "  # runtime.deployment takes no name with dots"], []
     return remarks, [f"    runtime: {{deployment: {_text(name)}}}"]
 
 
 def _topics(group: GroupSnapshot) -> list[str]:
-    gone = (LagCase.TOPIC_DELETED, LagCase.LEFT)
-    known = {p.tp.topic for p in group.partitions if p.case not in gone}
+    unread = (LagCase.TOPIC_DELETED, LagCase.LEFT)
+    known = {p.tp.topic for p in group.partitions if p.case not in unread}
     known |= {tp.topic for member in group.members for tp in member.partitions}
     return sorted(known)
 
@@ -181,8 +182,8 @@ def _unusable(group: GroupSnapshot) -> str:
         return "its name is empty or longer than 249 characters"
     if not _topics(group):
         if group.members:
-            return "no topic of it is known: its members hold no partition yet, and no offset"
-        return "no topic of it is known: it has neither members nor offsets"
+            return "its topics are unknown: its members own no partition and committed no offset"
+        return "its topics are unknown: it has neither members nor offsets"
     return ""
 
 
@@ -193,10 +194,10 @@ def _text(value: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A group named ${HOME} is that, not a reference to the environment."""
+    """Escapes a name such as ${HOME}, which is no reference to the environment."""
     return text.replace("${", "$${")
 
 
 def _comment(text: str) -> str:
-    """One line, whatever a group's name holds."""
+    """Returns one line, whatever a group's name holds."""
     return "".join(c if c.isprintable() else "?" for c in text)

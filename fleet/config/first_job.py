@@ -1,11 +1,9 @@
 """The files of a first job: a function, its test, and what Dagster reads beside fleet.yaml.
 
-Problem: between a fleet.yaml that only looks and a worker that runs lie five files that nobody
-knows by heart. Choice: texts that run as they stand, written by `fleet init --job`; a file that
-is there is never touched, but for fleet.yaml, which gets the fleet under its `fleets:` as text, so
-that its comments stay; the test finds its job by itself, since a project that is there already has
-settings of pytest of its own. Cost: a `fleets:` that is written in one line has to be opened by
-hand.
+Problem: a worker needs five more files than a fleet.yaml that only observes. Choice: `fleet new`
+writes texts that run as they are. It changes no existing file but fleet.yaml, which gets the group
+under `fleets:` as text, so its comments stay. The test finds its job by path, since an existing
+project has its own pytest settings. Cost: a `fleets:` in one line must be split by hand.
 """
 
 import json
@@ -24,9 +22,7 @@ from fleet.errors import ConfigError
 
 
 def dagster_instance(state: str) -> dict[str, Any]:
-    """With its state in that folder: every path is spelled out, so that it holds without
-    DAGSTER_HOME, too.
-    """
+    """Returns a dagster.yaml that keeps its state in that folder, also without DAGSTER_HOME."""
     return {
         "storage": {"sqlite": {"base_dir": state}},
         "local_artifact_storage": {
@@ -59,16 +55,16 @@ def dagster_instance(state: str) -> dict[str, Any]:
 
 
 def dagster_yaml(state: str) -> str:
-    """The same as a file of a new folder."""
-    head = "# Dagster's own state, beside Fleet's. Changes are resumed under a lease: no retries.\n"
+    """Returns the text of that dagster.yaml."""
+    head = "# Dagster's own state, beside Fleet's. A lease resumes changes, so runs do not retry.\n"
     text: str = yaml.safe_dump(dagster_instance(state), sort_keys=False, default_flow_style=None)
     return head + text
 
 
 def write_first_job(path: Path, group: str, topic: str) -> None:
-    """Declare the group in the fleet.yaml that is there, and write what it needs beside it.
+    """Adds the group to an existing fleet.yaml, and writes the missing files beside it.
 
-    Raises ConfigError where the group is declared already, or its lines do not fit the file.
+    Raises ConfigError if the group is declared already, or its lines do not fit the file.
     """
     from fleet.config.load import load  # noqa: PLC0415 - a demo needs none of it
     from fleet.system.home import write_whole  # noqa: PLC0415
@@ -76,35 +72,35 @@ def write_first_job(path: Path, group: str, topic: str) -> None:
     before = load(path, os.environ)
     if any(each.group == group for each in before.fleets):
         raise ConfigError(
-            f"{path} declares group {group} already: give it a `worker:`, or name another group"
+            f"{path} already declares group {group}: add a `worker:` there, or name another group"
         )
     text = declared(path.read_text(encoding="utf-8"), group, topic)
     try:
         load(path, os.environ, text=text)
     except ConfigError as error:
         raise ConfigError(
-            f"{path} is left as it is: with a job for group {group} as its first fleet it would "
-            f"not be valid:\n{error}"
+            f"{path} is unchanged: with group {group} as its first fleet it would have errors:\n"
+            f"{error}"
         ) from error
     write_whole(path, text)
-    click.echo(f"{path}: group {group} with a worker, mode: act")
+    click.echo(f"{path}: added group {group} with a worker and mode: act")
     for name, content in files(group, path.parent.absolute()).items():
         target = path.parent / name
         if target.exists():
-            click.echo(f"{target}: is there already, left as it is")
+            click.echo(f"{target}: exists, unchanged")
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, content)
         click.echo(f"{target}: written")
     click.echo("Next:")
-    click.echo(f"  pytest {path.parent / test_of(group)}  the job's own test")
-    click.echo(f"  fleet test {group:<16} the job once, on records of its topic")
-    click.echo("  fleet up                    workers start")
-    click.echo(f"  fleet logs {group:<16} what they write")
+    click.echo(f"  pytest {path.parent / test_of(group)}  run the job's test")
+    click.echo(f"  fleet test {group:<16} call the job once, on records of its topic")
+    click.echo("  fleet up                    start the workers")
+    click.echo(f"  fleet logs {group:<16} print their logs")
 
 
 _JOB = '''\
-"""What group {group} does with each batch of records. Documentation: start/first-job."""
+"""The job of group {group}: called with each batch of records."""
 
 import logging
 
@@ -113,22 +109,22 @@ from pyspark.sql import functions as F
 from fleet.sinks import write_parquet
 
 log = logging.getLogger(__name__)
-OUT = {out}  # seen by all workers, and by Spark's executors
+OUT = {out}  # all workers and Spark's executors must see this folder
 
 
 def rows(df):
-    """What is written of a batch; df has key, value, topic, partition, offset, timestamp."""
+    """Returns what is written; df has key, value, topic, partition, offset, timestamp."""
     return df.select("partition", "offset", F.col("value").cast("string").alias("value"))
 
 
 def process(df, context):
-    """Called once per batch; when it returns, exactly that batch's offsets are committed."""
+    """Runs once per batch; after it returns, Fleet commits the offsets of the batch."""
     write_parquet(rows(df), OUT, context)
-    log.info("wrote %s", ", ".join(each.id for each in context.ranges) or "nothing: no records yet")
+    log.info("wrote %s", ", ".join(each.id for each in context.ranges) or "nothing: no records")
 '''
 
 _TEST = '''\
-"""The job of group {group} on a batch made by hand, in a Spark of the test's own."""
+"""Tests the job of group {group} on a small batch, in the test's own Spark."""
 
 import sys
 from pathlib import Path
@@ -170,33 +166,32 @@ _FIRST = re.compile(r"(?:[ \t]*(?:#.*)?\n)*( *)- ")
 
 
 def check_names(group: str, topic: str | None) -> None:
-    """ConfigError: what was given as --job and --topic (None: the group's name) is no such name."""
+    """Raises ConfigError if group or topic (None: the group's name) is no such name."""
     if not 1 <= len(group) <= 249:
-        raise ConfigError(f"--job {group!r} is no group's name: it has 1 to 249 characters")
+        raise ConfigError(f"GROUP {group!r} is no group name: use 1 to 249 characters")
     try:
         topic_entry(topic or group)
     except ValueError as error:
         if topic:
             raise ConfigError(f"--topic {topic!r} {error}") from error
         raise ConfigError(
-            f"--job {group!r} reads a topic of the same name where no --topic says another, and "
-            f"{group!r} {error}: name the group's topic, --topic TOPIC"
+            f"without --topic the group reads the topic {group!r}, which {error}: add --topic TOPIC"
         ) from error
 
 
 def module_of(group: str) -> str:
-    """The job's module: the group's letters and digits."""
+    """Returns the job's module: the group's letters and digits."""
     name = re.sub(r"\W+", "_", group, flags=re.ASCII).strip("_").lower()
     return name if name and not name[0].isdigit() else f"job_{name}".rstrip("_")
 
 
 def test_of(group: str) -> str:
-    """The job's test, relative to fleet.yaml's folder."""
+    """Returns the path of the job's test, relative to fleet.yaml's folder."""
     return f"tests/test_{module_of(group)}.py"
 
 
 def files(group: str, folder: PurePath) -> Mapping[str, str]:
-    """Path → text, relative to fleet.yaml's folder; fleet.yaml itself is not among them."""
+    """Returns path → text, relative to fleet.yaml's folder, without fleet.yaml itself."""
     module = module_of(group)
     out = json.dumps(str(folder / "out" / module))
     words = {"group": group.replace('"', "'"), "module": module, "out": out}
@@ -210,12 +205,13 @@ def files(group: str, folder: PurePath) -> Mapping[str, str]:
 
 
 def declared(text: str, group: str, topic: str) -> str:
-    """fleet.yaml with that fleet as its first. ConfigError: it has no line `fleets:`."""
+    """Returns fleet.yaml with that fleet as its first. Raises ConfigError without a `fleets:`."""
     fleet = _FLEET.format(group=_quoted(group), topic=_quoted(topic), module=module_of(group))
     found = _FLEETS.search(text)
     if found is None:
         raise ConfigError(
-            "fleet.yaml has no line `fleets:` with its fleets below it; write these lines under it:"
+            "fleet.yaml has no line `fleets:` with fleets below it; add one, and under it these "
+            "lines:"
             f"\n{fleet}"
         )
     rest = text[found.end() :]

@@ -389,7 +389,7 @@ class History(Strict):
     retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
     """How long rows are kept."""
     batch_interval: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
-    """Between two batches of `fleet history tail`."""
+    """Between two batches of `fleet history sync --follow`."""
     spark: SparkPlace = "shared"
     """What reads the log: the home's server, which needs Java here, or Spark elsewhere."""
     batch_timeout: Annotated[Duration, Field(ge=10.0, le=86_400.0)] = 900.0
@@ -424,7 +424,7 @@ class UiSpec(Strict):
 
 
 class Alerts(Strict):
-    """When Prometheus shall call somebody (`fleet alerts rules`)."""
+    """When Prometheus shall call somebody (`fleet render alert-rules`)."""
 
     max_lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] = 600.0
     """How old the oldest waiting record of a group may be that sets no max_lag."""

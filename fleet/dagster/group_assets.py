@@ -105,8 +105,8 @@ def _hand_over(path: Path, handler: PipesMessageHandler, over: threading.Event) 
 # Choice: the step starts `fleet.dagster.history_process` through Pipes and waits; a terminated run
 # sends it SIGINT, upon which it lets go of Spark and ends, and the tables stay as their last
 # state says. The run reports rows of every table, what it found, and a plot of rebalances per
-# hour. Where `fleet history tail` is writing already the run only reports. Cost: a process start
-# (1 s), and 7 s where the home's Spark server does not run.
+# hour. Where `fleet history sync --follow` is writing already the run only reports. Cost: a
+# process start (1 s), and 7 s where the home's Spark server does not run.
 #
 # The schedule is off until somebody turns it on, or fleet.yaml names it (`dagster.schedules`):
 # where a tail runs, it is not needed.
@@ -188,7 +188,7 @@ def history_schedule(spec: FleetSpec, job: "UnresolvedAssetJobDefinition") -> Sc
         job=job,
         cron_schedule=CRON,
         default_status=DefaultScheduleStatus.RUNNING if runs else DefaultScheduleStatus.STOPPED,
-        description="Records the history; not needed where `fleet history tail` runs.",
+        description="Records the history; not needed where `fleet history sync --follow` runs.",
     )
 
 

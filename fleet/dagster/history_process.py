@@ -1,4 +1,4 @@
-"""What a Dagster run starts to record the history: `fleet history run`, told through Pipes.
+"""What a Dagster run starts to record the history: `fleet history sync`, told through Pipes.
 
 It runs the command itself, so that a run and a person do the same thing, and reports each table
 as an asset. Where somebody else writes the tables, it reports what they hold.
@@ -33,12 +33,15 @@ def main() -> int:
     with open_dagster_pipes() as pipes:
         tables = list(pipes.asset_keys)
         began = time.time()
-        code, done = answer("run")
+        code, done = answer("sync")
         if done is None:
             _, done = answer("status")
             if done is None or (done["at"] or 0.0) < began:
                 return code
-            pipes.log.info("somebody else is recording (`fleet history tail`?): only told here")
+            pipes.log.info(
+                "another process records the history (`fleet history sync --follow`?): "
+                "this run only reports"
+            )
         for key in tables:
             table = key.rpartition("/")[2]
             pipes.report_asset_materialization(asset_key=key, metadata=metadata(done, table))

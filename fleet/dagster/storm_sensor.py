@@ -55,7 +55,7 @@ Event = AssetObservation | AssetCheckEvaluation
 # groups out, or be in the middle of catching up with a long log. Choice: they are asked only
 # while their last state is young and was no batch with a log still before it, and only for
 # groups that they record; whoever asks for another group, or while they cannot be read, is told
-# to read the log. Cost: what tables tell is up to one interval of `fleet history tail` old.
+# to read the log. Cost: what tables tell is up to one batch interval of the history old.
 
 
 FRESH: Final = 60.0

@@ -159,6 +159,8 @@ def paused(pauses: Iterable[Pause], group: str) -> str:
     pause = min(mine, key=lambda each: each.group is None, default=None)
     if pause is None:
         return ""
+    if pause.is_unmanaged:
+        return f"{group} is unmanaged by {pause.by}; `fleet manage {group}` takes it back"
     what = "every group is" if pause.group is None else f"{pause.group} is"
     lift = "--all" if pause.group is None else pause.group
     return (
@@ -183,11 +185,11 @@ def _changing(state: StateSnapshot, now: float) -> str:
         return (
             f"change {change.plan.id} of {change.actor} is not finished ({step}); whether somebody "
             f"still works on it shows within {state.spec.runtime.lease:g} s: look again, or pick "
-            f"it up with `fleet apply {state.spec.group} --resume`, which waits for that"
+            f"it up with `fleet apply {state.spec.group} --continue`, which waits for that"
         )
     return (
         f"change {change.plan.id} was left unfinished by {change.actor} ({step}); pick it up with "
-        f"`fleet apply {state.spec.group} --resume` or give it up with `fleet apply "
+        f"`fleet apply {state.spec.group} --continue` or give it up with `fleet apply "
         f"{state.spec.group} --abort`"
     )
 
@@ -365,7 +367,7 @@ def _doubled(state: StateSnapshot) -> str:
     return (
         f"a process that is not ours is a member as {names}; end it (perhaps a second fleet "
         "with another store manages this group), then "
-        f"`fleet resume {state.spec.group} --slot {held[0]}`"
+        f"`fleet slot reopen {state.spec.group} {held[0]}`"
     )
 
 

@@ -30,10 +30,10 @@ def answered(tables: Tables, sql: str, *, limit: int) -> QueryAnswer:
     try:
         import duckdb  # noqa: PLC0415 - optional
     except ImportError as error:
-        raise FleetError(f"`fleet history sql` needs DuckDB: {pip_line('history')}") from error
+        raise FleetError(f"`fleet history query` needs DuckDB: {pip_line('history')}") from error
     state = tables.state()
     if state is None:
-        raise FleetError(f"nothing is recorded in {tables.place} yet: `fleet history run`")
+        raise FleetError(f"nothing is recorded in {tables.place} yet: `fleet history sync`")
     with duckdb.connect(":memory:", config={"python_enable_replacements": False}) as database:
         for name, rows in tables.datasets(state).items():
             database.register(name, rows)
@@ -42,7 +42,7 @@ def answered(tables: Tables, sql: str, *, limit: int) -> QueryAnswer:
         try:
             statements = database.extract_statements(sql)
             if len(statements) != 1 or statements[0].type.name not in _READS:
-                raise FleetError("`fleet history sql` takes one SELECT: tables are only read")
+                raise FleetError("`fleet history query` takes one SELECT: tables are only read")
             found = database.execute(statements[0])
             rows = found.fetchmany(limit + 1)
         except duckdb.Error as error:

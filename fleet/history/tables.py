@@ -758,7 +758,7 @@ class Writer:
         found = Tables(self.place.url).state()
         other = found.writer if found and found != self.state else "another program"
         return LostLease(
-            f"another `fleet history run` or `tail` writes {self.place} ({other}): one at a time; "
+            f"another `fleet history sync` writes {self.place} ({other}): one at a time; "
             "nothing of this batch became visible, and it reads everything that is new anyway"
         )
 

@@ -55,7 +55,16 @@ from fleet.model.rebalances import Counted, Rebalance
 from fleet.observe.admin import Observer
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.security import client_config, kafka_python_config
-from fleet.slots import Change, ChangeState, Pause, Slot, SlotTargets, WorkerProcess, WorkerReport
+from fleet.slots import (
+    UNMANAGED,
+    Change,
+    ChangeState,
+    Pause,
+    Slot,
+    SlotTargets,
+    WorkerProcess,
+    WorkerReport,
+)
 from fleet.slots.codec import as_json, if_readable
 from fleet.slots.store import Store
 from fleet.system.closing import Closing
@@ -799,27 +808,46 @@ class Fleet(Closing):
         return self.runtime.refusal(group)
 
     def pause(self, group: str | None, *, reason: str, by: str) -> None:
-        """Hold everything that acts on the group (None: on all groups)."""
+        """Stops all changes of a group (None: of every group). Refused for an unmanaged group."""
+        self._must_be_managed(group)
         self.store.pause(Pause(group=group, reason=reason, by=by, at=self.clock.now()))
 
     def unpause(self, group: str | None) -> bool:
-        """Lift a pause; False where there was none."""
+        """Lifts a pause; False if there was none. Refused for an unmanaged group."""
+        self._must_be_managed(group)
         return self.store.resume(group)
 
-    def release(self, group: str, *, by: str) -> int:
-        """Stop managing a group: nothing acts on it any more, its workers go on; how many.
+    def is_unmanaged(self, group: str | None) -> bool:
+        """Tells whether `fleet unmanage` stopped managing the group."""
+        return any(each.is_unmanaged for each in self.pauses() if each.group == group)
 
-        Refused while a change of it is unfinished. `unpause` manages it again.
+    def _must_be_managed(self, group: str | None) -> None:
+        if self.is_unmanaged(group):
+            raise Refused(f"group {group} is unmanaged; `fleet manage {group}` takes it back")
+
+    def manage(self, group: str) -> bool:
+        """Takes an unmanaged group back; False if it is managed."""
+        self.group(group)
+        if not self.is_unmanaged(group):
+            return False
+        self.runtime.manage(group)
+        return self.store.resume(group)
+
+    def unmanage(self, group: str, *, by: str) -> int:
+        """Stops managing a group, and returns how many workers of it keep running.
+
+        Refused while a change of it is unfinished. `manage` takes it back.
         """
         self.group(group)
         if self._changing(group).running() is not None:
             raise Refused(
                 f"a change of group {group} is not finished; end it first with "
-                f"`fleet apply {group} --resume` or `--abort`"
+                f"`fleet apply {group} --continue` or `--abort`"
             )
         self.runtime.finish_removals(group)
-        self.runtime.release(group)
-        self.pause(group, reason="released: not managed any more", by=by)
+        self.runtime.unmanage(group)
+        now = self.clock.now()
+        self.store.pause(Pause(group=group, reason=UNMANAGED, by=by, at=now))
         return sum(worker.wanted for worker in self.runtime.workers(group))
 
     def _is_static(self, group: str) -> Callable[[Slot], bool]:
@@ -929,7 +957,7 @@ def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, s
         if not start:
             raise Unreachable(
                 f"the embedded broker of {home} does not run; start it with "
-                "`fleet broker start`; `fleet up` starts it with everything of a fleet.yaml"
+                "`fleet dev broker start`; `fleet up` starts it with everything of a fleet.yaml"
             )
         status = broker.start()
     if spec.cluster.security == Security() and status.secure:

@@ -344,7 +344,8 @@ def _by_log(fleet: "Fleet", now: float, *, grace: float) -> Recent:
                 made = recent_from(found, kind="log", sentence=_JUST_NOW, now=now)
                 return replace(made, commits=tail.commits(), reaches=reaches)
             why = tail.problem or (
-                f"__consumer_offsets was not read within {grace:g} s; `fleet history tail` "
+                f"__consumer_offsets was not read within {grace:g} s; "
+                "`fleet history sync --follow` "
                 "keeps tables that answer at once"
             )
     except FleetError as error:

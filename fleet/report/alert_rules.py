@@ -76,8 +76,8 @@ def rules(spec: FleetSpec) -> dict[str, Any]:
 def rules_yaml(spec: FleetSpec) -> str:
     """The rule file as Prometheus reads it (`rule_files`)."""
     head = (
-        f"# Alerts of cluster {spec.cluster.name}, made by `fleet alerts rules`: change fleet.yaml "
-        "and render again.\n# Needs Prometheus 2.42 or newer.\n"
+        f"# Alerts of cluster {spec.cluster.name}, rendered by `fleet render alert-rules`: change "
+        "fleet.yaml and render again.\n# Needs Prometheus 2.42 or newer.\n"
     )
     return head + dump(rules(spec))
 
@@ -425,7 +425,7 @@ def alertmanager(
 
 def alertmanager_yaml(**options: Any) -> str:
     """The configuration as Alertmanager reads it; options as for `alertmanager`."""
-    head = "# Made by `fleet alerts alertmanager`. Check it with `amtool check-config FILE`.\n"
+    head = "# Made by `fleet render alertmanager`. Check it with `amtool check-config FILE`.\n"
     return head + yaml.safe_dump(alertmanager(**options), sort_keys=False, width=100)
 
 

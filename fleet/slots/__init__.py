@@ -209,14 +209,23 @@ class Quarantine:
         return self.attempts <= 0
 
 
+UNMANAGED: Final = "unmanaged"
+"""Reason of the stored pause of an unmanaged group; `fleet pause` takes no such reason."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Acting on a group (or on all: group None) is held by a person."""
+    """Stops all changes of a group, or of every group if `group` is None."""
 
     group: str | None
     reason: str
     by: str
     at: float
+
+    @property
+    def is_unmanaged(self) -> bool:
+        """Tells whether `fleet unmanage` stored it, which `fleet manage` takes back."""
+        return self.group is not None and self.reason == UNMANAGED
 
 
 ILL_AFTER = 3

@@ -131,7 +131,7 @@ def fleet(*arguments: str, folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def monitoring(folder: Path, spec: dict[str, Any], *, groups: str) -> Iterator[Monitoring]:
-    """Exporter, Prometheus and Alertmanager for a fleet.yaml, all configured by `fleet alerts`.
+    """Exporter, Prometheus and Alertmanager for a fleet.yaml, all configured by `fleet render`.
 
     `groups` is the pattern of those that are exported.
     """
@@ -155,8 +155,17 @@ def _monitoring(
     with contextlib.ExitStack() as stack:
         hook = stack.enter_context(webhook())
         for arguments in (
-            ("alerts", "rules", "-o", "rules.yml"),
-            ("alerts", "alertmanager", "--page", hook.url, "--ticket", hook.url, "-o", "am.yml"),
+            ("render", "alert-rules", "--output-file", "rules.yml"),
+            (
+                "render",
+                "alertmanager",
+                "--page",
+                hook.url,
+                "--ticket",
+                hook.url,
+                "--output-file",
+                "am.yml",
+            ),
         ):
             subprocess.run(
                 fleet(*arguments, folder=folder),

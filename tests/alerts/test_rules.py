@@ -503,7 +503,7 @@ def test_alertmanager_routes_by_severity(tmp_path) -> None:
 @pytest.mark.parametrize("url", ["not a url", "pager:9000", "ftp://pager/hook", "http://", ""])
 def test_a_webhook_that_is_no_url_is_refused(option, url, capsys) -> None:
     """Alertmanager itself would not start with it, somewhere else and later."""
-    assert cli.run(["alerts", "alertmanager", option, url]) == 2
+    assert cli.run(["render", "alertmanager", option, url]) == 2
     told = capsys.readouterr()
     assert f"{option}: {url!r} is no URL of a webhook: write http://HOST:PORT/PATH" in told.err
     assert not told.out
@@ -513,11 +513,11 @@ def test_alertmanager_calls_pagerduty_and_slack(tmp_path, monkeypatch, capsys) -
     """Amtool accepts the file and the templates; secrets stand in files of their own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.yaml").write_text("cluster: {name: shop}\n")
-    assert cli.run(["alerts", "alertmanager", "--slack-channel", "#x"]) == 2
+    assert cli.run(["render", "alertmanager", "--slack-channel", "#x"]) == 2
     capsys.readouterr()
     options = ["--pagerduty-key-file", "/etc/pd", "--slack-url-file", "/etc/slack",
-               "--slack-channel", "#fleet", "-o", "am.yml"]  # fmt: skip
-    assert cli.run(["alerts", "alertmanager", *options]) == 0
+               "--slack-channel", "#fleet", "--output-file", "am.yml"]  # fmt: skip
+    assert cli.run(["render", "alertmanager", *options]) == 0
     amtool("check-config", "am.yml")
     page, ticket = yaml.safe_load((tmp_path / "am.yml").read_text())["receivers"]
     assert page["pagerduty_configs"][0]["routing_key_file"] == "/etc/pd"
@@ -548,16 +548,16 @@ def test_the_command_writes_them(tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "fleet.yaml").write_text(
         "cluster: {name: shop}\nalerts: {max_lag: 5m, keep_firing_for: 10s}\n"
     )
-    assert cli.run(["alerts", "rules", "-o", "rules.yml"]) == 0
+    assert cli.run(["render", "alert-rules", "--output-file", "rules.yml"]) == 0
     assert promtool("check", "rules", tmp_path / "rules.yml").returncode == 0
     written = yaml.safe_load((tmp_path / "rules.yml").read_text())
     (lagging,) = [r for r in written["groups"][0]["rules"] if r["alert"] == "FleetGroupLag"]
     assert lagging["labels"]["max_lag"] == "300s"
     assert lagging["keep_firing_for"] == "10s"
     capsys.readouterr()
-    assert cli.run(["alerts", "alertmanager", "--page", "http://127.0.0.1:9/p"]) == 0
+    assert cli.run(["render", "alertmanager", "--page", "http://127.0.0.1:9/p"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["route"]["receiver"] == "ticket"
-    assert cli.run(["alerts", "dashboard"]) == 0
+    assert cli.run(["render", "dashboard"]) == 0
     assert json.loads(capsys.readouterr().out)["panels"]
 
 

@@ -74,7 +74,7 @@ def test_the_table_fits_100_columns():
     for part in ("11-18 11:06:40", "+rdkafka-0f3a…", "≥ 2.3 s", "(likely)", "+orders-0"):
         assert part in flat
     assert "≥ = at least" in flat
-    assert "- = the log does not tell when it began" in flat
+    assert "- = the log does not show its start" in flat
 
 
 def test_every_group_is_summed_up_in_a_line():
@@ -104,7 +104,7 @@ def test_the_newest_are_shown_and_the_rest_is_counted():
     text = printed(ROUNDS, most=1)
     assert "payments-settlement" in text
     assert "created" not in text.partition("the newest")[0]
-    assert "the newest 1 of 4; more with --last 4" in text
+    assert "the newest 1 of 4: --last 4 shows all" in text
 
 
 def test_no_rebalances_are_an_answer():

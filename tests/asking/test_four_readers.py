@@ -327,7 +327,7 @@ def told(ground: Ground, clock: SystemClock) -> Told:
         watch.start()
         try:
             until(
-                lambda: (now := watch.latest().value) is not None and now.look.recent.known,
+                lambda: (now := watch.latest().value) is not None and now.view.recent.known,
                 "the page",
             )
             shown = watch.latest().value

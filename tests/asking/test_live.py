@@ -150,7 +150,7 @@ def test_the_table_and_its_choices(group, capsys):
 def test_the_picture_of_the_story(group, capsys, tmp_path):
     """A lane for every member, the guest's too, and the replacement marked."""
     html = tmp_path / "t.html"
-    _, err = said(capsys, "rebalances", group, "--html", str(html))
+    _, err = said(capsys, "rebalances", group, "--html-file", str(html))
     assert f"wrote {html}" in err
     text = html.read_text().replace("http://www.w3.org/2000/svg", "")
     for label in (f"{group}-0", f"{group}-1", "guest-"):
@@ -164,14 +164,14 @@ def test_the_picture_of_the_story(group, capsys, tmp_path):
 def test_wrong_questions_are_refused_with_what_to_do(group, capsys, tmp_path):
     """Exit 2 for wrong usage, 1 for what cannot be done."""
     picture = str(tmp_path / "x.html")
-    assert "name it" in said(capsys, "rebalances", "--html", picture, code=2)[1]
+    assert "name it" in said(capsys, "rebalances", "--html-file", picture, code=2)[1]
     assert "is no time" in said(capsys, "rebalances", group, "--since", "soon", code=2)[1]
     said(capsys, "rebalances", group, "--since", "1h", "--until", "2h", code=2)
     assert "nobody" in said(capsys, "rebalances", "nobody", code=1)[1]
-    empty = ("rebalances", group, "--until", "2020-01-01", "--html", picture)
+    empty = ("rebalances", group, "--until", "2020-01-01", "--html-file", picture)
     assert "no rebalance to draw" in said(capsys, *empty, code=1)[1]
-    unwritable = ("rebalances", group, "--html", str(tmp_path / "none" / "x.html"))
-    assert "cannot be written" in said(capsys, *unwritable, code=1)[1]
+    unwritable = ("rebalances", group, "--html-file", str(tmp_path / "none" / "x.html"))
+    assert "cannot write" in said(capsys, *unwritable, code=1)[1]
 
 
 def test_tables_are_asked_where_they_are_kept(group, capsys, tmp_path, monkeypatch):
@@ -183,7 +183,7 @@ def test_tables_are_asked_where_they_are_kept(group, capsys, tmp_path, monkeypat
     assert tables["source"]["kind"] == "tables"
     assert log["source"]["kind"] == "log"
     assert tables["rebalances"] == log["rebalances"]
-    said(capsys, "rebalances", group, "--html", str(tmp_path / "t.html"))
+    said(capsys, "rebalances", group, "--html-file", str(tmp_path / "t.html"))
     assert f"{group}-0 replaced" in (tmp_path / "t.html").read_text()
     assert "from the history tables in" in said(capsys, "rebalances", group)[0].splitlines()[-1]
     assert answer(capsys, "status")["rebalances_from"]["kind"] == "tables"

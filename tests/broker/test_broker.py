@@ -184,7 +184,7 @@ def test_listening_elsewhere(own, tmp_path) -> None:
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(servers.partition(":")[2]))) != 0
     assert own.start(wait=WAIT).bootstrap_servers == servers
-    with pytest.raises(Refused, match=r"runs at 127\.0\.0\.2: `fleet broker stop` first"):
+    with pytest.raises(Refused, match=r"runs at 127\.0\.0\.2: `fleet dev broker stop` first"):
         Broker(tmp_path, host="127.0.0.1").start()
     own.stop()
     with pytest.raises(FleetError, match=r"no interface of this machine has .* 192\.0\.2\.77"):
@@ -276,13 +276,13 @@ def test_state_that_cannot_be_read(tmp_path, text, error, message) -> None:
 
 def test_command(tmp_path) -> None:
     """The address is printed, status as JSON is a contract, logs and stop do what they say."""
-    fleet = partial(process, "broker", home=tmp_path)
+    fleet = partial(process, "dev", "broker", home=tmp_path)
     try:
         assert fleet("logs").returncode == 1
         started = fleet("start", "--set", "offsets.topic.num.partitions=3")
         assert started.returncode == 0, started.stderr
         status = json.loads(fleet("status", "-o", "json").stdout)
-        assert status["schema"] == 1
+        assert status["schema_version"] == 1
         assert status["running"] is True
         assert status["bootstrap_servers"] == started.stdout.strip()
         assert set(status["nodes"][0]) == {

@@ -204,19 +204,19 @@ def test_json_answers_have_the_documented_shape(heading, answer):
 
 
 def test_workers_that_end_again_and_again_are_told():
-    """In the table of slots, and as the group's verdict: what waits is not all there is to say."""
+    """In the table of slots and in the group's lag status: the lag alone does not show it."""
     (managed,) = (STATUS.managed,)
     assert managed is not None
-    told = "w-3 ended 28 times in a row: killed by SIGKILL: batch 7"
+    told = "w-3 exited 28 times in a row: killed by SIGKILL: batch 7"
     out = printed(print_status, SNAPSHOT, [STATUS], now=200.0, detail=True, width=200)
-    assert "ended 28 times in a row: killed by SIGKILL: batch 7" in out
+    assert "exited 28 times in a row: killed by SIGKILL: batch 7" in out
     well = GroupLagStatus(group="orders", status=LagStatus.OK, sentence="keeps up", partitions=1)
     one = with_failing("orders", well, managed)
     assert one is not None
     assert (one.level, one.sentence) == (Level.WARN, f"1 of 3 workers cannot run: {told}")
     none_runs = dataclasses.replace(managed, workers=managed.workers[2:], slots=())
-    for verdict in (well, None, dataclasses.replace(well, status=LagStatus.UNSCORED)):
-        worst = with_failing("orders", verdict, none_runs)
+    for lag_status in (well, None, dataclasses.replace(well, status=LagStatus.UNSCORED)):
+        worst = with_failing("orders", lag_status, none_runs)
         assert worst is not None
         assert (worst.level, told in worst.sentence) == (Level.ERR, True)
     holds = dataclasses.replace(managed.slots[0], owner="w-3", owner_ended=True)
@@ -234,8 +234,8 @@ def test_the_brokers_answer_has_the_documented_shape(tmp_path, monkeypatch, caps
     (tmp_path / "broker").mkdir()
     stored = {"cluster_id": "c", "overrides": {}, "nodes": [node]}
     (tmp_path / "broker" / "state.json").write_text(json.dumps(stored))
-    found = answer(capsys, "broker", "status")
-    assert shape(found) == shape(documented("fleet broker status -o json"))
+    found = answer(capsys, "dev", "broker", "status")
+    assert shape(found) == shape(documented("fleet dev broker status -o json"))
     assert (found["running"], found["nodes"][0]["pid"]) == (False, None)
 
 
@@ -291,12 +291,12 @@ def test_a_plan_states_its_expected_cost_before_anything_is_done():
     ):
         assert part in text
     assert re.search(r"2 \(1-2\)\s+4 \(3-6\)\s+0\.53 s\s+0\.53 s\s+0\.80 s\s+120", text)
-    assert re.search(r"all at once\s+now\s+2\s+4\s.*120\s+taken, cheapest", text)
+    assert re.search(r"all at once\s+now\s+2\s+4\s.*120\s+chosen, cheapest", text)
     later = dataclasses.replace(
         PLAN.alternatives[0], starts_in_s=40.0, backlog=None, keeps_limits=False, taken=False
     )
     text = printed(print_plan, dataclasses.replace(PLAN, alternatives=(later,)), width=160)
-    assert re.search(r"in 40 s .* - +cheapest, beyond the limits", text)
+    assert re.search(r"in 40 s .* - +cheapest, exceeds the limits", text)
 
 
 def test_an_empty_plan_says_so():
@@ -319,13 +319,13 @@ def test_a_receipt_that_differs_stands_out():
     assert re.search(r"1\s+open\s+1-2\s+5\s+0\s+1\s+6\s+0\.40 s\s+6\.5 s\s+DIFFERS", text)
     assert "step 1: join spread 0.03 s" in text
     assert (
-        "step 1 was expected to cost 2 rebalances, 4 partitions moved, pause 0.53 s (p95 0.53 s), "
+        "step 1: expected 2 rebalances, 4 partitions moved, pause 0.53 s (p95 0.53 s), "
         "settled after 0.8 s, 120 records waiting then"
     ) in " ".join(text.split())
 
 
 def test_status_lists_every_group_with_what_is_known():
-    """Managed, foreign and not yet existing groups stand in one table."""
+    """Managed, external and not yet existing groups stand in one table."""
     text = printed(print_status, SNAPSHOT, [STATUS, FOREIGN, NEW], now=300.0, detail=False)
     assert re.search(
         r"orders\s+Stable\s+1\s+7\s+0\.50 s\s+2\s+join 3 min\s+act paused\s+1/1\s+1\+1\s+"
@@ -344,13 +344,14 @@ def test_status_lists_every_group_with_what_is_known():
 
 
 @pytest.mark.parametrize("detail", [False, True])
-def test_a_foreign_owner_is_shown_with_its_host(detail):
+def test_an_external_owner_is_shown_with_its_host(detail):
     """Where the coordinator still knows the member; one that is gone has none."""
     shut = dataclasses.replace(STATUS.managed.targets, quarantined=frozenset({0, 7}))
     status = dataclasses.replace(STATUS, managed=dataclasses.replace(STATUS.managed, targets=shut))
     text = printed(print_status, SNAPSHOT, [status], now=300.0, detail=detail, width=200)
-    assert "another process at 127.0.0.1 is a member as orders-0, so slot 0 is shut" in text
-    assert "another process is a member as orders-7, so slot 7 is shut" in text
+    for who, number in (("another process at 127.0.0.1", 0), ("another process", 7)):
+        member = f"{who} is a member with the instance id orders-{number}"
+        assert f"{member}, so slot {number} is quarantined" in text
 
 
 def test_status_of_one_group_shows_partitions_and_slots():

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fleet import cli
 from fleet.commands.groups.reading import print_status
-from fleet.commands.parts.trial import TrialOutcome, _show
+from fleet.commands.operate.trial import TrialOutcome, _show
 from tests.cli.test_answers import SNAPSHOT, STATUS
 
 
@@ -51,7 +51,7 @@ def test_a_path_of_a_brokers_log_keeps_its_brackets(home, capsys):
     (home / "broker").mkdir()
     stored = {"cluster_id": "c", "overrides": {}, "nodes": [node]}
     (home / "broker" / "state.json").write_text(json.dumps(stored))
-    assert cli.run(["broker", "status"]) == 0
+    assert cli.run(["dev", "broker", "status"]) == 0
     assert str(home / "broker" / "node-0") in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from fleet import cli
-from fleet.errors import ConfigError, FleetError, Refused
+from fleet.errors import ConfigError, FleetError, LostLease, Refused
 
 HEAVY = ("confluent_kafka", "pydantic", "pyspark", "pyarrow", "dagster", "yaml", "kafka", "rich")
 NEEDS_FILE = {
@@ -28,13 +28,16 @@ NEEDS_FILE = {
     "drain": ["orders", "1"],
     "pause": ["--all", "--reason", "incident"],
     "resume": ["--all"],
-    "release": ["orders"],
-    "history": ["run"],
+    "slot": ["reopen", "orders", "1"],
+    "manage": ["orders"],
+    "unmanage": ["orders"],
+    "new": ["orders"],
+    "history": ["sync"],
     "worker": ["--group", "orders"],
     "exporter": [],
-    "manifests": [],
+    "render": ["manifests"],
+    "config": ["check"],
     "supervise": [],
-    "alerts": ["rules"],
 }
 
 
@@ -59,7 +62,7 @@ def _empty_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", NEEDS_FILE)
 def test_without_a_file_a_command_names_init(command, capsys, tmp_path):
-    """Every command but demo, bench, broker, init and doctor exits 2 and names `fleet init`."""
+    """Every command that reads fleet.yaml exits 2 and names `fleet init`."""
     assert cli.run([command, *NEEDS_FILE[command]]) == 2
     said = capsys.readouterr().err
     assert "there is no fleet.yaml" in said
@@ -69,7 +72,7 @@ def test_without_a_file_a_command_names_init(command, capsys, tmp_path):
 
 def test_every_command_is_covered():
     """A new command is either tried without a file or named here."""
-    without = {"demo", "broker", "init", "doctor", "schema", "completion", "simulate"}
+    without = {"demo", "dev", "init", "doctor", "completion", "simulate"}
     assert set(cli.COMMANDS) - set(NEEDS_FILE) == without
 
 
@@ -100,7 +103,8 @@ def test_config_comes_from_the_environment(capsys, monkeypatch):
         pytest.param(["drain", "orders"], "Missing argument 'SLOT...'", id="no slot"),
         pytest.param(["apply"], "--all", id="apply nothing"),
         pytest.param(["apply", "orders", "--all"], "--all", id="apply both"),
-        pytest.param(["apply", "--all", "--abort", "--dry-run"], "--dry-run", id="dry abort"),
+        pytest.param(["apply", "a", "--abort", "--plan", "x"], "--plan", id="aborted plan"),
+        pytest.param(["history", "sync", "--follow", "-o", "json"], "--follow", id="followed JSON"),
         pytest.param(["pause", "--reason", "x"], "--all", id="pause nothing"),
         pytest.param(["pause", "orders"], "--reason", id="pause without a reason"),
         pytest.param(["pause", "orders", "--reason", " "], "--reason", id="empty reason"),
@@ -117,13 +121,49 @@ def test_wrong_usage_exits_2(arguments, said, capsys):
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
-def test_help_fits_100_columns(command, capsys):
-    """Help exits 0, says what a command does, and never wraps on a common terminal."""
-    assert cli.run([*([command] if command else []), "--help"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Usage: fleet")
-    assert max(len(line) for line in lines) <= 100
+def _commands(command=cli.cli, words=()):
+    """Every command with its words, groups too."""
+    yield words, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from _commands(command.get_command(context, name), (*words, name))
+
+
+COMMANDS = {" ".join(words): command for words, command in _commands()}
+CHANGING = {
+    *("up", "down", "apply", "scale", "roll", "drain", "pause", "resume", "unmanage", "manage"),
+    *("slot reopen", "history compact"),
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_help_reads_well(words, capsys):
+    """It fits 100 columns; what takes a value names it; one command looks like another."""
+    assert cli.run([*words.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Usage: fleet")
+    assert max(map(len, text.splitlines())) <= 100
+    assert "RANGE" not in text
+    assert " TEXT" not in text
+    options = [each for each in COMMANDS[words].params if isinstance(each, click.Option)]
+    for option in options:
+        assert option.help, option.opts
+        assert option.help[0].isupper(), option.help
+        assert option.help.endswith("."), option.help
+        assert "-o" not in option.opts or option.metavar == "FORMAT"
+        assert "--dry-run" not in option.opts or option.is_flag
+    flags = {name for option in options for name in option.opts}
+    assert (words in CHANGING) is ({"--dry-run", "--yes"} <= flags)
+
+
+def test_first_lines_of_help_are_imperative():
+    """No article, no noun, no pronoun begins one."""
+    for words, command in COMMANDS.items():
+        first = (command.help or "").splitlines()[0]
+        assert first.endswith("."), words
+        assert first.split()[0].rstrip(",").lower() not in {"a", "the", "what", "one", "of"}, words
+        assert not first.split()[0].endswith(("s", "ed", "ing")), (words, first)
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -165,7 +205,8 @@ def test_python_m_fleet_is_the_same_command():
     ("error", "code", "said"),
     [
         (FleetError("the broker is away"), 1, "fleet: the broker is away\n"),
-        (Refused("a storm"), 1, "fleet: a storm\n"),
+        (Refused("a storm"), 3, "fleet: a storm\n"),
+        (LostLease("ann changes it"), 3, "fleet: ann changes it\n"),
         (ConfigError("bad key"), 2, "fleet: bad key\n"),
         (KeyError("x"), 1, "fleet: KeyError: 'x'; this is a defect, run with --verbose\n"),
         (RuntimeError(), 1, "fleet: RuntimeError; this is a defect, run with --verbose\n"),
@@ -196,7 +237,7 @@ def test_an_interrupted_change_says_how_to_go_on(capsys, failing):
     """Ctrl-C in a change names --resume and --abort."""
     assert failing(KeyboardInterrupt(), changing="orders") == 130
     said = capsys.readouterr().err
-    assert "fleet apply orders --resume" in said
+    assert "fleet apply orders --continue" in said
     assert "--abort" in said
 
 
@@ -240,9 +281,9 @@ def test_init_and_up_do_not_send_each_other(capsys, tmp_path):
     said = capsys.readouterr().err
     assert "fleet up" not in said
     assert "--bootstrap HOST:PORT" in said
-    assert "fleet broker start" in said
+    assert "fleet dev broker start" in said
     (tmp_path / "fleet.yaml").touch()
-    for command in (["up"], ["init", "--force"], ["init", "--job", "sums"]):
+    for command in (["up"], ["init", "--force"], ["new", "sums"]):
         assert cli.run(command) == 2
         assert "`fleet init --bootstrap HOST:PORT --force`" in capsys.readouterr().err
     assert cli.run(["init", "--bootstrap", "127.0.0.1:1", "--force"]) == 1

@@ -63,7 +63,7 @@ def test_none_unfinished_is_said(fleet):
     """Without a wait."""
     fleet.spec.fleets = fleet.spec.fleets[:1]
     began = fleet.clock.monotonic()
-    assert [f.found for f in changes(fleet)] == ["none was left unfinished"]
+    assert [f.found for f in changes(fleet)] == ["none is unfinished"]
     assert fleet.clock.monotonic() == began
 
 
@@ -78,10 +78,12 @@ def test_partitions_that_are_gone_and_owned_are_named(fleet: Any) -> None:
         found = list(topics(fleet, snapshot_of(seen, topics={"orders": count})))
         told[count] = [each.found for each in found if each.level is Severity.WARN]
     assert told[6] == []
-    assert "members of new own orders-4, which is not there" in told[3][0]
+    assert "members of new own orders-4, which does not exist" in told[3][0]
 
 
-@pytest.mark.parametrize(("attempts", "said"), [(3, "`fleet roll new`"), (0, "no roll ends this")])
+@pytest.mark.parametrize(
+    ("attempts", "said"), [(3, "`fleet roll new`"), (0, "a roll does not help")]
+)
 def test_what_ends_a_stopped_partition_is_named(fleet: Any, attempts: int, said: str) -> None:
     """Code that fails is mended and rolled; what the log does not hold, no code brings back."""
     mark = Quarantine(

@@ -26,7 +26,7 @@ fleets:
 def test_workers_drain_in_their_time_where_no_token_is_to_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, options: tuple[str, ...]
 ) -> None:
-    """Brokers may be fine: nobody is killed early, nothing purged, and the groups are named."""
+    """Brokers may be fine: no worker is killed early, nothing purged, and the groups are named."""
     monkeypatch.setenv("FLEET_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("S", "x")
     asked: list[Any] = []
@@ -37,6 +37,6 @@ def test_workers_drain_in_their_time_where_no_token_is_to_be_had(
     assert cli.run(["--config", str(config), "down", *options]) == 1
     assert asked == [60.0]
     said = capsys.readouterr().err
-    assert "nobody could leave the groups (g)" in said
+    assert "could not leave their groups (g)" in said
     assert "token" in said
     assert "run `fleet down` again" in said

@@ -216,9 +216,9 @@ def test_drain_of_a_slot_that_is_not_open_does_nothing(cluster, capsys):
 @pytest.mark.parametrize("mode", ["observe", "plan"])
 @pytest.mark.parametrize("command", [["scale", "{}", "3"], ["apply", "{}"]], ids=["scale", "apply"])
 def test_other_modes_are_refused_with_the_key(cluster, capsys, mode, command):
-    """Exit 1 and a sentence that names what to write in fleet.yaml."""
+    """Exit 3 and a sentence that names what to write in fleet.yaml."""
     cluster.declare(mode)
-    _, err = said(capsys, *(part.format(cluster.ours) for part in command), code=1)
+    _, err = said(capsys, *(part.format(cluster.ours) for part in command), code=3)
     assert "mode: act" in err
     with Fleet.open(Path("fleet.yaml")) as fleet:
         assert fleet.changes(cluster.ours) == ()
@@ -227,7 +227,7 @@ def test_other_modes_are_refused_with_the_key(cluster, capsys, mode, command):
 def test_a_pause_holds_changes_until_it_is_lifted(cluster, capsys):
     """Pause → refused with the reason; resume → not any more; a second resume says so."""
     said(capsys, "pause", cluster.ours, "--reason", "incident 4711")
-    _, err = said(capsys, "scale", cluster.ours, "1", code=1)
+    _, err = said(capsys, "scale", cluster.ours, "1", code=3)
     assert "incident 4711" in err
     (group,) = answer(capsys, "status", cluster.ours)["groups"]
     assert group["paused"] is True
@@ -238,13 +238,23 @@ def test_a_pause_holds_changes_until_it_is_lifted(cluster, capsys):
     assert "there was no pause" in out
 
 
-def test_a_released_group_is_left_alone_until_it_is_resumed(cluster, capsys):
-    """Nothing acts on it, in words that say so; resume manages it again."""
-    out, _ = said(capsys, "release", cluster.ours)
-    assert f"group {cluster.ours} is not managed any more; 0 workers go on" in out
-    _, err = said(capsys, "scale", cluster.ours, "1", code=1)
-    assert "released" in err
-    said(capsys, "resume", cluster.ours)
+def test_an_unmanaged_group_is_left_alone_until_it_is_managed(cluster, capsys):
+    """Nothing acts on it, in words that say so; a pause neither replaces nor lifts that."""
+    out, _ = said(capsys, "unmanage", cluster.ours, "--dry-run")
+    assert out == f"would stop managing group {cluster.ours}; its workers keep running\n"
+    out, _ = said(capsys, "unmanage", cluster.ours)
+    assert f"group {cluster.ours} is unmanaged; 0 workers keep running" in out
+    assert "unmanaged" in said(capsys, "status")[0]
+    for command in (
+        ("scale", cluster.ours, "1"),
+        ("resume", cluster.ours),
+        ("pause", cluster.ours, "--reason", "incident"),
+    ):
+        _, err = said(capsys, *command, code=3)
+        assert f"`fleet manage {cluster.ours}` takes it back" in err
+    out, _ = said(capsys, "manage", cluster.ours)
+    assert out == f"group {cluster.ours} is managed again\n"
+    assert "is managed already" in said(capsys, "manage", cluster.ours)[0]
     assert answer(capsys, "scale", cluster.ours, "1", "--dry-run")["refused"] is None
 
 
@@ -253,28 +263,27 @@ def test_a_pause_of_all_outlives_a_groups_own(cluster, capsys):
     said(capsys, "pause", "--all", "--reason", "freeze")
     said(capsys, "pause", cluster.ours, "--reason", "incident")
     out, _ = said(capsys, "resume", cluster.ours)
-    assert "still held by the pause of all groups: freeze" in out
+    assert "still paused with all groups: freeze" in out
     said(capsys, "resume", "--all")
     assert answer(capsys, "status")["pauses"] == []
 
 
 def test_a_slot_shut_by_a_foreign_owner_is_shown_and_opened(cluster, capsys):
-    """Status and doctor name it; resume --slot lets workers take it again [15]."""
+    """Status and doctor name it; `slot reopen` lets workers take it again [15]."""
     with Fleet.open(Path("fleet.yaml")) as fleet:
         targets = fleet.targets(cluster.ours)
         assert fleet.store.write_targets(replace(targets, quarantined=targets.quarantined | {7}))
-    told = f"fleet resume {cluster.ours} --slot 7"
+    told = f"fleet slot reopen {cluster.ours} 7"
     out, _ = said(capsys, "status")
-    assert "foreign owner" in out
+    assert "external owner" in out
     assert told in " ".join(out.split())
     capsys.readouterr()
     cli.run(["doctor"])
     assert told in " ".join(capsys.readouterr().out.split())
-    out, _ = said(capsys, "resume", cluster.ours, "--slot", "7")
-    assert f"slot 7 of {cluster.ours} may be taken again" in out
-    out, _ = said(capsys, "resume", cluster.ours, "--slot", "7")
-    assert "was not shut" in out
-    said(capsys, "resume", "--all", "--slot", "7", code=2)
+    out, _ = said(capsys, "slot", "reopen", cluster.ours, "7")
+    assert out == f"slot 7 of group {cluster.ours} is open again\n"
+    out, _ = said(capsys, "slot", "reopen", cluster.ours, "7")
+    assert "is not quarantined" in out
 
 
 def test_an_undeclared_group_is_wrong_usage(cluster, capsys):
@@ -308,17 +317,25 @@ def test_init_writes_what_it_finds_and_overwrites_nothing(cluster, capsys, monke
     """All groups observed only; the file loads; --force keeps the old file's cluster."""
     _, err = said(capsys, "init", "--bootstrap", cluster.bootstrap, code=2)
     assert "--force" in err
-    arguments = ("init", "--bootstrap", cluster.bootstrap, "--cluster", "east", "--out", "new.yaml")
+    arguments = (
+        "init",
+        "--bootstrap",
+        cluster.bootstrap,
+        "--cluster",
+        "east",
+        "--output-file",
+        "n.yaml",
+    )
     out, _ = said(capsys, *arguments)
     assert "fleet status" in out
-    written = yaml.safe_load(Path("new.yaml").read_text())
+    written = yaml.safe_load(Path("n.yaml").read_text())
     assert written["cluster"]["name"] == "east"
     modes = {fleet["group"]: fleet["mode"] for fleet in written["fleets"]}
     assert modes[cluster.theirs] == "observe"
     assert set(modes.values()) == {"observe"}
-    said(capsys, "-c", "new.yaml", "status")
-    said(capsys, "init", "--out", "new.yaml", "--force")
-    assert yaml.safe_load(Path("new.yaml").read_text())["cluster"]["name"] == "east"
+    said(capsys, "-c", "n.yaml", "status")
+    said(capsys, "init", "--output-file", "n.yaml", "--force")
+    assert yaml.safe_load(Path("n.yaml").read_text())["cluster"]["name"] == "east"
 
 
 def test_an_unfinished_change_is_found_and_given_up(cluster, capsys):
@@ -328,6 +345,8 @@ def test_an_unfinished_change_is_found_and_given_up(cluster, capsys):
     assert "killed@there:1 left a change" in json.dumps(found)
     (group,) = answer(capsys, "status", cluster.ours)["groups"]
     assert group["managed"]["last_change"]["state"] == "running"
+    (result,) = answer(capsys, "apply", cluster.ours, "--abort", "--dry-run")["results"]
+    assert (result["plan"]["id"], result["change"]) == ("left", None)
     (result,) = answer(capsys, "apply", cluster.ours, "--abort")["results"]
     assert result["change"]["state"] == "aborted"
     out, _ = said(capsys, "apply", cluster.ours, "--abort")

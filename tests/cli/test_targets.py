@@ -42,14 +42,14 @@ def run(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("command", ["up", "plan", "apply", "roll", "pause --reason x", "resume",
-                                     "release"])  # fmt: skip
+                                     "manage", "unmanage"])  # fmt: skip
 def test_a_group_is_named_alike(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A stranger, labels that none has, no KEY=VALUE and two ways: exit 2 and a sentence."""
+    """An undeclared name, unknown labels, no KEY=VALUE and two ways: exit 2 and a sentence."""
     for arguments, told in (
         ("ordres", "did you mean 'orders'?"),
-        ("--select team=none", "declares no group with team=none; keys there are: owner, team"),
+        ("--select team=none", "declares no group with team=none; its keys are: owner, team"),
         ("--select team", "'team' is not KEY=VALUE"),
-        ("orders --select team=pay", "are three ways"),
+        ("orders --select team=pay", "only one of GROUP"),
     ):
         code, said = run(capsys, f"{command} {arguments}")
         assert code == 2, said
@@ -57,7 +57,7 @@ def test_a_group_is_named_alike(command: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_select_takes_groups_that_have_all_labels(capsys: pytest.CaptureFixture[str]) -> None:
-    """Label, owner, both; GROUP twice is once; what is lifted is what was held."""
+    """Label, owner, both; GROUP twice is once; what is lifted is what was paused."""
     for arguments, held in (
         ("--select team=pay", ["orders", "refunds"]),
         ("--select team=pay --select owner=ann", ["orders"]),
@@ -91,7 +91,7 @@ def offered(*words: str) -> list[str]:
         (["rebalances", "--group", "o"], ["orders"]),
         (["worker", "--group", "o"], ["orders"]),
         (["logs", "refunds", "--slot", ""], ["0", "1"]),
-        (["resume", "orders", "--slot", ""], ["0", "1", "2"]),
+        (["slot", "reopen", "orders", ""], ["0", "1", "2"]),
         (["drain", "orders", "1", ""], ["0", "2"]),
         (["drain", "nobody", ""], []),
         (["test", "orders", "--offsets", ""], ["orders:"]),

@@ -1,6 +1,6 @@
 """A table of wrong inputs: each is one sentence and an exit code, and nothing is started.
 
-Exit code 2: wrong usage or configuration; 1: refused or failed. No row has a cluster: what asks
+Exit code 2: wrong usage or configuration; 1: failed. No row has a cluster: what asks
 one meets a closed port of loopback.
 """
 
@@ -92,18 +92,18 @@ USAGE = [
     Row(name="no number", arguments="scale orders many", code=2, told="not a valid integer"),
     Row(name="apply nothing", arguments="apply", code=2, told="--all"),
     Row(name="no time", arguments="logs orders --since yesterday", code=2, told="is no time"),
-    Row(name="logs of nobody", arguments="logs payments", code=2, told="those with one: orders"),
-    Row(name="init over a file", arguments="init", code=2, told="is there already"),
+    Row(name="logs of nobody", arguments="logs payments", code=2, told="with a worker: orders"),
+    Row(name="init over a file", arguments="init", code=2, told="--output-file"),
     Row(name="worker of nobody", arguments="test payments --from r", code=2, told="orders"),
-    Row(name="two sources", arguments="test orders --sample 3 --from r", code=2, told="three ways"),
+    Row(name="two sources", arguments="test orders --sample 3 --from r", code=2, told="only one"),
     Row(name="home not writable", arguments="logs orders", code=1,
         told="cannot be written.*FLEET_HOME",
         environ={"FLEET_HOME": "/proc/fleet"}),
 ]  # fmt: skip
 RECORDS = [
     Row(name="no file of records", arguments="test orders --from r", code=2,
-        told="--from r cannot be read"),
-    Row(name="no JSON", arguments="test orders --from r", code=2, told=r"r:2 is no JSON",
+        told="cannot read --from r"),
+    Row(name="no JSON", arguments="test orders --from r", code=2, told=r"r:2 is not JSON",
         others={"r": "{}\n{,}\n"}),
     Row(name="no object", arguments="test orders --from r", code=2, told="r:1 is no object",
         others={"r": "3\n"}),

@@ -83,7 +83,7 @@ JOINS = {StepKind.OPEN}
             replace(
                 state_snapshot(held=3), change=_change(ChangeState.RUNNING, state_snapshot(held=3))
             ),
-            f"`fleet apply {GROUP} --resume` or give it up with `fleet apply {GROUP} --abort`",
+            f"`fleet apply {GROUP} --continue` or give it up with `fleet apply {GROUP} --abort`",
             ALL,
             id="change-left",
         ),
@@ -262,7 +262,7 @@ _CALM = state_snapshot(held=3)
             replace(_CALM, change=_change(ChangeState.RUNNING, _CALM)),
             replace(_CALM, change=_change(ChangeState.DONE, _CALM)),
             {},
-            id="`fleet apply --resume`",
+            id="`fleet apply --continue`",
         ),
         pytest.param(replace(_CALM, snapshot_at=NOW - 61), _CALM, {}, id="the next look"),
         pytest.param(_unsettled(GroupState.PREPARING), _CALM, {}, id="wait until it is Stable"),

@@ -125,7 +125,7 @@ def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
 def renewed(running: subprocess.Popen, config: Path, text: str) -> str:
     """A fleet.yaml that is wrong, then one with another owner: where its metrics are."""
     config.write_text(text.replace("owner:", "owned_by:"))
-    assert "owned_by" in line_with(running, "a changed fleet.yaml is not used: ")
+    assert "owned_by" in line_with(running, "the changed fleet.yaml is not used: ")
     config.write_text(text.replace("team-a", "team-b"))
     return line_with(running, " at http://").split(" at ")[1].strip()
 

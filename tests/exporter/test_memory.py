@@ -32,7 +32,7 @@ import numpy as np
 from pathlib import Path
 os.environ["FLEET_HOME"] = sys.argv[1]
 from fleet.commands.invocation import Invocation
-from fleet.commands.parts.processes import opened
+from fleet.commands.operate.processes import opened
 from fleet.log.readers.positions import Positions
 with Invocation(config=Path(sys.argv[1], "fleet.yaml")).open() as fleet:
     with opened(fleet, "127.0.0.1:0"):

@@ -111,7 +111,7 @@ def test_once_is_cured_and_twice_shuts_the_slot(group: Group, broker: RunningBro
     group.standbys("w2")
     time.sleep(2)
     assert group.slot(0).owner is None, "nobody takes a shut slot"
-    assert shown(group) == ["foreign owner"]
+    assert shown(group) == ["external owner"]
 
 
 def shown(group: Group) -> list[str]:
@@ -142,5 +142,5 @@ def shown(group: Group) -> list[str]:
     )
     print_status(Console(file=out, width=300), snapshot_of(), [status], now=0.0, detail=False)
     lines = [line for line in out.getvalue().splitlines() if "another process" in line]
-    assert f"fleet resume {group.name} --slot 0" in lines[0]
+    assert f"fleet slot reopen {group.name} 0" in lines[0]
     return [line.partition(":")[0] for line in lines]

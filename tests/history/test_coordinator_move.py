@@ -96,7 +96,7 @@ def test_cause_is_the_move(brokers: Broker, tmp_path) -> None:
         f'cluster: {{name: main, bootstrap_servers: "{client}"}}\n'
     )
     ran = subprocess.run(
-        [sys.executable, "-m", "fleet", "history", "run", "--spark", "local[2]"],
+        [sys.executable, "-m", "fleet", "history", "sync", "--spark", "local[2]"],
         env={
             **os.environ,
             "FLEET_CONFIG": str(tmp_path / "fleet.yaml"),

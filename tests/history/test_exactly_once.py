@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 TOPIC = "__consumer_offsets"
 ROOT = Path(__file__).parents[2]
 
-# `fleet history run` in batches of BATCH offsets, which kills itself where it is told to.
+# `fleet history sync` in batches of BATCH offsets, which kills itself where it is told to.
 CHILD = """
 import functools, os, signal, sys, threading
 from fleet import cli
@@ -113,7 +113,7 @@ def home(broker, tmp_path, spark_home, monkeypatch):
     return tmp_path
 
 
-def run(home, url, at="nowhere", times=0, *, batch=4_000, path=None, arguments=("run",)):
+def run(home, url, at="nowhere", times=0, *, batch=4_000, path=None, arguments=("sync",)):
     """The command in a process of its own; its exit code and output."""
     config = home / "fleet.yaml"
     if path is not None:
@@ -250,7 +250,7 @@ def test_killed_at_any_step_no_row_is_lost_or_twice(broker, home, unique, spark_
     assert [r.number for r in tables.rebalances(group=mine)][:6] == [1, 2, 3, 4, 5, 6]
     assert Tables(quiet).memberships(group=mine) == tables.memberships(group=mine)
     assert answers[-1]["positions"] == found["positions"]
-    assert shape(answers[0]) == shape(documented("fleet history run -o json"))
+    assert shape(answers[0]) == shape(documented("fleet history sync -o json"))
     again = json.loads(run(home, url).stdout)
     assert (again["batches"], again["offsets"]) == (0, 0)
     kept = held(tables), tables.rebalances()

@@ -1,4 +1,4 @@
-"""`fleet history sql`: what it answers, in every form, and what it refuses.
+"""`fleet history query`: what it answers, in every form, and what it refuses.
 
 What docs/how-to/history.md shows is run here.
 """
@@ -65,28 +65,28 @@ def test_it_answers_in_every_form(path, capsys):
         "SELECT r.number, day, also, moved, started_at, to_timestamp(ended_at), sum(1) OVER () "
         "FROM rebalances AS r JOIN memberships USING (day) ORDER BY 1"
     )
-    assert cli.run(["history", "sql", query, "-o", "json", "--limit", "1"]) == 0
+    assert cli.run(["history", "query", query, "-o", "json", "--limit", "1"]) == 0
     told = json.loads(capsys.readouterr().out)
     (row,) = told["rows"]
     assert row[:4] == [0, "2026-09-21", ["leave"], [{"topic": "t", "partition": n} for n in (0, 1)]]
     assert row[5].startswith("2026-09-21T")
     assert (row[6], told["more"]) == (6, True)
-    assert cli.run(["history", "sql", query, "-o", "csv"]) == 0
+    assert cli.run(["history", "query", query, "-o", "csv"]) == 0
     lines = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert [line[0] for line in lines] == ["number", "0", "1", "2", "3", "4", "5"]
     assert lines[1][2] == '["leave"]'
-    assert cli.run(["history", "sql", "SELECT cause, count(*) FROM rebalances GROUP BY 1"]) == 0
+    assert cli.run(["history", "query", "SELECT cause, count(*) FROM rebalances GROUP BY 1"]) == 0
     assert capsys.readouterr().out.split() == ["cause", "count_star()", "join", "6"]
-    assert cli.run(["history", "sql", query, "--limit", "2"]) == 0
+    assert cli.run(["history", "query", query, "--limit", "2"]) == 0
     assert "the first 2 rows" in capsys.readouterr().err
 
 
 def test_its_json_is_the_contract(path, capsys):
     """docs/json.md."""
     query = "SELECT cause, count(*) AS rebalances FROM rebalances GROUP BY cause"
-    assert cli.run(["history", "sql", query, "-o", "json"]) == 0
+    assert cli.run(["history", "query", query, "-o", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert shape(told) == shape(documented("fleet history sql -o json"))
+    assert shape(told) == shape(documented("fleet history query -o json"))
 
 
 @pytest.mark.parametrize(

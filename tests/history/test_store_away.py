@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.commands.parts.history import _wait_out
+from fleet.commands.operate.history import _wait_out
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.history import tables
 from fleet.history.digest import Task
@@ -49,7 +49,7 @@ def test_a_tail_waits_for_a_store_that_is_away(lake, away):
             asked()
     said: list[str] = []
     _wait_out(raised.value, said.append)
-    assert said[0].endswith("; tries again")
+    assert said[0].endswith("; retrying")
     away(gone=False)
     assert poller().catch_up().rows["rebalances"] == 1
 

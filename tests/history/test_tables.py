@@ -129,7 +129,9 @@ def test_a_second_job_loses_by_name(writer, tmp_path, clock):
     add(writer, rebalance(1))
     other = opened(tmp_path, clock)
     add(writer, rebalance(2))
-    with pytest.raises(LostLease, match=rf"`tail` writes .*\({writer.state.writer}\): one at"):
+    with pytest.raises(
+        LostLease, match=rf"`fleet history sync` writes .*\({writer.state.writer}\): one at"
+    ):
         add(other, rebalance(2))
     add(writer, rebalance(3))
     assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 2, 3]

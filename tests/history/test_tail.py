@@ -1,4 +1,4 @@
-"""`fleet history tail` follows, beside a second job too, and ends cleanly; polling."""
+"""`fleet history sync --follow` follows, beside a second job too, and ends cleanly; polling."""
 
 import json
 import os
@@ -114,12 +114,12 @@ def test_a_tail_follows_and_ends_cleanly(scene, spark_home, monkeypatch):
     monkeypatch.setenv(spark_server.TOKEN_ENV, spark_server.token(spark_home))
     url = spark_server.connect_url(spark_home)
     scene.member().close()
-    tail = scene.command("tail", "--spark", url)
+    tail = scene.command("sync", "--follow", "--spark", url)
     try:
         until(lambda: scene.rebalances() == [1, 0], "both rebalances")
         scene.write()
         consumer = scene.member()
-        second = scene.command("run", "--spark", url)
+        second = scene.command("sync", "--spark", url)
         _, said = second.communicate(timeout=300)
         # It committed between two batches of the tail, or found that the tail had.
         assert second.returncode == 0 or f"(process {tail.pid} on" in said, said
@@ -129,7 +129,7 @@ def test_a_tail_follows_and_ends_cleanly(scene, spark_home, monkeypatch):
         tail.send_signal(signal.SIGTERM)
         _, said = tail.communicate(timeout=300)
         assert tail.returncode == 0, said
-        assert "everything up to the last batch is in the tables" in said
+        assert "the tables hold everything up to the last batch" in said
     finally:
         tail.kill()
     assert scene.told("status").keys() == documented("fleet history status -o json").keys()
@@ -141,13 +141,13 @@ def test_a_tail_follows_and_ends_cleanly(scene, spark_home, monkeypatch):
 
 def test_polling_records_what_two_looks_differ_in(scene):
     """Without Spark and without the offsets topic; marked so."""
-    first = scene.told("run", "--polled")
+    first = scene.told("sync", "--polled")
     assert (first["source"], first["positions"]) == ("polling", [])
     consumer = scene.member()
-    scene.told("run", "--polled")
+    scene.told("sync", "--polled")
     consumer.close()
-    again = scene.told("run", "--polled")
-    assert again.keys() == documented("fleet history run -o json").keys()
+    again = scene.told("sync", "--polled")
+    assert again.keys() == documented("fleet history sync -o json").keys()
     found = scene.tables.rebalances(group=scene.group)
     assert [(r.cause, r.end_source, r.number) for r in found][-1:] == [
         (Cause.REMOVAL, Known.POLLED, -1)

@@ -93,7 +93,7 @@ def parts(
                 group=name,
             )
         )
-        wanted = ["manifests", "-c", str(file), "--image", image("manager")]
+        wanted = ["render", "manifests", "-c", str(file), "--image", image("manager")]
         for part in ("manager", "exporter", "network"):
             wanted += ["--part", part]
         assert cli.run([*wanted, "--output-dir", str(folder / "base")]) == 0

@@ -57,7 +57,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[Any], str]:
     """The printed objects, and what was said beside them."""
-    assert cli.run(["manifests", *arguments]) == 0
+    assert cli.run(["render", "manifests", *arguments]) == 0
     said = capsys.readouterr()
     return list(yaml.safe_load_all(said.out)), said.err
 
@@ -105,7 +105,7 @@ def test_the_revision_is_the_managers(file: Path, capsys: pytest.CaptureFixture[
 
 def test_no_secret_is_rendered(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Their names are, and those that have to be there are told."""
-    assert cli.run(["manifests", "--part", "all", "--image", "boss:2"]) == 0
+    assert cli.run(["render", "manifests", "--part", "all", "--image", "boss:2"]) == 0
     said = capsys.readouterr()
     assert "tiger" not in said.out + said.err
     assert "scott" not in said.out + said.err
@@ -115,7 +115,7 @@ def test_no_secret_is_rendered(file: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_json_is_one_list(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same objects as in YAML, as kubectl reads them."""
-    assert cli.run(["manifests", "-o", "json"]) == 0
+    assert cli.run(["render", "manifests", "-o", "json"]) == 0
     whole = json.loads(capsys.readouterr().out)
     objects, _ = rendered(capsys)
     assert (whole["kind"], whole["items"]) == ("List", objects)
@@ -123,7 +123,7 @@ def test_json_is_one_list(file: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_folder_can_be_applied(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file per fleet and part, all of them listed."""
-    words = ["manifests", "--part", "all", "--image", "boss:2"]
+    words = ["render", "manifests", "--part", "all", "--image", "boss:2"]
     assert cli.run([*words, "--output-dir", "deploy"]) == 0
     folder = file.parent / "deploy"
     listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
@@ -165,7 +165,7 @@ def test_a_manager_without_an_image_is_refused(
     file: Path, capsys: pytest.CaptureFixture[str], part: str
 ) -> None:
     """Not the workers' by itself: its pods would end at once, for want of Dagster."""
-    assert cli.run(["manifests", "--part", part]) == 2
+    assert cli.run(["render", "manifests", "--part", part]) == 2
     said = capsys.readouterr()
     assert "--part manager needs --image NAME" in said.err
     assert not said.out
@@ -192,7 +192,7 @@ def test_what_cannot_be_rendered_is_said(
     """Exit 2, and what to write."""
     text = FILE.replace("    runtime: {deployment: theirs}\n", "") if "local" in change[1] else FILE
     file.write_text(text.replace(*change))
-    assert cli.run(["manifests"]) == 2
+    assert cli.run(["render", "manifests"]) == 2
     said = capsys.readouterr()
     assert told in said.err
     assert not said.out
@@ -204,7 +204,7 @@ def test_what_cannot_be_rendered_is_said(
 def test_a_group_that_has_no_workers_of_ours_is_refused(
     file: Path, capsys: pytest.CaptureFixture[str], group: str, told: str
 ) -> None:
-    assert cli.run(["manifests", group]) == 2
+    assert cli.run(["render", "manifests", group]) == 2
     assert told in capsys.readouterr().err
 
 

@@ -294,10 +294,10 @@ def test_a_released_deployment_is_nobodys(ground: Ground) -> None:
     """Our fields have no owner any more, and its pods go on."""
     ground.start("one", 2)
     ground.ready()
-    ground.rolling.release("2026-01-01T00:00:00+00:00")
+    ground.rolling.unmanage("2026-01-01T00:00:00+00:00")
     found, _ = ground.rolling.look()
     assert found is not None
-    assert "fleet/released" in found["metadata"]["annotations"]
+    assert "fleet/unmanaged" in found["metadata"]["annotations"]
     assert "fleet" not in json.dumps(found["metadata"].get("managedFields", []))
     assert found["spec"]["replicas"] == 2
     ground.stays({"one": 2}, seconds=0.5)

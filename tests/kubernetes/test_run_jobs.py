@@ -1,7 +1,7 @@
 """The overlay `postgres` at work: Dagster's memory in Postgres, and a Job for each of its runs.
 
-What is applied is what `fleet manifests` renders and the overlay as it lies in the repository; its
-Postgres is one outside of the cluster, since no image of one is made here.
+What is applied is what `fleet render manifests` prints and the overlay as it is in the repository;
+its Postgres is one outside of the cluster, since no image of one is made here.
 """
 
 import json
@@ -133,7 +133,16 @@ def managed(
         named = {"namespace": namespace, "worker": image("spark"), "mode": mode}
         named["schedules"] = "reconcile" if mode == "act" else ""
         file.write_text(FILE.format(bootstrap=broker.bootstrap_servers, **named))
-        wanted = ["manifests", "-c", str(file), "--image", image("manager"), "--part", "manager"]
+        wanted = [
+            "render",
+            "manifests",
+            "-c",
+            str(file),
+            "--image",
+            image("manager"),
+            "--part",
+            "manager",
+        ]
         assert cli.run([*wanted, "--output-dir", str(folder / "base")]) == 0
         changed = {
             "fleets": namespace,

@@ -158,7 +158,17 @@ def test_the_server_is_asked_by_the_command(
     )
     file = tmp_path / "fleet.yaml"
     file.write_text(text)
-    asked = ["manifests", "-c", str(file), "--part", "all", "--image", "a:1", "--dry-run", "server"]
+    asked = [
+        "render",
+        "manifests",
+        "-c",
+        str(file),
+        "--part",
+        "all",
+        "--image",
+        "a:1",
+        "--validate",
+    ]
     assert cli.run(asked) == 0
     said = capsys.readouterr().out.splitlines()
     assert "deployment/fleet-manager created (server dry run)" in said

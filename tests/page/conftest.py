@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.clock import SystemClock
-from fleet.commands.ui import Latest, Watched, served
+from fleet.commands.ui import Latest, PageState, served
 from tests.dagster_ui.browser import Browser, chromium
 from tests.page.worlds import picture
 
@@ -14,7 +14,7 @@ from tests.page.worlds import picture
 class Shown:
     """A page whose last look is set from outside."""
 
-    def __init__(self, found: Watched) -> None:
+    def __init__(self, found: PageState) -> None:
         self.picture = found
         self.latest: Latest = Latest(value=found)
         self.server = served(self.picture.spec, lambda: self.latest, "127.0.0.1:0", SystemClock())
@@ -36,13 +36,13 @@ def page_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def thousand() -> Watched:
+def thousand() -> PageState:
     """1,000 groups, seen just now."""
     return picture(now=SystemClock().now())
 
 
 @pytest.fixture
-def shown(thousand: Watched) -> Iterator[Shown]:
+def shown(thousand: PageState) -> Iterator[Shown]:
     """The page on them."""
     made = Shown(thousand)
     with made.server:

@@ -15,7 +15,7 @@ import pytest
 
 from fleet import cli
 from fleet.clock import ManualClock
-from fleet.commands.ui import Look, Looks, live_rows
+from fleet.commands.ui import ClusterView, Refresher, live_rows
 from fleet.log.readers.log_view import LogView, everything
 from fleet.manager.past import Recent, recent_from
 from fleet.model import GroupState, LagCase
@@ -94,7 +94,7 @@ def test_the_page_brings_all_that_it_needs(shown, get):
 
 
 def test_a_formatter_is_made_once_and_not_for_each_figure():
-    """Of 5,000 groups those took a third of a second of each look."""
+    """Of 5,000 groups those took a third of a second of each refresh."""
     text = files("fleet.ui").joinpath("page", "page.js").read_text(encoding="utf-8")
     made = [line for line in text.splitlines() if "new Intl." in line]
     assert made
@@ -150,7 +150,7 @@ def test_answers_have_the_documented_shape(shown, get):
 
 
 def test_what_is_not_known_is_null(shown, get):
-    """No rebalances may be read: no count, no picture; no rates after one look."""
+    """No rebalances may be read: no count, no picture; no rates after one refresh."""
     shown.latest = replace(shown.latest, value=replace(shown.picture, past=None))
     line = json.loads(get(f"{shown.url}/api/timeline?name={STORMY}").body)
     assert (line["rebalances"], line["svg"]) == (None, None)
@@ -173,14 +173,14 @@ def test_live_rows_join_snapshot_and_rebalances():
     """Rates are summed over partitions that did not go back; what does not exist has no row."""
     before, seen = orders(START, (10, 10, 5), 10), orders(START + 10, (60, 80, 4), 3)
     recent = recent_from([rebalance(9, 0)], kind="log", sentence="", now=START + 60)
-    look = Look(snapshot=seen, before=before, recent=recent)
-    (found,) = live_rows(look)
+    view = ClusterView(snapshot=seen, before=before, recent=recent)
+    (found,) = live_rows(view)
     assert (found["in_per_second"], found["out_per_second"]) == (12.0, None)
     assert [found[key] for key in ("generation", "rebalances_per_hour")] == [9, 1]
     assert (found["last_cause"], found["storm"]) == ("join", None)
-    (known,) = live_rows(replace(look, before=None, generations={"orders": 10}))
+    (known,) = live_rows(replace(view, before=None, generations={"orders": 10}))
     assert (known["generation"], known["in_per_second"]) == (10, None)
-    (dark,) = live_rows(replace(look, recent=Recent(kind="none", sentence="")))
+    (dark,) = live_rows(replace(view, recent=Recent(kind="none", sentence="")))
     assert dark["rebalances_per_hour"] is None
 
 
@@ -192,7 +192,7 @@ def test_what_waits_since_before_every_look_is_furthest_behind():
         group_seen("unknown", partitions=[partition_seen(0, None, lag_seconds=None)]),
     ]
     recent = recent_from([], kind="log", sentence="", now=START)
-    rows = live_rows(Look(snapshot=snapshot_of(*groups), before=None, recent=recent))
+    rows = live_rows(ClusterView(snapshot=snapshot_of(*groups), before=None, recent=recent))
     assert [row["group"] for row in rows] == ["oldest", "late", "unknown"]
 
 
@@ -208,14 +208,14 @@ class Stopped(LogView):
 def test_a_reading_that_stopped_tells_nothing_of_now():
     """No count, no storm, no end of one: the sentence says why."""
     clock = ManualClock(1_000_000.0)
-    looks = Looks.__new__(Looks)
-    looks._fleet, looks._apart = SimpleNamespace(clock=clock), 2.0
-    looks.tail = Stopped(cluster="c", clock=clock, groups=everything, keep=60.0, most=9)
-    told = looks._recent()
+    refresher = Refresher.__new__(Refresher)
+    refresher._fleet, refresher._apart = SimpleNamespace(clock=clock), 2.0
+    refresher.tail = Stopped(cluster="c", clock=clock, groups=everything, keep=60.0, most=9)
+    told = refresher._recent()
     assert (told.kind, told.known, told.per_hour("g")) == ("none", False, None)
     assert told.sentence == Stopped.problem
     Stopped.problem = None
-    assert looks._recent().sentence == "__consumer_offsets was read 3 h ago"
+    assert refresher._recent().sentence == "__consumer_offsets was read 3 h ago"
 
 
 @pytest.mark.parametrize("header", ["Content-Length: 40", "Transfer-Encoding: chunked"])

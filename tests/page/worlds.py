@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fleet.commands.groups.group_status import GroupStatus, Managed
-from fleet.commands.ui import Load, Look, Watched, live_rows
+from fleet.commands.ui import ClusterView, Load, PageState, live_rows
 from fleet.decide.storms import Storm
 from fleet.manager.past import Past, Replayed, Source, recent_from
 from fleet.model import GroupSnapshot, StepKind, TopicPartition
@@ -79,7 +79,7 @@ def storm(group: str, now: float) -> Storm:
     )  # fmt: skip
 
 
-def picture(groups: int = 1000, *, now: float = START + 3600) -> Watched:
+def picture(groups: int = 1000, *, now: float = START + 3600) -> PageState:
     """So many groups as one look saw them."""
     names = [STORMY, ROLLING, LATE, *ODD]
     names += [f"team-{n % 40:02}-service-{n:04}" for n in range(groups - len(names))]
@@ -95,7 +95,7 @@ def picture(groups: int = 1000, *, now: float = START + 3600) -> Watched:
         membership("joined", f"{STORMY}-{n}", now - START - 900, 2, group=STORMY) for n in range(2)
     ]
     recent = recent_from(rounds, kind="log", sentence="rebalances from __consumer_offsets", now=now)
-    look = Look(
+    view = ClusterView(
         snapshot=snapshot, before=None, recent=recent, storms={STORMY: storm(STORMY, now)},
         generations={STORMY: 11},
     )  # fmt: skip
@@ -108,14 +108,14 @@ def picture(groups: int = 1000, *, now: float = START + 3600) -> Watched:
             pauses=(),
             per_hour=recent.per_hour(name),
             last_rebalance=recent.last.get(name),
-            storm=look.storms.get(name),
+            storm=view.storms.get(name),
         )
         for name in sorted(names[:groups])
     }
-    found = Watched(
+    found = PageState(
         spec=spec,
-        look=look,
-        live=live_rows(look),
+        view=view,
+        live=live_rows(view),
         statuses=statuses,
         loads=_loads(statuses),
         past=Past(
@@ -123,17 +123,17 @@ def picture(groups: int = 1000, *, now: float = START + 3600) -> Watched:
             source=Source(kind="log", place="__consumer_offsets", reaches=now - 3600, as_of=now),
         ),
     )
-    return found.encoded()
+    return found.with_overview()
 
 
 def _loads(statuses: Mapping[str, Any]) -> dict[str, Load]:
     quiet = Load(without_partitions=0, too_many=0)
     busy = Load(busy=0.12, slots={0: 0.1, 1: 0.14}, too_many=3, without_partitions=0,
-                sentence="busy for 12 % of the last 60 s: 1 worker would do")  # fmt: skip
+                sentence="busy for 12 % of the last 60 s: 1 worker would be enough")  # fmt: skip
     return {name: busy if name == ROLLING else quiet for name in statuses}
 
 
-def without_groups(found: Watched) -> Watched:
+def without_groups(found: PageState) -> PageState:
     """The same cluster before anybody came."""
-    look = replace(found.look, snapshot=snapshot_of(at=found.look.snapshot.at))
-    return replace(found, look=look, live=(), statuses={}, loads={}).encoded()
+    view = replace(found.view, snapshot=snapshot_of(at=found.view.snapshot.at))
+    return replace(found, view=view, live=(), statuses={}, loads={}).with_overview()

@@ -255,7 +255,7 @@ def test_a_new_home_is_its_owners(tmp_path: Path) -> None:
 
 
 def test_one_that_the_broker_makes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fleet broker start` comes first where one tries the broker alone."""
+    """`fleet dev broker start` comes first where one tries the broker alone."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(FleetError, match="/nowhere"):
         Broker(tmp_path / "home").start()

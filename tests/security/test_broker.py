@@ -27,7 +27,7 @@ CONFIGS = "kafka.admin.ConfigCommand"
 
 def test_it_prints_what_to_write_and_no_secret(guarded, home, capsys, tmp_path, monkeypatch):
     """The lines that `start` prints are a fleet.yaml that logs in; started twice is fine."""
-    assert cli.run(["broker", "start"]) == 0
+    assert cli.run(["dev", "broker", "start"]) == 0
     printed = capsys.readouterr().out
     assert not [secret for secret in secrets_of(home) if secret in printed]
     address, _, lines = printed.partition("\n")
@@ -39,7 +39,7 @@ def test_it_prints_what_to_write_and_no_secret(guarded, home, capsys, tmp_path, 
     with Fleet.open(config, home=tmp_path / "other") as fleet:
         assert fleet.snapshot().problems == ()
 
-    assert cli.run(["broker", "status", "-o", "json"]) == 0
+    assert cli.run(["dev", "broker", "status", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["secure"] is True
 
 

@@ -137,7 +137,7 @@ def test_acting_needs_more_and_says_what_before_it_acts(shell, unique):
     before = guarded.dump()
     for arguments in (("apply", group), ("up",)):
         code, _, err = shell.run(*arguments)
-        assert code == 1
+        assert code == 3
         assert f"Read on group {group}" in err
         assert f"Read on topic {topic}" in err
     assert {f["found"].split(":")[0] for f in shell.findings("acls")} == {

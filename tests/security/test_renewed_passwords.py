@@ -43,10 +43,10 @@ class Refused:
         until(lambda: "refuses the login" in self.said(), "the refusal", picture=self.said)
         self.file.write_text("")
         time.sleep(3)
-        assert "begins anew" not in self.said(), "who renews it may be just writing"
+        assert "restarting" not in self.said(), "who renews it may be just writing"
         self.file.write_text(self.right)
         until(lambda: self.said().count(again) == times, "it to begin anew", picture=self.said)
-        assert f"begins anew with what is in {self.file} now" in self.said()
+        assert f"restarting with the renewed {self.file}" in self.said()
 
 
 @contextmanager
@@ -94,8 +94,10 @@ def test_an_exporter(desk, unique, tmp_path):
 
 def test_a_tail_of_the_history(desk, unique, tmp_path, capsys):
     often = {"history": {"every": "1s", "path": str(tmp_path / "tables")}}
-    with refused(desk, f"tail-{unique}", tmp_path, often, "history", "tail", "--polled") as running:
-        running.renew("begins anew", 1)
+    with refused(
+        desk, f"tail-{unique}", tmp_path, often, "history", "sync", "--follow", "--polled"
+    ) as running:
+        running.renew("restarting", 1)
 
         def recorded() -> bool:
             return bool(answer(capsys, "history", "status")["tables"]["lag"])

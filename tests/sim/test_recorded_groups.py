@@ -1,4 +1,4 @@
-"""`fleet simulate --group`: a group's next change of size, from its recorded history."""
+"""`fleet simulate --group`: a group's next change of size, as its history shows it."""
 
 import random
 from dataclasses import replace
@@ -111,7 +111,7 @@ def test_the_command_asks_the_history(home: Path, capsys: pytest.CaptureFixture[
     assert out.startswith("orders from 2 to 1: 2 static members by cooperative-sticky, 6 part")
     assert "from the history tables in" in err
     same = said(capsys, "simulate", "--group", "orders", "--scale", "2", code=2)
-    assert "has 2 members already" in same[1]
+    assert "already has 2 members" in same[1]
     for wrong in (
         ("--group", "orders"),
         ("--scale", "2"),

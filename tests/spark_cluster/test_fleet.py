@@ -98,13 +98,13 @@ class Yard:
         return sorted((tp.partition, at) for tp, end in ends.items() for at in range(end))
 
     def record(self, spark: str, path: Path) -> "subprocess.CompletedProcess[str]":
-        """`fleet history run`, configured in a fleet.yaml."""
+        """`fleet history sync`, configured in a fleet.yaml."""
         spec = yaml.safe_load(self.shop.config.read_text())
         spec["history"] = {"path": str(path), "spark": spark, "interval": "1s"}
         config = self.shop.home / "history.yaml"
         config.write_text(yaml.safe_dump(spec))
         home = self.shop.home
-        return process("history", "run", "-o", "json", home=home, FLEET_CONFIG=str(config))
+        return process("history", "sync", "-o", "json", home=home, FLEET_CONFIG=str(config))
 
 
 @contextmanager

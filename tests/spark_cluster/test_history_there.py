@@ -42,7 +42,7 @@ from fleet.manager import history_session as recording
 recording._TASK_SECONDS = 4.0
 if sys.argv[1] == "trusting":
     recording.LazySpark._cores = lambda *_: 2
-sys.exit(cli.run(["history", "run", "-o", "json"]))
+sys.exit(cli.run(["history", "sync", "-o", "json"]))
 """
 
 
@@ -62,7 +62,7 @@ def declare(home: Path, broker: Any, spark: str, **more: Any) -> None:
 
 
 def impatient(home: Path, how: str = "asking") -> "subprocess.CompletedProcess[str]":
-    """`fleet history run`, which waits seconds for an executor where it else waits a minute."""
+    """`fleet history sync`, which waits seconds for an executor where it else waits a minute."""
     return subprocess.run(
         [sys.executable, "-c", IMPATIENT, how],
         env={

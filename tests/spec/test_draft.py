@@ -41,8 +41,8 @@ def test_what_is_found_is_observed(tmp_path: Path) -> None:
     ]
     assert spec.cluster == cluster
     assert "# not written: shared (it is a share group)" in text
-    assert "# not written: bare (no topic of it is known" in text
-    assert "4 records waiting" in text
+    assert "# not written: bare (its topics are unknown" in text
+    assert "lag 4" in text
 
 
 def test_deployments_are_named(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_deployments_are_named(tmp_path: Path) -> None:
     assert {f.mode for f in spec.fleets} == {"observe"}
     assert "scaling" not in spec.fleets[0].model_fields_set
     assert "# members: 1 in pods of Deployment a, 2 in pods of Deployment b" in text
-    assert "# of twin, too: let only one of these fleets scale it" in text
+    assert "# shared with twin: let only one of these groups scale it" in text
 
 
 def test_an_empty_cluster_has_a_file_too(tmp_path: Path) -> None:

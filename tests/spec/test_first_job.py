@@ -1,4 +1,4 @@
-"""`fleet init --job`: what it adds to a fleet.yaml, and what it leaves alone."""
+"""`fleet new`: what it adds to a fleet.yaml, and what it leaves alone."""
 
 import os
 import runpy
@@ -38,7 +38,7 @@ def test_the_fleet_is_added_to_what_is_there(form, tmp_path):
 
 def test_a_list_in_one_line_is_left_to_its_author():
     """The lines to write are in the sentence."""
-    with pytest.raises(ConfigError, match=r"(?s)write these lines under it.*group: .x."):
+    with pytest.raises(ConfigError, match=r"(?s)under it these lines:.*group: .x."):
         declared(HEAD + "fleets: [{group: a, topics: [t]}]\n", "x", "t")
 
 
@@ -72,37 +72,35 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.yaml").write_text(HEAD + FORMS["none"])
     (tmp_path / "pyproject.toml").write_text("# mine\n")
-    out, _ = said(capsys, "init", "--job", "totals", "--topic", "orders")
-    assert "pyproject.toml: is there already, left as it is" in out
+    out, _ = said(capsys, "new", "totals", "--topic", "orders")
+    assert "pyproject.toml: exists, unchanged" in out
     assert (tmp_path / "pyproject.toml").read_text() == "# mine\n"
     assert "  pytest tests/test_totals.py  " in out
-    said(capsys, "init", "--job", "sums")
+    said(capsys, "new", "sums")
     spec = load(tmp_path / "fleet.yaml", os.environ)
     assert [each.group for each in spec.fleets] == ["sums", "totals"]
     assert [each.topics for each in spec.fleets] == [("sums",), ("orders",)]
-    _, err = said(capsys, "init", "--job", "sums", code=2)
-    assert "declares group sums already" in err
-    _, err = said(capsys, "init", "--topic", "orders", code=2)
-    assert "--job GROUP" in err
+    _, err = said(capsys, "new", "sums", code=2)
+    assert "already declares group sums" in err
     assert not list(tmp_path.glob(".fleet.yaml*"))
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--job", "заказы"), "--job 'заказы' reads a topic of the same name"),
-        (("--job", ""), "--job '' is no group's name: it has 1 to 249 characters"),
-        (("--job", "g" * 250, "--topic", "t"), "is no group's name: it has 1 to 249 characters"),
-        (("--job", "ok", "--topic", "a b"), "--topic 'a b' is no topic name (letters, digits,"),
-        (("--job", "ok", "--topic", "^("), "--topic '^('"),
-        (("--job", "a b", "--bootstrap", "nobody:9", "--force"), "--topic TOPIC"),
+        (("заказы",), "without --topic the group reads the topic 'заказы', which"),
+        (("",), "GROUP '' is no group name: use 1 to 249 characters"),
+        (("g" * 250, "--topic", "t"), "is no group name: use 1 to 249 characters"),
+        (("ok", "--topic", "a b"), "--topic 'a b' is no topic name (letters, digits,"),
+        (("ok", "--topic", "^("), "--topic '^('"),
+        (("a b",), "--topic TOPIC"),
     ],
 )
 def test_a_name_that_is_none_is_told_with_its_option(words, told, tmp_path, monkeypatch, capsys):
     """Before anything is asked or written, and without a file that nobody has."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.yaml").write_text(HEAD + FORMS["none"])
-    _, err = said(capsys, "init", *words, code=2)
+    _, err = said(capsys, "new", *words, code=2)
     assert told in err
     assert ".new" not in err
     assert [each.name for each in tmp_path.iterdir()] == ["fleet.yaml"]
@@ -113,7 +111,7 @@ def test_a_group_may_be_named_as_kafka_allows(tmp_path, monkeypatch, capsys):
     """Only topics have narrow names."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.yaml").write_text(HEAD + FORMS["none"])
-    said(capsys, "init", "--job", "заказы", "--topic", "orders")
+    said(capsys, "new", "заказы", "--topic", "orders")
     assert load(tmp_path / "fleet.yaml", os.environ).fleets[0].group == "заказы"
 
 
@@ -122,7 +120,7 @@ def test_lines_that_do_not_fit_are_told_of_the_file_itself(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     text = HEAD + "defaults: {worker: {assignor: none}}\nfleets: []\n"
     (tmp_path / "fleet.yaml").write_text(text)
-    _, err = said(capsys, "init", "--job", "sums", code=2)
-    assert "fleet.yaml is left as it is: with a job for group sums" in err
+    _, err = said(capsys, "new", "sums", code=2)
+    assert "fleet.yaml is unchanged: with group sums as its first fleet" in err
     assert ".new" not in err
     assert (tmp_path / "fleet.yaml").read_text() == text

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.parts.trial import of_file
+from fleet.commands.operate.trial import of_file
 from fleet.errors import ConfigError
 from fleet.kafka_source.columns import SCHEMA
 from fleet.testing import make_batch

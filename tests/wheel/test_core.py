@@ -109,14 +109,14 @@ def test_look_plan_and_export(core: Path, broker, tmp_path: Path) -> None:
         ["plan"],
         ["doctor"],
         ["rebalances"],
-        ["alerts", "rules"],
-        ["alerts", "dashboard"],
+        ["render", "alert-rules"],
+        ["render", "dashboard"],
         ["exporter", "--once"],
     ):
         done = fleet(*words)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
     declared(folder, broker.bootstrap_servers, WORKER)
-    done = fleet("broker", "start")
+    done = fleet("dev", "broker", "start")
     assert done.returncode == 1
     assert "run on Linux, and this is darwin" in done.stderr
 
@@ -141,10 +141,10 @@ def without_linux(core: Path, folder: Path) -> Path:
         ("apply shop", WORKER, "pyspark", "worker"),
         ("worker --group shop", WORKER, "pyarrow", "worker"),
         ("demo", WORKER, "pyspark", "worker"),
-        ("history run", WORKER, "pyarrow", "history"),
-        ("history sql x", WORKER, "pyarrow", "history"),
+        ("history sync", WORKER, "pyarrow", "history"),
+        ("history query x", WORKER, "pyarrow", "history"),
         ("plan", "runtime: {kind: kubernetes, image: a}", "kubernetes", "kubernetes"),
-        ("manifests", "runtime: {kind: kubernetes, image: a}", "kubernetes", "kubernetes"),
+        ("render manifests", "runtime: {kind: kubernetes, image: a}", "kubernetes", "kubernetes"),
     ],
 )
 def test_what_is_missing_is_one_sentence(

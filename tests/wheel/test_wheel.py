@@ -39,5 +39,5 @@ def test_installed_command_works_outside_the_checkout(wheel: Path, tmp_path: Pat
     origin = must([str(installed / "python"), "-c", "import fleet; print(fleet.__file__)"], folder)
     assert Path(origin.strip()).is_relative_to(installed.parent)
     assert "broker" in fleet("--help").stdout
-    assert "fleet broker start" in fleet("broker", "status").stdout
+    assert "fleet dev broker start" in fleet("dev", "broker", "status").stdout
     assert not any(folder.iterdir()), "reading commands write nothing"

@@ -1,9 +1,11 @@
-"""`fleet init`, `up` and `down`: a fleet's beginning and end on this machine."""
+"""`fleet init`, `new`, `up` and `down`: write, start and stop what fleet.yaml declares."""
 
+import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -11,21 +13,23 @@ import click
 from pydantic import ValidationError
 
 from fleet.broker import Broker, embedded_bootstrap
-from fleet.commands.answers import good, print_change, stdout
+from fleet.commands.answers import good, print_change, print_plan, stdout
 from fleet.commands.invocation import (
     Invocation,
     Meant,
-    acting,
     actor,
+    agree,
+    asks,
+    changing_options,
     common,
-    confirmed,
     groups_option,
+    is_acting,
     runtime_of,
 )
 from fleet.commands.screen import Progress
 from fleet.config.first_job import check_names, write_first_job
 from fleet.config.load import LoginFile, load, load_security
-from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.system.home import fleet_home, write_whole
 from fleet.text import plural, visible
 
@@ -34,39 +38,37 @@ if TYPE_CHECKING:
     from fleet.config.spec import ClusterSpec, FleetSpec, KubernetesRuntimeSpec
     from fleet.decide.adopted import Adopted
     from fleet.lag.snapshot import Snapshot
+    from fleet.manager.cycle import Fleet
 
 
 _GRACE_SECONDS: Final = 5.0
-"""For workers whose broker is gone: they can commit nothing any more."""
+"""Grace period for workers whose broker is stopped: they can commit nothing."""
 
 
 @click.command(epilog="Example:  fleet init --bootstrap kafka-1:9092 --cluster payments")
-@click.option("--bootstrap", metavar="HOST:PORT|embedded", help="Address of the cluster.")
+@click.option(
+    "--bootstrap", metavar="HOST:PORT", help="Address of the cluster (default: embedded)."
+)
 @click.option(
     "--cluster",
     "name",
     default="main",
     show_default=True,
+    metavar="NAME",
     help="Name of the cluster in stored keys.",
 )
 @click.option(
-    "--out",
+    "--output-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="File to write to (default: the --config file).",
+    help="File to write (default: the --config file).",
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-@click.option(
-    "--job", "group", metavar="GROUP", help="Write a first job for this group, its test too."
-)
-@click.option(
-    "--topic", metavar="TOPIC", help="Topic that the group of --job reads (default: its name)."
-)
 @click.option(
     "--security",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="How to log in: a `security:` block (.yaml, .yml), or a client.properties.",
+    help="File with the login: a `security:` block (.yaml, .yml), or a client.properties.",
 )
 @click.option(
     "--secret-env",
@@ -79,57 +81,42 @@ _GRACE_SECONDS: Final = 5.0
     "--kubernetes",
     "namespace",
     metavar="NAMESPACE",
-    help="Namespace in which to look for Deployments.",
+    help="Namespace whose Deployments to look for.",
 )
-@click.option(
-    "--context", metavar="NAME", help="Context of the kubeconfig to use with --kubernetes."
-)
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig for --kubernetes.")
 @common
 def init(
     invocation: Invocation,
     *,
     bootstrap: str | None,
     name: str,
-    out: Path | None,
+    output_file: Path | None,
     force: bool,
-    group: str | None,
-    topic: str | None,
     security: Path | None,
     secrets: tuple[str, ...],
     namespace: str | None,
     context: str | None,
 ) -> None:
-    """Write a fleet.yaml from the groups of a cluster, and a first job.
+    """Write a fleet.yaml from the groups of a cluster.
 
-    All groups are written with mode: observe, so nothing is acted upon until you say so. With
-    --force and without --bootstrap, the `cluster:` part of the file that is there is kept, its
-    security settings with it. Without either, the cluster is the embedded one.
+    Every group gets mode: observe, so Fleet changes nothing until you edit the file. With --force
+    and without --bootstrap, the `cluster:` part of the existing file is kept. Without an existing
+    file, the cluster is the embedded one.
 
-    With --security, a file that your clients log in with today is read: `security:` as YAML, where
-    its name ends in .yaml or .yml, or else a client.properties of Kafka's Java clients or
-    librdkafka. No secret is copied out of it; name the variable that will hold it by --secret-env,
-    such as sasl.password=KAFKA_PASSWORD.
+    --security reads a file that your clients log in with: YAML with a `security:` block if its
+    name ends in .yaml or .yml, else a client.properties of Java clients or librdkafka. Secrets
+    are never copied. Name the variable that will hold one with --secret-env, for example
+    sasl.password=KAFKA_PASSWORD.
 
-    With --kubernetes, a group whose members run in pods of a Deployment of that namespace (by
-    their address, or by the pod's name in their ids) is written with `runtime.deployment`.
-
-    With --job, the group is declared with a job of its own in jobs/, a test in tests/, and the
-    files that `dagster dev` reads; what is there already stays. Where fleet.yaml is there, it gets
-    that fleet and is else left as it is.
+    --kubernetes finds the groups whose members run in pods of a Deployment, by their address or
+    by the pod name in their ids. These get `runtime.deployment`.
     """
-    if topic is not None and group is None:
-        raise click.UsageError("--topic says what --job GROUP reads: name that, too")
     if context is not None and namespace is None:
-        raise click.UsageError("--context says where --kubernetes NAMESPACE is: name that, too")
-    if group is not None:
-        check_names(group, topic)
-    path = out or invocation.path()
-    if group is not None and path.exists() and not force and bootstrap is None:
-        write_first_job(path, group, topic or group)
-        return
+        raise click.UsageError("--context belongs to --kubernetes NAMESPACE: give that too")
+    path = output_file or invocation.path()
     if path.exists() and not force:
         raise ConfigError(
-            f"{path} is there already: overwrite it with --force, or name another with --out FILE"
+            f"{path} exists: overwrite it with --force, or write another with --output-file FILE"
         )
     cluster = _cluster(path, bootstrap=bootstrap, name=name, security=security, secrets=secrets)
     from fleet.config.draft import draft
@@ -137,26 +124,39 @@ def init(
 
     runtime = None if namespace is None else _namespace(namespace, context)
     found = () if runtime is None else _deployments(runtime)
-    snapshot = _look(cluster)
+    snapshot = _read_cluster(cluster)
     homes = deployed(snapshot.groups, found)
     write_whole(path, draft(snapshot, cluster, runtime=runtime, deployed=homes))
     for problem in snapshot.problems:
         click.echo(f"fleet: {visible(problem)}", err=True)
     count = len(snapshot.groups)
-    click.echo(f"{path}: {plural(count, 'group')} of {cluster.bootstrap_servers}")
+    click.echo(f"{path}: wrote {plural(count, 'group')} of {cluster.bootstrap_servers}")
     if runtime is not None:
         click.echo(
             f"  {plural(len(found), 'Deployment')} in namespace {namespace}, "
             f"members of {plural(len(homes), 'group')} in their pods"
         )
-    if group is not None:
-        write_first_job(path, group, topic or group)
-        return
     click.echo("Next:")
-    click.echo("  fleet status                what every group does now")
-    click.echo(f"  edit {path}: give a group a `worker:`, then `mode: plan`")
-    click.echo("  fleet plan                  what would be done, at what expected cost")
-    click.echo("  `mode: act`, then fleet up  workers start; `fleet doctor` if something is wrong")
+    click.echo("  fleet status       show what every group does now")
+    click.echo("  fleet rebalances   list what rebalanced, why, and for how long")
+    click.echo("  fleet new GROUP    write a job, its test and its lines of fleet.yaml")
+
+
+@click.command(epilog="Example:  fleet new orders-enrichment --topic orders")
+@click.argument("group", metavar="GROUP")
+@click.option(
+    "--topic", metavar="TOPIC", help="Topic that the group reads (default: the group's name)."
+)
+@common
+def new(invocation: Invocation, *, group: str, topic: str | None) -> None:
+    """Write a job, its test and its lines of fleet.yaml.
+
+    The job goes to jobs/, its test to tests/, the group into the existing fleet.yaml with
+    mode: act. pyproject.toml, dagster.yaml and workspace.yaml are added if they are missing.
+    Existing files are not changed, except fleet.yaml.
+    """
+    check_names(group, topic)
+    write_first_job(invocation.existing_path(), group, topic or group)
 
 
 def _cluster(
@@ -167,7 +167,7 @@ def _cluster(
     security: Path | None,
     secrets: tuple[str, ...],
 ) -> "ClusterSpec":
-    """The cluster to look at: the option's, the old file's, or the embedded one."""
+    """Returns the cluster to read: the option's, the old file's, or the embedded one."""
     from fleet.config.spec import ClusterSpec, Security
 
     if bootstrap is None and security is None and path.exists():
@@ -175,26 +175,24 @@ def _cluster(
     variables = dict(_secret(text) for text in secrets)
     if security is None:
         if variables:
-            raise click.UsageError("--secret-env names a secret of --security FILE: name that, too")
+            raise click.UsageError("--secret-env names a secret of --security FILE: give that too")
         login = LoginFile(Security(), None, ())
     else:
         login = load_security(security, os.environ, variables)
     for key in login.left_out:
-        click.echo(
-            f"fleet: {security}: {key} is left out: fleet.yaml has no setting for it", err=True
-        )
+        click.echo(f"fleet: {security}: {key} is ignored: fleet.yaml has no such setting", err=True)
     address = bootstrap or login.bootstrap
     if address is None and security is not None:
-        raise click.UsageError("--security says how to log in: name the --bootstrap HOST:PORT, too")
+        raise click.UsageError("--security is a login only: give --bootstrap HOST:PORT too")
     address = address or "embedded"
     try:
         return ClusterSpec(name=name, bootstrap_servers=address, security=login.security)
     except ValidationError as error:
         if any(each["loc"] == ("bootstrap_servers",) for each in error.errors()):
-            told = str(error.errors()[0]["ctx"]["error"])
-            raise ConfigError(f"--bootstrap {address} {told}") from error
+            why = str(error.errors()[0]["ctx"]["error"])
+            raise ConfigError(f"--bootstrap {address} {why}") from error
         raise ConfigError(
-            f"--cluster {name} is no cluster name: up to 64 letters, digits and . _ - in it"
+            f"--cluster {name} is no cluster name: use up to 64 letters, digits and . _ -"
         ) from error
 
 
@@ -212,12 +210,12 @@ def _namespace(namespace: str, context: str | None) -> "KubernetesRuntimeSpec":
         return KubernetesRuntimeSpec(kind="kubernetes", namespace=namespace, context=context)
     except ValidationError as error:
         raise ConfigError(
-            f"--kubernetes {namespace} is no namespace: up to 63 small letters, digits and - in it"
+            f"--kubernetes {namespace} is no namespace: use up to 63 small letters, digits and -"
         ) from error
 
 
 def _deployments(runtime: "KubernetesRuntimeSpec") -> "tuple[Adopted, ...]":
-    """Other people's Deployments of the namespace."""
+    """Returns the Deployments of the namespace that Fleet did not create."""
     from fleet.clock import SystemClock
     from fleet.system.runtimes import runtime_kind
 
@@ -225,17 +223,16 @@ def _deployments(runtime: "KubernetesRuntimeSpec") -> "tuple[Adopted, ...]":
     return kind.deployments(runtime, environ=os.environ, clock=SystemClock())
 
 
-def _look(cluster: "ClusterSpec") -> "Snapshot":
-    """One snapshot of a cluster that has no fleet.yaml yet: a file that names only the cluster."""
+def _read_cluster(cluster: "ClusterSpec") -> "Snapshot":
+    """Takes one snapshot of a cluster that has no fleet.yaml yet."""
     import yaml
 
     from fleet.manager.cycle import Fleet
 
     if cluster.bootstrap_servers == "embedded" and embedded_bootstrap(fleet_home()) is None:
-        raise Unreachable(  # not by `fleet up`, which wants the file that is to be written here
-            f"the embedded broker of {fleet_home()} does not run, so there are no groups to write: "
-            "name your cluster by --bootstrap HOST:PORT, or start it with `fleet broker start` and "
-            "run this again"
+        raise Unreachable(  # `fleet up` would want the file that this command writes
+            f"no groups to write: the embedded broker of {fleet_home()} is not running; name your "
+            "cluster with --bootstrap HOST:PORT, or run `fleet dev broker start` first"
         )
     with tempfile.TemporaryDirectory(prefix="fleet-init-") as folder:
         config = Path(folder, "fleet.yaml")
@@ -249,20 +246,31 @@ def _look(cluster: "ClusterSpec") -> "Snapshot":
     epilog="Examples:  fleet up && fleet status  |  fleet up orders  |  fleet up --select team=pay"
 )
 @groups_option()
+@changing_options
 @common
-def up(invocation: Invocation, *, meant: Meant) -> None:
+def up(invocation: Invocation, *, meant: Meant, dry_run: bool, yes: bool) -> None:
     """Start what fleet.yaml declares.
 
-    The embedded broker, topics with `create:`, the supervisor and Spark where they do not run
-    yet; then the plans of the groups named, or of every group with mode: act. Runs again without
-    harm.
+    First the embedded broker, missing topics with `create:`, the supervisor and Spark, if they do
+    not run. Then the plans of the named groups, or of every group with mode: act. A second run
+    changes nothing.
     """
+    embedded = invocation.spec().cluster.bootstrap_servers == "embedded"
+    away = embedded and embedded_bootstrap(fleet_home()) is None
+    if dry_run or asks(yes=yes):
+        if away:
+            click.echo(f"the embedded broker of {fleet_home()} is not running: no plans yet")
+        else:
+            with invocation.open() as fleet:
+                _show_plans(fleet, _wanted(fleet, meant))
+    actions = ["start the embedded broker"] * away
+    if not agree([*actions, "carry out the plans of these groups"], yes=yes, dry_run=dry_run):
+        return
     with Progress("starting") as progress:
-        if invocation.spec().cluster.bootstrap_servers == "embedded":
+        if embedded:
             Broker(fleet_home()).start(say=progress)  # the first start fetches 45 MB
         with invocation.open() as fleet:
-            named = meant.named or meant.select
-            names = meant.chosen(fleet, among=acting(fleet)) if named else None
+            names = _wanted(fleet, meant) if meant.named or meant.select else None
             invocation.changing = " ".join(names) if names else "--all"
             changes = fleet.up(names, actor=actor(), progress=progress)
             invocation.changing = None
@@ -275,29 +283,48 @@ def up(invocation: Invocation, *, meant: Meant) -> None:
         raise FleetError(f"not as planned: {', '.join(bad)}; the receipts above say why")
 
 
-@click.command(epilog="Example:  fleet down --purge --yes")
+def _wanted(fleet: "Fleet", meant: Meant) -> tuple[str, ...]:
+    return meant.chosen(fleet, among=is_acting(fleet))
+
+
+def _show_plans(fleet: "Fleet", names: tuple[str, ...]) -> None:
+    """Prints the plan of each group, or why there is none."""
+    console, snapshot = stdout(), fleet.snapshot(names)
+    for name in names:
+        try:
+            print_plan(console, fleet.plan(name, snapshot=snapshot))
+        except FleetError as error:
+            click.echo(f"{name}: {visible(str(error))}")
+    if not names:
+        click.echo("none of the declared groups has mode: act")
+
+
+@click.command(epilog="Examples:  fleet down --dry-run  |  fleet down --purge --yes")
 @click.option(
     "--purge",
     is_flag=True,
-    help="Delete what is kept, too: slots, changes, pauses, logs, the embedded broker's data.",
+    help="Delete the stored state too: slots, changes, pauses, logs, the embedded broker's data.",
 )
-@click.option("--yes", is_flag=True, help="Skip the confirmation of --purge.")
+@changing_options
 @common
-def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
-    """Stop all workers, and the embedded broker.
+def down(invocation: Invocation, *, purge: bool, dry_run: bool, yes: bool) -> None:
+    """Stop all workers and the embedded broker.
 
-    Workers drain and commit first; then their groups are left, in one request each, and the
-    supervisor, Spark and the embedded broker end. Committed offsets stay, except those of an
-    embedded broker that is purged. Works where the embedded broker has died, too, and ends what
-    is left of a demo that was killed.
+    Workers drain and commit first. Then each group is left in one request, and the supervisor,
+    Spark and the embedded broker stop. Committed offsets stay, except those of an embedded broker
+    that is purged. Also works if the embedded broker is not running, and after a killed demo.
+    Off a terminal, --purge needs --yes.
     """
     from fleet.demo.stage import Stage
 
     spec = invocation.spec()
     cluster = spec.cluster
-    if purge and not yes and sys.stdin.isatty():
-        what = "slots, changes, pauses, workers' logs and, embedded, the broker's data"
-        confirmed(f"Remove the {what}, of cluster {cluster.name}?")
+    if purge and not (yes or dry_run or sys.stdin.isatty()):
+        raise Refused("--purge deletes stored state and no terminal can be asked: add --yes")
+    if dry_run or asks(yes=yes):
+        actions = _stopping(spec, purge=purge)
+        if not agree(actions, yes=yes, dry_run=dry_run):
+            return
     with Progress("stopping") as progress:
         try:
             fleet = invocation.open()
@@ -315,13 +342,27 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     click.echo(f"cluster {cluster.name}: down{', and purged' if purge else ''}")
 
 
+def _stopping(spec: "FleetSpec", *, purge: bool) -> "Iterator[str]":
+    """Yields what `fleet down` does, as the runtime knows it without the cluster."""
+    with contextlib.closing(runtime_of(spec)) as runtime:
+        counts = Counter(worker.group for worker in runtime.workers() if worker.wanted)
+    for group, count in sorted(counts.items()):
+        yield f"drain and stop {plural(count, 'worker')} of group {group}"
+    yield "stop the supervisor and Spark"
+    if spec.cluster.bootstrap_servers == "embedded":
+        yield "stop the embedded broker"
+    if purge:
+        what = "slots, changes, pauses and logs of workers"
+        embedded = spec.cluster.bootstrap_servers == "embedded"
+        yield f"delete {what}{', and the data of the embedded broker' if embedded else ''}"
+
+
 def _down_without_broker(
     spec: "FleetSpec", progress: "Callable[[str], None]", *, purge: bool
 ) -> None:
-    """End what is left where the embedded broker does not run: nobody is there to say goodbye to.
+    """Stops what is left when the embedded broker is not running, so no group can be left.
 
-    Members of the dead broker's groups are met again when it comes back with its data; the next
-    `fleet up` takes their slots over.
+    The next `fleet up` takes over the slots of the members that the broker still remembers.
     """
     runtime = runtime_of(spec)
     runtime.down(grace=_GRACE_SECONDS)
@@ -336,9 +377,9 @@ def _down_without_broker(
 def _down_without_leave(
     spec: "FleetSpec", error: Unreachable, progress: "Callable[[str], None]"
 ) -> NoReturn:
-    """Stop the workers, which may well reach what this process does not: they drain in their time.
+    """Stops the workers, which may reach brokers that this process cannot: they drain as usual.
 
-    Slots stay whatever was asked for, since their groups were not left. Raises FleetError.
+    Slots are kept even with --purge, since their groups were not left. Raises FleetError.
     """
     grace = max((each.rollout.drain_timeout for each in spec.fleets), default=_GRACE_SECONDS)
     progress("draining workers")
@@ -347,7 +388,7 @@ def _down_without_leave(
     runtime.close()
     groups = ", ".join(each.group for each in spec.fleets if each.worker is not None)
     raise FleetError(
-        f"workers were stopped, but nobody could leave the groups ({groups or 'none'}): {error}; "
-        "members stay until their sessions end, and nothing was purged: run `fleet down` again "
-        "when that is mended"
+        f"stopped the workers, but could not leave their groups ({groups or 'none'}): {error}; "
+        "their members stay until the session timeout, and nothing was purged; "
+        "run `fleet down` again when the brokers answer"
     ) from error

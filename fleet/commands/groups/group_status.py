@@ -1,9 +1,8 @@
-"""What `fleet status` knows of a group, gathered once, and its columns, JSON and tables alike.
+"""Gathers what `fleet status` shows of groups, and defines its columns, JSON and tables.
 
-Kafka's side comes from one snapshot of the whole cluster; slots, workers, changes and pauses
-come from the store, for declared groups only. A group named on the command line carries its
-members, partitions and slots too; the log of the coordinator is read for those alone, since
-that costs a read per group.
+Kafka's state comes from one snapshot of the whole cluster; slots, workers, changes and pauses come
+from the store, for declared groups only. A group named on the command line also has its members,
+partitions and slots. The coordinator's log is read for those alone: that costs a read per group.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One way in which the job's code fails, and in which workers."""
+    """Holds one traceback of the job, and the workers that have it."""
 
     error: str
     traceback: str
@@ -52,7 +51,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Managed:
-    """What Fleet itself holds of a declared group."""
+    """Holds what Fleet itself stores of a declared group."""
 
     mode: str
     owner: str
@@ -63,28 +62,28 @@ class Managed:
     reports: tuple[WorkerReport, ...]
     change: Change | None
     pin: Pin | None = None
-    """A number of slots that a person holds against the policy."""
+    """Number of slots that a person pinned against the policy."""
     refusal: str | None = None
-    """Why there are fewer workers than wanted, where the runtime's cluster refuses more."""
+    """Why the runtime's cluster refuses more workers; None if it does not."""
 
     @property
     def held(self) -> int:
-        """Slots with an owner."""
+        """Counts slots with an owner."""
         return sum(slot.owner is not None for slot in self.slots)
 
     @property
     def active(self) -> int:
-        """Slots whose owner has committed or polled."""
+        """Counts slots whose owner has committed or polled."""
         return sum(s.phase is Phase.ACTIVE and not s.owner_ended for s in self.slots)
 
     @property
     def standby(self) -> int:
-        """Warm workers without a slot."""
+        """Counts warm workers without a slot."""
         return sum(report.phase == "standby" for report in self.without_slot)
 
     @property
     def failures(self) -> "tuple[Failure, ...]":
-        """What fails in the job now, once per traceback, whichever workers it is."""
+        """Lists the job's failures, one per traceback."""
         known = {worker.name for worker in self.workers}
         found: dict[tuple[str, str], list[WorkerReport]] = {}
         for report in self.reports:
@@ -102,64 +101,64 @@ class Managed:
 
     @property
     def failing(self) -> tuple[WorkerProcess, ...]:
-        """Workers that end again and again, or cannot be started."""
+        """Lists workers that exit repeatedly, or cannot be started."""
         return tuple(worker for worker in self.workers if worker.fails)
 
     @property
     def spark_uis(self) -> tuple[str, ...]:
-        """Addresses of Spark's own web UI, as workers that run tell them."""
+        """Lists the addresses of Spark's web UIs that running workers report."""
         return tuple(sorted({r.spark_ui for r in self._of_running if r.spark_ui}))
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Where partitions went on whose commits Kafka had deleted, as workers that run tell."""
+        """Lists what running workers report of partitions whose commits Kafka deleted."""
         return tuple(r.gap for r in self._of_running if r.gap)
 
     @property
     def without_slot(self) -> tuple[WorkerReport, ...]:
-        """Reports of running workers without a slot."""
+        """Lists reports of running workers without a slot."""
         return tuple(r for r in self._of_running if r.slot is None)
 
     @property
     def _of_running(self) -> tuple[WorkerReport, ...]:
-        """Reports of workers that run: a dead one's last report stays stored."""
+        """Lists reports of running workers; a dead one's last report stays stored."""
         running = {worker.name for worker in self.workers if worker.running}
         return tuple(r for r in self.reports if r.worker in running)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """One group: Kafka's side, Fleet's side (None where undeclared), and what holds it."""
+    """Holds one group: Kafka's state, Fleet's state (None if undeclared), and its pauses."""
 
     group: str
     seen: GroupSnapshot | None
     managed: Managed | None
     pauses: tuple[Pause, ...] | None
-    """None where nothing that Fleet itself keeps can be read."""
+    """None if Fleet's own state cannot be read."""
     rebalances: int | None = None
     window: float | None = None
-    """Seconds over which rebalances were counted; None = not looked at."""
+    """Seconds over which rebalances were counted; None: not counted."""
     per_hour: int | None = None
-    """Rebalances of the last hour; None = not known."""
+    """Rebalances of the last hour; None: unknown."""
     last_rebalance: Rebalance | None = None
     """The last one of the last day."""
     storm: Storm | None = None
-    """As it stands, or, where the log was not read, as it was last seen."""
+    """The storm now, or, if the log was not read, as it was last stored."""
     lag_status: GroupLagStatus | None = None
-    """Whether it keeps up; None where that cannot be said."""
+    """Whether it keeps up; None: unknown."""
 
     @property
     def exists(self) -> bool:
-        """Whether Kafka knows the group."""
+        """Tells whether Kafka knows the group."""
         return self.seen is not None and self.seen.exists
 
 
 def gather(
     fleet: "Fleet", names: Sequence[str]
 ) -> tuple[Snapshot, list[GroupStatus], Recent, tuple[Pause, ...] | None]:
-    """All groups of the cluster and all declared ones, or those named, in order of name.
+    """Returns all groups of the cluster and all declared ones, or those named, by name.
 
-    Where what Fleet itself keeps cannot be read, Kafka's side alone, and a problem that says so.
+    If Fleet's own state cannot be read, returns Kafka's state alone and a problem that says so.
     """
     snapshot = fleet.snapshot(names or None)
     recent = recently(fleet)
@@ -183,7 +182,7 @@ def gather(
 
 
 def _storm_now(fleet: "Fleet", recent: Recent, group: str, kept: bool) -> Storm | None:
-    """As the log tells it where it was just read; else as somebody saw it within its window."""
+    """Returns the storm by the log if it was just read, else as stored within its window."""
     known = recent.rebalances.get(group, ())
     if recent.kind != "log" or not known:
         return fleet.last_storm(group) if kept else None
@@ -200,9 +199,9 @@ def statuses(
     storm: Callable[[str], Storm | None],
     pauses: tuple[Pause, ...] | None,
 ) -> list[GroupStatus]:
-    """The same from what was already seen; `storm` tells a group's.
+    """Returns the same from a snapshot; `storm` returns a group's storm.
 
-    pauses: None where nothing that Fleet itself keeps can be read.
+    pauses: None if Fleet's own state cannot be read.
     """
     snapshot, statuses = judged(fleet, snapshot, recent, names)
     declared = {spec.group for spec in fleet.spec.fleets}
@@ -228,11 +227,9 @@ def statuses(
 def with_failing(
     group: str, lag_status: GroupLagStatus | None, managed: Managed | None
 ) -> GroupLagStatus | None:
-    """The lag status, at best WARN if a worker fails again and again or the cluster refuses one.
+    """Returns the lag status, at best WARN if workers fail or are refused, STOP if none can run.
 
-    STOP if no worker can run.
-
-    What its log keeps up with says nothing of the workers that are to go on with it.
+    The lag alone does not show that workers are missing.
     """
     if managed is None or not (managed.failing or managed.refusal):
         return lag_status
@@ -244,20 +241,20 @@ def with_failing(
         sentences.append(f"{count} cannot run: {worst.name} {how_it_fails(worst)}")
     if managed.refusal:
         sentences.append(f"the cluster refuses workers: {managed.refusal}")
-    told = "; ".join(sentences)
+    why = "; ".join(sentences)
     least = LagStatus.STOP if len(failing) == len(wanted) else LagStatus.WARN
     if lag_status is None:
-        return GroupLagStatus(group=group, status=least, sentence=told)
+        return GroupLagStatus(group=group, status=least, sentence=why)
     known = lag_status.status if lag_status.status in WORST else LagStatus.OK
     worse = min(known, least, key=WORST.index)
-    said = told if lag_status.level is Level.OK else f"{lag_status.sentence}; {told}"
-    return replace(lag_status, status=worse, sentence=said)
+    sentence = why if lag_status.level is Level.OK else f"{lag_status.sentence}; {why}"
+    return replace(lag_status, status=worse, sentence=sentence)
 
 
 def how_it_fails(worker: WorkerProcess) -> str:
-    """How often a worker has ended in a row, and how the last time."""
-    what = "cannot be started" if worker.stuck else f"ended {worker.failures} times in a row"
-    return f"{what}: {worker.exit_reason or 'no reason is known'}"
+    """Describes how often a worker has exited in a row, and why the last time."""
+    what = "cannot be started" if worker.stuck else f"exited {worker.failures} times in a row"
+    return f"{what}: {worker.exit_reason or 'unknown reason'}"
 
 
 def _managed(fleet: "Fleet", name: str) -> Managed:
@@ -284,7 +281,7 @@ def status_answer(
     recent: Recent,
     detail: bool,
 ) -> dict[str, Any]:
-    """The contract of `fleet status -o json`."""
+    """Returns the JSON of `fleet status -o json`."""
     return {
         "schema_version": SCHEMA_VERSION,
         "cluster": snapshot.cluster,
@@ -302,25 +299,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column(Generic[T]):
-    """A column of `fleet status`, of the page and of docs/reference/json.md."""
+    """Defines a column of `fleet status`, of the page and of docs/reference/json.md."""
 
     header: str = ""
     key: str
-    """Where JSON has it."""
+    """Path of its key in JSON."""
     about: str
-    """What it says, for people."""
+    """Its meaning, for the help."""
     cell: Callable[[T, float], str] | None = None
-    """As markup, at a wall time; None: the page alone has it."""
+    """Returns its markup at a wall time; None: only the page has it."""
     number: bool = False
     ours: bool = False
-    """Left out where no group is declared."""
+    """Left out if no group is declared."""
     form: str = ""
     """How page.js shows it; empty: not on the page."""
     label: str = ""
-    """On the page, where that is another word."""
+    """Its header on the page, if it differs."""
 
     def on_page(self) -> dict[str, Any]:
-        """For page.js."""
+        """Returns it for page.js."""
         label = self.label or self.header.capitalize()
         return {"label": label, "key": self.key, "form": self.form, "number": self.number}
 
@@ -328,7 +325,7 @@ class Column(Generic[T]):
 def as_table(
     columns: Iterable[Column[T]], items: Iterable[T], now: float, *, ours: bool = True
 ) -> Table:
-    """A row for each item."""
+    """Creates a table with a row for each item."""
     shown = [(c, c.cell) for c in columns if c.cell is not None and (ours or not c.ours)]
     rows = table(*(c.header for c, _ in shown), right=[c.header for c, _ in shown if c.number])
     for item in items:
@@ -338,11 +335,11 @@ def as_table(
 
 GROUPS: Final[tuple[Column[GroupStatus], ...]] = (
     Column(
-        header="GROUP", key="group", about="its id", form="group",
+        header="GROUP", key="group", about="group id", form="group",
         cell=lambda s, _: escape(in_table(s.group)),
     ),
     Column(
-        header="STATE", key="state", about="Kafka's word for it", form="state",
+        header="STATE", key="state", about="state in Kafka", form="state",
         cell=lambda s, _: _state(s),
     ),
     Column(
@@ -350,29 +347,29 @@ GROUPS: Final[tuple[Column[GroupStatus], ...]] = (
         cell=lambda s, _: str(len(s.seen.members)) if s.seen and s.exists else "-",
     ),
     Column(
-        header="LAG", key="lag", about="records that wait", number=True, form="count",
+        header="LAG", key="lag", about="records not yet committed", number=True, form="count",
         cell=lambda s, _: _count(s.seen.lag if s.seen else None),
     ),
     Column(
-        header="BEHIND", key="lag_seconds", about="age of the oldest position where records wait",
+        header="BEHIND", key="lag_seconds", about="age of the oldest uncommitted record",
         number=True, form="seconds",
         cell=lambda s, _: duration(s.seen.lag_seconds if s.seen else None),
     ),
     Column(
-        key="in_per_second", about="records produced a second", number=True, form="count",
+        key="in_per_second", about="records produced per second", number=True, form="count",
         label="In/s",
     ),
     Column(
-        key="out_per_second", about="records consumed a second", number=True, form="count",
+        key="out_per_second", about="records consumed per second", number=True, form="count",
         label="Out/s",
     ),
     Column(
-        header="REB/H", key="rebalances_per_hour", about="rebalances of the last hour",
+        header="REB/H", key="rebalances_per_hour", about="rebalances in the last hour",
         number=True, form="count", cell=lambda s, _: _count(s.per_hour),
     ),
     Column(
         header="LAST CAUSE", key="last_rebalance", form="cause",
-        about="cause of the last one, and how long ago it was",
+        about="cause and age of the last rebalance",
         cell=lambda s, now: last_cause(s.last_rebalance, now),
     ),
     Column(
@@ -380,27 +377,27 @@ GROUPS: Final[tuple[Column[GroupStatus], ...]] = (
         cell=lambda s, _: _mode(s),
     ),
     Column(
-        header="SLOTS", key="managed.slots", about="active/open", ours=True, form="slots",
+        header="SLOTS", key="managed.slots", about="active/open slots", ours=True, form="slots",
         cell=lambda s, _: _slots_of(s.managed),
     ),
     Column(
-        header="WORKERS", key="managed.workers", about="running+standby", ours=True,
+        header="WORKERS", key="managed.workers", about="running+standby workers", ours=True,
         cell=lambda s, _: _workers(s.managed),
     ),
     Column(
-        header="LAST CHANGE", key="managed.last_change", about="its state, and how long ago it was",
+        header="LAST CHANGE", key="managed.last_change", about="state and age of the last change",
         ours=True, cell=lambda s, now: last_change(s.managed.change if s.managed else None, now),
     ),
     Column(
         key="busy", about="share of the last minute inside batches", number=True, form="percent",
         label="Busy",
     ),
-    Column(key="notes", about="what somebody should know", form="notes", label="Notes"),
+    Column(key="notes", about="warnings", form="notes", label="Notes"),
 )  # fmt: skip
-"""Of all groups."""
+"""Columns of all groups."""
 PARTITIONS: Final[tuple[Column[PartitionState], ...]] = (
     Column(
-        header="PARTITION", key="topic", about="with its `partition`", form="partition",
+        header="PARTITION", key="topic", about="topic, with its `partition`", form="partition",
         cell=lambda p, _: escape(in_table(str(p.tp))),
     ),
     Column(
@@ -412,28 +409,28 @@ PARTITIONS: Final[tuple[Column[PartitionState], ...]] = (
         cell=lambda p, _: _count(p.log_end),
     ),
     Column(
-        header="LAG", key="lag", about="records that wait", number=True, form="count",
+        header="LAG", key="lag", about="records not yet committed", number=True, form="count",
         cell=lambda p, _: _count(p.lag),
     ),
     Column(
-        header="BEHIND", key="lag_seconds", about="age of the committed position", number=True,
+        header="BEHIND", key="lag_seconds", about="age of the committed offset", number=True,
         form="seconds", cell=lambda p, _: duration(p.lag_seconds),
     ),
     Column(
-        header="OWNER", key="owner", about="member that has it", form="owner",
+        header="OWNER", key="owner", about="member that owns it", form="owner",
         cell=lambda p, _: escape(_short(p.owner)),
     ),
     Column(
-        header="", key="case", about="why the lag reads as it does", form="case",
+        header="", key="case", about="why the lag is unknown or 0", form="case",
         cell=lambda p, _: "" if p.case is LagCase.OK else p.case.value,
     ),
 )  # fmt: skip
-"""Of one group."""
+"""Columns of one group's partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRow:
-    """A slot with its worker; a worker without a slot has no number."""
+    """Holds a slot with its worker; a worker without a slot has no number."""
 
     number: int | None = None
     instance_id: str = ""
@@ -449,31 +446,31 @@ class SlotRow:
 
 SLOTS: Final[tuple[Column[SlotRow], ...]] = (
     Column(
-        header="SLOT", key="number", about="its number", number=True, form="plain",
+        header="SLOT", key="number", about="slot number", number=True, form="plain",
         cell=lambda s, _: "-" if s.number is None else str(s.number),
     ),
     Column(
-        header="PHASE", key="phase", about="of its life, and whether it is shut (`open`)",
-        form="phase", cell=lambda s, _: s.phase + ("" if s.open else " (shut)"),
+        header="PHASE", key="phase", about="phase, and whether it is open (`open`)",
+        form="phase", cell=lambda s, _: s.phase + ("" if s.open else " (closed)"),
     ),
     Column(
-        header="WORKER", key="owner", about="who holds it", form="plain",
+        header="WORKER", key="owner", about="worker that owns it", form="plain",
         cell=lambda s, _: escape(s.owner or "-"),
     ),
     Column(
-        header="REVISION", key="revision", about="of its worker", form="plain",
+        header="REVISION", key="revision", about="revision of the worker", form="plain",
         cell=lambda s, _: s.revision or "-",
     ),
     Column(
-        header="BATCHES", key="batches", about="batches done", number=True, form="count",
+        header="BATCHES", key="batches", about="finished batches", number=True, form="count",
         cell=lambda s, _: _count(s.batches),
     ),
     Column(
-        header="RECORDS", key="records", about="records of these", number=True, form="count",
+        header="RECORDS", key="records", about="records in them", number=True, form="count",
         cell=lambda s, _: _count(s.records),
     ),
     Column(
-        header="READS", key="reading", about="how records reach its Spark",
+        header="READS", key="reading", about="reading mode",
         cell=lambda s, _: s.reading or "-",
     ),
     Column(
@@ -481,16 +478,16 @@ SLOTS: Final[tuple[Column[SlotRow], ...]] = (
         label="Busy",
     ),
     Column(
-        header="ERROR", key="error", about="why it fails", form="bad",
+        header="ERROR", key="error", about="why the worker fails", form="bad",
         cell=lambda s, _: escape(s.error or ""),
     ),
 )  # fmt: skip
-"""Of one group that is declared."""
+"""Columns of a declared group's slots."""
 _STATE_COLOURS: Final = {"Stable": "green", "Empty": "dim", "Dead": "red"}
 
 
 def slot_rows(managed: Managed) -> list[SlotRow]:
-    """Its slots; then workers without one, and those that fail and stand nowhere yet."""
+    """Returns rows of its slots, then of workers without one, then of other failing workers."""
     by_slot: Mapping[int | None, WorkerReport] = {r.slot: r for r in managed.reports}
     rows = []
     for slot in managed.slots:
@@ -532,6 +529,8 @@ def _state(status: GroupStatus) -> str:
 def _mode(status: GroupStatus) -> str:
     if status.managed is None:
         return "[dim]-[/dim]"
+    if any(pause.is_unmanaged for pause in status.pauses or ()):
+        return "[yellow]unmanaged[/yellow]"
     paused = "[yellow] paused[/yellow]" if status.pauses else ""
     return status.managed.mode + paused
 
@@ -550,14 +549,14 @@ def _workers(managed: Managed | None) -> str:
 
 
 def last_cause(rebalance: Rebalance | None, now: float) -> str:
-    """Cause and age of a group's last rebalance: `join 3 m`; - where there was none."""
+    """Formats cause and age of a group's last rebalance, such as `join 3 m`; - for none."""
     if rebalance is None:
         return "-"
     return f"{rebalance.cause.value} {duration(max(0.0, now - rebalance.ended_at))}"
 
 
 def last_change(change: Change | None, now: float) -> str:
-    """State and age of a change: `done 3 m ago`, `running, step 2 of 3`."""
+    """Formats state and age of a change, such as `done 3 m ago` or `running, step 2 of 3`."""
     if change is None:
         return "-"
     if change.state is ChangeState.RUNNING:
@@ -573,7 +572,7 @@ def _count(number: int | None) -> str:
 
 
 def _short(member: str | None) -> str:
-    """A member id without its random end, which nobody reads: `<name>-<uuid>`."""
+    """Returns a member id without its random end: `<name>` of `<name>-<uuid>`."""
     if member is None:
         return "-"
     return member[:-37] if len(member) > 40 and member[-37] == "-" else member
@@ -672,7 +671,7 @@ def _member(member: Member) -> dict[str, Any]:
 
 
 def error_of(slot: Slot, managed: Managed) -> str | None:
-    """What a slot's owner reports, or else how its process ends again and again."""
-    told = [how_it_fails(w) for w in managed.failing if w.name == slot.owner]
-    told += [r.error for r in managed.reports if r.worker == slot.owner and r.error]
-    return slot.error or next(iter(told), None)
+    """Returns the error of a slot's owner: as reported, or how its process exits."""
+    errors = [how_it_fails(w) for w in managed.failing if w.name == slot.owner]
+    errors += [r.error for r in managed.reports if r.worker == slot.owner and r.error]
+    return slot.error or next(iter(errors), None)

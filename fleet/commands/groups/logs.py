@@ -1,9 +1,9 @@
-"""`fleet logs`: what the workers of a group write, here or in their pods.
+"""`fleet logs`: prints the logs of a group's workers, here or in their pods.
 
-Problem: whose log to read changes while one reads: workers come, go and pass their slots on.
-Choice: the runtime is asked at every look which workers there are, and for what each has written
-since the last (`fleet.act.runtime`); no cluster is asked, so that the log of a fleet whose broker
-is away can be read. Cost: who follows sees a line up to a second late.
+Problem: workers start, stop and hand their slots over while their logs are read. Choice: each
+refresh asks the runtime (`fleet.act.runtime`) for the workers and for the lines since the last
+refresh. It asks no cluster, so logs can be read while the brokers are away. Cost: --follow shows a
+line up to a second late.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from fleet.commands.invocation import (
     slot_numbers,
     with_worker,
 )
-from fleet.errors import Refused
+from fleet.errors import FleetError, Refused
 from fleet.text import visible
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fleet.config.spec import FleetSpec
     from fleet.system.log_files import LogLine
 
-_LOOK_SECONDS: Final = 0.5
+_REFRESH_SECONDS: Final = 0.5
 
 
 @click.command(epilog="Examples:  fleet logs orders --follow  |  fleet logs orders --slot 2 -n 20")
@@ -47,14 +47,14 @@ _LOOK_SECONDS: Final = 0.5
     type=click.IntRange(min=0),
     metavar="N",
     shell_complete=slot_numbers,
-    help="Log of this slot's owner only.",
+    help="Print only the log of the owner of slot N.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option(
     "--since",
     type=Moment(),
     metavar="TIME",
-    help="Start of the time to look at: 10m (ago) or 2026-11-21T14:30 (UTC).",
+    help="Start of the period: 10m (ago) or 2026-11-21T14:30 (UTC).",
 )
 @click.option(
     "-n",
@@ -62,10 +62,10 @@ _LOOK_SECONDS: Final = 0.5
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    metavar="LINES",
-    help="Print the last lines of each worker, this many at most.",
+    metavar="N",
+    help="Print at most the last N lines of each worker.",
 )
-@output_as("text", "json", json_is="an object per line (documentation: reference/json)")
+@output_as("text", "json", json_is="one object per line")
 @common
 def logs(
     invocation: Invocation,
@@ -77,10 +77,10 @@ def logs(
     lines: int,
     output: str,
 ) -> None:
-    """What the workers of a group write.
+    """Print the logs of a group's workers.
 
-    Each line begins with its worker. Workers that come while you follow are read from their
-    first line on. Lines of the job's own `logging` have the level and the logger's name.
+    Each line begins with its worker. With --follow, new workers are printed from their first line
+    on. Lines of the job's own `logging` have the level and the logger's name.
     """
     from fleet.clock import SystemClock
 
@@ -93,19 +93,19 @@ def logs(
             for line in reading.first():
                 _say(line, output)
             if not reading.workers and not follow:
-                raise Refused(
+                raise FleetError(
                     f"group {group} has no worker"
                     + ("" if slot is None else f" in slot {slot}")
-                    + f": see `fleet status {group}`"
+                    + f"; `fleet status {group}` lists its workers"
                 )
             while follow:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_REFRESH_SECONDS)
                 for line in reading.more():
                     _say(line, output)
 
 
 def _open(invocation: Invocation) -> "tuple[FleetSpec, Runtime]":
-    """The file and its runtime, without the cluster."""
+    """Opens the file and its runtime, without the cluster."""
     from fleet.system.home import fleet_home, make_home
 
     spec = invocation.spec()
@@ -115,7 +115,7 @@ def _open(invocation: Invocation) -> "tuple[FleetSpec, Runtime]":
 
 @dataclass(frozen=True, slots=True)
 class LoggedLine:
-    """A line with whose it is, as JSON has it."""
+    """Holds a line and its worker, as JSON has them."""
 
     worker: str
     slot: int | None
@@ -125,7 +125,7 @@ class LoggedLine:
 
 @dataclass(slots=True, kw_only=True)
 class _Reading:
-    """The logs of a group's workers, each read on from where it was."""
+    """Reads the logs of a group's workers, each from where the last read ended."""
 
     runtime: "Runtime"
     group: str
@@ -133,19 +133,19 @@ class _Reading:
     after: float | None
     most: int
     workers: dict[str, str] = field(default_factory=dict)
-    """Worker → the place to which its log was read."""
+    """Worker → position up to which its log was read."""
 
     def first(self) -> list[LoggedLine]:
-        """The last lines of each, in order of time."""
-        told: list[LoggedLine] = []
+        """Returns the last lines of each, in order of time."""
+        found: list[LoggedLine] = []
         for worker, slot in self._wanted():
             lines = [each for each in self._read(worker) if self._is_wanted(each)]
             last = lines[len(lines) - self.most :]
-            told += [LoggedLine(worker, slot, each.at, each.text) for each in last]
-        return sorted(told, key=lambda each: each.at or 0.0)
+            found += [LoggedLine(worker, slot, each.at, each.text) for each in last]
+        return sorted(found, key=lambda each: each.at or 0.0)
 
     def more(self) -> Iterator[LoggedLine]:
-        """What came since the last look; of a new worker all, of one that is gone the rest."""
+        """Yields the lines since the last refresh, and the rest of removed workers."""
         now = dict(self._wanted())
         for worker in [*now, *(each for each in self.workers if each not in now)]:
             for each in self._read(worker):
@@ -162,7 +162,7 @@ class _Reading:
     def _read(self, worker: str) -> "tuple[LogLine, ...]":
         try:
             part = self.runtime.read_log(worker, self.workers.get(worker))
-        except Refused:  # gone since the look
+        except Refused:  # removed since the refresh
             return ()
         self.workers[worker] = part.place
         return part.lines
@@ -171,17 +171,17 @@ class _Reading:
         return self.after is None or (line.at is not None and line.at >= self.after)
 
 
-def _say(told: LoggedLine, output: str) -> None:
+def _say(logged: LoggedLine, output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(as_answer(told)))
+        click.echo(json.dumps(as_answer(logged)))
         return
-    text = told.line.replace(f" {told.worker}: ", " ", 1)
-    click.echo(f"{click.style(told.worker, fg='cyan')} {visible(text)}")
+    text = logged.line.replace(f" {logged.worker}: ", " ", 1)
+    click.echo(f"{click.style(logged.worker, fg='cyan')} {visible(text)}")
 
 
 @contextlib.contextmanager
 def _until_interrupted() -> Iterator[None]:
-    """Ctrl-C is how one stops to follow; so is a reader of the pipe that is gone."""
+    """Ends quietly on Ctrl-C, and when the reader of the pipe exits."""
     try:
         yield
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`fleet status` and `fleet plan`: what is, and what would be done. Nothing is changed."""
+"""`fleet status` and `fleet plan`: show groups, and the changes that would be made."""
 
 import time
 from collections.abc import Sequence
@@ -33,6 +33,7 @@ from fleet.commands.groups.group_status import (
     status_answer,
 )
 from fleet.commands.invocation import (
+    DETAILED,
     SCHEMA_VERSION,
     Invocation,
     Meant,
@@ -41,9 +42,10 @@ from fleet.commands.invocation import (
     output_option,
 )
 from fleet.decide.lag_status import Level
-from fleet.errors import FleetError
+from fleet.errors import FleetError, Refused
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.past import Recent
+from fleet.slots import Pause
 from fleet.text import duration, few, plural
 
 if TYPE_CHECKING:
@@ -64,30 +66,21 @@ def print_status(
     detail: bool,
     recent: Recent | None = None,
 ) -> None:
-    """The cluster's groups; with `detail` each group's partitions and slots."""
+    """Prints the cluster's groups; with `detail` each group's partitions and slots."""
     if not groups:
         console.print(f"cluster {snapshot.cluster} has no consumer groups")
     else:
-        declared = any(status.managed for status in groups)  # else the columns would be empty
+        declared = any(status.managed for status in groups)  # without one, columns are empty
         console.print(as_table(GROUPS, groups, now, ours=declared))
     for status in groups:
-        for pause in (status.pauses or ()) if detail else ():
-            console.print(f"[yellow]paused[/yellow] by {escape(pause.by)}: {escape(pause.reason)}")
-    if not detail:
-        for status in groups:
-            for number in sorted(status.managed.targets.quarantined) if status.managed else ():
-                told = external_owner(status, number)
-                console.print(f"[red]foreign owner[/red]: {escape(told)}")
-        for pause in dict.fromkeys(p for status in groups for p in status.pauses or ()):
-            whose = pause.group or "all groups"
-            console.print(
-                f"[yellow]paused[/yellow] {escape(whose)}: {escape(pause.reason)} "
-                f"({escape(pause.by)})"
-            )
+        for number in sorted(status.managed.targets.quarantined) if status.managed else ():
+            console.print(f"[red]external owner[/red]: {escape(external_owner(status, number))}")
+    for pause in dict.fromkeys(p for status in groups for p in status.pauses or ()):
+        console.print(_pause_line(pause))
     for status in groups:
         if status.managed is not None and status.managed.pin is not None:
-            said = f"{status.group}: {status.managed.pin.sentence(now)}"
-            console.print(f"[yellow]pinned[/yellow] {escape(said)}")
+            sentence = f"{status.group}: {status.managed.pin.sentence(now)}"
+            console.print(f"[yellow]pinned[/yellow] {escape(sentence)}")
     if groups and recent is not None and not recent.known:
         console.print(f"[yellow]not read[/yellow]: {escape(recent.sentence)}")
     _alarms(console, groups)
@@ -98,32 +91,38 @@ def print_status(
             _detail(console, status, now)
 
 
+def _pause_line(pause: Pause) -> str:
+    if pause.is_unmanaged:
+        lift = f"`fleet manage {pause.group}` takes it back"
+        return f"[yellow]unmanaged[/yellow] {escape(f'{pause.group}: by {pause.by}; {lift}')}"
+    whose = pause.group or "all groups"
+    return f"[yellow]paused[/yellow] {escape(f'{whose}: {pause.reason} ({pause.by})')}"
+
+
 def _alarms(console: Console, groups: Sequence[GroupStatus]) -> None:
-    """Storms, and groups that do not keep up or lack workers."""
+    """Prints storms, and groups that fall behind or lack workers."""
     for status in groups:
         if status.storm is not None:
             console.print(f"[red]storm[/red] {escape(status.group)}: {escape(storm_of(status))}")
     for status in groups:
         if status.lag_status is not None and status.lag_status.level is not Level.OK:
             colour = "red" if status.lag_status.level is Level.ERR else "yellow"
-            said = f"{status.group}: {status.lag_status.sentence}"
-            console.print(f"[{colour}]{status.lag_status.status}[/] {escape(said)}")
+            sentence = f"{status.group}: {status.lag_status.sentence}"
+            console.print(f"[{colour}]{status.lag_status.status}[/] {escape(sentence)}")
 
 
 def _detail(console: Console, status: GroupStatus, now: float) -> None:
     seen, managed = status.seen, status.managed
-    console.print(f"\n[bold]{escape(status.group)}[/bold]: {_story(status, now)}")
+    console.print(f"\n[bold]{escape(status.group)}[/bold]: {_summary(status, now)}")
     if seen and seen.partitions:
         parts = sorted(seen.partitions, key=lambda part: part.tp)
         console.print(as_table(PARTITIONS, parts, now))
     if managed and managed.slots:
         console.print()
         console.print(as_table(SLOTS, slot_rows(managed), now))
-    for number in sorted(managed.targets.quarantined) if managed else ():
-        console.print(f"[red]foreign owner[/red]: {escape(external_owner(status, number))}")
     if managed and managed.change:
-        said = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
-        console.print(f"last change {last_change(managed.change, now)}{said}")
+        sentence = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
+        console.print(f"last change {last_change(managed.change, now)}{sentence}")
         print_receipts(console, managed.change)
     for gap in managed.gaps if managed else ():
         console.print(f"[yellow]commits deleted[/yellow]: {escape(gap)}")
@@ -134,41 +133,42 @@ def _detail(console: Console, status: GroupStatus, now: float) -> None:
 
 
 def _failures(console: Console, managed: Managed) -> None:
-    """What fails now; of a change that was rolled back, where nothing fails any more."""
+    """Prints what fails now, or else why the last change was rolled back."""
     failures = managed.failures
     for failure in failures[:_MOST_FAILURES]:
         who = few(failure.workers)
-        console.print(f"[red]fails[/red] in {escape(who)}, revision {failure.revision}:")
+        console.print(f"[red]failing[/red] in {escape(who)}, revision {failure.revision}:")
         print_traceback(console, failure.traceback, lines=_FAILURE_LINES)
     if len(failures) > _MOST_FAILURES:
-        console.print(f"and {len(failures) - _MOST_FAILURES} more: `fleet logs GROUP`")
+        more = len(failures) - _MOST_FAILURES
+        console.print(f"and {more} more: `fleet logs GROUP` prints them")
     change = managed.change
     if not failures and change is not None and change.traceback is not None:
         print_traceback(console, change.traceback, lines=_FAILURE_LINES)
 
 
 def storm_of(status: GroupStatus) -> str:
-    """The storm's sentence without the word that stands before it, and what it holds."""
+    """Returns the storm's sentence without its first word, and whether it blocks changes."""
     assert status.storm is not None
-    held = "; its changes are held" if status.managed and status.managed.has_worker else ""
-    return status.storm.sentence.removeprefix("storm ") + held
+    blocks = "; it blocks changes" if status.managed and status.managed.has_worker else ""
+    return status.storm.sentence.removeprefix("storm ") + blocks
 
 
 def external_owner(status: GroupStatus, number: int) -> str:
-    """What is known of a slot that another process's member shut [15], and what to do."""
+    """Returns which external member quarantined a slot [15], and what to do."""
     group, name = status.group, f"{status.group}-{number}"
     members = status.seen.members if status.seen is not None else ()
     host = next((each.host.lstrip("/") for each in members if each.instance_id == name), "")
     who = f"another process at {host}" if host else "another process"
     return (
-        f"{who} is a member as {name}, so slot {number} is shut; end that process, then "
-        f"`fleet resume {group} --slot {number}`"
+        f"{who} is a member with the instance id {name}, so slot {number} is quarantined; stop "
+        f"that process, then run `fleet slot reopen {group} {number}`"
     )
 
 
-def _story(status: GroupStatus, now: float) -> str:
+def _summary(status: GroupStatus, now: float) -> str:
     if not status.exists:
-        return "declared, not on the cluster yet"
+        return "declared, does not exist yet"
     seen = status.seen
     assert seen is not None
     parts = [f"{seen.type} group"]
@@ -185,9 +185,10 @@ def _story(status: GroupStatus, now: float) -> str:
 
 
 @click.command(
-    help="Groups: members, lag, slots, last change.\n\nAll groups of the cluster, managed or not. "
-    "With a GROUP: its partitions, slots and recent rebalances too. The columns: "
-    + "; ".join(f"{column.header} {column.about}" for column in GROUPS if column.header)
+    help="Show groups: members, lag, slots, last change.\n\nShows all groups of the cluster, "
+    "managed or not. With GROUP, shows its partitions, slots and recent rebalances too.\n\nThe "
+    "columns are: "
+    + "; ".join(f"{column.header}, {column.about}" for column in GROUPS if column.header)
     + ".",
     epilog="Examples:  fleet status  |  fleet status orders-enrichment  |  fleet status -o json",
 )
@@ -197,7 +198,7 @@ def _story(status: GroupStatus, now: float) -> str:
     "--watch",
     type=click.FloatRange(min=0.5),
     metavar="SECONDS",
-    help="Look again at this interval until Ctrl-C.",
+    help="Show again every SECONDS until Ctrl-C.",
 )
 @common
 def status(
@@ -207,9 +208,9 @@ def status(
     output: str,
     watch: float | None,
 ) -> None:
-    """Show what is."""
+    """Shows groups."""
     if watch and output == "json":
-        raise click.UsageError("--watch is for people: leave it out with -o json")
+        raise click.UsageError("--watch takes no -o json: leave one of them out")
     with invocation.open() as fleet:
         names = meant.chosen(fleet) if meant.select else meant.named
         detail = bool(meant.named)
@@ -230,25 +231,32 @@ def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str, detail: 
     print_status(stdout(), snapshot, found, now=now, detail=detail, recent=recent)
 
 
-def _known(fleet: "Fleet", external_members: list[str]) -> None:
-    """A name that neither Kafka nor fleet.yaml knows is a mistake, not an empty answer."""
-    if external_members:
+def _known(fleet: "Fleet", unknown: list[str]) -> None:
+    """Raises FleetError for names that neither Kafka nor fleet.yaml knows."""
+    if unknown:
         raise FleetError(
-            f"cluster {fleet.spec.cluster.name} has no group {', '.join(external_members)}, and "
-            f"{fleet.config} declares none; `fleet status` lists those there are"
+            f"neither cluster {fleet.spec.cluster.name} nor {fleet.config} has a group "
+            f"{', '.join(unknown)}; `fleet status` lists the groups"
         )
 
 
 @click.command(epilog="Example:  fleet plan orders-enrichment -o json")
 @groups_option()
+@click.option(
+    DETAILED,
+    is_flag=True,
+    help="Exit with 0 if there is nothing to do, 1 on an error, 2 if there are changes.",
+)
 @output_option
 @common
-def plan(invocation: Invocation, *, meant: Meant, output: str) -> None:
-    """What would be done, and what it costs.
+def plan(invocation: Invocation, *, meant: Meant, detailed_exitcode: bool, output: str) -> int:
+    """Show the steps of a change and their expected cost.
 
-    For the groups named, or all that declare a worker or a Deployment. The expected cost is counted
-    in rebalances (completed generations, or new assignments under KIP-848) and partitions that
-    change owner; `fleet apply` carries it out and compares.
+    Plans the named groups, or all groups that declare a worker or a Deployment. The cost is the
+    number of rebalances (completed generations, or new assignments under KIP-848), of partitions
+    that move, and their downtime. `fleet apply` carries the plan out and compares.
+
+    The exit code is 3 if a group has no plan because it is refused.
     """
     with invocation.open() as fleet:
         names = meant.chosen(fleet, among=lambda f: f.is_changeable)
@@ -262,8 +270,7 @@ def plan(invocation: Invocation, *, meant: Meant, output: str) -> None:
             ]
             cluster = fleet.spec.cluster.name
             print_json({"schema_version": SCHEMA_VERSION, "cluster": cluster, "plans": answers})
-            _possible(plans)
-            return
+            return _exit_code(plans, detailed=detailed_exitcode)
         console = stdout()
         for made in plans:
             print_plan(console, made)
@@ -271,11 +278,12 @@ def plan(invocation: Invocation, *, meant: Meant, output: str) -> None:
         observed = len(fleet.spec.fleets) - len(plans)
         if not (meant.named or meant.select) and observed:
             console.print(f"{plural(observed, 'declared group')} without a worker: observed only")
-        _possible(plans)
+        return _exit_code(plans, detailed=detailed_exitcode)
 
 
-def _possible(plans: "list[Plan]") -> None:
-    """FleetError where there is not even a plan that could be held: a topic that is missing."""
-    told = [sentence for plan in plans if plan.empty for sentence in plan.refusals]
-    if told:
-        raise FleetError("\nfleet: ".join(told))
+def _exit_code(plans: "list[Plan]", *, detailed: bool) -> int:
+    """Returns 2 for changes if `detailed`, else 0. Raises Refused if a plan has only refusals."""
+    refused = [sentence for plan in plans if plan.empty for sentence in plan.refusals]
+    if refused:
+        raise Refused("\nfleet: ".join(refused))
+    return 2 if detailed and any(plan.steps for plan in plans) else 0

@@ -1,4 +1,4 @@
-"""`fleet rebalances`: what rebalanced when, why, who, for how long; as a table or a picture."""
+"""`fleet rebalances`: lists rebalances with cause, member and downtime; draws them as HTML."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 
 
 HOUR: Final = 3600.0
-_UNTOLD: Final = {"cluster", "resubscribed", "added"}
-"""Fields of a rebalance that its JSON is without: the answer names the cluster once."""
+_LEFT_OUT: Final = {"cluster", "resubscribed", "added"}
+"""Fields of a rebalance that its JSON leaves out: the answer names the cluster once."""
 
 
 def summary(
     group: str, rebalances: Sequence[Rebalance], *, since: float, until: float
 ) -> dict[str, Any]:
-    """One group's rebalances between two times, added up.
+    """Adds up one group's rebalances between two times.
 
-    `per_hour` is over at least an hour: from a minute's worth nobody can tell.
+    `per_hour` covers at least an hour, since a rate over a minute says nothing.
     """
     seconds = [r.seconds for r in rebalances if r.seconds is not None]
     last = max(rebalances, key=lambda r: r.ended_at)
@@ -73,7 +73,7 @@ def summary(
 
 
 def since_of(rebalances: Sequence[Rebalance], source: Source, since: float | None) -> float:
-    """From when on these were asked for: rates are over the time that was really looked at."""
+    """Returns the start of the period that was read, which rates are computed over."""
     known = [at for at in (since, source.reaches) if at is not None]
     return max(known, default=min((r.ended_at for r in rebalances), default=source.as_of))
 
@@ -86,7 +86,7 @@ def answer(
     since: float | None,
     until: float,
 ) -> dict[str, Any]:
-    """The contract of `fleet rebalances -o json`."""
+    """Returns the JSON of `fleet rebalances -o json`."""
     begin = since_of(rebalances, source, since)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -107,7 +107,7 @@ def answer(
 
 
 def _rebalance(r: Rebalance) -> dict[str, Any]:
-    kept = {name: each for name, each in as_answer(r).items() if name not in _UNTOLD}
+    kept = {name: each for name, each in as_answer(r).items() if name not in _LEFT_OUT}
     return {**kept, "seconds": r.seconds}
 
 
@@ -121,7 +121,7 @@ def print_rebalances(
     most: int,
     now: float,
 ) -> None:
-    """The newest `most` of them, oldest first; then every group in a line; then the source."""
+    """Prints the newest `most`, oldest first; then a line per group; then the source."""
     shown = rebalances[-most:]
     groups = by_group(rebalances)
     if shown:
@@ -130,7 +130,7 @@ def print_rebalances(
         console.print()
     if len(shown) < len(rebalances):
         console.print(
-            f"the newest {len(shown)} of {len(rebalances)}; more with --last {len(rebalances)}"
+            f"the newest {len(shown)} of {len(rebalances)}: --last {len(rebalances)} shows all"
         )
     begin = since_of(rebalances, source, since)
     for group, found in groups.items():
@@ -164,47 +164,47 @@ def _table(rebalances: Sequence[Rebalance], *, several: bool) -> Any:
 
 
 def _cause(r: Rebalance) -> str:
-    told = escape(cause_text(r))
-    return told if r.confidence is Confidence.CERTAIN else f"[yellow]{told}[/yellow]"
+    text = escape(cause_text(r))
+    return text if r.confidence is Confidence.CERTAIN else f"[yellow]{text}[/yellow]"
 
 
 def _explain(console: Console, rebalances: Sequence[Rebalance]) -> None:
-    """What the signs of a duration mean, where they occur."""
+    """Prints what the signs of the durations mean."""
     signs = {took(r)[0] for r in rebalances}
-    told = []
+    meanings = []
     if "≥" in signs:
-        told.append("≥ = at least: it began no later")
+        meanings.append("≥ = at least")
     if "~" in signs:
-        told.append("~ = by looks at the group's state")
+        meanings.append("~ = from polling the group's state")
     if any(r.seconds is None for r in rebalances):
-        told.append("- = the log does not tell when it began")
-    if told:
-        console.print(f"[dim]{'; '.join(told)}[/dim]")
+        meanings.append("- = the log does not show its start")
+    if meanings:
+        console.print(f"[dim]{'; '.join(meanings)}[/dim]")
 
 
-def _sentence(told: Mapping[str, Any], seconds: float) -> str:
-    causes = ", ".join(f"{count} {cause}" for cause, count in told["by_cause"].items())
-    count, rate = told["rebalances"], told["per_hour"]
+def _sentence(group: Mapping[str, Any], seconds: float) -> str:
+    causes = ", ".join(f"{count} {cause}" for cause, count in group["by_cause"].items())
+    count, rate = group["rebalances"], group["per_hour"]
     many = f"{count} rebalance{'' if count == 1 else 's'} in {duration(seconds)}"
     rated = f" ({rate:.3g} an hour)" if seconds >= HOUR else ""
     parts = [
-        f"[bold]{escape(told['group'])}[/bold]: {many}{rated}: {causes}",
-        f"{told['moved']} partitions moved",
+        f"[bold]{escape(group['group'])}[/bold]: {many}{rated}: {causes}",
+        f"{group['moved']} partitions moved",
     ]
-    if told["longest_seconds"] is not None:
-        parts.append(f"the longest took {duration(told['longest_seconds'])}")
-    if told["aborted"]:
-        parts.append(f"{told['aborted']} round{'' if told['aborted'] == 1 else 's'} aborted")
+    if group["longest_seconds"] is not None:
+        parts.append(f"the longest took {duration(group['longest_seconds'])}")
+    if group["aborted"]:
+        parts.append(f"{group['aborted']} round{'' if group['aborted'] == 1 else 's'} aborted")
     return "; ".join(parts)
 
 
 _FAIR: Final = Course()
-_FURTHER: Final = (1, 8, 64)
-"""How far back is read, in reaches of a budget, before all is."""
+_REACHES: Final = (1, 8, 64)
+"""How far back is read, in reaches of a budget, before all of it is."""
 
 
 class StormRows(NamedTuple):
-    """Storms of one group from some time on, and the rebalances that tell them."""
+    """Holds the storms of one group from some time on, and the rebalances they follow from."""
 
     rebalances: list[Rebalance]
     storms: tuple[Span, ...]
@@ -217,7 +217,7 @@ def storm_spans(
     until: float,
     changes: Sequence[Change] = (),
 ) -> tuple[Span, ...]:
-    """The storms of one group by its budget, oldest first, up to `until`."""
+    """Returns the storms of one group by its budget, oldest first, up to `until`."""
     if not rebalances:
         return ()
     group = rebalances[0].group
@@ -234,22 +234,22 @@ def storms_since(
     until: float,
     changes: Sequence[Change] = (),
 ) -> StormRows:
-    """The same from `since` on, from as little of the past as tells them.
+    """Returns the same from `since` on, and reads as little of the past as it can.
 
-    `read` gives the group's rebalances from a time on, or all.
+    `read` returns the group's rebalances from a time on, or all of them.
     """
     budget, excuses = budget_of(spec, group), excuses_of(spec, group, changes)
-    for further in _FURTHER:
-        first = whole_from(excuses, since - reach(budget) * further)
+    for reaches in _REACHES:
+        first = whole_from(excuses, since - reach(budget) * reaches)
         rows = read(first)
-        # What there was before lies between fair weather and a storm that has not begun to calm:
-        # where both tell the same, it tells that too.
+        # The state before `first` lies between no storm and a storm without cooldown: if both
+        # give the same storms, so does the real state.
         fair, storm = (
             _spans(rows, budget, excuses, until=until, course=course, after=first + budget.window)
             for course in (Course(), Course(first))
         )
-        if (told := _since(fair, since)) == _since(storm, since):
-            return StormRows(rows, told)
+        if (found := _since(fair, since)) == _since(storm, since):
+            return StormRows(rows, found)
     rows = read(None)
     return StormRows(rows, _since(_spans(rows, budget, excuses, until=until), since))
 
@@ -263,20 +263,20 @@ def _spans(
     course: Course = _FAIR,
     after: float = -inf,
 ) -> tuple[Span, ...]:
-    """What looks after looks would tell, in one go; from `after` on, where it stood at `course`."""
+    """Computes in one pass what repeated refreshes find; from `after` on, starting at `course`."""
     seen = [r for r in rebalances if r.ended_at <= until]
     window = Window(charged(seen, excuses), budget, until)
-    # A storm begins with a rebalance and ends by time alone: look at both.
+    # A storm begins with a rebalance and ends by time alone: refresh at both.
     ends = {r.ended_at for r in seen}
     quiet = {at + budget.window + budget.cooldown + 0.001 for at in ends}
-    looks = {at for at in ends | quiet if at <= until} | {until}
+    refreshes = {at for at in ends | quiet if at <= until} | {until}
     spans: list[Span] = []
     before, last = _FAIR, until
-    for at in sorted({*window.moments(after=None), *looks, after}):
+    for at in sorted({*window.moments(after=None), *refreshes, after}):
         if at < after:
             continue
         course = course.then(at, window)
-        if at not in looks:
+        if at not in refreshes:
             continue
         storm = _FAIR if course.ended(at, budget) else course
         if before.since is not None and before.since != storm.since:
@@ -296,14 +296,14 @@ _GRACE: Final = 60.0
 
 
 class Moment(click.ParamType[datetime | float]):
-    """A time: `90s`, `2h`, `3d` ago, or ISO 8601 (UTC where it names no zone)."""
+    """Reads a time: `90s`, `2h`, `3d` ago, or ISO 8601 (UTC if it names no zone)."""
 
     name = "time"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime | float:
-        """A datetime, or seconds before now."""
+        """Returns a datetime, or seconds before now."""
         if isinstance(value, datetime | float):
             return value
         try:
@@ -316,7 +316,7 @@ class Moment(click.ParamType[datetime | float]):
             found = datetime.fromisoformat(value)
         except ValueError:
             self.fail(
-                f"{value!r} is no time: write how long ago (90s, 20m, 2h, 3d) or a time such as "
+                f"{value!r} is no time: write an age (90s, 20m, 2h, 3d), or a time such as "
                 "2026-11-21T14:30 (UTC)",
                 param,
                 ctx,
@@ -325,37 +325,35 @@ class Moment(click.ParamType[datetime | float]):
 
 
 def wall(moment: datetime | float | None, now: float) -> float | None:
-    """Wall time of a Moment."""
+    """Returns the wall time of a Moment."""
     if moment is None:
         return None
     return moment.timestamp() if isinstance(moment, datetime) else now - moment
 
 
 @click.command(
-    epilog="Examples:  fleet rebalances  |  fleet rebalances orders --since 2h --html orders.html"
+    epilog="Examples:  fleet rebalances  |  fleet rebalances orders --since 2h --html-file o.html"
 )
 @groups_argument
 @click.option("--group", "-g", "named", metavar="GROUP", shell_complete=group_names,
-              help="Group, like the argument.")  # fmt: skip
+              help="Group to list, like the argument.")  # fmt: skip
 @click.option(
     "--since",
     type=Moment(),
     metavar="TIME",
-    help="Start of the time to look at: 2h (ago) or 2026-11-21T14:30 (UTC).",
+    help="Start of the period: 2h (ago) or 2026-11-21T14:30 (UTC).",
 )
-@click.option(
-    "--until", type=Moment(), metavar="TIME", help="End of the time to look at (default: now)."
-)
+@click.option("--until", type=Moment(), metavar="TIME", help="End of the period (default: now).")
 @click.option(
     "--cause",
     type=click.Choice([cause.value for cause in Cause]),
     metavar="CAUSE",
-    help="Show only rebalances of this cause, e.g. join, expiry, 'batched leave'.",
+    help="Show only rebalances of this cause, such as join, expiry or 'batched leave'.",
 )
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Show only the newest N.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+@click.option("--html-file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="File to write the group's timeline to, as an HTML page.")  # fmt: skip
-@click.option("--live", is_flag=True, help="Read the offsets topic even if there are tables.")
+@click.option("--live", is_flag=True, help="Read the offsets topic, even if tables exist.")
 @output_option
 @common
 def rebalances(
@@ -367,25 +365,28 @@ def rebalances(
     until: datetime | float | None,
     cause: str | None,
     last: int | None,
-    html: Path | None,
+    html_file: Path | None,
     live: bool,
     output: str,
 ) -> None:
-    """What rebalanced when, why, and for how long.
+    """List rebalances with cause and downtime.
 
-    Of the groups named, or of all groups of the cluster, managed or not. From the history's tables
-    where they are kept (`fleet history`), else from what is retained of the offsets topic;
-    the last line says which, and how far back it reaches. A table shows the newest 50.
+    Lists those of the named groups, or of all groups of the cluster, managed or not. The source is
+    the tables of `fleet history` if they exist, else the retained part of the offsets topic. The
+    last line names the source and how far back it reaches. Without --last, a table has the newest
+    50.
     """
     groups = tuple(dict.fromkeys((*groups, named) if named else groups))
     group = groups[0] if len(groups) == 1 else None
-    if html and not group:
-        raise click.UsageError("a picture shows one group: name it, e.g. `fleet rebalances orders`")
+    if html_file and not group:
+        raise click.UsageError(
+            "--html-file shows one group: name it, as in `fleet rebalances orders`"
+        )
     with invocation.open() as fleet:
         now = fleet.clock.now()
         begin, end = wall(since, now), wall(until, now)
         if begin is not None and begin >= (end or now):
-            raise click.UsageError("--since is not before --until: nothing lies between them")
+            raise click.UsageError("--since is not before --until: the period is empty")
         with Progress("reading the offsets topic"):
             past = past_of(fleet, group=group, live=live, grace=_GRACE)
         wanted = None if cause is None else Cause(cause)
@@ -399,9 +400,9 @@ def rebalances(
         if last and len(found) > last:
             found = found[-last:]
             counted_from = found[0].ended_at
-        if html is not None:
-            _write(html, _as_html(fleet, past, found, since=begin, until=end))
-            click.echo(f"wrote {html}", err=True)
+        if html_file is not None:
+            _write(html_file, _as_html(fleet, past, found, since=begin, until=end))
+            click.echo(f"wrote {html_file}", err=True)
         source, counted_to = past.source, end or now
         if output == "json":
             cluster = fleet.spec.cluster.name
@@ -416,14 +417,14 @@ def rebalances(
 
 
 def _known(fleet: "Fleet", past: Past, group: str) -> None:
-    """No rebalances are an answer; a group that nobody knows is a mistake."""
+    """Raises FleetError for a group that neither Kafka, fleet.yaml nor the history knows."""
     if past.rows.rebalances(group=group) or fleet.spec.fleet(group) is not None:
         return
     seen = fleet.snapshot([group]).groups.get(group)
     if seen is None or not seen.exists:
         raise FleetError(
-            f"cluster {fleet.spec.cluster.name} has no group {group}, and nothing is recorded of "
-            "one; `fleet status` lists those there are"
+            f"cluster {fleet.spec.cluster.name} has no group {group}, now or in its history; "
+            "`fleet status` lists the groups"
         )
 
 
@@ -442,7 +443,7 @@ def _as_html(
     from fleet.report.timeline_html import as_html
 
     if not found:
-        raise FleetError("there is no rebalance to draw: widen --since, or leave --cause out")
+        raise FleetError("no rebalance to draw: widen --since, or leave out --cause")
     group = found[0].group
     whole = extent(found, now=fleet.clock.now())
     begin = whole.start if since is None else max(since, whole.start)
@@ -471,11 +472,11 @@ def _as_html(
 
 
 def _write(path: Path, page: str) -> None:
-    """Whole, or not at all."""
+    """Writes the whole file, or nothing."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.write_text(page, encoding="utf-8")
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise FleetError(f"{path} cannot be written ({error.strerror}): name another") from error
+        raise FleetError(f"cannot write {path} ({error.strerror}): name another file") from error

@@ -335,7 +335,7 @@ class Calls:
         if status in {401, 403}:
             return Denied(
                 f"the Kubernetes API server refuses {request.method} {request.path}: {said}; the "
-                "Role of this service account has to allow it (`fleet manifests` renders it)"
+                "Role of this service account has to allow it (`fleet render manifests` renders it)"
             )
         if status == 413 or (status == 422 and "long" in said.lower()):
             return TooLarge(said)

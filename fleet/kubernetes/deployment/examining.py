@@ -74,7 +74,7 @@ def named(rival: Autoscaler, group: str) -> str:
     return (
         f"{rival} scales Deployment {rival.target} of group {group} as well: two that write its "
         "replicas undo each other, and each time members come or go; delete it, or stop managing "
-        f"with `fleet release {group}`"
+        f"with `fleet unmanage {group}`"
     )
 
 
@@ -117,7 +117,7 @@ def _permissions(api: Api) -> Iterator[Finding]:
         yield fail(
             "permissions",
             f"this login may not {', '.join(lacking)} in namespace {api.namespace}",
-            "`fleet manifests` renders the Role of a manager; or use a kubeconfig that may",
+            "`fleet render manifests` renders the Role of a manager; or use a kubeconfig that may",
         )
     else:
         yield ok("permissions", f"all that a manager does in {api.namespace} is allowed")
@@ -138,7 +138,9 @@ def _fleet(
         yield warn(
             "autoscaler",
             f"{rival} scales Deployment {deployment} of {fleet.group} as well",
-            f"{rival.remedy}, or `fleet release {fleet.group}`".replace("NAMESPACE", api.namespace),
+            f"{rival.remedy}, or `fleet unmanage {fleet.group}`".replace(
+                "NAMESPACE", api.namespace
+            ),
         )
     if fleet.worker is None:
         if deployment and api.get("Deployment", deployment) is None:

@@ -444,10 +444,14 @@ class KubernetesRuntime:
         against = tuple(named(each, plan.group) for each in rivals)
         return replace(spark, refusals=(*against, *spark.refusals))
 
-    def release(self, group: str) -> None:
-        """Let go of every field of the Deployment; it says so, and its pods go on."""
+    def unmanage(self, group: str) -> None:
+        """Gives up every field of the Deployment and annotates it; its pods keep running."""
         at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
-        self._roll_of(group).release(at)
+        self._roll_of(group).unmanage(at)
+
+    def manage(self, group: str) -> None:
+        """Removes the annotation; the next change owns the fields again."""
+        self._roll_of(group).manage()
 
     def examine(self) -> Iterator[Finding]:
         """What `fleet doctor` says of the cluster and of these fleets in it."""

@@ -95,7 +95,7 @@ def _lines(
     if response.status >= 400:
         raise FleetError(
             f"the log of pod {pod} cannot be read ({response.status}): {said}; it needs get on "
-            "pods/log (`fleet manifests --part manager --image NAME` has the Role)"
+            "pods/log (`fleet render manifests --part manager --image NAME` has the Role)"
         )
     found = [_stamped(line) for line in text.split("\n") if line]
     key = None if after is None else _padded(after)

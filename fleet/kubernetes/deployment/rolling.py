@@ -25,7 +25,7 @@ from fleet.kubernetes.client.object_names import (
     COST_ANNOTATION,
     DRAINED_ANNOTATION,
     MANAGED_LABEL,
-    RELEASED_ANNOTATION,
+    UNMANAGED_ANNOTATION,
     ObjectNames,
 )
 from fleet.kubernetes.deployment import pod_counts, pod_status
@@ -616,12 +616,19 @@ class Rolling:
         told = " and ".join(f"{count} pods of {revision}" for revision, count in there.items())
         return f"Deployment {self._names.deployment} is held with {told or 'no pods'}"
 
-    def release(self, at: str) -> None:
-        """Own no field of the Deployment any more, and say since when."""
-        told = {"annotations": {RELEASED_ANNOTATION: at}}
-        self._api.merge("Deployment", self._names.deployment, {"metadata": told})
+    def unmanage(self, at: str) -> None:
+        """Gives up every field of the Deployment, and annotates since when."""
+        self._annotate(at)
         # An empty entry is how the server is told to forget every field's manager.
         self._api.merge("Deployment", self._names.deployment, {"metadata": {"managedFields": [{}]}})
+
+    def manage(self) -> None:
+        """Removes the annotation of `unmanage`."""
+        self._annotate(None)
+
+    def _annotate(self, unmanaged_since: str | None) -> None:
+        metadata = {"annotations": {UNMANAGED_ANNOTATION: unmanaged_since}}
+        self._api.merge("Deployment", self._names.deployment, {"metadata": metadata})
 
     def stop(self) -> None:
         """No pods at all, of no template."""

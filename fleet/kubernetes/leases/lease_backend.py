@@ -241,7 +241,7 @@ def missing(kind: str, name: str) -> Missing:
     """It is made beforehand: nothing follows from its not being there."""
     return Missing(
         f"{kind} {name} is not there; the manager makes it (`fleet apply`), and so does "
-        "`kubectl apply` of what `fleet manifests` renders"
+        "`kubectl apply` of what `fleet render manifests` renders"
     )
 
 

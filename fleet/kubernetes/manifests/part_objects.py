@@ -310,9 +310,9 @@ def _policy(spec: FleetSpec, app: str, port: str | int, sources: list[Object]) -
 
 # What Prometheus Operator and Grafana read: rules, who is scraped, a dashboard.
 #
-# The rules are those of `fleet alerts rules`, the dashboard that of `fleet alerts dashboard`: one
-# meaning of every alert. PrometheusRule and PodMonitor need the operator's CRDs, so this part is
-# rendered only where it is asked for.
+# The rules and the dashboard are those of `fleet render alert-rules` and `fleet render dashboard`:
+# one meaning of every alert. PrometheusRule and PodMonitor need the operator's CRDs, so this part
+# is rendered only where it is asked for.
 
 
 NAME: Final = "fleet"

@@ -1,4 +1,4 @@
-"""fleet.yaml as the objects that a cluster needs for it: what `fleet manifests` prints.
+"""fleet.yaml as the objects that a cluster needs for it: what `fleet render manifests` prints.
 
 The same functions make what a manager applies, with the same revision, so that a manager which
 comes later finds nothing to roll. No Secret is rendered; those that are expected are named.

@@ -219,7 +219,7 @@ class GroupLog(Closing):
     def _late(partition: int, at: int, until: int) -> "OutOfTime":
         return OutOfTime(
             f"partition {partition} of {TOPIC} was read up to offset {at} of {until} in the time "
-            "there was; `fleet history tail` keeps tables that answer at once"
+            "there was; `fleet history sync --follow` keeps tables that answer at once"
         )
 
     def _unreachable(self, why: object) -> Unreachable:

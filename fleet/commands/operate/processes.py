@@ -1,4 +1,4 @@
-"""`fleet worker`, `supervise` and `exporter`: what runs for months in the foreground."""
+"""`fleet worker`, `supervise` and `exporter`: processes that run for months."""
 
 import contextlib
 import os
@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from fleet.commands.invocation import Invocation, common, group_names, listen_option, until_told
+from fleet.commands.invocation import (
+    Invocation,
+    common,
+    group_names,
+    listen_option,
+    stop_on_signals,
+)
 from fleet.errors import ConfigError
 from fleet.text import visible
 
@@ -26,27 +32,27 @@ if TYPE_CHECKING:
     "--group",
     metavar="GROUP",
     shell_complete=group_names,
-    help="Group to work for, declared with a worker.",
+    help="Group to work for; fleet.yaml must declare a worker of it.",
 )
 @click.option(
     "--settings",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="File of frozen settings of a revision (code.tgz beside it), in place of fleet.yaml.",
+    help="Stored settings of a revision, with code.tgz beside them; replaces fleet.yaml.",
 )
-@click.option("--name", metavar="NAME", help="Name of the worker, unique (default: host and pid).")
+@click.option("--name", metavar="NAME", help="Unique name of the worker (default: host and pid).")
 @common
 def worker(
     invocation: Invocation, *, group: str | None, settings: Path | None, name: str | None
 ) -> None:
     """Run one worker in the foreground.
 
-    It starts, connects to Spark, warms up, and waits as a standby for a free slot. SIGTERM or
-    Ctrl-C: it finishes the batch in hand, commits and goes. Nothing restarts it: that is the
-    supervisor's work, or Kubernetes'.
+    The worker connects to Spark, warms up, and waits as a standby for a free slot. On SIGTERM or
+    Ctrl-C it finishes the current batch, commits and exits. Nothing restarts it; `fleet up`
+    starts a supervisor that does.
     """
     if (group is None) == (settings is None):
-        raise click.UsageError("name a --group of fleet.yaml, or a --settings FILE")
+        raise click.UsageError("give --group GROUP of fleet.yaml, or --settings FILE")
     made = _declared(invocation, group) if group is not None else _frozen(settings)
     from fleet.collector import uncollected
     from fleet.system.home import fleet_home
@@ -65,7 +71,7 @@ def worker(
 
 
 def _declared(invocation: Invocation, group: str) -> "WorkerSettings":
-    """Settings of what fleet.yaml says now."""
+    """Builds the settings from fleet.yaml."""
     from fleet.config.settings import WorkerSettings, revision_of
     from fleet.system.code import code_digest
 
@@ -73,7 +79,7 @@ def _declared(invocation: Invocation, group: str) -> "WorkerSettings":
         spec = fleet.group(group)
         if spec.worker is None:
             raise ConfigError(
-                f"group {group} declares no worker in {fleet.config}: write its worker.entrypoint"
+                f"{fleet.config} declares no worker of group {group}: write its worker.entrypoint"
             )
         digest = code_digest(spec)
         return WorkerSettings(
@@ -93,14 +99,14 @@ def _frozen(path: Path | None) -> "WorkerSettings":
         settings, left_out = read_settings(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = why_unreadable(error).splitlines()[0]
-        raise ConfigError(f"{path} holds no worker settings of this version: {why}") from error
+        raise ConfigError(f"cannot read the worker settings in {path}: {why}") from error
     if left_out:
         click.echo(f"{LEFT_OUT}: {', '.join(left_out)}", err=True)
     return settings
 
 
 def default_name(group: str) -> str:
-    """`<group>-<host>-<pid>` in letters that every store and label takes."""
+    """Returns `<group>-<host>-<pid>` in letters that every store and label accepts."""
     text = f"{group[:40]}-{socket.gethostname()}-{os.getpid()}"
     return re.sub(r"[^A-Za-z0-9-]+", "-", text).strip("-").lower()
 
@@ -108,10 +114,10 @@ def default_name(group: str) -> str:
 @click.command(hidden=True)
 @common
 def supervise(invocation: Invocation) -> None:
-    """Keep this machine's workers alive.
+    """Keep this machine's workers running.
 
-    Runs in the foreground until SIGTERM, after which the workers go on; a second one beside a
-    running one ends at once.
+    Runs in the foreground until SIGTERM; the workers keep running after that. A second supervisor
+    stops at once.
     """
     invocation.existing_path()
     from fleet.act.local.supervisor import main
@@ -120,14 +126,14 @@ def supervise(invocation: Invocation) -> None:
     click.get_current_context().exit(main(["--home", str(fleet_home())]))
 
 
-# Problem: passwords and certificates are renewed under a running process, and Kafka's clients read
-# them once, when they are made. Choice: where brokers refuse them, what stands in their files is
-# held against what stood there; other contents, and a fleet.yaml that opens with them, are the
-# sign to open it anew. Cost: a login that is still good is not changed before brokers refuse it.
+# Problem: passwords and certificates are renewed while a process runs, and Kafka's clients read
+# them once, when they are created. Choice: after a failure the process compares their files with
+# what it read. If they differ and fleet.yaml opens with them, it opens fleet.yaml again. Cost: a
+# login that brokers still accept is not replaced before they refuse it.
 
 
 class RenewedLogin:
-    """Of one opened fleet; make it right after that, before its clients."""
+    """Detects renewed login files; create it right after the fleet is opened."""
 
     def __init__(self, invocation: Invocation, fleet: "Fleet") -> None:
         from fleet.kafka_source.login import references
@@ -137,30 +143,31 @@ class RenewedLogin:
         self._files = LoginFiles(references(fleet.spec.cluster, fleet.bootstrap))
 
     def ready(self, say: Callable[[str], None]) -> bool:
-        """Whether to begin anew, to be asked once something failed; says for which files."""
+        """Tells after a failure whether to open the fleet again, and says for which files."""
         replaced = self._files.replaced()
-        if not replaced or self._invocation.refusal() is not None:  # they may be just being written
+        if not replaced or self._invocation.refusal() is not None:  # they may be half written
             return False
-        say(f"begins anew with what is in {' and '.join(replaced)} now")
+        say(f"restarting with the renewed {' and '.join(replaced)}")
         return True
 
 
 _COLUMN: Final = 1 << 16
-"""Bytes: the columns of a look are larger, and go with it."""
+"""Bytes: the columns of a refresh are larger, and are freed with it."""
 
 
 @click.command(epilog="Example:  fleet exporter --listen 0.0.0.0:9308")
 @listen_option("metrics", "exporter.listen", 9308)
-@click.option("--once", is_flag=True, help="Look once, print the metrics and exit.")
+@click.option("--once", is_flag=True, help="Refresh once, print the metrics and exit.")
 @common
 def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
-    """Prometheus metrics of every group.
+    """Serve Prometheus metrics of every group.
 
-    Answers /metrics from its last complete look, one every exporter.interval seconds, so that a
-    scrape never waits for the cluster; a look that fails shows as fleet_snapshot_age_seconds
-    growing. /healthz tells whether it looks at all. A changed fleet.yaml counts from the next look
-    on, renewed passwords and certificates once a look fails. Runs until SIGTERM or Ctrl-C. Names
-    and labels of the metrics are a contract (documentation: reference/metrics).
+    /metrics answers from the last complete refresh, so a scrape never waits for the cluster. A
+    refresh runs every exporter.interval. If refreshes fail, fleet_snapshot_age_seconds grows.
+    /healthz fails if refreshes stop.
+
+    A changed fleet.yaml is used from the next refresh on, renewed passwords and certificates after
+    a failed one. Runs until SIGTERM or Ctrl-C. The names and labels of the metrics are stable.
     """
     if once:
         with invocation.open() as fleet:
@@ -170,7 +177,7 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
 
     map_from(_COLUMN)
     one_heap()
-    stop = until_told()
+    stop = stop_on_signals()
     while not stop.is_set():
         in_use = _InUse(invocation)
         with (
@@ -185,15 +192,15 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
 
 
 def _is_outdated(in_use: "_InUse", running: "Exporter", renewed: RenewedLogin) -> bool:
-    """Whether another fleet.yaml counts, or a look failed and the login was renewed."""
+    """Tells whether fleet.yaml changed, or a refresh failed and the login was renewed."""
     return in_use.changed() or (running.failing and renewed.ready(_say))
 
 
 class _InUse:
-    """The text of fleet.yaml when it was opened, against that of now.
+    """Compares the text of fleet.yaml with the text that was opened.
 
-    Nothing of an exporter outlives a change of it: groups, owners, budgets and the cluster itself
-    may be others. A text that cannot be opened is told once, and the one in use stays in use.
+    A changed file replaces the whole exporter, since groups, owners, budgets and the cluster may
+    differ. A file that cannot be opened is reported once, and the old one stays in use.
     """
 
     def __init__(self, invocation: Invocation) -> None:
@@ -201,13 +208,13 @@ class _InUse:
         self._text = self._refused = self._read()
 
     def changed(self) -> bool:
-        """Whether there is another text, and it can be opened."""
+        """Tells whether the text differs and can be opened."""
         text = self._read()
         if text is None or text in (self._text, self._refused):
             return False
         if (refusal := self._invocation.refusal()) is not None:
             self._refused = text
-            _say(f"a changed fleet.yaml is not used: {refusal}")
+            _say(f"the changed fleet.yaml is not used: {refusal}")
             return False
         return True
 
@@ -218,7 +225,7 @@ class _InUse:
 
 
 def opened(fleet: "Fleet", listen: str) -> "Exporter":
-    """The exporter of a fleet, listening; what is wrong with the address is said first."""
+    """Opens the exporter of a fleet; it reports a wrong address first."""
     from fleet.exporter.exporting import Exporter
 
     return Exporter.of(fleet, listen=listen, say=_say)
@@ -229,7 +236,7 @@ def _print_once(fleet: "Fleet") -> None:
 
     where = f"cluster {fleet.spec.cluster.name} at {fleet.bootstrap}"
     with opened(fleet, "127.0.0.1:0") as running:
-        with Progress(f"looking at {where}"):
+        with Progress(f"reading {where}"):
             running.wait_for_log()
             running.look()
         click.echo(running.text(), nl=False)

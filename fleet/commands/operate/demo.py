@@ -1,4 +1,4 @@
-"""`fleet demo`: the scenario of fleet.demo, from nothing; needs no fleet.yaml."""
+"""`fleet demo`: runs the scenario of fleet.demo; needs no fleet.yaml."""
 
 import click
 
@@ -7,9 +7,7 @@ from fleet.extras import need
 
 
 @click.command(epilog="Example:  fleet demo --exit --no-dagster")
-@click.option(
-    "--exit", "exit_after", is_flag=True, help="Stop everything after the table is shown."
-)
+@click.option("--exit", "exit_after", is_flag=True, help="Stop everything after the table.")
 @click.option(
     "--dagster/--no-dagster", default=True, show_default=True, help="Start Dagster's web UI."
 )
@@ -22,17 +20,18 @@ from fleet.extras import need
 @click.option(
     "--assignor",
     type=click.Choice(["cooperative-sticky", "range"]),
-    help="Assignor of both groups (default: $FLEET_DEMO_ASSIGNOR, or cooperative-sticky).",
+    help="Assignor of both groups (default: $FLEET_DEMO_ASSIGNOR, else cooperative-sticky).",
 )
 @verbose_option
 def demo(*, exit_after: bool, dagster: bool, port: int | None, assignor: str | None) -> None:
-    """A whole fleet on this machine, from nothing.
+    """Run a whole fleet on this machine, from nothing.
 
-    A real broker, a steady stream and PySpark workers: the policy grows the fleet, new code
-    rolls out, the policy shrinks it, then a second group is restarted the ordinary way. Shows
-    for each what the coordinator recorded. Takes two to four minutes and 4 GB; the first start
-    fetches Kafka (45 MB). State goes to $FLEET_HOME (.fleet). Exit code 1 if a guarantee was
-    broken.
+    Starts a real broker, a steady stream and PySpark workers. The policy adds workers, new code
+    rolls out, and the policy removes workers. Then the same workers of a second group restart as
+    an ordinary Deployment does it. A table shows what the coordinator recorded of each.
+
+    Takes about four minutes and 4 GB of memory. The first start fetches Kafka (45 MB). State is
+    kept in $FLEET_HOME (default: .fleet). Exit code 1 if a guarantee was broken.
     """
     need("pyspark", "pyarrow", *(["dagster", "dagster_webserver"] if dagster else []))
     from fleet.demo.scenario import run_demo

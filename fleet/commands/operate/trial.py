@@ -1,9 +1,9 @@
-"""`fleet test`: an entrypoint once, on real records, without joining and without committing.
+"""`fleet test`: calls a job once on real records; joins no group and commits nothing.
 
-Problem: the author of a job wants to see it run on real records before a worker does. Choice:
-what a worker does with a batch, `setup`, the warming call, `process`, once and in this process,
-on a Spark of its own. Cost: what the entrypoint itself writes is written, unless it looks at
-`context.trial`; Spark's JVM is not in the memory told.
+Problem: the author of a job wants to see it run on real records before a worker runs it. Choice:
+this process does once what a worker does with a batch (`setup`, the warming call, `process`), in
+its own Spark. Cost: the job writes to its sinks, unless it checks `context.trial`; the reported
+memory excludes Spark's JVM.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from fleet.commands.invocation import (
 from fleet.commands.screen import Progress
 from fleet.config.references import worker_environment
 from fleet.config.settings import WorkerSettings
-from fleet.errors import ConfigError, FleetError, Refused, Unreachable
+from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.columns import SCHEMA, batch_of_pieces, to_stderr
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
@@ -55,21 +55,21 @@ if TYPE_CHECKING:
 
 
 _ROWS: Final = 20
-"""Of a DataFrame that the entrypoint returned: as many as are shown."""
+"""Rows shown of a DataFrame that the entrypoint returned."""
 _RETURNED: Final = 2000
-"""Characters of anything else that it returned."""
+"""Characters shown of anything else that it returned."""
 
 
 @dataclass(slots=True)
 class TrialOutcome:
-    """What came of it; seconds by part, memory in bytes of this process."""
+    """Keeps the result, the seconds of each part, and the memory of this process in bytes."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     memory_before: int = 0
     memory_peak: int = 0
     returned: str | None = None
     rows: list[dict[str, Any]] | None = None
-    """Of a DataFrame that it returned."""
+    """Rows of a returned DataFrame."""
     error: str | None = None
     traceback: str | None = None
 
@@ -82,7 +82,7 @@ def try_entrypoint(
     errors: JobErrors,
     step: Callable[[str], None],
 ) -> TrialOutcome:
-    """Call it as a worker does; where: as `worker.spark`. Raises what is not the job's."""
+    """Calls it as a worker does, on the Spark `where`. Raises errors that are not the job's."""
     outcome = TrialOutcome()
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -119,7 +119,7 @@ def try_entrypoint(
 
 
 class _JobFailed(Exception):
-    """Told in the outcome already."""
+    """The job failed; the outcome has the error."""
 
 
 def _shown(value: object) -> tuple[str | None, list[dict[str, Any]] | None]:
@@ -132,43 +132,43 @@ def _shown(value: object) -> tuple[str | None, list[dict[str, Any]] | None]:
 
 
 def _peak() -> int:
-    """The most memory that this process has had, in bytes."""
+    """Returns the peak memory of this process in bytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
 
 
 _READ_SECONDS: Final = 20.0
 _MOST: Final = 1_000_000
-"""Offsets that one trial may read: all of them are in memory here."""
+"""Offsets that one trial may read; all are held in memory."""
 _RANGE: Final = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)")
 
 
 def of_file(path: Path) -> list[dict[str, Any]]:
-    """JSON lines with key, value, headers, …, as `fleet.testing.make_batch` takes them."""
+    """Reads JSON lines with key, value, headers, …, as `fleet.testing.make_batch` takes them."""
     found = []
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--from {path} cannot be read as text: {error}") from error
+        raise ConfigError(f"cannot read --from {path} as text: {error}") from error
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}:{number} is no JSON: {error}") from error
+            raise ConfigError(f"{path}:{number} is not JSON: {error}") from error
         if not isinstance(record, dict):
-            raise ConfigError(f'{path}:{number} is no object; a record is {{"key": …, "value": …}}')
+            raise ConfigError(f'{path}:{number} is no object: a record is {{"key": …, "value": …}}')
         found.append(record)
     return found
 
 
 def parsed(text: str) -> OffsetRange:
-    """`TOPIC:PARTITION:A-B`, both ends in it. Raises ConfigError."""
+    """Reads `TOPIC:PARTITION:FIRST-LAST`, both ends included. Raises ConfigError."""
     match = _RANGE.fullmatch(text)
     if match is None or int(match["end"]) < int(match["start"]):
         raise ConfigError(
-            f"--offsets {text}: write TOPIC:PARTITION:FIRST-LAST, for example orders:0:100-199"
+            f"--offsets {text} is no TOPIC:PARTITION:FIRST-LAST, such as orders:0:100-199"
         )
     start, last = int(match["start"]), int(match["end"])
     return OffsetRange(match["topic"], int(match["partition"]), start, last + 1)
@@ -177,9 +177,9 @@ def parsed(text: str) -> OffsetRange:
 def last_records(
     login: Mapping[str, str], topics: Sequence[str], count: int, *, isolation: str
 ) -> list[OffsetRange]:
-    """Ranges of the last `count` offsets of the topics, the same share of each partition.
+    """Returns ranges of the last `count` offsets of the topics, equal shares of each partition.
 
-    Raises Refused where there are none, Unreachable.
+    Raises FleetError if there are none, Unreachable.
     """
     waiting: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
@@ -194,8 +194,8 @@ def last_records(
                 tp = TopicPartition(topic, partition)
                 waiting[tp], ends[tp] = end - log.first, end
     if not waiting:
-        raise Refused(
-            f"{', '.join(topics) or 'no topic'}: there is no record; write some into a file and "
+        raise FleetError(
+            f"no record in {', '.join(topics) or 'no topic'}: write records into a file, and "
             "name it with --from FILE"
         )
     shares = fair(waiting, count)
@@ -207,16 +207,14 @@ def last_records(
 
 
 def read(login: Mapping[str, str], ranges: Sequence[OffsetRange], *, isolation: str) -> pa.Table:
-    """Their records. Raises Refused where they are gone, Unreachable."""
+    """Reads their records. Raises FleetError if they were deleted, Unreachable."""
     size = sum(each.end - each.start for each in ranges)
     if size > _MOST:
-        raise Refused(f"{size:,} offsets are too many for one trial: {_MOST:,} at most")
+        raise FleetError(f"{size:,} offsets are too many for one trial: take at most {_MOST:,}")
     fetching, make = reading(login, isolation=isolation), partial(batch_of_pieces, tell=to_stderr())
     try:
         batches = list(read_ranges(fetching, ranges, read_timeout=_READ_SECONDS, make=make))
-    except RangeTruncated as error:
-        raise Refused(str(error)) from error
-    except RangeUnread as error:
+    except (RangeTruncated, RangeUnread) as error:
         raise FleetError(str(error)) from error
     return pa.Table.from_batches(batches, schema=SCHEMA).sort_by(
         [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
@@ -237,7 +235,7 @@ _WORKER: Final = "fleet-test"
     "--sample",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Take the last N records of its topics (default: 100).",
+    help="Take the last N records of the group's topics (default: 100).",
 )
 @click.option(
     "--from",
@@ -250,9 +248,9 @@ _WORKER: Final = "fleet-test"
     "--offsets",
     "ranges",
     multiple=True,
-    metavar="T:P:A-B",
+    metavar="TOPIC:PARTITION:FIRST-LAST",
     shell_complete=topic_ranges,
-    help="Take offsets A to B of partition P of topic T; repeatable.",
+    help="Take these offsets, both ends included; repeatable.",
 )
 @output_option
 @common
@@ -265,14 +263,14 @@ def trial(
     ranges: tuple[str, ...],
     output: str,
 ) -> None:
-    """Call an entrypoint once, on real records, and commit nothing.
+    """Call a job once on real records, and commit nothing.
 
-    As a worker does: setup, the warming call, process. No group is joined.
-    What the entrypoint itself writes is written, unless it looks at `context.trial`.
-    Exit code 1 where it fails, with its traceback.
+    Calls the entrypoint as a worker does: setup, the warming call, process. It joins no group. The
+    job writes to its sinks, unless it checks `context.trial`. If it fails, the exit code is 1 and
+    its traceback is printed.
     """
     if sum(map(bool, (sample, file, ranges))) > 1:
-        raise click.UsageError("--sample, --from and --offsets are three ways to name the records")
+        raise click.UsageError("give only one of --sample, --from and --offsets")
     if file is None:
         with invocation.open() as fleet:
             spec, bootstrap, config = fleet.spec, fleet.bootstrap, fleet.config
@@ -285,7 +283,7 @@ def trial(
         declared, bootstrap = _declared(spec, group, config), spec.cluster.bootstrap_servers
         records = of_file(file)
         if not records:
-            raise Refused(f"{file} holds no record")
+            raise FleetError(f"{file} holds no record: write one JSON object per line")
         batch = make_batch(records, topic=declared.topics[0], **_who(spec, group))
     settings = WorkerSettings(
         cluster=spec.cluster, bootstrap_servers=bootstrap, group=declared, revision="test"
@@ -314,7 +312,7 @@ def _who(spec: "FleetSpec", group: str) -> dict[str, Any]:
 def _of_topics(
     fleet: Any, group: "GroupSpec", ranges: "list[OffsetRange]", sample: int
 ) -> "MadeBatch":
-    """Records of the cluster, with the context that a worker would have of them."""
+    """Reads records of the cluster, with the context that a worker would have."""
     from fleet.decide.scaling import subscribed
 
     assert group.worker is not None
@@ -322,13 +320,13 @@ def _of_topics(
     if not ranges:
         topics = sorted(subscribed(fleet.snapshot([group.group]).topics, group))
         if not topics:
-            raise Refused(f"no topic of {', '.join(group.topics)} exists; use --from FILE")
+            raise FleetError(f"no topic of {', '.join(group.topics)} exists: use --from FILE")
         ranges = last_records(fleet.client, topics, sample, isolation=isolation)
     table = read(fleet.client, ranges, isolation=isolation)
     if table.num_rows == 0:
-        raise Refused("there is no record at these offsets: transaction markers, or compacted away")
+        raise FleetError("no record at these offsets: only transaction markers, or compacted away")
     ids = {name: id_ for id_, name in fleet.topic_ids().items()}
-    told = tuple(
+    named = tuple(
         BatchRange(
             topic=each.topic,
             topic_id=ids.get(each.topic, each.topic),
@@ -339,7 +337,7 @@ def _of_topics(
         for each in ranges
     )
     empty = make_batch([], **_who(fleet.spec, group.group))
-    return MadeBatch(table=table, context=replace(empty.context, ranges=told))
+    return MadeBatch(table=table, context=replace(empty.context, ranges=named))
 
 
 def _try(settings: WorkerSettings, batch: "MadeBatch", *, output: str) -> None:
@@ -353,7 +351,7 @@ def _try(settings: WorkerSettings, batch: "MadeBatch", *, output: str) -> None:
     catch_job_logs(worker.log_level, say=lambda line: log.append(errors.clean(line)))
     in_pods = isinstance(settings.group.runtime, KubernetesRuntimeSpec)
     where = "shared" if in_pods and worker.spark.startswith("sc://") else worker.spark
-    with Progress("trying") as progress, contextlib.redirect_stdout(sys.stderr):
+    with Progress("testing") as progress, contextlib.redirect_stdout(sys.stderr):
         outcome = try_entrypoint(
             lambda: load(worker.entrypoint, worker.python_path, told=errors.told),
             batch,
@@ -372,7 +370,7 @@ def _try(settings: WorkerSettings, batch: "MadeBatch", *, output: str) -> None:
 def answer(
     settings: WorkerSettings, batch: "MadeBatch", outcome: "TrialOutcome", log: list[str]
 ) -> dict[str, Any]:
-    """The contract of `fleet test -o json`."""
+    """Returns the JSON of `fleet test -o json`."""
     assert settings.group.worker is not None
     return {
         "schema_version": SCHEMA_VERSION,
@@ -415,6 +413,6 @@ def _show(batch: "MadeBatch", outcome: "TrialOutcome", log: list[str]) -> None:
     if outcome.memory_peak:
         grown = max(0, outcome.memory_peak - outcome.memory_before) / 1e6
         console.print(
-            f"memory: {outcome.memory_peak / 1e6:.0f} MB at most, {grown:.0f} MB more while it ran "
+            f"memory: peak {outcome.memory_peak / 1e6:.0f} MB, {grown:.0f} MB of it by the job "
             "(this process, without Spark's JVM)"
         )

@@ -1,4 +1,4 @@
-"""`fleet broker`: the embedded Kafka, by hand."""
+"""`fleet dev broker`: the embedded Kafka, by hand."""
 
 import json
 import os
@@ -27,13 +27,17 @@ _FOLLOW_SECONDS: Final = 0.25
 
 
 @click.group()
-def broker() -> None:
-    """Run the embedded Kafka.
+def dev() -> None:
+    """Run the embedded Kafka for tests and demos."""
 
-    Real brokers on this machine, for demos, tests and first looks. Their state lives under
-    $FLEET_HOME/broker (default .fleet/broker in the current folder) and survives restarts and
-    kill -9. Needs Java 17+; the jars are fetched once into ~/.cache/fleet, or taken from the
-    folder named by FLEET_KAFKA_LIBS.
+
+@dev.group()
+def broker() -> None:
+    """Start, stop and show the embedded Kafka.
+
+    These are real brokers on this machine. Their state is kept in $FLEET_HOME/broker (default:
+    .fleet/broker) and survives restarts and kill -9. They need Java 17 or newer. The jars are
+    fetched once into ~/.cache/fleet, or read from the folder that FLEET_KAFKA_LIBS names.
     """
 
 
@@ -59,31 +63,30 @@ def broker() -> None:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time for the nodes to answer.",
+    help="Seconds to wait until the nodes answer.",
 )
 @click.option(
     "--secure/--plain",
     default=None,
-    help="Whether a broker that does not exist yet is secure (default: plain); "
-    "an existing one keeps what it is.",
+    help="Kind of a new broker (default: plain); an existing one keeps its kind.",
 )
 @click.option(
     "--oidc-jwks",
     metavar="URL",
-    help="With --secure: log in by OAUTHBEARER, too, with tokens signed by the keys at this URL "
-    "(their aud is kafka, their sub the user).",
+    help="URL of the keys that sign OAUTHBEARER tokens (aud: kafka, sub: the user); adds that "
+    "login to --secure.",
 )
 @click.option(
     "--client-ca",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="With --secure: log in by a certificate of this authority (PEM), too, at another port.",
+    help="Authority (PEM) of client certificates; adds that login, at another port, to --secure.",
 )
 @click.option(
     "--listen",
     metavar="ADDRESS",
-    help="An IPv4 address of this machine at which clients reach the broker (default: 127.0.0.1, "
-    "so only this machine does); kept with it, and changed while it is stopped.",
+    help="IPv4 address of this machine for clients (default: 127.0.0.1, this machine only); kept "
+    "with the broker, changeable while it is stopped.",
 )
 def start(
     *,
@@ -97,15 +100,15 @@ def start(
 ) -> None:
     """Start the nodes that do not run, and print their address.
 
-    Starting a running broker changes nothing. Exit 1 with the reason where a port is taken,
-    Java or the jars are missing, the disk is full or a node does not come up.
+    A running broker is not changed. The command fails if a port is taken, Java or the jars are
+    missing, the disk is full, or a node does not start.
 
-    With --secure clients log in by SCRAM-SHA-512 over TLS, and an authorizer denies what no
-    ACL allows. The secrets of its super user are files that only you can read; printed are the
+    With --secure, clients log in by SCRAM-SHA-512 over TLS, and an authorizer denies what no ACL
+    allows. The secrets of the super user are files that only you can read. The command prints the
     lines of fleet.yaml that refer to them.
     """
     if (oidc_jwks or client_ca) and not secure:
-        raise click.UsageError("--oidc-jwks and --client-ca are logins of a --secure broker")
+        raise click.UsageError("--oidc-jwks and --client-ca need --secure: give that too")
     logins = Logins(jwks=oidc_jwks, client_ca=client_ca and client_ca.absolute())
     with Progress("starting the broker") as say:
         embedded = Broker(
@@ -125,13 +128,13 @@ def start(
 
 
 def _how_to_log_in(embedded: "Broker") -> str:
-    """Lines for fleet.yaml and for Kafka's own tools: paths and names, no secret."""
+    """Returns lines for fleet.yaml and Kafka's own tools: paths and names, no secret."""
     login, kept = embedded.security(), embedded.secrets
     assert login.sasl is not None
     return f"""
 cluster:
-  bootstrap_servers: embedded    # from other homes the address above
-  security:                      # from here and with `embedded` it is found without these lines
+  bootstrap_servers: embedded    # with another $FLEET_HOME: the address above
+  security:                      # with `embedded`, Fleet finds it without these lines
     protocol: {login.protocol}
     sasl:
       mechanism: {login.sasl.mechanism}
@@ -144,17 +147,17 @@ For Kafka's own tools: --command-config {kept.admin_properties}"""
 
 
 @broker.command()
-@click.option("--purge", is_flag=True, help="Delete the broker's data, logs and ports, too.")
+@click.option("--purge", is_flag=True, help="Delete the broker's data, logs and ports too.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, 600),
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time for the nodes to stop by themselves before they are killed.",
+    help="Seconds for the nodes to stop before they are killed.",
 )
 def stop(*, purge: bool, timeout: float) -> None:
-    """Stop the nodes; the data stays unless --purge is given. Stopping twice is fine."""
+    """Stop the nodes; their data stays, unless --purge."""
     embedded = Broker(fleet_home())
     embedded.stop(timeout=timeout)
     if purge:
@@ -164,14 +167,18 @@ def stop(*, purge: bool, timeout: float) -> None:
 @broker.command()
 @output_option
 def status(output: str) -> None:
-    """Show the nodes, their processes and logs. Exit 0 whether it runs or not."""
+    """Show the nodes, their processes and logs.
+
+    The exit code is 0 whether they run or not.
+    """
     now = Broker(fleet_home()).status()
     if output == "json":
-        versions = {"schema_version": SCHEMA_VERSION, "schema": 1}  # the latter from before
-        click.echo(json.dumps({**versions, **asdict(now)}, default=str, indent=2))
+        click.echo(
+            json.dumps({"schema_version": SCHEMA_VERSION, **asdict(now)}, default=str, indent=2)
+        )
         return
     if not now.nodes:
-        click.echo(f"no broker in {fleet_home()}; `fleet broker start` makes one")
+        click.echo(f"no broker in {fleet_home()}: `fleet dev broker start` starts one")
         return
     rows = table("NODE", "ADDRESS", "PID", "LOG")
     for node in now.nodes:
@@ -181,17 +188,22 @@ def status(output: str) -> None:
     console = Screen(width=None if sys.stdout.isatty() else 1000)
     console.print(rows, markup=False)
     if now.secure:
-        console.print("secure: SASL_SSL, SCRAM-SHA-512, denied is what no ACL allows")
+        console.print("secure: SASL_SSL with SCRAM-SHA-512; an ACL must allow each access")
     if now.certificate_servers:
         console.print(f"by certificate: {now.certificate_servers}")
 
 
 @broker.command()
 @click.option(
-    "--node", type=click.IntRange(1, 3), default=1, show_default=True, help="Number of the node."
+    "--node",
+    type=click.IntRange(1, 3),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of the node.",
 )
 @click.option(
-    "--coordinator", is_flag=True, help="Show the group coordinator's log, with rebalances."
+    "--coordinator", is_flag=True, help="Print the group coordinator's log, with rebalances."
 )
 @click.option(
     "-n",
@@ -199,18 +211,20 @@ def status(output: str) -> None:
     type=click.IntRange(0, 100_000),
     default=50,
     show_default=True,
-    metavar="LINES",
-    help="Print the last lines, this many at most.",
+    metavar="N",
+    help="Print at most the last N lines.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 def logs(*, node: int, coordinator: bool, lines: int, follow: bool) -> None:
-    """Print the last lines of a node's log. Exit 1 where there is none."""
+    """Print the last lines of a node's log."""
     found = {each.id: each for each in Broker(fleet_home()).status().nodes}.get(node)
     if found is None:
-        raise FleetError(f"no node {node} in {fleet_home()}: see `fleet broker status`")
+        raise FleetError(
+            f"no node {node} in {fleet_home()}: `fleet dev broker status` lists the nodes"
+        )
     path = found.coordinator_log if coordinator else found.server_log
     if not path.exists():
-        raise FleetError(f"{path} does not exist: node {node} has not logged anything yet")
+        raise FleetError(f"{path} does not exist: node {node} has logged nothing yet")
     for line in last_lines(path, lines):
         click.echo(visible(line))
     if follow:
@@ -219,7 +233,7 @@ def logs(*, node: int, coordinator: bool, lines: int, follow: bool) -> None:
 
 
 def _following(path: Path) -> Iterator[str]:
-    """What is appended to a log from now on, also after it was rolled over. Never ends."""
+    """Yields what is appended to a log, also after the log was rotated. Never ends."""
     file = path.open(encoding="utf-8", errors="replace")
     try:
         file.seek(0, 2)
@@ -232,7 +246,7 @@ def _following(path: Path) -> Iterator[str]:
             try:
                 rolled = path.stat().st_ino != os.fstat(file.fileno()).st_ino
             except FileNotFoundError:
-                continue  # in the middle of being rolled over
+                continue  # it is just being rotated
             if rolled:
                 file.close()
                 file = path.open(encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""`fleet history`: the offsets topic as tables: catch up, follow, look, tidy up."""
+"""`fleet history`: records the offsets topic as tables, and queries, lists and compacts them."""
 
 import csv
 import json
@@ -17,12 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fleet.commands.answers import as_answer, print_json, stdout, table
-from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_as, output_option
-from fleet.commands.parts.processes import RenewedLogin
+from fleet.commands.invocation import (
+    SCHEMA_VERSION,
+    Invocation,
+    agree,
+    changing_options,
+    common,
+    output_as,
+    output_option,
+)
+from fleet.commands.operate.processes import RenewedLogin
 from fleet.commands.screen import Progress
 from fleet.demo.interrupts import interruptible
 from fleet.extras import need
-from fleet.text import duration
+from fleet.text import duration, plural
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -37,43 +45,56 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @click.group()
 def history() -> None:
-    """Record every group's past as tables.
+    """Record and query the past of every group.
 
-    Rebalances with their causes, members, commits and lag of all groups of the cluster, as Delta
-    tables in `history.path` (default: history in $FLEET_HOME). The columns: documentation:
-    reference/history-tables.
+    The tables hold rebalances with their causes, members, commits and lag of all groups of the
+    cluster. They are Delta tables in `history.path` (default: $FLEET_HOME/history).
     """
 
 
 spark_option = click.option(
     "--spark",
-    metavar="WHERE",
-    help="shared (this home's server), sc://host:port or local[n] (default: history.spark of "
-    "fleet.yaml, shared).",
+    metavar="ADDRESS",
+    help="Spark to use: shared (the server of $FLEET_HOME), sc://HOST:PORT or local[N] (default: "
+    "history.spark of fleet.yaml).",
 )
 polled_option = click.option(
-    "--polled", is_flag=True, help="Poll the groups even if the offsets topic can be read."
+    "--polled", is_flag=True, help="Poll the groups, even if the offsets topic can be read."
 )
 
 
-@history.command(epilog="Example:  fleet history run -o json")
+@history.command(epilog="Examples:  fleet history sync -o json  |  fleet history sync --follow")
+@click.option(
+    "--follow", "-f", is_flag=True, help="Keep recording until Ctrl-C or SIGTERM; prints no answer."
+)
 @spark_option
 @polled_option
 @output_option
 @common
-def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str) -> None:
-    """Catch up with the cluster, and stop.
+def sync(
+    invocation: Invocation, *, follow: bool, spark: str | None, polled: bool, output: str
+) -> None:
+    """Record what is new in the cluster.
 
-    Goes on where the last run or tail stopped, whatever ended it: nothing is lost or twice in
-    the tables. Where the offsets topic may not be read, groups are looked at instead.
+    Continues where the last sync stopped, whatever stopped it: the tables have no duplicates and
+    no losses. If the offsets topic cannot be read, Fleet polls the groups instead.
+
+    With --follow, Fleet records a batch every `history.batch_interval`. It waits while a broker or
+    Spark does not answer, and reads renewed passwords and certificates when a batch fails.
+    SIGTERM finishes the current batch first; a second SIGTERM stops at once.
     """
+    if follow:
+        if output == "json":
+            raise click.UsageError("--follow prints no answer: leave out -o json")
+        _follow(invocation, spark, polled=polled)
+        return
     need("pyarrow", "deltalake", extra="history")
     from fleet.manager.history_session import recording
 
     with (
         invocation.open() as fleet,
         Progress("history") as say,
-        interruptible(lambda: say("it is being ended; one moment")) as ending,
+        interruptible(lambda: say("stopping; this takes a moment")) as ending,
         recording(fleet, spark=spark, polled=polled, say=say) as recorder,
     ):
         try:
@@ -87,36 +108,27 @@ def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str)
     _print(answer)
 
 
-@history.command(epilog="Example:  fleet history tail")
-@spark_option
-@polled_option
-@common
-def tail(invocation: Invocation, *, spark: str | None, polled: bool) -> None:
-    """Follow the cluster until Ctrl-C or SIGTERM.
-
-    A batch every `history.batch_interval` seconds. SIGTERM lets the batch in hand become visible
-    first; a second one ends it at once. A broker or Spark that is away for a while is waited for.
-    Renewed passwords and certificates count once a batch fails.
-    """
+def _follow(invocation: Invocation, spark: str | None, *, polled: bool) -> None:
+    """Records batches until SIGINT or SIGTERM."""
     from fleet.manager.history_session import recording
 
-    with _asked_to_stop() as stopped, Progress("history") as say:
+    with _stop_requests() as stopped, Progress("history") as say:
         while not stopped():
             with invocation.open() as fleet:
                 renewed = RenewedLogin(invocation, fleet)
                 record = partial(recording, fleet, spark=spark, polled=polled, say=say)
                 _keep_on(record, renewed, fleet.spec.history.batch_interval, stopped, say)
-        say("stopped; everything up to the last batch is in the tables")
+        say("stopped; the tables hold everything up to the last batch")
 
 
 def _keep_on(
     record: Callable[[], Any],
     renewed: RenewedLogin,
-    every: float,
+    interval: float,
     stopped: Callable[[], bool],
     say: Callable[[str], None],
 ) -> None:
-    """Through all that passes, until somebody asks to stop or another login counts."""
+    """Records through transient errors, until a stop is requested or the login was renewed."""
     while not stopped():
         try:
             with record() as recorder:
@@ -124,28 +136,28 @@ def _keep_on(
                     began = time.monotonic()
                     done = recorder.catch_up(stopped=stopped)
                     if done.polled and done.rows.get("rebalances"):
-                        say(f"{done.rows['rebalances']} rebalances seen by looking")
-                    _sleep(every - (time.monotonic() - began), stopped)
+                        say(f"polling found {done.rows['rebalances']} rebalances")
+                    _sleep(interval - (time.monotonic() - began), stopped)
         except Exception as error:  # noqa: BLE001 - PySpark raises what gRPC gave it
             _wait_out(error, say)
             if renewed.ready(say):
                 return
-            _sleep(every, stopped)
+            _sleep(interval, stopped)
 
 
 def _wait_out(error: Exception, say: Callable[[str], None]) -> None:
-    """What passes is waited out, what does not is raised."""
+    """Reports a transient error, and raises any other."""
     from fleet.errors import FleetError, LostLease, Unreachable
     from fleet.kafka_source.failures import told_by
     from fleet.worker.batch.spark_link import first_line, is_spark_failure
 
-    told = told_by(error)
-    if told is not None:
-        say(f"{told[1]}; tries again")
+    known = told_by(error)
+    if known is not None:
+        say(f"{known[1]}; retrying")
     elif isinstance(error, LostLease | Unreachable) or (
         not isinstance(error, FleetError) and is_spark_failure(error)
     ):
-        say(f"{first_line(error)}; tries again")
+        say(f"{first_line(error)}; retrying")
     else:
         raise error
 
@@ -160,7 +172,7 @@ def _sleep(seconds: float, stopped: Callable[[], bool]) -> None:
 @output_option
 @common
 def status(invocation: Invocation, *, output: str) -> None:
-    """What the tables hold, and up to when."""
+    """Show what the tables hold, and up to when."""
     with invocation.open() as fleet:
         answer = _state(fleet)
     if output == "json":
@@ -168,7 +180,7 @@ def status(invocation: Invocation, *, output: str) -> None:
         return
     console = stdout()
     if not answer["number"]:
-        sentence = f"nothing is recorded in {answer['path']} yet: `fleet history run`"
+        sentence = f"nothing is recorded in {answer['path']} yet: run `fleet history sync`"
         console.print(sentence, markup=False)
         return
     shown = table("TABLE", "ROWS", "FILES", "MB", "FROM", "TO", right=("ROWS", "FILES", "MB"))
@@ -188,16 +200,17 @@ def status(invocation: Invocation, *, output: str) -> None:
         markup=False,
         soft_wrap=True,
     )
-    for sentence in _told_gaps(answer["lost"]):
+    for sentence in _gap_sentences(answer["lost"]):
         console.print(sentence, markup=False, soft_wrap=True)
 
 
-@history.command(epilog="Example:  fleet history compact")
+@history.command(epilog="Example:  fleet history compact --dry-run")
+@changing_options
 @common
-def compact(invocation: Invocation) -> None:
-    """Merge all small files now, and clear away what nobody needs.
+def compact(invocation: Invocation, *, dry_run: bool, yes: bool) -> None:
+    """Merge small files now, and delete unused ones.
 
-    `run` and `tail` do it by themselves where files become many.
+    `fleet history sync` does this by itself when there are many files.
     """
     need("pyarrow", "deltalake", extra="history")
     from fleet.history.retention import cleared, tidied
@@ -207,32 +220,35 @@ def compact(invocation: Invocation) -> None:
     with invocation.open() as fleet:
         writer = writer_of(fleet)
         before = sum(len(writer.files(table)) for table in TABLES)
+        action = f"merge the small ones of {plural(before, 'file')} in {fleet.history_path}"
+        if not agree([f"{action}, and delete unused files"], yes=yes, dry_run=dry_run):
+            return
         merged = tidied(writer, thoroughly=True)
-        gone = cleared(writer)
+        deleted = cleared(writer)
         after = sum(len(writer.files(table)) for table in TABLES)
-    click.echo(f"{merged} files merged: {before} → {after}; {gone} old files deleted")
+    click.echo(f"merged {plural(merged, 'file')}: {before} → {after}; deleted {deleted} unused")
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether somebody asked; asked once more, KeyboardInterrupt is raised."""
-    asked = threading.Event()
+def _stop_requests() -> Iterator[Callable[[], bool]]:
+    """Yields a test for a stop signal; a second signal raises KeyboardInterrupt."""
+    requested = threading.Event()
 
     def ask(_number: int, _frame: FrameType | None) -> None:
-        if asked.is_set():
+        if requested.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        requested.set()
 
     before = {number: signal.signal(number, ask) for number in _SIGNALS}
     try:
-        yield asked.is_set
+        yield requested.is_set
     finally:
         for number, old in before.items():
             signal.signal(number, old if old is not None else signal.SIG_DFL)
 
 
 def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
-    """The contract of `fleet history run -o json` (docs/reference/json.md)."""
+    """The contract of `fleet history sync -o json` (docs/reference/json.md)."""
     state = _state(fleet)
     return {
         **{key: state[key] for key in ("schema_version", "cluster", "path", "positions", "tables")},
@@ -285,17 +301,17 @@ def _gaps(lost: Iterable[tuple[int, int, int]]) -> list[dict[str, int]]:
     return [{"partition": p, "from": start, "to": end} for p, start, end in lost]
 
 
-def _told_gaps(lost: Sequence[Mapping[str, int]]) -> list[str]:
-    """The latest in words, and how many more there are."""
+def _gap_sentences(lost: Sequence[Mapping[str, int]]) -> list[str]:
+    """Describes the latest gaps, and counts the earlier ones."""
     from fleet.history.pipeline import gap_told
 
-    told = [gap_told((gap["partition"], gap["from"], gap["to"])) for gap in lost[-_GAPS:]]
-    more = len(lost) - len(told)
-    return [*told, *([f"and {more:,} gaps more, before: -o json"] if more else [])]
+    latest = [gap_told((gap["partition"], gap["from"], gap["to"])) for gap in lost[-_GAPS:]]
+    more = len(lost) - len(latest)
+    return [*latest, *([f"and {more:,} earlier gaps: -o json lists all"] if more else [])]
 
 
 def _counts(name: str, counted: "Counter[str]") -> list[dict[str, Any]]:
-    """The most frequent first."""
+    """Lists the most frequent first."""
     return [{name: each, "count": count} for each, count in counted.most_common()]
 
 
@@ -311,20 +327,20 @@ def _print(answer: dict[str, Any]) -> None:
         f"{read} in {duration(answer['seconds'])}: {answer['commits']:,} commits",
         f"rebalances: {causes or 'none'}",
         *(f"not decoded: {each['problem']} ({each['count']})" for each in answer["problems"]),
-        *_told_gaps(answer["lost"]),
+        *_gap_sentences(answer["lost"]),
     ]
     if answer["source"] == "polling":
         sentences[0] = (
-            f"polled in {duration(answer['seconds'])}: generations and commits are not known"
+            f"polled in {duration(answer['seconds'])}: generations and commits are unknown"
         )
     for sentence in sentences:
         console.print(sentence, markup=False, soft_wrap=True)
 
 
 @history.command(
-    epilog='Example:  fleet history sql "SELECT cause, count(*) FROM rebalances GROUP BY cause"'
+    epilog='Example:  fleet history query "SELECT cause, count(*) FROM rebalances GROUP BY cause"'
 )
-@click.argument("query")
+@click.argument("sql", metavar="SQL")
 @output_as("table", "json", "csv")
 @click.option(
     "--limit",
@@ -335,22 +351,22 @@ def _print(answer: dict[str, Any]) -> None:
     help="Print the first N rows.",
 )
 @common
-def sql(invocation: Invocation, query: str, *, output: str, limit: int) -> None:
-    """Ask the tables: one SELECT, by DuckDB.
+def query(invocation: Invocation, sql: str, *, output: str, limit: int) -> None:
+    """Query the tables with one SELECT.
 
-    Tables are commits, events, rebalances, memberships and lag, each with its `day` (UTC), all as
-    of one moment (documentation: reference/history-tables). Nothing but these tables can be
-    read, and nothing changed.
+    The tables are commits, events, rebalances, memberships and lag, each with its `day` (UTC), all
+    as of one moment. DuckDB runs the SELECT. It can read no other table or file, and change
+    nothing.
     """
     need("pyarrow", "deltalake", "duckdb", extra="history")
     from fleet.history.query import answered
     from fleet.history.tables import Tables
 
     with invocation.open() as fleet:
-        answer = answered(Tables(fleet.history_path), query, limit=limit)
+        answer = answered(Tables(fleet.history_path), sql, limit=limit)
     {"table": _print_rows, "json": _print_json, "csv": _print_csv}[output](answer)
     if answer.more and output != "json":
-        click.echo(f"the first {limit:,} rows; more with --limit", err=True)
+        click.echo(f"printed the first {limit:,} rows: --limit N prints more", err=True)
 
 
 def _print_rows(answer: "QueryAnswer") -> None:
@@ -390,7 +406,7 @@ def _cell(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: times and days as ISO 8601, bytes as hex digits, what is no number null."""
+    """Converts to JSON: times and days as ISO 8601, bytes as hex digits, NaN as null."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | Decimal):

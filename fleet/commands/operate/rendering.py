@@ -1,13 +1,13 @@
-"""`fleet alerts`, `manifests`, `schema` and `completion`: what is rendered for other tools."""
+"""`fleet render`, `config` and `completion`: files for other tools, and checks of fleet.yaml."""
 
 import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 from click.shell_completion import get_completion_class
@@ -15,59 +15,61 @@ from click.shell_completion import get_completion_class
 from fleet.clock import SystemClock
 from fleet.commands.invocation import Invocation, common, groups_argument, output_as, verbose_option
 from fleet.config.draft import dump
+from fleet.errors import ConfigError, FleetError, Refused
 from fleet.system.home import write_whole
 from fleet.system.runtimes import PARTS, runtime_kind
+from fleet.text import plural
 
 if TYPE_CHECKING:
     from fleet.act.runtime import Manifests, RuntimeKind
 
 
-AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
-
-
 @click.group()
-def alerts() -> None:
-    """Rules, routes and a dashboard for Prometheus.
+def render() -> None:
+    """Render manifests, alerts and a dashboard.
 
-    All of it is made from fleet.yaml (sections storm, alerts, exporter, and max_lag and storm of
-    each group), for the metrics of `fleet exporter`. Where each file goes: documentation:
-    how-to/alerts.
+    Each command prints a file for another tool, made from fleet.yaml. The alert rules, routes and
+    dashboard use the metrics of `fleet exporter`.
     """
 
 
-def _to_file(command: AnyCommand) -> AnyCommand:
-    return click.option(
-        "--output",
-        "-o",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="File to write to (default: print).",
-    )(command)
+_output_file_option = click.option(
+    "--output-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File to write (default: standard output).",
+)
 
 
-@alerts.command(epilog="Example:  fleet alerts rules -o fleet-rules.yml")
-@_to_file
+@render.command(
+    name="alert-rules", epilog="Example:  fleet render alert-rules --output-file fleet-rules.yml"
+)
+@_output_file_option
 @common
-def rules(invocation: Invocation, *, output: Path | None) -> None:
-    """Alerting rules for Prometheus 2.42 or newer (rule_files)."""
+def alert_rules(invocation: Invocation, *, output_file: Path | None) -> None:
+    """Render alerting rules for Prometheus 2.42 or newer.
+
+    The limits are those of fleet.yaml: storm, alerts, exporter, and max_lag and storm of each
+    group. Name the file in rule_files of Prometheus.
+    """
     from fleet.report.alert_rules import rules_yaml
 
-    _put(rules_yaml(invocation.spec()), output)
+    _put(rules_yaml(invocation.spec()), output_file)
 
 
 def _webhook(_: click.Context, option: click.Parameter, url: str | None) -> str | None:
-    """What Alertmanager would refuse to start with, or never reach, is refused here."""
+    """Refuses a URL that Alertmanager refuses or cannot reach."""
     if url is not None and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
         raise click.BadParameter(
-            f"{url!r} is no URL of a webhook: write http://HOST:PORT/PATH or https://…",
+            f"{url!r} is no URL of a webhook: use http://HOST:PORT/PATH or https://…",
             param_hint=option.opts[0],
         )
     return url
 
 
-@alerts.command(
-    epilog="Example:  fleet alerts alertmanager --page http://pager.example:9000/hook "
-    "-o alertmanager.yml"
+@render.command(
+    epilog="Example:  fleet render alertmanager --page http://pager.example:9000/hook "
+    "--output-file alertmanager.yml"
 )
 @click.option(
     "--page",
@@ -91,8 +93,8 @@ def _webhook(_: click.Context, option: click.Parameter, url: str | None) -> str 
     metavar="FILE",
     help="File on Alertmanager's machine with the URL of Slack's incoming webhook.",
 )
-@click.option("--slack-channel", metavar="NAME", help="Slack channel, where not the webhook's own.")
-@_to_file
+@click.option("--slack-channel", metavar="NAME", help="Slack channel (default: the webhook's).")
+@_output_file_option
 @common
 def alertmanager(
     invocation: Invocation,
@@ -102,51 +104,55 @@ def alertmanager(
     pagerduty_key_file: str | None,
     slack_url_file: str | None,
     slack_channel: str | None,
-    output: Path | None,
+    output_file: Path | None,
 ) -> None:
-    """Route and inhibitions for Alertmanager.
+    """Render routes and inhibitions for Alertmanager.
 
-    A storm of the cluster silences its groups' alerts, a group's storm silences its lag.
+    A storm of the cluster silences the alerts of its groups. A storm of a group silences the
+    alerts of its lag.
     """
     from fleet.report.alert_rules import alertmanager_yaml
 
     if slack_channel and not slack_url_file:
-        raise click.UsageError("--slack-channel wants --slack-url-file: where the channel's URL is")
-    every = invocation.spec().exporter.interval
+        raise click.UsageError("--slack-channel needs --slack-url-file: give that too")
+    interval = invocation.spec().exporter.interval
     text = alertmanager_yaml(
         page=page,
         ticket=ticket,
         pagerduty_key_file=pagerduty_key_file,
         slack_url_file=slack_url_file,
         slack_channel=slack_channel,
-        wait=max(2.0, every),
-        interval=4 * every,
+        wait=max(2.0, interval),
+        interval=4 * interval,
     )
-    _put(text, output)
+    _put(text, output_file)
 
 
-@alerts.command(epilog="Example:  fleet alerts dashboard -o fleet.json")
-@_to_file
+@render.command(epilog="Example:  fleet render dashboard --output-file fleet.json")
+@_output_file_option
 @common
-def dashboard(invocation: Invocation, *, output: Path | None) -> None:  # noqa: ARG001 - no file
-    """A dashboard for Grafana 9.5 or newer (Dashboards, New, Import)."""
+def dashboard(invocation: Invocation, *, output_file: Path | None) -> None:  # noqa: ARG001
+    """Render a dashboard for Grafana 9.5 or newer.
+
+    Import it in Grafana under Dashboards, New, Import. It needs no fleet.yaml.
+    """
     from fleet.report.dashboard import dashboard_json
 
-    _put(dashboard_json(), output)
+    _put(dashboard_json(), output_file)
 
 
-def _put(text: str, output: Path | None) -> None:
-    if output is None:
+def _put(text: str, file: Path | None) -> None:
+    if file is None:
         click.echo(text, nl=False)
     else:
-        write_whole(output, text)
-        click.echo(f"wrote {output}", err=True)
+        write_whole(file, text)
+        click.echo(f"wrote {file}", err=True)
 
 
 _ALL: Final = "all"
 
 
-@click.command(epilog="Example:  fleet manifests orders-enrichment | kubectl apply -f -")
+@render.command(epilog="Example:  fleet render manifests orders | kubectl apply --server-side -f -")
 @groups_argument
 @click.option(
     "--part",
@@ -158,19 +164,17 @@ _ALL: Final = "all"
 @click.option(
     "--image",
     metavar="NAME",
-    help="Image of manager, which must be named, and exporter (default: runtime.image).",
+    help="Image of the manager and the exporter (default for the exporter: runtime.image).",
 )
 @output_as("yaml", "json", json_is="one List")
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Folder for one file per fleet and part, with kustomization.yaml (default: print).",
+    help="Folder to write, one file per fleet and part, and kustomization.yaml.",
 )
 @click.option(
-    "--dry-run",
-    type=click.Choice(["server"]),
-    help="Have the API server check every object without creating it.",
+    "--validate", is_flag=True, help="Let the API server check every object; create nothing."
 )
 @common
 def manifests(
@@ -181,23 +185,23 @@ def manifests(
     image: str | None,
     output: Literal["yaml", "json"],
     output_dir: Path | None,
-    dry_run: str | None,
+    validate: bool,
 ) -> None:
-    """Render fleet.yaml for a cluster.
+    """Render fleet.yaml as Kubernetes manifests.
 
-    With runtime: {kind: kubernetes} each fleet is a Deployment, a PodDisruptionBudget, Leases,
-    ConfigMaps and a ServiceAccount with its Role. Applied to an empty cluster the workers start to
-    consume by themselves; a manager that comes later finds nothing to roll. Parts beside `workers`:
-    `manager` (Dagster), `exporter`, `network` (policies) and `monitoring`, which needs the CRDs of
-    Prometheus Operator. Secrets are never rendered: those that are expected are named on stderr.
+    Needs runtime: {kind: kubernetes}. Each fleet is a Deployment, a PodDisruptionBudget, Leases,
+    ConfigMaps and a ServiceAccount with its Role. The workers run without a manager; a manager
+    that starts later has nothing to roll. The other parts are `manager` (Dagster), `exporter`,
+    `network` (policies) and `monitoring`, which needs the CRDs of Prometheus Operator. Secrets are
+    never rendered; the names of those that the pods need go to stderr.
     """
-    if output_dir is not None and dry_run is not None:
-        raise click.UsageError("--output-dir writes and --dry-run asks: give one of them")
+    if output_dir is not None and validate:
+        raise click.UsageError("--output-dir and --validate exclude each other: give one of them")
     chosen = frozenset(PARTS if _ALL in parts else parts or ("workers",))
     if "manager" in chosen and image is None:
         raise click.UsageError(
-            "--part manager needs --image NAME: one with Dagster in it, such as the fleet-manager "
-            "of `make images`; workers' images have none. Name runtime.image where that holds both"
+            "--part manager needs --image NAME of an image with Dagster, such as fleet-manager of "
+            "`make images`; images of workers have no Dagster"
         )
     path = invocation.existing_path()
     from fleet.act.runtime import ManifestOptions
@@ -213,9 +217,12 @@ def manifests(
             image=image,
         ),
     )
-    if dry_run is not None:
-        for sentence in kind.try_out(spec, made, environ=os.environ, clock=SystemClock()):
-            click.echo(sentence)
+    if validate:
+        try:
+            for sentence in kind.try_out(spec, made, environ=os.environ, clock=SystemClock()):
+                click.echo(sentence)
+        except Refused as error:
+            raise FleetError(str(error)) from error
         return
     if output_dir is not None:
         _write(made, output_dir)
@@ -223,25 +230,25 @@ def manifests(
         click.echo(as_json(made) if output == "json" else as_yaml(made.objects), nl=False)
     if made.secrets:
         click.echo(
-            f"fleet manifests: the pods need these Secrets, which are not rendered: "
+            "fleet: the pods need these Secrets, which are not rendered: "
             f"{', '.join(made.secrets)}",
             err=True,
         )
 
 
 def as_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
-    """One document each; texts of several lines stay readable."""
+    """Renders one document per object; texts of several lines stay readable."""
     return "".join(f"---\n{dump(each)}" for each in objects)
 
 
 def as_json(made: "Manifests") -> str:
-    """One List, as kubectl reads it."""
+    """Renders one List, as kubectl reads it."""
     whole = {"apiVersion": "v1", "kind": "List", "items": list(made.objects)}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
 def _write(made: "Manifests", folder: Path) -> None:
-    """A file per fleet and per part; what an earlier rendering left is not listed any more."""
+    """Writes a file per fleet and part; kustomization.yaml lists these and no older ones."""
     files: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for each in made.objects:
         files[_file_of(each)].append(each)
@@ -263,16 +270,37 @@ def _file_of(each: Mapping[str, Any]) -> str:
 
 
 def schema_text() -> str:
-    """As it was written from fleet/config/spec*.py (python -m tests.reference.pages)."""
+    """Returns the JSON schema that `python -m tests.reference.pages` wrote."""
     return files("fleet.config").joinpath("fleet.schema.json").read_text(encoding="utf-8")
 
 
-@click.command(epilog="Example:  fleet schema > fleet.schema.json")
+@click.group()
+def config() -> None:
+    """Check fleet.yaml offline; print its schema."""
+
+
+@config.command(epilog="Example:  fleet config check && git push")
+@common
+def check(invocation: Invocation) -> None:
+    """Check fleet.yaml, and list all errors.
+
+    Reads only the file and the environment variables that it names; no cluster is asked. Exit
+    code 1 if the file has errors.
+    """
+    path = invocation.existing_path()
+    try:
+        spec = invocation.spec()
+    except ConfigError as error:
+        raise FleetError(str(error)) from error
+    click.echo(f"{path}: no errors; {plural(len(spec.fleets), 'group')} declared")
+
+
+@config.command(epilog="Example:  fleet config schema > fleet.schema.json")
 @verbose_option
 def schema() -> None:
     """Print the JSON schema of fleet.yaml.
 
-    Editors with yaml-language-server complete and check the file where its first line is
+    Editors with yaml-language-server complete and check a file whose first line is
     `# yaml-language-server: $schema=fleet.schema.json`.
     """
     click.echo(schema_text(), nl=False)
@@ -286,10 +314,10 @@ def schema() -> None:
 @verbose_option
 @click.pass_context
 def completion(ctx: click.Context, *, shell: str) -> None:
-    """Print the script by which a shell completes.
+    """Print a shell's completion script.
 
-    Completes commands, options, and from fleet.yaml groups, slots and topics. No cluster is
-    asked. Write the line of the example into ~/.bashrc or ~/.zshrc.
+    The shell then completes commands, options, and the groups, slots and topics of fleet.yaml.
+    No cluster is asked. Put the example's line into ~/.bashrc or ~/.zshrc.
     """
     kind = get_completion_class(shell)
     assert kind is not None
