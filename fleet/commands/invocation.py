@@ -204,7 +204,7 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_invocation
 
 
-def output_as(*kinds: str, json_is: str = "one document") -> Callable[[AnyCommand], AnyCommand]:
+def output_as(*kinds: str, json_is: str = "") -> Callable[[AnyCommand], AnyCommand]:
     """Adds `-o FORMAT`; the first kind is the default."""
     return click.option(
         "--output",
@@ -213,7 +213,7 @@ def output_as(*kinds: str, json_is: str = "one document") -> Callable[[AnyComman
         default=kinds[0],
         show_default=True,
         metavar="FORMAT",
-        help=f"Output format: {', '.join(kinds[:-1])} or {kinds[-1]}; JSON is {json_is}.",
+        help=f"Output format: {', '.join(kinds[:-1])} or {kinds[-1]}{json_is}.",
     )
 
 
@@ -236,9 +236,7 @@ def listen_option(what: str, key: str, usual: int) -> Callable[[AnyCommand], Any
     )
 
 
-_yes_option = click.option(
-    "--yes", "-y", is_flag=True, help="Skip the question that a terminal is asked."
-)
+_yes_option = click.option("--yes", "-y", is_flag=True, help="Skip the confirmation on a terminal.")
 _dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be done, and change nothing."
 )

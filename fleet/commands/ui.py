@@ -555,8 +555,8 @@ def ui(invocation: Invocation, *, listen: str | None, interval: float) -> None:
     """Serve a read-only page of all groups, worst first.
 
     The page shows each group's slots, members, lag, running change, and rebalances with their
-    causes. All viewers share one refresh of the cluster, which runs only while somebody views the
-    page. The page has no login. Runs until Ctrl-C.
+    causes. All viewers share one refresh of the cluster, which runs only while the page is
+    open. The page has no login. Runs until Ctrl-C.
     """
     with invocation.open() as fleet, Watch(fleet, every=interval) as watch:
         stop = stop_on_signals()

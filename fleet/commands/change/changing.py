@@ -279,7 +279,7 @@ plan_option = click.option(
     "--plan",
     "approved",
     metavar="ID",
-    help="Carry out the plan of this id only; refused if the group has changed since.",
+    help="Carry out only the plan of this id, and do not ask; refused if the group has changed.",
 )
 
 

@@ -65,7 +65,7 @@ _REFRESH_SECONDS: Final = 0.5
     metavar="N",
     help="Print at most the last N lines of each worker.",
 )
-@output_as("text", "json", json_is="one object per line")
+@output_as("text", "json", json_is=" (one object per line)")
 @common
 def logs(
     invocation: Invocation,

@@ -166,7 +166,7 @@ _ALL: Final = "all"
     metavar="NAME",
     help="Image of the manager and the exporter (default for the exporter: runtime.image).",
 )
-@output_as("yaml", "json", json_is="one List")
+@output_as("yaml", "json", json_is=" (one List)")
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -282,7 +282,7 @@ def config() -> None:
 @config.command(epilog="Example:  fleet config check && git push")
 @common
 def check(invocation: Invocation) -> None:
-    """Check fleet.yaml, and list all errors.
+    """Check fleet.yaml, and list its errors.
 
     Reads only the file and the environment variables that it names; no cluster is asked. Exit
     code 1 if the file has errors.
@@ -300,9 +300,11 @@ def check(invocation: Invocation) -> None:
 def schema() -> None:
     """Print the JSON schema of fleet.yaml.
 
-    Editors with yaml-language-server complete and check a file whose first line is
-    `# yaml-language-server: $schema=fleet.schema.json`.
-    """
+    Editors with yaml-language-server complete and check a file that begins with this line:
+
+    \b
+      # yaml-language-server: $schema=fleet.schema.json
+    """  # noqa: D301 - click wants the character itself
     click.echo(schema_text(), nl=False)
 
 
