@@ -83,7 +83,7 @@ _NAME_WIDTH: Final = max(len(name) for name, lazy in COMMANDS.items() if lazy.se
 
 
 class LazyGroup(click.Group):
-    """A click group that imports a command's module when the command is used."""
+    """Imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Lists names in the order of the table."""

@@ -40,11 +40,11 @@ _COMFORT_BYTES: Final = 3_000_000_000
 Check = Callable[[], Iterator[Finding]]
 
 
-def guarded(check: str, look: Check) -> list[Finding]:
+def guarded(check: str, examine: Check) -> list[Finding]:
     """Returns the findings of a check; a FleetError in it is one more FAIL."""
     found: list[Finding] = []
     try:
-        found.extend(look())
+        found.extend(examine())
     except FleetError as error:
         found.append(fail(check, str(error)))
     return found
@@ -474,7 +474,7 @@ def _silent(fleet: "Fleet", doubtful: "list[Slot]") -> "list[Slot]":
 
 
 def changes(fleet: "Fleet") -> Iterator[Finding]:
-    """No change was left half done, and nobody holds a group."""
+    """Checks for unfinished changes and for pauses."""
     running = {
         spec.group: last.actor
         for spec in fleet.spec.fleets

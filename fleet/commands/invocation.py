@@ -243,7 +243,7 @@ _dry_run_option = click.option(
 
 
 def changing_options(command: AnyCommand) -> AnyCommand:
-    """`--dry-run` and `--yes` of every command that changes something."""
+    """Adds `--dry-run` and `--yes` to a command that changes something."""
     return _dry_run_option(_yes_option(command))
 
 
@@ -332,7 +332,7 @@ Pair = tuple[str, str]
 
 
 class KeyValue(click.ParamType[Pair]):
-    """Reads `KEY=VALUE`."""
+    """Reads an option written as `KEY=VALUE`."""
 
     name = "pair"
 

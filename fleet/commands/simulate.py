@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NetworkSpec(Strict):
-    """Delay of a message, one way, evenly distributed."""
+    """Bounds the delay of a message, one way, evenly distributed."""
 
     shortest: Annotated[Duration, Field(ge=0, le=60)] = 0.001
     longest: Annotated[Duration, Field(ge=0, le=60)] = 0.005
@@ -39,7 +39,7 @@ class NetworkSpec(Strict):
 
 
 class EventSpec(Strict):
-    """An event, and its member (from 0); docs/how-to/simulate.md describes `lasts` and `wait`."""
+    """Describes an event and its member (from 0); docs/simulate.md has `lasts` and `wait`."""
 
     at: Annotated[Duration, Field(ge=0, le=43_200)]
     do: Literal["start", "leave", "crash", "restart", "slow", "roll", "batched-leave", "failover"]
@@ -50,7 +50,7 @@ class EventSpec(Strict):
 
 
 class ScenarioSpec(Strict):
-    """A group, its members' timeouts, the network, and the events."""
+    """Describes a group, its members' timeouts, the network, and the events."""
 
     members: Annotated[int, Field(ge=1, le=1_000)] = 10
     static: bool = False
@@ -70,24 +70,24 @@ class ScenarioSpec(Strict):
     events: tuple[EventSpec, ...] = ()
 
     @property
-    def beats_every(self) -> float:
-        """Seconds; the protocol's own interval if none is given."""
+    def heartbeat_seconds(self) -> float:
+        """Returns the interval in seconds, or the protocol's own."""
         if self.heartbeat_interval is not None:
             return self.heartbeat_interval
         return 5.0 if self.protocol == "consumer" else 3.0
 
     @property
     def session(self) -> float:
-        """Seconds; the client's own default if none is given."""
+        """Returns the timeout in seconds, or the client's own."""
         if self.session_timeout is not None:
             return self.session_timeout
         return {"java-0.10.0": 30.0, "java-0.10.1": 10.0}.get(self.client, 45.0)
 
     @model_validator(mode="after")
     def _possible(self) -> "ScenarioSpec":
-        if self.beats_every >= self.session:
+        if self.heartbeat_seconds >= self.session:
             raise ValueError(
-                f"heartbeat_interval is {self.beats_every:g} s and must be shorter than "
+                f"heartbeat_interval is {self.heartbeat_seconds:g} s and must be shorter than "
                 f"session_timeout ({self.session:g} s)"
             )
         if self.client == "librdkafka" and self.max_poll_interval < self.session:
@@ -197,7 +197,9 @@ def simulate(
     from fleet.sim.scenarios.play import play
 
     if (group is None) != (scale is None) or (group and (scenario or members)):
-        raise click.UsageError("--group needs --scale, and takes no SCENARIO and no --members")
+        raise click.UsageError(
+            "--group and --scale need each other, and take no SCENARIO and no --members"
+        )
     if group is not None and scale is not None:
         scenario, of_seed = _of_group(invocation, group, scale)
     else:
@@ -289,7 +291,7 @@ def _played(spec: "ScenarioSpec") -> "Scenario":
     from fleet.sim.scenarios.group_story import Happening, Scenario
 
     fields = {name: getattr(spec, name) for name in Scenario._fields if hasattr(spec, name)}
-    fields |= {"session_timeout": spec.session, "heartbeat_interval": spec.beats_every}
+    fields |= {"session_timeout": spec.session, "heartbeat_interval": spec.heartbeat_seconds}
     fields |= {"shortest_delay": spec.network.shortest, "longest_delay": spec.network.longest}
     events = tuple(
         Happening(

@@ -205,7 +205,7 @@ class Refresher(Closing):
         """Time from which it is read; None: from its beginning."""
 
     def close(self) -> None:
-        """Stops reading."""
+        """Stops reading the offsets topic."""
         if self.tail is not None:
             self.tail.close()
 
@@ -329,7 +329,7 @@ class Watch(Closing):
         self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Starts the refreshing thread."""
         self._thread.start()
 
     def latest(self) -> Latest:
@@ -341,7 +341,7 @@ class Watch(Closing):
         return self._latest
 
     def close(self) -> None:
-        """Stops the thread."""
+        """Stops the refreshing thread."""
         self._stop.set()
         self._wake.set()
         if self._thread.ident is not None:

@@ -102,17 +102,18 @@ def test_a_tick_that_finds_all_as_wanted_keeps_it_current(managed):
 
 
 @pytest.mark.parametrize(
-    ("act", "address"), [(Fleet.apply, "new:9092"), (None, "old:9092")], ids=["apply", "dry run"]
+    ("dry_run", "address"), [(False, "new:9092"), (True, "old:9092")], ids=["apply", "dry run"]
 )
-def test_a_command_that_finds_nothing_to_do_keeps_it_current(managed, capsys, act, address):
+def test_a_command_that_finds_nothing_to_do_keeps_it_current(managed, capsys, dry_run, address):
     """And says so, since those that run go on as they are; a dry run writes nothing."""
     fleet = managed()
     invocation: Any = SimpleNamespace(changing=None)
-    done = ChangeSession(invocation, fleet, output="table").act("orders", NOTHING, act)
+    session = ChangeSession(invocation, fleet, output="table", dry_run=dry_run)
+    done = session.act("orders", NOTHING, Fleet.apply)
     assert (done.refused, done.change) == (None, None)
     assert fleet.address == address
     told = capsys.readouterr().out
-    assert ("`fleet roll orders` brings it to those that run" in told) == (act is not None)
+    assert ("`fleet roll orders` brings it to those that run" in told) is not dry_run
 
 
 def test_what_is_up_again_is_current(managed, monkeypatch):

@@ -117,4 +117,4 @@ def test_the_command_asks_the_history(home: Path, capsys: pytest.CaptureFixture[
         ("--scale", "2"),
         ("deploy", "--group", "o", "--scale", "2"),
     ):
-        assert "goes with --scale N" in said(capsys, "simulate", *wrong, code=2)[1]
+        assert "--group and --scale need each other" in said(capsys, "simulate", *wrong, code=2)[1]

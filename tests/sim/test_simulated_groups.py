@@ -164,10 +164,10 @@ def test_a_group_that_never_was_is_settled(protocol: str) -> None:
         ("members: 0", "members: 0 is out of range (allowed: 1 to 1000)"),
         ("member: 3", "member: unknown key; nearest: members"),
         ("events: [{at: 1m, do: rol}]", "events[0].do: 'rol' is not allowed; nearest: roll"),
-        ("heartbeat_interval: 50s", "has to be shorter than session_timeout (45 s)"),
-        ("max_poll_interval: 10s", "may not be shorter than session_timeout (45 s)"),
+        ("heartbeat_interval: 50s", "must be shorter than session_timeout (45 s)"),
+        ("max_poll_interval: 10s", "must not be shorter than session_timeout (45 s)"),
         ("network: {shortest: 1s}", "longer than longest (0.005 s)"),
-        ("- 3", "is no mapping of members, static"),
+        ("- 3", "is no mapping with the keys members, static"),
         ("", "is empty"),
     ],
 )

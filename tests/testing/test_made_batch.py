@@ -71,8 +71,8 @@ def test_a_record_of_a_file_ends_with_its_line(tmp_path):
         ('{"headers": {"a": "\\ud800"}}', "header of record 1 is no text"),
         ('{"headers": {"\\ud800": "1"}}', "a header's name of record 1 is no text"),
         ('{"topic": "\\ud800"}', "topic of record 1 is no text"),
-        ("[" * 100_000, "is no JSON"),
-        ('{"value": ' + "9" * 5000 + "}", "is no JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"value": ' + "9" * 5000 + "}", "is not JSON"),
     ],
 )
 def test_what_no_record_can_have_is_told_with_its_number(tmp_path, line, told):

@@ -18,8 +18,7 @@ TEXT = "![a](docs/a.png) [b](docs/b.md#c) [d](https://e.example/f) [g](#h)"
         ("", " b [d](https://e.example/f) [g](#h)"),
         (
             "https://x.example/v1/",
-            "![a](https://x.example/v1/docs/a.png) [b](https://x.example/v1/docs/b.md#c) "
-            "[d](https://e.example/f) [g](#h)",
+            TEXT.replace("docs/", "https://x.example/v1/docs/"),
         ),
     ],
 )

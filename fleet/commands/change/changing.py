@@ -265,7 +265,7 @@ class PinTime(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Returns seconds."""
+        """Converts the text to seconds."""
         try:
             pinned = float(seconds(value))
         except ValueError as error:

@@ -1,6 +1,6 @@
 """`fleet pause`, `resume`, `slot reopen`, `unmanage` and `manage`: who may change a group.
 
-Problem: during an incident nothing may change a group, whoever tries. Choice: a pause is stored
+Problem: during an incident no process may change a group. Choice: a pause is stored
 beside the slots, so `fleet apply`, a Dagster run and a second shell obey it. An unmanaged group has
 a pause with a reason of its own, which only `fleet manage` lifts. Cost: workers still hand slots
 to each other during a pause.

@@ -259,12 +259,13 @@ def up(invocation: Invocation, *, meant: Meant, dry_run: bool, yes: bool) -> Non
     away = embedded and embedded_bootstrap(fleet_home()) is None
     if dry_run or asks(yes=yes):
         if away:
-            click.echo(f"the embedded broker of {fleet_home()} is not running: no plans yet")
+            click.echo(f"the embedded broker of {fleet_home()} is not running: plans are unknown")
         else:
             with invocation.open() as fleet:
                 _show_plans(fleet, _wanted(fleet, meant))
-    actions = ["start the embedded broker"] * away
-    if not agree([*actions, "carry out the plans of these groups"], yes=yes, dry_run=dry_run):
+    groups = ", ".join(meant.named) or f"every {'selected ' * bool(meant.select)}group in mode act"
+    actions = ["start the embedded broker"] * away + [f"carry out the plan of {groups}"]
+    if not agree(actions, yes=yes, dry_run=dry_run):
         return
     with Progress("starting") as progress:
         if embedded:

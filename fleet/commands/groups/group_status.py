@@ -67,7 +67,7 @@ class Managed:
     """Why the runtime's cluster refuses more workers; None if it does not."""
 
     @property
-    def held(self) -> int:
+    def owned(self) -> int:
         """Counts slots with an owner."""
         return sum(slot.owner is not None for slot in self.slots)
 
@@ -645,7 +645,7 @@ def _managed_answer(managed: Managed) -> dict[str, Any]:
     change, targets = managed.change, managed.targets
     slots = as_answer(
         managed,
-        *("held", "active"),
+        *("owned", "active"),
         open=len(targets.open),
         leaving=sorted(targets.leaving),
         quarantined=sorted(targets.quarantined),

@@ -248,7 +248,7 @@ def _stop_requests() -> Iterator[Callable[[], bool]]:
 
 
 def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
-    """The contract of `fleet history sync -o json` (docs/reference/json.md)."""
+    """Returns the JSON of `fleet history sync -o json`."""
     state = _state(fleet)
     return {
         **{key: state[key] for key in ("schema_version", "cluster", "path", "positions", "tables")},
@@ -265,7 +265,7 @@ def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
 
 
 def _state(fleet: "Fleet") -> dict[str, Any]:
-    """The contract of `fleet history status -o json`."""
+    """Returns the JSON of `fleet history status -o json`."""
     need("pyarrow", "deltalake", extra="history")
     from fleet.history.tables import TABLES, Tables
 

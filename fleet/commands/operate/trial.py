@@ -119,7 +119,7 @@ def try_entrypoint(
 
 
 class _JobFailed(Exception):
-    """The job failed; the outcome has the error."""
+    """Ends a trial whose outcome has the job's error."""
 
 
 def _shown(value: object) -> tuple[str | None, list[dict[str, Any]] | None]:
