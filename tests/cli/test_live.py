@@ -114,7 +114,7 @@ def test_status_goes_on_while_the_api_server_is_away(cluster, capsys, monkeypatc
     for name in (cluster.ours, cluster.theirs):
         out, _ = said(capsys, "status", name)
         assert "slots, changes and pauses are not shown" in " ".join(out.split())
-    assert "has no group" in said(capsys, "status", "nobodys", code=1)[1]
+    assert "has a group nobodys" in said(capsys, "status", "nobodys", code=1)[1]
     _, why = said(capsys, "plan", cluster.ours, code=1)
     assert "does not answer" in why, "what would be done is not guessed"
 
@@ -157,7 +157,7 @@ def test_status_of_a_group_shows_partitions(cluster, capsys):
 def test_status_of_an_unknown_group_fails(cluster, capsys):
     """A name that nobody knows is a mistake."""
     _, err = said(capsys, "status", "nobody", code=1)
-    assert "cluster live has no group nobody" in err
+    assert "neither cluster live nor fleet.yaml has a group nobody" in err
 
 
 def test_plan_states_steps_and_expected_cost(cluster, capsys):
