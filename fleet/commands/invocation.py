@@ -35,7 +35,9 @@ Output = Literal["table", "json"]
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
 SCHEMA_VERSION: Final = 1
-"""Version of every JSON answer; a removed key or a new meaning raises it (docs/reference/json.md)."""
+"""Version of every JSON answer; a removed key or a new meaning raises it
+(docs/reference/json.md).
+"""
 
 
 DETAILED: Final = "--detailed-exitcode"

@@ -39,7 +39,9 @@ class NetworkSpec(Strict):
 
 
 class EventSpec(Strict):
-    """Describes an event and its member (from 0); docs/simulate.md has `lasts` and `wait`."""
+    """Describes an event and its member (from 0); docs/how-to/simulate.md has `lasts` and
+    `wait`.
+    """
 
     at: Annotated[Duration, Field(ge=0, le=43_200)]
     do: Literal["start", "leave", "crash", "restart", "slow", "roll", "batched-leave", "failover"]

@@ -101,9 +101,9 @@ def test_those_who_come_after_the_first_pause_what_it_was_given() -> None:
 def test_it_is_near_what_was_measured(
     worker: dict, held: int, wanted: int, settled: float, pause: float
 ) -> None:
-    """docs/how-to/simulate.md: medians of what receipts recorded of eight gates and leaves each, within a
-    factor of 1.5 or 0.1 s; pauses, which are less than a rest, within half of one. A batch took
-    0.22 s, and 0.6 s went from one to the next.
+    """docs/how-to/simulate.md: medians of what receipts recorded of eight gates and leaves each,
+    within a factor of 1.5 or 0.1 s; pauses, which are less than a rest, within half of one. A batch
+    took 0.22 s, and 0.6 s went from one to the next.
     """
     seen = state_snapshot(spec(worker=worker), held=held, topics={"orders": 24})
     rhythm = replace(report(100, 2.2, 10), joined_at=NOW - 6.0)

@@ -265,7 +265,9 @@ def test_a_variable_for_nothing_is_refused(tmp_path):
 
 
 def test_the_manuals_blocks_are_logins(tmp_path):
-    """Each block of docs/how-to/security.md is read as it stands, and by workers as managers write it."""
+    """Each block of docs/how-to/security.md is read as it stands, and by workers as managers
+    write it.
+    """
     text = (repository() / "docs/how-to/security.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(cluster:.*?)```", text, re.DOTALL)
     assert len(blocks) >= 5

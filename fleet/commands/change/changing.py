@@ -80,7 +80,9 @@ class GroupOutcome:
         return self.change is not None and self.change.plan.id == plan
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the plan (the performed one, if any) and the change, as docs/reference/json.md has them."""
+        """Returns the plan (the performed one, if any) and the change, as docs/reference/json.md
+        has them.
+        """
         plan = self.change.plan if self.change else self.plan
         change = self.change and change_answer(self.change)
         return {
