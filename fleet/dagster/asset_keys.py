@@ -1,11 +1,11 @@
-"""Asset keys, tags and check names, each spelled once.
+"""Defines asset keys, tags and check names in one place.
 
-Problem: a group id may hold any character, an asset key and a partition may not, and people look
-for `orders.v1` under that name. Choice: a group, topic or pattern is called in Dagster as in Kafka
-wherever that is allowed (`fleet.decide.slugs.plain_name`), else by a readable part and a hash; the
-raw id is metadata. The cluster is the first part of every key, so that several clusters share one
-Dagster. What is done for groups is two assets with a partition each for all groups, so that a
-run's partition says whom it may change.
+Problem: a group id may hold any character; an asset key or a partition may not. People search for
+`orders.v1` under that name. Choice: Dagster uses the Kafka name of a group, topic or pattern if it
+allows it (`fleet.decide.slugs.plain_name`), else a readable part and a hash. The metadata holds the
+id. The cluster is the first part of every key, so that clusters can share one Dagster. Plans and
+rollouts are two assets with a partition per group: a run's partition names the group that it may
+change.
 """
 
 import re
@@ -22,9 +22,9 @@ RECEIPT = "receipt"
 
 CHANGE_JOB = "change_group"
 PARTITION_TAG = "dagster/partition"
-"""Dagster's own run tag: the group whose membership the run may change, by its name here."""
+"""Dagster's own run tag: the name of the group that the run may change."""
 AIM_TAG = "fleet/aim"
-"""Run tag: what the run is after (slots and revision); failures are counted by it."""
+"""Run tag: the run's target (slots and revision), by which failures are counted."""
 PLAN_TAG = "fleet/plan"
 MODE_TAG = "fleet/mode"
 """Asset tag: observe, plan or act."""
@@ -32,85 +32,85 @@ MAX_RUNTIME_TAG = "dagster/max_runtime"
 _PLAN, _ROLLOUT = "plan", "rollout"
 
 _EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
-"""What Dagster takes for an address; its definitions do not load with another."""
+"""An address that Dagster accepts; definitions with another one do not load."""
 
 
 def name_of(group: str) -> str:
-    """What a group is called in keys and partitions."""
+    """Returns the name of a group in keys and partitions."""
     return plain_name(group)
 
 
-def managed(spec: FleetSpec) -> dict[str, GroupSpec]:
-    """The groups that have workers of ours, by their names here: what a run may change."""
+def managed_groups(spec: FleetSpec) -> dict[str, GroupSpec]:
+    """Returns the groups with Fleet workers by name: the groups that a run may change."""
     return {name_of(fleet.group): fleet for fleet in spec.fleets if fleet.worker is not None}
 
 
 def topic_key(cluster: str, topic: str) -> AssetKey:
-    """External asset of a topic (or of a `^pattern` of topics)."""
+    """Returns the key of a topic's external asset (or of a `^pattern` of topics)."""
     return AssetKey([cluster, "topics", plain_name(topic)])
 
 
 def group_key(cluster: str, group: str) -> AssetKey:
-    """External asset of a declared group."""
+    """Returns the key of a declared group's external asset."""
     return AssetKey([cluster, "groups", name_of(group)])
 
 
 def plan_key(cluster: str) -> AssetKey:
-    """Asset of the groups' last plans, a partition each."""
+    """Returns the key of the groups' last plans, a partition per group."""
     return AssetKey([cluster, _PLAN])
 
 
 def rollout_key(cluster: str) -> AssetKey:
-    """Asset of the groups' last changes, a partition each."""
+    """Returns the key of the groups' last changes, a partition per group."""
     return AssetKey([cluster, _ROLLOUT])
 
 
 def discovered_key(cluster: str) -> AssetKey:
-    """External asset of all groups that fleet.yaml does not name; one partition each."""
+    """Returns the key of all groups that fleet.yaml does not name, a partition per group."""
     return AssetKey([cluster, "discovered_groups"])
 
 
 def history_key(cluster: str, table: str) -> AssetKey:
-    """Asset of one table of the history."""
+    """Returns the key of one history table."""
     return AssetKey([cluster, "history", table])
 
 
 def actor(run_id: str) -> str:
-    """How a Dagster run signs a change."""
+    """Returns the actor of a change that a Dagster run makes."""
     return f"dagster run {run_id}"
 
 
 def asset_group(spec: GroupSpec) -> str:
-    """The box of the asset graph: the owner, in the letters that Dagster allows there."""
+    """Returns the asset group: the owner in characters that Dagster allows."""
     return re.sub(r"\W", "_", spec.owner, flags=re.ASCII) or "unowned"
 
 
 def owners(spec: GroupSpec) -> list[str]:
-    """The owner as Dagster writes it: an address as it is, anything else as a team."""
+    """Returns the owner in Dagster's form: an address, or anything else as a team."""
     if not spec.owner:
         return []
     return [spec.owner if _EMAIL.fullmatch(spec.owner) else f"team:{spec.owner}"]
 
 
 def group_of_run(run: DagsterRun) -> str | None:
-    """Name of the group that a run may change: its partition, where it carries plans out."""
+    """Returns the name of the group that a run may change: its partition, if it runs rollouts."""
     chosen = run.asset_selection
-    acts = run.job_name == CHANGE_JOB if chosen is None else _carries_out(chosen)
+    acts = run.job_name == CHANGE_JOB if chosen is None else _has_rollout(chosen)
     return run.tags.get(PARTITION_TAG) if acts else None
 
 
-def does_more(run: DagsterRun) -> bool:
-    """Whether a run makes other assets too, a job's own downstream of a group's rollout."""
+def makes_other_assets(run: DagsterRun) -> bool:
+    """Returns whether a run also makes other assets, such as a team's own after the rollout."""
     return any(_kind(key) not in {_PLAN, _ROLLOUT} for key in run.asset_selection or ())
 
 
 def rollout_step(run: DagsterRun) -> str | None:
-    """The step of a chosen selection in which a run changes its group."""
+    """Returns the step in which a run changes its group, if assets were selected."""
     chosen = run.asset_selection or ()
     return next((k.to_python_identifier() for k in chosen if _kind(k) == _ROLLOUT), None)
 
 
-def _carries_out(chosen: Collection[AssetKey]) -> bool:
+def _has_rollout(chosen: Collection[AssetKey]) -> bool:
     return any(_kind(key) == _ROLLOUT for key in chosen)
 
 

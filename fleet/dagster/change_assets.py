@@ -1,12 +1,11 @@
-"""What is done for groups: plans and rollouts, a partition for each group, and the job of both.
+"""Defines the plan and rollout assets, with a partition per group, and the job of both.
 
-Problem: an asset and a job step per group are 600 ops at 300 groups, and a graph that nobody can
-read. Choice: two assets whose partitions are the groups that have workers. The partition of a run
-is the group that it may change; the rollout's grid of partitions shows all groups at once, red
-where the last change did not end well. A rollout that was rolled back, failed or was refused never
-materialises: its run is red, and the `receipt` check of the group's own asset fails with the
-worker's error. A run goes in one process and under the group's own lease: Dagster's pools would
-hold a place for a killed run [36].
+Problem: an asset and a job step per group are 600 ops at 300 groups, and an unreadable graph.
+Choice: two assets whose partitions are the groups with workers. A run's partition is the group that
+it may change. The rollout's grid shows all groups, red if the last change did not end well. A
+rollout that failed, was refused or rolled back does not materialise: its run is red, and the
+`receipt` check of the group's asset fails with the worker's error. A run uses one process and the
+group's own lease: a Dagster pool would keep the slot of a killed run [36].
 """
 
 import threading
@@ -38,8 +37,8 @@ from fleet.dagster.change_metadata import (
     failure_metadata,
     plan_metadata,
 )
-from fleet.dagster.judgements import receipt_judgement
-from fleet.dagster.resources import FleetResource, told
+from fleet.dagster.judgements import receipt_outcome
+from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
 from fleet.errors import FleetError
 from fleet.slots import Change, ChangeState
 
@@ -52,33 +51,32 @@ if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
 
 
-# A change's progress while its run goes: observations of the rollout, shown and plotted live.
+# A change's progress as observations of the rollout, plotted during the run.
 #
-# Problem: a roll of many slots takes minutes in one step, and a page that shows nothing until its
-# end is not watched. Choice: a thread beside the change looks every two seconds and stores an
-# observation (slots done, records waiting, rebalances, longest pause so far) when a slot more is
-# done, else every ten seconds: an op with thousands of events is slow in Dagster. The change
-# itself stays in the main thread, where a cancelled run interrupts it. Cost: a second Fleet, open
-# for as long as the change.
+# Problem: a roll of many slots takes minutes in one step, and the page would show nothing until it
+# ends. Choice: a thread refreshes every two seconds. It stores an observation (slots done, waiting
+# records, rebalances, longest downtime) for each slot that is done, else every ten seconds, because
+# an op with thousands of events is slow in Dagster. The change stays in the main thread, which a
+# cancelled run interrupts. Cost: a second Fleet, open during the change.
 
 
-LOOK: Final = 2.0
-"""Seconds between two looks."""
-TELL: Final = 5
-"""Looks after which figures are told though no slot more is done."""
+REFRESH_SECONDS: Final = 2.0
+"""Seconds between two refreshes."""
+REFRESHES_PER_EVENT: Final = 5
+"""Refreshes after which figures are stored although no further slot is done."""
 _END: Final = 30.0
 
 
-def observation(
+def progress_observation(
     context: AssetExecutionContext, group: str, seen: "ChangeProgress"
 ) -> AssetObservation:
-    """What the page shows; numbers are plotted."""
+    """Builds the observation of the progress; Dagster plots its numbers."""
     figures: dict[str, Any] = {
         "slots done": seen.slots_done,
         "slots": seen.slots,
         "lag (records)": seen.lag,
         "rebalances so far": seen.rebalances,
-        "longest pause so far (s)": seen.longest_downtime,
+        "longest downtime so far (s)": seen.longest_downtime,
     }
     known = {name: value for name, value in figures.items() if value is not None}
     return AssetObservation(
@@ -89,42 +87,42 @@ def observation(
     )
 
 
-def watch(
+def watch_progress(
     context: AssetExecutionContext, resource: FleetResource, group: str, over: threading.Event
 ) -> None:
-    """Tell the change's progress until it is over; a look that fails is left out."""
+    """Stores the change's progress until it is over; skips a refresh that fails."""
     from fleet.manager.change_progress import change_progress  # noqa: PLC0415  imports Kafka
 
-    told: tuple[object, ...] | None = None
-    looks = 0
+    stored: tuple[object, ...] | None = None
+    refreshes = 0
     with resource.open() as cycle:
-        while not over.wait(LOOK):
+        while not over.wait(REFRESH_SECONDS):
             try:
                 seen = change_progress(cycle, group)
             except FleetError as error:
-                context.log.debug("no look at %s: %s", group, error)
+                context.log.debug("progress of %s cannot be read: %s", group, error)
                 continue
-            looks += 1
+            refreshes += 1
             if seen is None:
                 continue
             mark = (seen.step, seen.slots_done)
-            if mark != told or looks >= TELL:
-                context.log.info(seen.sentence)  # an observation's own line holds no words
-                context.log_event(observation(context, group, seen))
-                told, looks = mark, 0
+            if mark != stored or refreshes >= REFRESHES_PER_EVENT:
+                context.log.info(seen.sentence)  # the log line of an observation has no sentence
+                context.log_event(progress_observation(context, group, seen))
+                stored, refreshes = mark, 0
 
 
 @contextmanager
-def told_live(
+def report_progress(
     context: AssetExecutionContext, resource: FleetResource, group: str
 ) -> Iterator[None]:
-    """Progress is told while the body runs; what becomes of telling it does not touch the body."""
+    """Stores the progress while the body runs; a failure to do so does not stop the body."""
     over = threading.Event()
 
     def run() -> None:
         try:
-            watch(context, resource, group, over)
-        except Exception as error:  # noqa: BLE001  a page without figures ends no change
+            watch_progress(context, resource, group, over)
+        except Exception as error:  # noqa: BLE001  missing figures must not stop a change
             context.log.warning("progress of %s is not shown: %s", group, error)
 
     thread = threading.Thread(target=run, name="fleet-progress", daemon=True)
@@ -137,48 +135,50 @@ def told_live(
 
 
 CHANGES = "changes"
-"""The box of the two assets in the graph."""
+"""The asset group of both assets in the graph."""
 
 
 class ChangeConfig(Config):
-    """What a person may ask of one run; empty: what the policy wants."""
+    """The options of one run; by default the policy decides."""
 
-    wanted: int | None = Field(default=None, ge=0, description="slots; empty: the policy's")
-    roll: bool = Field(default=False, description="hand every slot to a fresh worker")
+    wanted: int | None = Field(
+        default=None, ge=0, description="number of slots (default: what the policy wants)"
+    )
+    roll: bool = Field(default=False, description="hand every slot over to a new worker")
 
 
 class RolloutConfig(ChangeConfig):
-    """The rollout's asks."""
+    """The options of a rollout."""
 
     plan: str | None = Field(
         default=None,
-        description="id of the plan that you approve; refused where the group has changed since",
+        description="id of the approved plan; Fleet refuses if the group has changed since",
     )
-    resume: bool = Field(default=False, description="only finish an unfinished change")
+    resume: bool = Field(default=False, description="finish an unfinished change, nothing else")
 
 
 def group_partitions(spec: FleetSpec) -> StaticPartitionsDefinition:
-    """A partition for each group that has workers of ours, in the order of the file."""
-    return StaticPartitionsDefinition(list(asset_keys.managed(spec)))
+    """Returns a partition for each group with Fleet workers, in the order of the file."""
+    return StaticPartitionsDefinition(list(asset_keys.managed_groups(spec)))
 
 
 def plan_asset(spec: FleetSpec) -> AssetsDefinition:
-    """What would be done for a group now, at which expected cost."""
-    cluster, groups = spec.cluster.name, asset_keys.managed(spec)
+    """Defines the asset of plans: what Fleet would do now, and its expected cost."""
+    cluster, groups = spec.cluster.name, asset_keys.managed_groups(spec)
 
     @asset(
         key=asset_keys.plan_key(cluster),
         partitions_def=group_partitions(spec),
         group_name=CHANGES,
         kinds={"plan"},
-        description="What Fleet would change about a group now, and its stated expected cost.",
+        description="What Fleet would change in the group now, and the expected cost.",
         metadata={"cluster": cluster},
     )
     def plan(
         context: AssetExecutionContext, config: ChangeConfig, fleet: FleetResource
     ) -> MaterializeResult[None]:
         group = groups[context.partition_key].group
-        with told(), fleet.open() as cycle:
+        with fleet_errors_as_failures(), fleet.open() as cycle:
             made = cycle.plan(group, wanted=config.wanted, roll=config.roll)
         metadata = plan_metadata(made)
         context.log.info(metadata["sentence"])
@@ -189,8 +189,8 @@ def plan_asset(spec: FleetSpec) -> AssetsDefinition:
 
 
 def rollout_asset(spec: FleetSpec) -> AssetsDefinition:
-    """A group's change, carried out and checked against the coordinator's records."""
-    cluster, groups = spec.cluster.name, asset_keys.managed(spec)
+    """Defines the asset of changes, verified by the coordinator's records."""
+    cluster, groups = spec.cluster.name, asset_keys.managed_groups(spec)
 
     @asset(
         key=asset_keys.rollout_key(cluster),
@@ -198,20 +198,24 @@ def rollout_asset(spec: FleetSpec) -> AssetsDefinition:
         partitions_def=group_partitions(spec),
         group_name=CHANGES,
         kinds={"rollout"},
-        description="The last change of a group: what it was to cost, what Kafka recorded.",
+        description="The last change of the group: its expected cost and what Kafka recorded.",
         metadata={"cluster": cluster},
     )
     def rollout(
         context: AssetExecutionContext, config: RolloutConfig, fleet: FleetResource
     ) -> MaterializeResult[None]:
         group = groups[context.partition_key].group
-        with told(), fleet.open() as cycle, told_live(context, fleet, group):
+        with (
+            fleet_errors_as_failures(),
+            fleet.open() as cycle,
+            report_progress(context, fleet, group),
+        ):
             change = carry_out(cycle, group, config, context)
         if change is None:
-            said = f"{group} has no unfinished change to resume."
-            context.log.info(said)
-            return MaterializeResult(metadata={"sentence": said})
-        return recorded(context, cluster, change)
+            sentence = f"{group} has no unfinished change to resume."
+            context.log.info(sentence)
+            return MaterializeResult(metadata={"sentence": sentence})
+        return record_result(context, cluster, change)
 
     return rollout
 
@@ -219,10 +223,10 @@ def rollout_asset(spec: FleetSpec) -> AssetsDefinition:
 def carry_out(
     cycle: "Fleet", group: str, config: RolloutConfig, context: AssetExecutionContext
 ) -> Change | None:
-    """Resume, or apply; None where there was nothing to resume.
+    """Resumes or applies a change; returns None if there is nothing to resume.
 
-    Cancelling the run interrupts this call anywhere: the change stays RUNNING in the store,
-    and the next run of the group picks it up once the lease of this one is over [31].
+    A cancelled run interrupts this call at any point. The change stays RUNNING in the store, and
+    the group's next run resumes it after this run's lease expires [31].
     """
     actor = asset_keys.actor(context.run.run_id)
     if config.resume:
@@ -237,19 +241,19 @@ def carry_out(
     )
 
 
-def recorded(
+def record_result(
     context: AssetExecutionContext, cluster: str, change: Change
 ) -> MaterializeResult[None]:
-    """The receipt as a check of the group, and as a materialisation where the change ended well.
+    """Stores the receipt as a check of the group, and returns it if the change ended well.
 
-    Raises Failure, with receipt and the worker's error, where it did not.
+    Raises Failure with the receipt and the worker's error if it did not.
     """
     sentence, key = change_sentence(change), asset_keys.group_key(cluster, change.group)
     context.log.info(sentence)
     ended_well = change.state is ChangeState.DONE
     if change.receipts or not ended_well:
-        # Of an asset that this step does not make: people look for the group, not for rollouts.
-        context.log_event(receipt_judgement(change).evaluation(asset_keys.RECEIPT, key))
+        # The check belongs to the group's asset, where people look for it, not to the rollout.
+        context.log_event(receipt_outcome(change).evaluation(asset_keys.RECEIPT, key))
     metadata = {**change_metadata(change), "asset of the group": MetadataValue.asset(key)}
     if not ended_well:
         raise Failure(
@@ -261,13 +265,13 @@ def recorded(
 
 
 def change_assets(spec: FleetSpec) -> list[AssetsDefinition]:
-    """Both assets; none where no group has workers."""
-    return [plan_asset(spec), rollout_asset(spec)] if asset_keys.managed(spec) else []
+    """Returns both assets, or none if no group has workers."""
+    return [plan_asset(spec), rollout_asset(spec)] if asset_keys.managed_groups(spec) else []
 
 
 def change_jobs(spec: FleetSpec) -> "list[UnresolvedAssetJobDefinition]":
-    """One job for all groups: a run's partition is its group. None without workers."""
-    if not asset_keys.managed(spec):
+    """Returns the job of all groups, or none if no group has workers."""
+    if not asset_keys.managed_groups(spec):
         return []
     cluster = spec.cluster.name
     job = define_asset_job(
@@ -276,6 +280,6 @@ def change_jobs(spec: FleetSpec) -> "list[UnresolvedAssetJobDefinition]":
             asset_keys.plan_key(cluster), asset_keys.rollout_key(cluster)
         ),
         executor_def=in_process_executor,
-        description="Plan the group that is the run's partition, and carry the plan out.",
+        description="Plan the group of the run's partition and apply the plan.",
     )
     return [job]

@@ -1,10 +1,8 @@
-"""Plans and receipts as Dagster metadata: sentences first, then a markdown table, then JSON.
+"""Builds the Dagster metadata of plans and receipts: sentences, markdown tables, JSON.
 
-The web page shows text and numbers at once and plots numbers over time; tables and JSON open
-on a click. So what a person must know stands in sentences, and every count is a number.
-
-Sentences name members by client ids, which anybody chooses who may join a group: in markdown they
-are text, and no picture, link or tag.
+The web page shows text and numbers at once and plots numbers over time; tables and JSON open on a
+click. So important facts are sentences, and every count is a number. Sentences contain client ids,
+which any member may choose: this module escapes pictures, links and tags in markdown.
 """
 
 import re
@@ -20,69 +18,69 @@ from fleet.slots.codec import as_json
 from fleet.text import expected_within
 
 _ACTIVE: Final = str.maketrans({"[": "&#91;", "<": "&lt;", "|": "&#124;"})
-"""What makes links, pictures, tags and cells. No backslashes: one before them would undo these."""
+"""Escapes for links, pictures, tags and cells. Entities, because a backslash can be escaped."""
 
 
-def plain(text: object) -> str:
-    """A text on one line, as markdown that shows it."""
+def escape_markdown(text: object) -> str:
+    """Escapes a text as one line of markdown."""
     return " ".join(str(text).split("\n")).translate(_ACTIVE)
 
 
-def listed(items: Iterable[str]) -> MetadataValue[Any]:
-    """A bullet for each."""
-    return MetadataValue.md("\n".join(f"- {plain(each)}" for each in items) or "none")
+def bullet_list(items: Iterable[str]) -> MetadataValue[Any]:
+    """Renders a bullet list."""
+    return MetadataValue.md("\n".join(f"- {escape_markdown(each)}" for each in items) or "none")
 
 
-def verbatim(text: str, *, kind: str = "") -> MetadataValue[Any]:
-    """A text line by line, whatever it holds: a fence of more marks than stand in it."""
+def code_block(text: str, *, kind: str = "") -> MetadataValue[Any]:
+    """Renders a text as a code block, with a longer fence than any in the text."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return MetadataValue.md(f"{fence}{kind}\n{text}\n{fence}")
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A markdown table; cells lose line breaks."""
+    """Renders a markdown table; cells lose their line breaks."""
 
     def line(cells: Sequence[object]) -> str:
-        return "| " + " | ".join(map(plain, cells)) + " |"
+        return "| " + " | ".join(map(escape_markdown, cells)) + " |"
 
     return "\n".join([line(head), line(["---"] * len(head)), *(line(row) for row in rows)])
 
 
-def seconds(value: float, digits: int) -> str:
-    """With a unit that narrow columns do not part from its number."""
+def seconds_text(value: float, digits: int) -> str:
+    """Formats seconds with a non-breaking space before the unit."""
     return f"{value:.{digits}f}\u00a0s"
 
 
 def _if_known(value: float | None, digits: int) -> str:
-    return "?" if value is None else seconds(value, digits)
+    return "?" if value is None else seconds_text(value, digits)
 
 
-def span(low: int | None, high: int | None) -> str:
-    """`3`, `1-2` or `?`."""
+def count_range(low: int | None, high: int | None) -> str:
+    """Formats a range as `3`, `1-2` or `?`."""
     if low is None or high is None:
         return "?"
     return str(high) if low == high else f"{low}-{high}"
 
 
-def total(expected_costs: Iterable[ExpectedCost]) -> str:
-    """Expected rebalances of all steps together."""
+def total_rebalances(expected_costs: Iterable[ExpectedCost]) -> str:
+    """Sums the expected rebalances of all steps."""
     known = list(expected_costs)
-    return span(sum(p.rebalances_min for p in known), sum(p.rebalances_max for p in known))
+    return count_range(sum(p.rebalances_min for p in known), sum(p.rebalances_max for p in known))
 
 
 EXPECTED_COST_HEAD: Final = (
     "rebalances",
     "moved",
-    "pause p50",
-    "pause p95",
+    "downtime p50",
+    "downtime p95",
     "settled after",
     "backlog then",
 )
 
 
 def expected_cost_cells(expected_cost: ExpectedCost) -> tuple[str, ...]:
-    """Of EXPECTED_COST_HEAD; what cannot be said is `?`."""
+    """Returns the cells of EXPECTED_COST_HEAD; an unknown figure is `?`."""
     return (
         expected_within(
             expected_cost.rebalances_expected,
@@ -100,7 +98,7 @@ def expected_cost_cells(expected_cost: ExpectedCost) -> tuple[str, ...]:
 
 
 def plan_table(plan: Plan) -> str:
-    """Steps with their expected costs."""
+    """Renders the steps with their expected costs."""
     rows = [
         (
             number,
@@ -115,20 +113,20 @@ def plan_table(plan: Plan) -> str:
 
 
 def ways_table(plan: Plan) -> str:
-    """The plan's changes in other ways, its own among them."""
+    """Renders the alternatives of a plan, with the chosen one."""
     rows = [
         (
             way.step + 1,
             way.way,
-            f"in {seconds(way.starts_in_s, 0)}" if way.starts_in_s else "now",
+            f"in {seconds_text(way.starts_in_s, 0)}" if way.starts_in_s else "now",
             way.rebalances,
             way.moved,
             _if_known(way.downtime_s, 2),
             _if_known(way.downtime_p95_s, 2),
-            seconds(way.settled_s, 1),
+            seconds_text(way.settled_s, 1),
             "?" if way.backlog is None else f"{way.backlog:,}",
             "yes" if way.keeps_limits else "no",
-            "taken" * way.taken + ", " * (way.taken and way.cheapest) + "cheapest" * way.cheapest,
+            ", ".join(["chosen"] * way.taken + ["cheapest"] * way.cheapest),
         )
         for way in plan.alternatives
     ]
@@ -136,7 +134,7 @@ def ways_table(plan: Plan) -> str:
 
 
 def receipts_table(receipts: Iterable[Receipt]) -> str:
-    """Expected beside recorded, a row per step."""
+    """Renders expected and recorded figures, a row per step."""
     rows = [
         (
             r.step + 1,
@@ -146,9 +144,9 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
             r.others,
             r.aborted,
             r.moved,
-            "none" if r.longest_downtime_s is None else seconds(r.longest_downtime_s, 2),
+            "none" if r.longest_downtime_s is None else seconds_text(r.longest_downtime_s, 2),
             _if_known(r.settled_s, 1),
-            seconds(r.seconds, 1),
+            seconds_text(r.seconds, 1),
             r.result.value,
             expectation(r.expected_cost) or "?",
             " ".join(r.sentences),
@@ -156,16 +154,16 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
         for r in receipts
     ]
     head = (
-        *("step", "kind", "expected", "recorded", "others", "aborted", "moved", "longest pause"),
-        *("settled after", "took", "result", "expected_cost", "notes"),
+        *("step", "kind", "expected", "recorded", "external", "aborted", "moved"),
+        *("longest downtime", "settled after", "took", "result", "expected cost", "notes"),
     )
     return markdown(head, rows)
 
 
-def sentences(*parts: str, group: str = "") -> str:
-    """Parts as sentences: a capital in front, one full stop behind, empty ones left out.
+def join_sentences(*parts: str, group: str = "") -> str:
+    """Joins parts as sentences: a capital first, a full stop last, without empty parts.
 
-    A part that begins with the group's name begins as that does.
+    A part that begins with the group's name keeps its case.
     """
     given = [part.strip().rstrip(".") for part in parts]
     named = (group + ":") if group else " "
@@ -177,26 +175,26 @@ def sentences(*parts: str, group: str = "") -> str:
 
 
 def plan_sentence(plan: Plan) -> str:
-    """One line: what the plan does and costs, or why it does nothing."""
+    """Describes in one line what the plan does and costs, or why it does nothing."""
     if plan.refusals:
-        return sentences("refused: " + " ".join(plan.refusals))
+        return join_sentences("refused: " + " ".join(plan.refusals))
     if plan.empty:
-        return f"Nothing to do: {plan.group} is as wanted, with {plan.wanted} slots."
-    expected = f"Expected rebalances: {total(s.expected_cost for s in plan.steps)}"
-    return sentences(*(step.sentence for step in plan.steps), expected)
+        return f"Nothing to do: {plan.group} has the wanted {plan.wanted} slots."
+    expected = f"Expected rebalances: {total_rebalances(s.expected_cost for s in plan.steps)}"
+    return join_sentences(*(step.sentence for step in plan.steps), expected)
 
 
 def plan_metadata(plan: Plan) -> dict[str, Any]:
-    """What the plan asset shows."""
+    """Builds the metadata of the plan asset."""
     return {
         "sentence": plan_sentence(plan),
         "plan": MetadataValue.md(plan_table(plan) if plan.steps else "no steps"),
         "other ways": MetadataValue.md(ways_table(plan) if plan.alternatives else "none"),
-        "expected rebalances": total(s.expected_cost for s in plan.steps),
+        "expected rebalances": total_rebalances(s.expected_cost for s in plan.steps),
         "wanted slots": plan.wanted,
         "steps": len(plan.steps),
-        "refusals": listed(plan.refusals),
-        "notes": listed(plan.notes),
+        "refusals": bullet_list(plan.refusals),
+        "notes": bullet_list(plan.notes),
         "plan id": plan.id,
         "revision": plan.revision,
         "group": plan.group,
@@ -204,8 +202,8 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
     }
 
 
-def result(change: Change) -> str:
-    """The worst result of all receipts; `nothing done` without any."""
+def worst_result(change: Change) -> str:
+    """Returns the worst result of all receipts; `nothing done` without any."""
     found = {r.result for r in change.receipts}
     for worst in (ReceiptResult.DIFFERS, ReceiptResult.UNVERIFIED, ReceiptResult.EQUAL):
         if worst in found:
@@ -214,31 +212,31 @@ def result(change: Change) -> str:
 
 
 def change_sentence(change: Change) -> str:
-    """The change's own sentence, and expected against recorded."""
+    """Returns the change's sentence, with expected and recorded rebalances."""
     if not change.receipts:
-        return sentences(change.sentence, group=change.group) or plan_sentence(change.plan)
+        return join_sentences(change.sentence, group=change.group) or plan_sentence(change.plan)
     recorded = sum(r.ours for r in change.receipts)
-    expected = total(r.expected_cost for r in change.receipts)
+    expected = total_rebalances(r.expected_cost for r in change.receipts)
     noun = "rebalance" if expected == "1" else "rebalances"
-    said = f"Expected {expected} {noun}, recorded {recorded}: {result(change)}"
-    return sentences(change.sentence, said, group=change.group)
+    said = f"Expected {expected} {noun}, recorded {recorded}: {worst_result(change)}"
+    return join_sentences(change.sentence, said, group=change.group)
 
 
 def change_metadata(change: Change) -> dict[str, Any]:
-    """What the rollout asset shows: the receipt."""
+    """Builds the metadata of the rollout asset: the receipt."""
     receipts = change.receipts
-    pauses = [r.longest_downtime_s for r in receipts if r.longest_downtime_s is not None]
+    downtimes = [r.longest_downtime_s for r in receipts if r.longest_downtime_s is not None]
     shown: dict[str, Any] = {
         "sentence": change_sentence(change),
         "receipt": MetadataValue.md(receipts_table(receipts) if receipts else "no step was taken"),
-        "result": result(change),
+        "result": worst_result(change),
         "state": change.state.value,
-        "expected rebalances": total(r.expected_cost for r in receipts),
+        "expected rebalances": total_rebalances(r.expected_cost for r in receipts),
         "recorded rebalances": sum(r.ours for r in receipts),
-        "rebalances by others": sum(r.others for r in receipts),
+        "external rebalances": sum(r.others for r in receipts),
         "partitions moved": sum(r.moved for r in receipts),
         "slots": change.plan.wanted,
-        "notes": listed(change.plan.notes),
+        "notes": bullet_list(change.plan.notes),
         "plan": MetadataValue.md(plan_table(change.plan) if change.plan.steps else "no steps"),
         "plan id": change.plan.id,
         "revision": change.plan.revision,
@@ -246,15 +244,15 @@ def change_metadata(change: Change) -> dict[str, Any]:
         "group": change.group,
     }
     if change.traceback:
-        shown["traceback"] = verbatim(change.traceback)
-    if pauses:
-        shown["longest pause (s)"] = max(pauses)
+        shown["traceback"] = code_block(change.traceback)
+    if downtimes:
+        shown["longest downtime (s)"] = max(downtimes)
     return shown
 
 
 def failure_metadata(change: Change) -> dict[str, Any]:
-    """Why a change did not end well, with the worker's error, line by line as it was kept."""
-    sentences_of = (s for r in change.receipts for s in r.sentences)
-    said = [change.sentence, *sentences_of, change.traceback or ""]
-    lines = [text for n, text in enumerate(said) if text and not any(text in s for s in said[:n])]
-    return {"error": verbatim("\n".join(lines), kind="text")}
+    """Builds the metadata of a failed change: why, and the worker's error as it was stored."""
+    sentences = (s for r in change.receipts for s in r.sentences)
+    texts = [change.sentence, *sentences, change.traceback or ""]
+    lines = [text for n, text in enumerate(texts) if text and not any(text in s for s in texts[:n])]
+    return {"error": code_block("\n".join(lines), kind="text")}

@@ -1,10 +1,10 @@
-"""Everything that a fleet.yaml is in Dagster: one file, one cluster, one code location.
+"""Builds the Dagster definitions of a fleet.yaml: one file, one cluster, one code location.
 
-Loading reads the file and nothing else: no Kafka, no Spark, no API server. A missing or wrong file
-is a ConfigError, whose sentence (file, line, key, what is allowed) the web page shows for the
-location: with no fleets to show, an empty graph would only hide it. Correct the file, then reload
-the location; groups that are new in the file need the same. The code location's executor stays the
-team's: each job of Fleet names its own, and `fleet` is the only resource.
+Loading only reads the file: it needs no Kafka, no Spark and no API server. A missing or wrong file
+raises ConfigError, and the web page shows its sentence (file, line, key, allowed values): an empty
+graph would hide the mistake. Reload the code location after a correction or a new group. Each of
+Fleet's jobs names its own executor, so that the team's stays the default. `fleet` is the only
+resource.
 """
 
 import os
@@ -30,11 +30,11 @@ from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.change_assets import change_assets, change_jobs
 from fleet.dagster.group_assets import group_assets, history_assets, history_job, history_schedule
-from fleet.dagster.judgements import lag_judgement, receipt_judgement, storm_judgement
+from fleet.dagster.judgements import lag_outcome, receipt_outcome, storm_outcome
 from fleet.dagster.reconcile_schedule import reconcile_schedule
-from fleet.dagster.resources import FleetResource, declared, told
-from fleet.dagster.storm_sensor import from_tables, storm_sensor
-from fleet.dagster.watch_sensor import missing, watch_sensor
+from fleet.dagster.resources import FleetResource, fleet_errors_as_failures, load_declared_spec
+from fleet.dagster.storm_sensor import read_recent_rebalances, storm_sensor
+from fleet.dagster.watch_sensor import missing_group, watch_sensor
 from fleet.decide.storms import watch_reach
 from fleet.manager.keeping_up import judged
 from fleet.manager.past import minutes_of
@@ -43,32 +43,32 @@ if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
 
 
-# Checks of declared groups that a person may run from the web page: lag, storms, last receipt.
+# Checks of declared groups that a user may run from the web page: lag, storms, last receipt.
 #
-# The sensors store the same judgements on change, so these need not be run to be current. One op
-# serves the checks of all groups, and a run of some of them looks at their groups only. Dagster
-# names an op's outputs in [A-Za-z0-9_], and drops one of two that it calls the same without a
-# word: of `orders.v1` and `orders-v1` the second is in another op.
+# The sensors store the same outcomes on change, so the checks are current without a run. One op
+# serves the checks of all groups, and a run reads only the selected groups. Dagster names an op's
+# outputs with [A-Za-z0-9_] and silently drops one of two equal names. So a second op holds
+# `orders-v1` beside `orders.v1`.
 
 
 def check_specs(spec: FleetSpec, fleet: GroupSpec) -> list[AssetCheckSpec]:
-    """What is checked of one group; the receipt where there are workers of ours."""
+    """Returns the checks of one group; with a receipt check if it has Fleet workers."""
     key = asset_keys.group_key(spec.cluster.name, fleet.group)
     minutes = f"{fleet.storm.window / 60:g} min"
-    said = {
-        asset_keys.LAG: "The group keeps up.",
-        asset_keys.STORM: f"At most {fleet.storm.rebalances} rebalances in {minutes}, "
-        "without what changes of ours were to cost.",
+    texts = {
+        asset_keys.LAG: "The group keeps up with its topics.",
+        asset_keys.STORM: f"At most {fleet.storm.rebalances} rebalances in {minutes}, not counting "
+        "those that a plan of Fleet expects.",
     }
     if fleet.worker is not None:
-        said[asset_keys.RECEIPT] = (
-            "The last change ended well, and every step of it cost what its plan said."
+        texts[asset_keys.RECEIPT] = (
+            "The last change succeeded, and each step cost what its plan said."
         )
-    return [AssetCheckSpec(name, asset=key, description=text) for name, text in said.items()]
+    return [AssetCheckSpec(name, asset=key, description=text) for name, text in texts.items()]
 
 
 def group_checks(spec: FleetSpec) -> list[AssetChecksDefinition]:
-    """The checks of all declared groups."""
+    """Builds the checks of all declared groups."""
     ops: list[list[GroupSpec]] = []
     seen: Counter[str] = Counter()
     for fleet in spec.fleets:
@@ -92,28 +92,28 @@ def _check_op(spec: FleetSpec, fleets: list[GroupSpec], number: int) -> AssetChe
         context: AssetCheckExecutionContext, fleet: FleetResource
     ) -> Iterator[AssetCheckResult]:
         chosen = context.selected_asset_check_keys
-        with told(), fleet.open() as cycle:
+        with fleet_errors_as_failures(), fleet.open() as cycle:
             for each in fleets:
                 key = asset_keys.group_key(cluster, each.group)
                 wanted = {check.name for check in chosen if check.asset_key == key}
-                yield from results(cycle, each.group, wanted)
+                yield from check_results(cycle, each.group, wanted)
 
     return check
 
 
-def results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[AssetCheckResult]:
-    """These checks of one group, looked at now."""
+def check_results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[AssetCheckResult]:
+    """Evaluates these checks of one group now."""
     if not wanted:
         return
     fleet, key = cycle.group(group), asset_keys.group_key(cycle.spec.cluster.name, group)
     if asset_keys.LAG in wanted:
         snapshot = cycle.snapshot([group])
         snapshot, keep_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group])
-        seen = snapshot.groups.get(group) or missing(group)
-        yield lag_judgement(fleet, seen, keep_up.get(group)).result(asset_keys.LAG, key)
+        seen = snapshot.groups.get(group) or missing_group(group)
+        yield lag_outcome(fleet, seen, keep_up.get(group)).result(asset_keys.LAG, key)
     if asset_keys.STORM in wanted:
         now = cycle.clock.now()
-        history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)
+        history = read_recent_rebalances(cycle, since=now - watch_reach(cycle.spec), now=now)
         known = None if history is None else history.of(group)
         window = fleet.storm.window
         recorded = (
@@ -121,21 +121,21 @@ def results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[AssetCheck
             if known is None
             else sum(each.ended_at >= now - window for each in known)
         )
-        storm = storm_judgement(fleet, recorded, cycle.storm(group, known))
+        storm = storm_outcome(fleet, recorded, cycle.storm(group, known))
         yield storm.result(asset_keys.STORM, key)
     if asset_keys.RECEIPT in wanted:
-        last = receipt_judgement(cycle.store.change(group))
+        last = receipt_outcome(cycle.store.change(group))
         yield last.result(asset_keys.RECEIPT, key)
 
 
 def build_definitions(spec: FleetSpec | None = None) -> Definitions:
-    """The definitions of one cluster's fleets; `spec` None: of `$FLEET_CONFIG` or ./fleet.yaml.
+    """Builds the definitions of one cluster; `spec` None: of `$FLEET_CONFIG` or ./fleet.yaml.
 
-    A team's own assets go beside them:
+    Add a team's own assets with
     `Definitions.merge(build_definitions(), Definitions(assets=[...]))`.
-    Raises ConfigError where the file is missing or wrong.
+    Raises ConfigError if the file is missing or wrong.
     """
-    spec = declared() if spec is None else spec
+    spec = load_declared_spec() if spec is None else spec
     changing, recording = change_jobs(spec), history_job(spec)
     return Definitions(
         assets=[*group_assets(spec), *change_assets(spec), history_assets(spec)],
@@ -150,13 +150,13 @@ def build_definitions(spec: FleetSpec | None = None) -> Definitions:
     )
 
 
-# One fleet.yaml as a Dagster component, for projects that are made of `defs.yaml` files.
+# One fleet.yaml as a Dagster component, for projects that consist of `defs.yaml` files.
 #
 # (`type: fleet.dagster.FleetComponent`, `attributes: {config: fleet.yaml}`)
 #
-# Problem: a project under `dg` has no module to write `build_definitions` in. Choice: the same
-# definitions as a component; its path is the project's, not the current folder's. Cost:
-# ticks and runs find the file by `$FLEET_CONFIG`, which this sets for the code location's process.
+# Problem: a `dg` project has no module that could call `build_definitions`. Choice: a component
+# builds the same definitions, with a path relative to the project. Cost: ticks and runs find the
+# file by `$FLEET_CONFIG`, which the component sets for the code location's process.
 
 
 @dataclass
@@ -164,9 +164,9 @@ class FleetComponent(Component, Resolvable):
     """Assets, checks, jobs, schedules and sensors of a fleet.yaml."""
 
     config: str = "fleet.yaml"
-    """Path of the file, from the folder of the Dagster project."""
+    """Path of the file, relative to the folder of the Dagster project."""
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """Raises ConfigError where the file is missing or wrong."""
+        """Builds the definitions. Raises ConfigError if the file is missing or wrong."""
         os.environ["FLEET_CONFIG"] = str(Path(context.project_root, self.config))
         return build_definitions()

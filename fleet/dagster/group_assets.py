@@ -1,9 +1,8 @@
-"""The factory: what fleet.yaml names in Kafka becomes external assets.
+"""Builds external assets for the topics and groups of fleet.yaml, and assets for the history.
 
-Topics and groups are made by Kafka and observed by the sensor; what is done for a group is
-`fleet.dagster.change_assets`. A declared group has an asset of its own, with its owner, its mode
-as a tag and three checks, because people look for it by name; groups that nobody declared share
-one, with a partition each.
+Kafka makes topics and groups, and the sensor observes them; `fleet.dagster.change_assets` defines
+plans and rollouts. People look for a declared group by name, so it has its own asset, with its
+owner, its mode as a tag and three checks. Undeclared groups share one asset with a partition each.
 """
 
 import json
@@ -45,30 +44,31 @@ if TYPE_CHECKING:
     )
 
 
-# Messages of a process that a step started, by a file: a line each, and none before it is whole.
+# Messages of a process that a step started: a file with one message a line.
 #
-# Problem: Dagster's own reader of such a file takes for a line whatever stands there, and a
-# message of more than some KB is written in pieces: where it looks between two of them its thread
-# ends, and what the process reported is lost, the rows of its tables and the run's plot. Choice:
-# the same file and the same messages, read up to the last newline. Cost: some lines that Dagster
-# will have itself.
+# Problem: a process writes a message of several KB in pieces. If Dagster's own reader reads between
+# two pieces, its thread fails, and the rows and plots that the process reported are lost. Choice:
+# the same file and messages, read up to the last newline. Cost: code that Dagster should have.
 
 
 _EVERY: Final = 0.05
 
 
-class WholeLines(PipesMessageReader):
-    """For `PipesSubprocessClient(message_reader=…)`."""
+class LineMessageReader(PipesMessageReader):
+    """Reads complete lines of messages, for `PipesSubprocessClient(message_reader=…)`."""
 
     @contextmanager
     def read_messages(self, handler: PipesMessageHandler) -> Iterator[dict[str, Any]]:
-        """Hand the messages over as they come; at the end all that were written are handed over."""
+        """Forwards the messages as they come; at the end, all that were written."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "messages")
             path.touch()
             over = threading.Event()
             thread = threading.Thread(
-                target=_hand_over, args=(path, handler, over), name="pipes-messages", daemon=True
+                target=_forward_messages,
+                args=(path, handler, over),
+                name="pipes-messages",
+                daemon=True,
             )
             thread.start()
             try:
@@ -78,12 +78,12 @@ class WholeLines(PipesMessageReader):
                 thread.join()
 
     def no_messages_debug_text(self) -> str:
-        """For Dagster's own sentence."""
+        """Completes Dagster's own sentence."""
         return "Attempted to read messages from a temporary file."
 
 
-def _hand_over(path: Path, handler: PipesMessageHandler, over: threading.Event) -> None:
-    """Until it is over and all is read."""
+def _forward_messages(path: Path, handler: PipesMessageHandler, over: threading.Event) -> None:
+    """Forwards messages until `over` is set and the file is read."""
     rest = b""
     with path.open("rb") as file:
         while True:
@@ -92,45 +92,44 @@ def _hand_over(path: Path, handler: PipesMessageHandler, over: threading.Event) 
             for line in lines:
                 try:
                     handler.handle_message(json.loads(line))
-                except Exception:  # noqa: BLE001 - told as Dagster tells it, and the next ones count
+                except Exception:  # noqa: BLE001 - Dagster reports it, and the next ones count
                     handler.report_pipes_framework_exception("a message", sys.exc_info())
             if last:
                 return
             over.wait(_EVERY)
 
 
-# The tables of the history as assets: one run brings all of them up to date.
+# The history tables as assets: one run updates all of them.
 #
-# Problem: catching up is Spark's work, and a JVM inside a step would outlive its cancellation.
-# Choice: the step starts `fleet.dagster.history_process` through Pipes and waits; a terminated run
-# sends it SIGINT, upon which it lets go of Spark and ends, and the tables stay as their last
-# state says. The run reports rows of every table, what it found, and a plot of rebalances per
-# hour. Where `fleet history sync --follow` is writing already the run only reports. Cost: a
-# process start (1 s), and 7 s where the home's Spark server does not run.
+# Problem: an update needs Spark, and a JVM in a step would outlive its cancellation. Choice: the
+# step starts `fleet.dagster.history_process` through Pipes and waits. A terminated run sends it
+# SIGINT; the process then stops Spark, and the tables keep their last state. The run reports the
+# rows of every table and plots rebalances per hour. If `fleet history sync --follow` writes the
+# tables, the run only reports. Cost: a process start (1 s), and 7 s if no Spark server runs yet.
 #
-# The schedule is off until somebody turns it on, or fleet.yaml names it (`dagster.schedules`):
-# where a tail runs, it is not needed.
+# The schedule is off until you turn it on or fleet.yaml names it (`dagster.schedules`). It is not
+# needed while `fleet history sync --follow` runs.
 
 
 RECORD: Final = "record_history"
 CRON: Final = "*/10 * * * *"
 MAX_SECONDS: Final = 3600
 _STOP_SECONDS: Final = 30.0
-"""What an interrupted process may take to end: Spark's query and, where it started one, server."""
+"""Seconds for an interrupted process to stop Spark's query and the server that it started."""
 _FRESH: Final = FreshnessPolicy.time_window(
     fail_window=timedelta(minutes=40), warn_window=timedelta(minutes=25)
 )
 TABLES: Final = {
     "commits": ("Committed offsets of every group, a row per partition and interval.", ()),
-    "events": ("Records of the coordinator other than commits, key and value kept.", ()),
+    "events": ("Coordinator records other than commits, with their keys and values.", ()),
     "rebalances": ("Every rebalance of every group, with its cause.", ("events", "commits")),
-    "memberships": ("Members of every group over time, and what they own.", ("events",)),
+    "memberships": ("Members of every group over time, with their partitions.", ("events",)),
     "lag": ("Lag in records and seconds, by group and partition.", ("commits",)),
 }
 
 
 def history_specs(spec: FleetSpec) -> list[AssetSpec]:
-    """One asset per table."""
+    """Returns an asset spec per table."""
     cluster = spec.cluster.name
     return [
         AssetSpec(
@@ -147,7 +146,7 @@ def history_specs(spec: FleetSpec) -> list[AssetSpec]:
 
 
 def history_assets(spec: FleetSpec) -> AssetsDefinition:
-    """All tables, made by one process."""
+    """Defines the assets of all tables, which one process updates."""
 
     @multi_asset(name="history", specs=history_specs(spec), op_tags={"fleet/part": "history"})
     def history(context: AssetExecutionContext, fleet: FleetResource) -> Iterator[Any]:
@@ -162,38 +161,38 @@ def history_assets(spec: FleetSpec) -> AssetsDefinition:
 
 
 def pipes_client() -> PipesSubprocessClient:
-    """How the process is started and ended."""
+    """Creates the client that starts and stops the process."""
     return PipesSubprocessClient(
-        message_reader=WholeLines(), termination_timeout_seconds=_STOP_SECONDS
+        message_reader=LineMessageReader(), termination_timeout_seconds=_STOP_SECONDS
     )
 
 
 def history_job(spec: FleetSpec) -> "UnresolvedAssetJobDefinition":
-    """One run for all tables."""
+    """Defines the job that updates all tables in one run."""
     keys = [asset_keys.history_key(spec.cluster.name, table) for table in TABLES]
     return define_asset_job(
         RECORD,
         selection=AssetSelection.assets(*keys),
         executor_def=in_process_executor,
         tags={asset_keys.MAX_RUNTIME_TAG: str(MAX_SECONDS)},
-        description="Bring the tables of the history up to date.",
+        description="Update the tables of the history.",
     )
 
 
 def history_schedule(spec: FleetSpec, job: "UnresolvedAssetJobDefinition") -> ScheduleDefinition:
-    """Every ten minutes, once somebody turns it on, or where fleet.yaml says so."""
+    """Defines the schedule: every ten minutes, if it is turned on or named in fleet.yaml."""
     runs = RECORD in spec.dagster.schedules
     return ScheduleDefinition(
         name=RECORD,
         job=job,
         cron_schedule=CRON,
         default_status=DefaultScheduleStatus.RUNNING if runs else DefaultScheduleStatus.STOPPED,
-        description="Records the history; not needed where `fleet history sync --follow` runs.",
+        description="Updates the history; not needed while `fleet history sync --follow` runs.",
     )
 
 
 def topic_specs(spec: FleetSpec) -> list[AssetSpec]:
-    """One external asset per topic or `^pattern` that any group names."""
+    """Returns an external asset for each topic or `^pattern` that a group names."""
     cluster = spec.cluster.name
     found = sorted({topic for fleet in spec.fleets for topic in fleet.topics})
     return [
@@ -201,7 +200,7 @@ def topic_specs(spec: FleetSpec) -> list[AssetSpec]:
             key=asset_keys.topic_key(cluster, topic),
             group_name="topics",
             kinds={"kafka", "topic"},
-            description=f"Kafka {'topics matching' if topic.startswith('^') else 'topic'} {topic}",
+            description=f"Kafka {'topics matching' if topic.startswith('^') else 'topic'} {topic}.",
             metadata={"topic": topic, "cluster": cluster},
         )
         for topic in found
@@ -209,7 +208,7 @@ def topic_specs(spec: FleetSpec) -> list[AssetSpec]:
 
 
 def group_spec(spec: FleetSpec, fleet: GroupSpec) -> AssetSpec:
-    """The external asset of a declared group."""
+    """Returns the external asset of a declared group."""
     cluster = spec.cluster.name
     acting = {"changes": MetadataValue.asset(asset_keys.rollout_key(cluster))}
     if fleet.worker is None:
@@ -221,7 +220,7 @@ def group_spec(spec: FleetSpec, fleet: GroupSpec) -> AssetSpec:
         kinds={"kafka", "group"},
         owners=asset_keys.owners(fleet),
         tags={asset_keys.MODE_TAG: spec.mode_of(fleet)},
-        description=f"Consumer group {fleet.group}: state, members and lag, observed on change.",
+        description=f"Consumer group {fleet.group}: state, members and lag, stored on change.",
         metadata={
             **acting,
             "group": fleet.group,
@@ -235,24 +234,24 @@ def group_spec(spec: FleetSpec, fleet: GroupSpec) -> AssetSpec:
 
 
 def discovered_partitions(spec: FleetSpec) -> DynamicPartitionsDefinition:
-    """Names (`asset_keys.name_of`) of the groups that exist and are not declared."""
+    """Returns the partitions of undeclared groups, by name (`asset_keys.name_of`)."""
     return DynamicPartitionsDefinition(name=f"{spec.cluster.name}_discovered_groups")
 
 
 def discovered_spec(spec: FleetSpec) -> AssetSpec:
-    """All other groups of the cluster: observed, never acted upon."""
+    """Returns the asset of undeclared groups, which Fleet observes and never changes."""
     cluster = spec.cluster.name
     return AssetSpec(
         key=asset_keys.discovered_key(cluster),
         group_name="discovered",
         kinds={"kafka", "groups"},
         partitions_def=discovered_partitions(spec),
-        description=f"Consumer groups of {cluster} that fleet.yaml does not name: only observed.",
+        description=f"Groups of {cluster} that fleet.yaml does not name; Fleet only observes them.",
         metadata={"cluster": cluster},
     )
 
 
 def group_assets(spec: FleetSpec) -> list[AssetSpec]:
-    """Every topic and group that fleet.yaml names, and one asset for all other groups."""
+    """Returns the assets of all topics and groups in fleet.yaml, and one for other groups."""
     named = [group_spec(spec, fleet) for fleet in spec.fleets]
     return [*topic_specs(spec), discovered_spec(spec), *named]

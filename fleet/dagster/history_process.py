@@ -1,7 +1,7 @@
-"""What a Dagster run starts to record the history: `fleet history sync`, told through Pipes.
+"""Updates the history for a Dagster run, and reports each table through Pipes.
 
-It runs the command itself, so that a run and a person do the same thing, and reports each table
-as an asset. Where somebody else writes the tables, it reports what they hold.
+It runs the same command as a user (`fleet history sync`). If another process writes the tables, it
+only reports their content.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from dagster_pipes import open_dagster_pipes
 from fleet import cli
 from fleet.history.tables import Tables
 from fleet.model.rebalances import Rebalance
-from fleet.report.wording import cause_text, clock_text, took, who
+from fleet.report.wording import cause_text, clock_text, duration_text, members_text
 
 _HOURS = 48
 _LISTED = 20
@@ -29,27 +29,24 @@ _COLUMNS = (
 
 
 def main() -> int:
-    """The command's exit code."""
+    """Runs the update and reports each table; returns the command's exit code."""
     with open_dagster_pipes() as pipes:
         tables = list(pipes.asset_keys)
         began = time.time()
-        code, done = answer("sync")
+        code, done = run_history_command("sync")
         if done is None:
-            _, done = answer("status")
+            _, done = run_history_command("status")
             if done is None or (done["at"] or 0.0) < began:
                 return code
-            pipes.log.info(
-                "another process records the history (`fleet history sync --follow`?): "
-                "this run only reports"
-            )
+            pipes.log.info("another process writes the history: this run only reports its tables")
         for key in tables:
             table = key.rpartition("/")[2]
             pipes.report_asset_materialization(asset_key=key, metadata=metadata(done, table))
     return 0
 
 
-def answer(*arguments: str) -> tuple[int, dict[str, Any] | None]:
-    """Exit code and JSON of `fleet history …`; None where it failed."""
+def run_history_command(*arguments: str) -> tuple[int, dict[str, Any] | None]:
+    """Runs `fleet history …`; returns its exit code and JSON, None if it failed."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         code = cli.run(["history", *arguments, "-o", "json"])
@@ -57,7 +54,7 @@ def answer(*arguments: str) -> tuple[int, dict[str, Any] | None]:
 
 
 def metadata(done: dict[str, Any], table: str) -> dict[str, Any]:
-    """What the asset's page shows of one table: what a person asks for comes first."""
+    """Builds the metadata of one table, the most useful figures first."""
     held = done["tables"][table]
     shown: dict[str, Any] = {"dagster/row_count": held["rows"]}
     if table == "rebalances":
@@ -86,16 +83,16 @@ def _last_rebalances(path: str, *, end: float) -> dict[str, Any]:
 
 
 def _latest(found: Sequence[Rebalance]) -> dict[str, Any]:
-    """The last ones as a table of Dagster, the latest first."""
+    """Builds a Dagster table of the last rebalances, the latest first."""
     records = [
         {
             "when (UTC)": clock_text(each.ended_at),
             "group": each.group,
             "no": each.number,
             "cause": cause_text(each),
-            "who": who(each),
+            "who": members_text(each),
             "moved": len(each.moved),
-            "took": took(each),
+            "took": duration_text(each),
         }
         for each in reversed(found[-_LISTED:])
     ]

@@ -1,8 +1,8 @@
-"""What the checks say: one judgement, used by check runs and by the sensor alike.
+"""Computes the outcomes of the checks, for check runs and for the sensors.
 
-A judgement is a value: passed or not, how bad, the numbers and one sentence. An ERROR is
-for the pager (a outcome of level ERR, too much waits, a storm, a receipt that differs); a WARN is
-for the one who looks (a group that does not exist yet, figures nobody may read).
+An outcome is a value: passed or not, a severity, the numbers and one sentence. ERROR is for alerts
+(a lag status of level ERR, lag over the limit, a storm, a receipt that differs). WARN is for
+readers of the page (a group that does not exist yet, figures that Fleet may not read).
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from dagster import AssetCheckEvaluation, AssetCheckResult, AssetCheckSeverity, 
 
 from fleet.config.spec import GroupSpec, LagScaling
 from fleet.dagster.change_metadata import (
+    bullet_list,
     change_metadata,
     change_sentence,
     failure_metadata,
-    listed,
-    sentences,
+    join_sentences,
 )
 from fleet.decide.lag_status import GroupLagStatus, LagStatus, Level
 from fleet.decide.storms import Storm
@@ -31,7 +31,7 @@ _OVER = "over the limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class CheckOutcome:
     """The outcome of one check."""
 
     passed: bool
@@ -39,17 +39,17 @@ class Judgement:
     severity: AssetCheckSeverity = ERROR
     metadata: Mapping[str, Any] = field(default_factory=dict)
     outcome: str = ""
-    """What was found, in one word that stays the same while nothing changes."""
+    """The finding in one word, which stays the same while nothing changes."""
 
     def result(self, check: str, asset: AssetKey | None = None) -> AssetCheckResult:
-        """As a check run returns it."""
-        return AssetCheckResult(asset_key=asset, check_name=check, **self._told())
+        """Returns the result of a check run."""
+        return AssetCheckResult(asset_key=asset, check_name=check, **self._fields())
 
     def evaluation(self, check: str, asset: AssetKey) -> AssetCheckEvaluation:
-        """As the sensor stores it."""
-        return AssetCheckEvaluation(asset_key=asset, check_name=check, **self._told())
+        """Returns the evaluation that a sensor stores."""
+        return AssetCheckEvaluation(asset_key=asset, check_name=check, **self._fields())
 
-    def _told(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         return {
             "passed": self.passed,
             "severity": self.severity,
@@ -59,19 +59,19 @@ class Judgement:
 
 
 def lag_limit(fleet: GroupSpec) -> int | None:
-    """Records that the largest fleet is meant for; None where the policy does not ask for lag."""
+    """Returns the records for which the largest fleet is sized; None without a lag policy."""
     if isinstance(fleet.scaling, LagScaling):
         return fleet.scaling.records_per_worker * fleet.replicas.max
     return None
 
 
-def lag_judgement(
+def lag_outcome(
     fleet: GroupSpec, state: GroupSnapshot, keeps_up: GroupLagStatus | None
-) -> Judgement:
-    """Judge whether the group keeps up: by the outcome of `fleet status`, and within its limit.
+) -> CheckOutcome:
+    """Judges whether the group keeps up: by the lag status of `fleet status` and by its limit.
 
-    `keeps_up` is that outcome; None: none can be given. ABANDONED fails too, since fleet.yaml
-    declares the group.
+    `keeps_up` is that lag status, None if unknown. ABANDONED fails too, since fleet.yaml declares
+    the group.
     """
     limit, lag, age = lag_limit(fleet), state.lag, state.lag_seconds
     numbers: dict[str, Any] = {"members": len(state.members)}
@@ -95,7 +95,7 @@ def lag_judgement(
         severity = WARN if keeps_up.level is Level.WARN else ERROR
     elif lag is None and limit is not None:
         outcome = "unknown"
-    return Judgement(
+    return CheckOutcome(
         passed=outcome == "well",
         severity=severity,
         sentence=f"{said}.",
@@ -105,7 +105,7 @@ def lag_judgement(
 
 
 def _waiting(state: GroupSnapshot) -> str:
-    """Say what waits, and of which partitions the figure is no plain one."""
+    """Describes the lag, with the cases of partitions that have no plain figure."""
     cases = sorted({p.case.value for p in state.partitions if p.case is not LagCase.OK})
     if not state.exists:
         return f"{state.group} does not exist"
@@ -117,18 +117,18 @@ def _waiting(state: GroupSnapshot) -> str:
     return f"{said} ({', '.join(cases)})" if cases else said
 
 
-def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None) -> Judgement:
-    """No storm: within the budget, but for what our own changes were to cost."""
+def storm_outcome(fleet: GroupSpec, recorded: int | None, storm: Storm | None) -> CheckOutcome:
+    """Judges whether the group is within its budget, not counting what Fleet's plans expect."""
     numbers: dict[str, Any] = {"budget": fleet.storm.rebalances, "window (s)": fleet.storm.window}
     if storm is not None:
         numbers |= {"rebalances": storm.rebalances, "moved": storm.moved, "cause": storm.cause}
         if storm.top_offender is not None:
             numbers["top offender"] = storm.top_offender
         said = f"{fleet.group}: {storm.sentence}."
-        return Judgement(passed=False, sentence=said, metadata=numbers, outcome="storm")
+        return CheckOutcome(passed=False, sentence=said, metadata=numbers, outcome="storm")
     if recorded is None:
-        said = f"{fleet.group}: rebalances were not counted: __consumer_offsets was not read"
-        return Judgement(
+        said = f"{fleet.group}: rebalances were not counted: Fleet did not read __consumer_offsets"
+        return CheckOutcome(
             passed=True, severity=WARN, sentence=f"{said}.", metadata=numbers, outcome="within"
         )
     numbers["rebalances"] = recorded
@@ -136,15 +136,15 @@ def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None)
     said = f"{fleet.group}: {said} in the last {fleet.storm.window:g} s"
     said += f", budget {fleet.storm.rebalances}"
     if recorded > fleet.storm.rebalances:
-        said += ", by our own changes within their expected cost"
-    return Judgement(passed=True, sentence=f"{said}.", metadata=numbers, outcome="within")
+        said += ", due to Fleet's changes within their expected cost"
+    return CheckOutcome(passed=True, sentence=f"{said}.", metadata=numbers, outcome="within")
 
 
-def receipt_judgement(change: Change | None) -> Judgement:
-    """The last change ended well, and every step of it cost what its plan said."""
+def receipt_outcome(change: Change | None) -> CheckOutcome:
+    """Judges whether the last change succeeded and each step cost what its plan said."""
     if change is None or (not change.receipts and change.state not in _ENDED_BADLY):
-        said = "No step was taken, so there is nothing to compare."
-        return Judgement(passed=True, severity=WARN, sentence=said)
+        said = "No step has run, so there is nothing to compare."
+        return CheckOutcome(passed=True, severity=WARN, sentence=said)
     sentence = change_sentence(change)
     found = {r.result for r in change.receipts}
     shown = change_metadata(change)
@@ -152,13 +152,13 @@ def receipt_judgement(change: Change | None) -> Judgement:
         key: shown[key]
         for key in ("result", "state", "expected rebalances", "recorded rebalances", "receipt")
     }
-    numbers["notes"] = listed(s for r in change.receipts for s in r.sentences)
+    numbers["notes"] = bullet_list(s for r in change.receipts for s in r.sentences)
     if change.state not in (ChangeState.DONE, ChangeState.RUNNING):
-        said = sentences(f"{change.group}: {change.state.value}", sentence, group=change.group)
+        said = join_sentences(f"{change.group}: {change.state.value}", sentence, group=change.group)
         numbers |= failure_metadata(change)
-        severity = ERROR if change.state in _ENDED_BADLY else WARN  # a person aborts
-        return Judgement(passed=False, severity=severity, sentence=said, metadata=numbers)
+        severity = ERROR if change.state in _ENDED_BADLY else WARN  # a user aborted it
+        return CheckOutcome(passed=False, severity=severity, sentence=said, metadata=numbers)
     if ReceiptResult.DIFFERS in found:
-        return Judgement(passed=False, sentence=sentence, metadata=numbers)
+        return CheckOutcome(passed=False, sentence=sentence, metadata=numbers)
     severity = WARN if ReceiptResult.UNVERIFIED in found else ERROR
-    return Judgement(passed=True, severity=severity, sentence=sentence, metadata=numbers)
+    return CheckOutcome(passed=True, severity=severity, sentence=sentence, metadata=numbers)

@@ -1,10 +1,10 @@
-"""What the definitions need from outside: the declared fleets, and a `Fleet` per use.
+"""Opens what the definitions need: the declared fleets, and a `Fleet` for each use.
 
-Problem: Kafka clients opened while definitions load would live in every code server and run
-worker, and a fleet.yaml read once would grow old. Choice: loading definitions only reads the
-file (no Kafka, no Spark is imported); every tick, check and run opens its own Fleet, which
-reads the file again. Cost: some 50 ms a use, and a group that is new in the file becomes an
-asset only when the code location is reloaded.
+Problem: a Kafka client that opens with the definitions would live in every code server and run
+worker, and a fleet.yaml that is read once gets old. Choice: loading the definitions only reads the
+file and imports neither Kafka nor Spark. Every tick, check and run opens its own Fleet, which reads
+the file again. Cost: about 50 ms a use; a new group becomes an asset only when the code location is
+reloaded.
 """
 
 import os
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
 
 
-def declared(environ: Mapping[str, str] = os.environ) -> FleetSpec:
-    """The fleets of `$FLEET_CONFIG` or ./fleet.yaml.
+def load_declared_spec(environ: Mapping[str, str] = os.environ) -> FleetSpec:
+    """Loads the fleets of `$FLEET_CONFIG` or ./fleet.yaml.
 
-    Raises ConfigError, whose one sentence the web page shows for the code location.
+    Raises ConfigError, whose sentence the web page shows for the code location.
     """
     return load(Path(environ.get("FLEET_CONFIG") or "fleet.yaml"), environ)
 
@@ -35,18 +35,18 @@ def declared(environ: Mapping[str, str] = os.environ) -> FleetSpec:
 class FleetResource(ConfigurableResource):  # type: ignore[type-arg]
     """Opens the fleet that fleet.yaml declares."""
 
-    config: str = Field(default="", description="path of fleet.yaml; empty: $FLEET_CONFIG")
-    home: str = Field(default="", description="folder of state; empty: $FLEET_HOME")
+    config: str = Field(default="", description="path of fleet.yaml (default: $FLEET_CONFIG)")
+    home: str = Field(default="", description="state directory (default: $FLEET_HOME)")
 
     def environment(self) -> dict[str, str]:
-        """What a process of its own needs to find the same file and folder."""
+        """Returns the environment in which another process finds the same file and folder."""
         made = {"FLEET_CONFIG": self.config, "FLEET_HOME": self.home}
         return {name: value for name, value in made.items() if value}
 
     @contextmanager
     def open(self) -> Iterator["Fleet"]:
-        """A Fleet for one use; FleetErrors pass through."""
-        from fleet.manager.cycle import Fleet  # noqa: PLC0415  imports Kafka: only where it is used
+        """Opens a Fleet for one use; FleetErrors pass through."""
+        from fleet.manager.cycle import Fleet  # noqa: PLC0415  imports Kafka
 
         config = Path(self.config) if self.config else None
         home = Path(self.home) if self.home else None
@@ -55,10 +55,10 @@ class FleetResource(ConfigurableResource):  # type: ignore[type-arg]
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Turn a FleetError inside an op into a Failure that says its sentence and is not retried.
+def fleet_errors_as_failures() -> Iterator[None]:
+    """Turns a FleetError in an op into a Failure with its sentence and without a retry.
 
-    A change is resumed under its lease, never repeated by Dagster [35, 36].
+    Dagster must not repeat a change: the next run resumes it under its lease [35, 36].
     """
     try:
         yield

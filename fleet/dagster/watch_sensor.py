@@ -1,9 +1,9 @@
-"""The sensor that looks at all groups, tells what changed, and ends runs that are dead.
+"""Defines the sensor that observes all groups, reports changes, and ends dead runs.
 
-One batched question serves the whole cluster. Whether a group keeps up is judged as `fleet
-status` does; its past is read only where something has waited. Storms are `fleet_storms`' business
-(fleet.dagster.storm_sensor). A tick works at most 20 s: what it did not reach comes first in
-the next one. Where the cluster does not answer, the tick is skipped with that sentence.
+One batched query serves the whole cluster. The sensor judges the lag status as `fleet status` does,
+and reads a group's past only if records have waited. `fleet_storms` reports the storms
+(fleet.dagster.storm_sensor). A tick takes 20 s at most; the next one starts with the groups that
+remain. If the cluster does not answer, the tick is skipped with that sentence.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from dagster import (
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.group_assets import discovered_partitions
-from fleet.dagster.judgements import Judgement, lag_judgement, receipt_judgement
+from fleet.dagster.judgements import CheckOutcome, lag_outcome, receipt_outcome
 from fleet.dagster.reconcile_schedule import all_runs
 from fleet.dagster.resources import FleetResource
 from fleet.decide.lag_status import GroupLagStatus
@@ -50,40 +50,40 @@ if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
 
 
-# What the sensor remembers, and which groups get an event: pure.
+# The sensor's memory, and which groups get an event. Pure.
 #
-# Problem: 300 groups observed every 15 s are 1.7 million events a day, and storing 600 of them
-# takes 10-18 s [37]; nor does Dagster ever delete one, and a group's with its checks take 10 kB.
-# Choice: an event only where a group changed (state, members, lag status: at once; the size of its
-# lag: at most every hour), a heartbeat once a day, and no more than 50 groups' worth a tick,
-# oldest first. The cursor, which Dagster keeps in the row of every tick, has 14 packed bytes a
-# group: 19 kB for 1,000. Cost: in a storm of changes an event may be some ticks late, an
-# observation that still holds is up to a day old, and nobody reads a cursor by eye.
+# Problem: 300 groups observed every 15 s are 1.7 million events a day, and storing 600 events takes
+# 10-18 s [37]. Dagster never deletes an event, and a group's event with its checks takes 10 kB.
+# Choice: a group gets an event if its state, members or lag status changed. A changed size of its
+# lag counts once an hour at most, and a heartbeat follows once a day. A tick stores the events of
+# 50 groups at most, oldest first. Dagster keeps the cursor in the row of every tick, so it has 14
+# packed bytes a group: 19 kB for 1,000. Cost: after many changes an event may be some ticks late,
+# an unchanged observation is up to a day old, and the cursor is not readable.
 
 
 VERSION = 4
 EVENTS_A_TICK = 50
-HEARTBEAT = 86_400.0
-"""Seconds after which a group is observed though nothing changed."""
-BAND_EVERY = 3600.0
-"""Seconds between two events of a group whose lag only grew or shrank tenfold."""
+HEARTBEAT_SECONDS = 86_400.0
+"""Seconds after which an unchanged group gets an event."""
+BAND_INTERVAL_SECONDS = 3600.0
+"""Seconds between two events of a group if only the size of its lag changed tenfold."""
 _GROUP = Struct(">4s4sbI")
-"""Digest of the group id, then what was told: hard, band, at."""
+"""Digest of the group id, then its last event: hard, band, at."""
 
 
 def digest(*parts: object) -> str:
-    """Eight hex digits of what was seen; enough to tell a group's looks apart."""
+    """Returns eight hex digits, enough to tell the states of a group apart."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
 def lag_band(lag: int | None) -> int:
-    """0 below 1,000 records, then one band per power of ten; -1 where lag cannot be said."""
+    """Returns 0 below 1,000 records, then one band per power of ten; -1 if the lag is unknown."""
     return -1 if lag is None else max(0, len(str(lag)) - 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Emitted:
-    """What was last told of a group, and when."""
+class LastEvent:
+    """The last event of a group."""
 
     hard: str
     """Digest of state, members with their partitions, whether lag is known, and lag status."""
@@ -95,7 +95,7 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRun:
-    """How long a STARTED run has looked the same: `mark` for `still` seconds, in `ticks` ticks."""
+    """How long a STARTED run has been unchanged: `mark` for `still` seconds, in `ticks` ticks."""
 
     mark: str
     still: float
@@ -108,13 +108,13 @@ class StartedRun:
 class SensorMemory:
     """The sensor's cursor."""
 
-    groups: Mapping[str, Emitted] = field(default_factory=dict)
-    """digest of the group id → what was told."""
+    groups: Mapping[str, LastEvent] = field(default_factory=dict)
+    """Digest of the group id → its last event."""
     runs: Mapping[str, StartedRun] = field(default_factory=dict)
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> "SensorMemory":
-        """Read a cursor; one of another version (or none) is an empty memory: all is told anew."""
+        """Reads a cursor; without one of this version, the sensor reports all groups again."""
         try:
             stored = json.loads(cursor or "{}")
         except ValueError:
@@ -123,7 +123,7 @@ class SensorMemory:
             return cls()
         return cls(
             groups={
-                k.hex(): Emitted(hard=hard.hex(), band=band, at=at)
+                k.hex(): LastEvent(hard=hard.hex(), band=band, at=at)
                 for k, hard, band, at in _GROUP.iter_unpack(b64decode(stored["g"]))
             },
             runs={
@@ -133,7 +133,7 @@ class SensorMemory:
         )
 
     def as_cursor(self) -> str:
-        """The text that Dagster keeps."""
+        """Renders the cursor that Dagster keeps."""
         groups = b"".join(
             _GROUP.pack(bytes.fromhex(k), bytes.fromhex(e.hard), e.band, e.at)
             for k, e in self.groups.items()
@@ -148,33 +148,37 @@ class SensorMemory:
         }
         return json.dumps(stored, separators=(",", ":"))
 
-    def known(self, group: str) -> Emitted | None:
-        """What was last told of the group."""
+    def known(self, group: str) -> LastEvent | None:
+        """Returns the last event of the group."""
         return self.groups.get(digest(group))
 
-    def told(
-        self, looks: "Iterable[GroupTick]", *, now: float, alive: Collection[str]
+    def with_events(
+        self, ticks: "Iterable[GroupTick]", *, now: float, alive: Collection[str]
     ) -> "SensorMemory":
-        """Remember these looks as told, and forget groups that are gone."""
+        """Returns a memory with these events, without deleted groups."""
         kept = {digest(group) for group in alive}
         groups = {k: v for k, v in self.groups.items() if k in kept}
-        groups |= {digest(look.group): look.emitted(now) for look in looks}
+        groups |= {digest(tick.group): tick.as_event(now) for tick in ticks}
         return SensorMemory(groups=groups, runs=self.runs)
 
 
-def due(
-    looks: "Iterable[GroupTick]", memory: SensorMemory, *, now: float, limit: int = EVENTS_A_TICK
+def due_groups(
+    ticks: "Iterable[GroupTick]", memory: SensorMemory, *, now: float, limit: int = EVENTS_A_TICK
 ) -> "tuple[GroupTick, ...]":
-    """Whom to tell of in this tick: real changes first, then the longest untold."""
+    """Returns the groups that get an event in this tick: changes first, then the oldest events."""
     ranked: list[tuple[int, int, GroupTick]] = []
-    for look in looks:
-        known, telling = memory.known(look.group), look.emitted(now)
-        if known is None or known.hard != telling.hard:
-            ranked.append((0, known.at if known else 0, look))
-        elif not 0 <= now - known.at < (HEARTBEAT if known.band == telling.band else BAND_EVERY):
-            ranked.append((1, known.at, look))
+    for tick in ticks:
+        known, event = memory.known(tick.group), tick.as_event(now)
+        if known is None or known.hard != event.hard:
+            ranked.append((0, known.at if known else 0, tick))
+        elif (
+            not 0
+            <= now - known.at
+            < (HEARTBEAT_SECONDS if known.band == event.band else BAND_INTERVAL_SECONDS)
+        ):
+            ranked.append((1, known.at, tick))
     ranked.sort(key=lambda entry: entry[:2])
-    return tuple(look for _, _, look in ranked[:limit])
+    return tuple(tick for _, _, tick in ranked[:limit])
 
 
 Event = AssetObservation | AssetCheckEvaluation
@@ -182,30 +186,30 @@ Event = AssetObservation | AssetCheckEvaluation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTick:
-    """One group in one tick, with all that is said of it."""
+    """The state of one group in one tick."""
 
     state: GroupSnapshot
     fleet: GroupSpec | None = None
     """None: not declared."""
-    lag: Judgement | None = None
+    lag: CheckOutcome | None = None
     change: Change | None = None
     unread: str = ""
-    """Why nothing is known of its changes: what is stored of them cannot be read."""
+    """Why its stored changes cannot be read."""
 
     @property
     def group(self) -> str:
-        """Its id."""
+        """Returns the group id."""
         return self.state.group
 
-    def emitted(self, now: float) -> Emitted:
-        """What is remembered of it once it is told."""
+    def as_event(self, now: float) -> LastEvent:
+        """Returns what the sensor remembers after it stores the event."""
         seen = self.state
         lag = self.lag and (self.lag.passed, self.lag.severity.value, self.lag.outcome)
         done = self.change and (self.change.plan.id, self.change.state.value)
         members = sorted(
             (m.member_id, m.instance_id or "", sorted(m.partitions)) for m in seen.members
         )
-        return Emitted(
+        return LastEvent(
             hard=digest(seen.exists, seen.state.value, members, seen.lag is None, lag, done),
             band=lag_band(seen.lag),
             at=int(now),
@@ -213,19 +217,19 @@ class GroupTick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What a tick saw."""
+class WatchRefresh:
+    """The state of all groups in one tick."""
 
     at: float
     spec: FleetSpec
     groups: tuple[GroupTick, ...]
     problems: tuple[str, ...]
     writable: bool = True
-    """Whether those who carry out changes could have renewed their leases [38]."""
+    """Whether the actors of changes could have renewed their leases [38]."""
 
 
-def look(cycle: "Fleet") -> Looked:
-    """One snapshot of the whole cluster, judged."""
+def refresh_groups(cycle: "Fleet") -> WatchRefresh:
+    """Takes a snapshot of the whole cluster and judges its groups."""
     snapshot = cycle.snapshot()
     known = {fleet.group for fleet in cycle.spec.fleets}
     keep_up = keeping_up(cycle, snapshot, known)
@@ -238,7 +242,7 @@ def look(cycle: "Fleet") -> Looked:
         for group, state in snapshot.groups.items()
         if group not in known and state.exists
     ]
-    return Looked(
+    return WatchRefresh(
         at=snapshot.at,
         spec=cycle.spec,
         groups=(*declared, *others),
@@ -252,7 +256,7 @@ def look(cycle: "Fleet") -> Looked:
 
 
 def is_writable(cycle: "Fleet", group: str) -> bool:
-    """Whether what is written of a group is stored, tried as its changer would write it."""
+    """Tries whether the store accepts a write of the group, as its actor would write."""
     try:
         cycle.store.beat(group)
     except FleetError:
@@ -263,7 +267,7 @@ def is_writable(cycle: "Fleet", group: str) -> bool:
 def keeping_up(
     cycle: "Fleet", snapshot: Snapshot, groups: Collection[str]
 ) -> Mapping[str, GroupLagStatus]:
-    """Judge these groups; the past is read where something has waited for long."""
+    """Judges these groups; reads the past if records have waited for long."""
     mine = snapshot.only(groups.__contains__)
     doubted = in_doubt(mine, ())
     found = lag_statuses(mine.only(lambda group: group not in doubted))
@@ -279,24 +283,24 @@ def declared_group(
     state: GroupSnapshot | None,
     keep_up: Mapping[str, GroupLagStatus],
 ) -> GroupTick:
-    """A declared group, whether Kafka knows it or not."""
-    state = state or missing(fleet.group)
+    """Returns the state of a declared group, whether Kafka knows it or not."""
+    state = state or missing_group(fleet.group)
     change, unread = None, ""
     try:
         change = cycle.change(fleet.group) if fleet.worker is not None else None
-    except (Damaged, SchemaTooNew) as error:  # of this group: the others are looked at
+    except (Damaged, SchemaTooNew) as error:  # of this group only
         unread = str(error)
     return GroupTick(
         state=state,
         fleet=fleet,
-        lag=lag_judgement(fleet, state, keep_up.get(fleet.group)),
+        lag=lag_outcome(fleet, state, keep_up.get(fleet.group)),
         change=change,
         unread=unread,
     )
 
 
-def missing(group: str) -> GroupSnapshot:
-    """A declared group that Kafka does not know."""
+def missing_group(group: str) -> GroupSnapshot:
+    """Returns the snapshot of a declared group that Kafka does not know."""
     return GroupSnapshot(
         group=group,
         exists=False,
@@ -309,7 +313,7 @@ def missing(group: str) -> GroupSnapshot:
 
 
 def observation(cluster: str, seen: GroupTick) -> AssetObservation:
-    """What the web page shows of a group; numbers are plotted over time."""
+    """Builds the observation of a group; Dagster plots its numbers over time."""
     state = seen.state
     parts = [state.state.value if state.exists else "does not exist"]
     parts.append(plural(len(state.members), "member"))
@@ -325,7 +329,7 @@ def observation(cluster: str, seen: GroupTick) -> AssetObservation:
         metadata["lag (records)"] = state.lag
     if state.lag_seconds is not None:
         metadata["lag (s)"] = round(state.lag_seconds, 3)
-    if seen.lag is None:  # else the judgement's own sentence tells it
+    if seen.lag is None:  # else the sentence of the check contains it
         parts += _waiting(state)
     if seen.change is not None:
         metadata["last change"] = f"{seen.change.state.value}, by {seen.change.actor}"
@@ -334,13 +338,15 @@ def observation(cluster: str, seen: GroupTick) -> AssetObservation:
     sentence = ", ".join(parts) + "."
     if seen.lag is not None:
         sentence += " " + seen.lag.sentence
-    return told_of(cluster, seen.group, sentence, declared=seen.fleet is not None, **metadata)
+    return group_observation(
+        cluster, seen.group, sentence, declared=seen.fleet is not None, **metadata
+    )
 
 
-def told_of(
+def group_observation(
     cluster: str, group: str, sentence: str, *, declared: bool, **metadata: Any
 ) -> AssetObservation:
-    """A sentence about a group, on its own asset, or on its partition of the discovered ones."""
+    """Builds an observation of a group's asset, or of its partition of undeclared groups."""
     return AssetObservation(
         asset_key=asset_keys.group_key(cluster, group)
         if declared
@@ -359,41 +365,40 @@ def _waiting(state: GroupSnapshot) -> Iterator[str]:
 
 
 def events_of(cluster: str, seen: GroupTick) -> Iterable[Event]:
-    """One observation, and for a declared group its checks."""
+    """Yields one observation, and for a declared group its checks."""
     yield observation(cluster, seen)
     key = asset_keys.group_key(cluster, seen.group)
     if seen.lag is not None:
         yield seen.lag.evaluation(asset_keys.LAG, key)
     if seen.change is not None and seen.change.ended_at is not None:
-        yield receipt_judgement(seen.change).evaluation(asset_keys.RECEIPT, key)
+        yield receipt_outcome(seen.change).evaluation(asset_keys.RECEIPT, key)
 
 
-# Which STARTED runs are dead: pure judgement over what the group's lease shows.
+# Which STARTED runs are dead, judged by the group's lease. Pure.
 #
-# Problem: after a power cut a run stays STARTED in Dagster's storage for ever; nothing of
-# Dagster's own notices a local run worker that is gone with its code server [36]. Choice: an
-# acting run shows life through its change's counter, which it raises every third of a lease. A run
-# whose change stands still for a lease, or that has no running change for two minutes, is over.
-# Times are counted in ticks as well as in seconds, of which a tick adds no more than ticks are
-# apart: a machine that slept does not wake to a mass ending, and no setting of the clock ends or
-# keeps a run. A tick whose own writes are refused begins the count anew: the run's would have been
-# as well [38]. Cost: a dead run is seen after a minute or two, not at once; one that makes other
-# assets too, before or after its change, is left to Dagster's `run_monitoring` and to people.
+# Problem: after a power cut a run stays STARTED in Dagster's storage for ever. Dagster does not
+# notice a local run worker that died with its code server [36]. Choice: a running change raises its
+# counter every third of a lease. A run is dead if its change stands still for a lease, or if it has
+# no running change for two minutes. Time counts in ticks as well as in seconds, and a tick adds at
+# most the usual interval. So neither a machine that slept nor a changed clock ends runs. A tick
+# whose own writes are refused starts the count again: the run's writes would be refused too [38].
+# Cost: a dead run shows after one or two minutes. A run that makes other assets too is left to
+# Dagster's `run_monitoring` and to users.
 
 
-STILL_TICKS = 3
+UNCHANGED_TICKS = 3
 IDLE_TICKS = 6
 IDLE_SECONDS = 120.0
-"""A run plans, waits for a dead actor's lease, checks: with no change of its own that long."""
-MARGIN = 5.0
+"""Seconds for which a run may have no change: it plans, checks, waits for a dead actor's lease."""
+LEASE_MARGIN_SECONDS = 5.0
 LONGEST_TICK = 30.0
-"""Seconds that one tick may add: they are 15 s apart, and what lies between is not watched."""
+"""Most seconds that one tick adds; ticks are 15 s apart."""
 
 IDLE = "idle"
 
 
-def mark_of(run_id: str, change: Change | None) -> str:
-    """What the run shows of itself in the store now."""
+def progress_mark(run_id: str, change: Change | None) -> str:
+    """Returns the run's current progress mark in the store."""
     if (
         change is None
         or change.actor != asset_keys.actor(run_id)
@@ -403,46 +408,46 @@ def mark_of(run_id: str, change: Change | None) -> str:
     return f"{change.token}.{change.counter}"
 
 
-def seen_again(
+def update_run(
     known: StartedRun | None, mark: str, *, now: float, provable: bool = True
 ) -> StartedRun:
-    """The memory of a run after one more tick. provable: whether a renewal would be stored."""
+    """Updates the memory of a run by one tick. provable: whether the store accepts renewals."""
     if known is None or known.mark != mark or not provable:
         return StartedRun(mark=mark, still=0.0, ticks=1, at=now)
     passed = min(max(0.0, now - known.at), LONGEST_TICK)
     return StartedRun(mark=mark, still=known.still + passed, ticks=known.ticks + 1, at=now)
 
 
-def why_dead(run: StartedRun, *, lease: float) -> str | None:
-    """Why the run is over, in a sentence; None while it may be alive."""
+def death_reason(run: StartedRun, *, lease: float) -> str | None:
+    """Returns why the run is dead, in a sentence; None while it may be alive."""
     still = run.still
     if run.mark == IDLE:
         if run.ticks >= IDLE_TICKS and still >= max(IDLE_SECONDS, 3 * lease):
             return (
-                f"no change of this run is being carried out for {duration(still)}: its process is "
-                "gone; the next run of the group goes on from what Kafka shows"
+                f"this run has had no active change for {duration(still)}, so its process has "
+                "died; the next run of the group continues from the state in Kafka"
             )
         return None
-    if run.ticks >= STILL_TICKS and still >= lease + MARGIN:
+    if run.ticks >= UNCHANGED_TICKS and still >= lease + LEASE_MARGIN_SECONDS:
         return (
-            f"the group's lease was not renewed for {duration(still)} (lease {lease:g} s): its "
-            "process is gone; the next run of the group resumes the change"
+            f"this run has not renewed the group's lease for {duration(still)} (lease {lease:g} "
+            "s), so its process has died; the next run of the group resumes the change"
         )
     return None
 
 
-INTERVAL = 15
-DEADLINE = 20.0
-"""Seconds of a tick; Dagster's own limit is 60."""
+INTERVAL_SECONDS = 15
+DEADLINE_SECONDS = 20.0
+"""Seconds of a tick at most; Dagster's own limit is 60."""
 PARTITIONS_A_TICK = 1_000
 T = TypeVar("T")
 
 
-def within(seconds: float, work: Callable[[], T]) -> T:
-    """Do the work in a thread of its own, but wait no longer than this.
+def run_within(seconds: float, work: Callable[[], T]) -> T:
+    """Runs the work in a thread and waits this long at most.
 
-    The thread opens and closes its own Fleet, so that a late end hurts nobody. Raises
-    Unreachable where the time is up, and whatever the work raised.
+    The thread opens and closes its own Fleet, so that it may end late. Raises Unreachable after
+    this time, and whatever the work raised.
     """
     done: dict[str, T] = {}
     failed: list[BaseException] = []
@@ -450,7 +455,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             done["result"] = work()
-        except BaseException as error:  # noqa: BLE001  handed to the waiting thread
+        except BaseException as error:  # noqa: BLE001  raised again in the waiting thread
             failed.append(error)
 
     thread = threading.Thread(target=run, name="fleet-watch", daemon=True)
@@ -459,109 +464,112 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     if failed:
         raise failed[0]
     if "result" not in done:
-        raise Unreachable(f"the look at the cluster took longer than {seconds:g} s; trying again")
+        raise Unreachable(
+            f"the cluster did not answer within {seconds:g} s; the next tick tries again"
+        )
     return done["result"]
 
 
 def end_dead_runs(
-    instance: DagsterInstance, looked: Looked, memory: SensorMemory
+    instance: DagsterInstance, refresh: WatchRefresh, memory: SensorMemory
 ) -> tuple[dict[str, StartedRun], list[str]]:
-    """End STARTED runs whose lease is over [36]; what to remember of the others, and sentences."""
-    by_name = {asset_keys.name_of(seen.group): seen for seen in looked.groups if seen.fleet}
+    """Ends dead STARTED runs [36]; returns the memory of the others, and sentences."""
+    by_name = {asset_keys.name_of(seen.group): seen for seen in refresh.groups if seen.fleet}
     kept: dict[str, StartedRun] = {}
-    said: list[str] = []
+    ended: list[str] = []
     for record in all_runs(instance, [DagsterRunStatus.STARTED]):
         run = record.dagster_run
         mine = by_name.get(asset_keys.group_of_run(run) or "")
         if mine is None or mine.fleet is None:
             continue
         before = memory.runs.get(run.run_id)
-        if mine.unread:  # it may live, and be seen again once that is mended
+        if mine.unread:  # it may be alive: this shows once its changes can be read
             kept |= {} if before is None else {run.run_id: before}
             continue
-        mark = mark_of(run.run_id, mine.change)
-        if mark == IDLE and asset_keys.does_more(run):
-            continue  # what it does beside the group's change shows nowhere here
-        known = seen_again(before, mark, now=looked.at, provable=looked.writable)
-        why = why_dead(known, lease=mine.fleet.runtime.lease)
+        mark = progress_mark(run.run_id, mine.change)
+        if mark == IDLE and asset_keys.makes_other_assets(run):
+            continue  # its work on other assets does not show here
+        known = update_run(before, mark, now=refresh.at, provable=refresh.writable)
+        why = death_reason(known, lease=mine.fleet.runtime.lease)
         if why is None:
             kept[run.run_id] = known
             continue
         end_run(instance, record, why)
-        said.append(f"ended run {run.run_id}: {why}")
-    return kept, said
+        ended.append(f"ended run {run.run_id}: {why}")
+    return kept, ended
 
 
 def end_run(instance: DagsterInstance, record: RunRecord, why: str) -> None:
-    """Interrupt the run's process if it can still be reached, then mark the run as failed.
+    """Interrupts the run's process if it can be reached, then marks the run as failed.
 
-    A process that hangs and wakes later finds its lease adopted and stops by itself [31].
+    A process that wakes later finds that another actor has its lease, and stops [31].
     """
     run = record.dagster_run
     try:
         instance.run_launcher.terminate(run.run_id)
-    except Exception as error:  # noqa: BLE001  Dagster raises many kinds; its server may be gone
-        instance.report_engine_event(f"could not be interrupted ({type(error).__name__})", run)
+    except Exception as error:  # noqa: BLE001  Dagster raises many kinds; its server may be down
+        instance.report_engine_event(f"interrupting the run failed ({type(error).__name__})", run)
     instance.report_run_failed(run, f"Fleet ended this run: {why}.")
 
 
-def look_with(resource: FleetResource) -> Looked:
-    """Open, look, close; all in the calling thread."""
+def open_and_refresh(resource: FleetResource) -> WatchRefresh:
+    """Opens a Fleet, refreshes and closes it in the calling thread."""
     with resource.open() as cycle:
-        return look(cycle)
+        return refresh_groups(cycle)
 
 
 def watch(context: SensorEvaluationContext, resource: FleetResource) -> SensorResult | SkipReason:
-    """One tick."""
+    """Handles one tick."""
     memory = SensorMemory.from_cursor(context.cursor)
     try:
-        looked = within(DEADLINE, lambda: look_with(resource))
+        refresh = run_within(DEADLINE_SECONDS, lambda: open_and_refresh(resource))
     except FleetError as error:
         return SkipReason(str(error))
-    runs, said = end_dead_runs(context.instance, looked, memory)
-    seen = {s.group: s for s in looked.groups}
-    telling = due(looked.groups, memory, now=looked.at)
-    cluster = looked.spec.cluster.name
-    events = [event for told in telling for event in events_of(cluster, told)]
-    after = replace(memory.told(telling, now=looked.at, alive=seen), runs=runs)
-    for sentence in (*said, *looked.problems):
+    runs, ended = end_dead_runs(context.instance, refresh, memory)
+    seen = {s.group: s for s in refresh.groups}
+    due = due_groups(refresh.groups, memory, now=refresh.at)
+    cluster = refresh.spec.cluster.name
+    events = [event for tick in due for event in events_of(cluster, tick)]
+    after = replace(memory.with_events(due, now=refresh.at, alive=seen), runs=runs)
+    for sentence in (*ended, *refresh.problems):
         context.log.warning(sentence)
     return SensorResult(
         asset_events=events,
         cursor=after.as_cursor(),
-        dynamic_partitions_requests=partition_requests(context.instance, looked),
-        # No run is ever asked for here, so Dagster calls every tick skipped and shows this.
+        dynamic_partitions_requests=partition_requests(context.instance, refresh),
+        # The sensor requests no run, so Dagster calls every tick skipped and shows this.
         skip_reason=SkipReason(
-            f"{len(seen)} groups seen, {len(telling)} told of, {len(said)} runs ended."
+            f"Checked {plural(len(seen), 'group')}, stored events of {len(due)}, "
+            f"ended {plural(len(ended), 'dead run')}."
         ),
     )
 
 
 def partition_requests(
-    instance: DagsterInstance, looked: Looked
+    instance: DagsterInstance, refresh: WatchRefresh
 ) -> list[AddDynamicPartitionsRequest | DeleteDynamicPartitionsRequest]:
-    """Keep the partitions of `discovered_groups` equal to the groups that exist."""
-    partitions = discovered_partitions(looked.spec)
+    """Adds and deletes partitions of `discovered_groups` as groups appear and disappear."""
+    partitions = discovered_partitions(refresh.spec)
     known = set(instance.get_dynamic_partitions(str(partitions.name)))
-    exist = {asset_keys.name_of(s.group) for s in looked.groups if s.fleet is None}
+    exist = {asset_keys.name_of(s.group) for s in refresh.groups if s.fleet is None}
     requests: list[AddDynamicPartitionsRequest | DeleteDynamicPartitionsRequest] = []
     if new := sorted(exist - known)[:PARTITIONS_A_TICK]:
         requests.append(partitions.build_add_request(new))
-    if gone := sorted(known - exist)[:PARTITIONS_A_TICK]:
-        requests.append(partitions.build_delete_request(gone))
+    if deleted := sorted(known - exist)[:PARTITIONS_A_TICK]:
+        requests.append(partitions.build_delete_request(deleted))
     return requests
 
 
 def watch_sensor(spec: FleetSpec) -> SensorDefinition:
-    """The sensor, running from the start: it changes nothing in Kafka."""
+    """Defines the sensor; it runs by default, because it changes nothing in Kafka."""
 
     @sensor(
         name="fleet_watch",
-        minimum_interval_seconds=INTERVAL,
+        minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
         description=(
-            f"Looks at all groups of {spec.cluster.name}: tells what changed, "
-            "evaluates checks, ends runs whose lease is over."
+            f"Observes all groups of {spec.cluster.name}: stores changes, evaluates checks, "
+            "ends dead runs."
         ),
     )
     def fleet_watch(

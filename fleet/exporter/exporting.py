@@ -1,10 +1,9 @@
-"""The exporter: look on a schedule of its own, judge, and keep what the next scrape gets.
+"""Refreshes the cluster's metrics on its own schedule and serves them to Prometheus.
 
-Problem: Prometheus asks when it likes, from several servers at once, and a cluster that hangs
-must not hang the scrape nor read as zero. Choice: one thread looks every `exporter.interval`
-seconds; a complete look becomes the text of all metrics, a failed one changes nothing, so that
-only the age grows. Looks and scrapes share nothing but that text. Cost: a figure is up to one
-interval old.
+Problem: several Prometheus servers scrape at any time. A cluster that hangs must neither block a
+scrape nor read as zero. Choice: one thread refreshes every `exporter.interval` seconds. A complete
+refresh becomes the text of all metrics; a failed one changes nothing, so that only the age grows.
+Refreshes and scrapes share only that text. Cost: a figure is up to one interval old.
 """
 
 import contextlib
@@ -44,26 +43,24 @@ from fleet.system.closing import Closing
 from fleet.system.listening import ELSEWHERE, Listening
 from fleet.text import duration, plural
 
-# The exporter's metrics: their names are a contract (docs/reference/metrics.md), and a test holds
-# it.
+# The exporter's metrics. Their names are a contract (docs/reference/metrics.md), which a test checks.
 #
-# Problem: a scrape must answer in a blink, whatever the cluster does, and a figure that is not
-# known must not read as zero. Choice: every family is made from the last complete look when that
-# look ends, and a scrape gives those bytes away; what cannot be said is absent, since one NaN
-# spoils every sum; ages and the exporter's own state are made at the scrape. A group that is gone
-# has no series any more. Cost: figures are as old as `fleet_snapshot_age_seconds` says.
+# Problem: a scrape must be fast whatever the cluster does. An unknown figure must not read as zero.
+# Choice: each complete refresh renders all families, and a scrape returns these bytes. Unknown
+# figures are absent, because one NaN spoils every sum. A scrape computes only the ages and the
+# exporter's own state. A deleted group has no series. Cost: figures are as old as
+# `fleet_snapshot_age_seconds` says.
 #
-# Every cause of `fleet_group_rebalances_total` begins at 0 with a group's first membership record,
-# so that `increase()` sees the first rebalance too.
+# Every cause of `fleet_group_rebalances_total` starts at 0 with a group's first membership record,
+# so that `increase()` counts the first rebalance too.
 
 
-# Metric families of a look, and their text.
+# Metric families of a refresh, and their text.
 #
-# Problem: prometheus_client makes an object with a dictionary of labels for every sample, and
-# looks through each name and label again when it writes it: with a thousand groups, two thirds of
-# all that a look costs. Choice: a family keeps the values of its labels as tuples, and writes its
-# text at once. Cost: the format of samples stands here a second time; a test holds it against the
-# library, byte for byte.
+# Problem: prometheus_client makes an object with a dictionary of labels for every sample and checks
+# each name again when it writes. With a thousand groups that is two thirds of a refresh. Choice: a
+# family keeps its label values as tuples and writes its text at once. Cost: this module implements
+# the text format again; a test compares it with the library byte for byte.
 #
 # Source: Prometheus, "Exposition formats" (text, version 0.0.4).
 
@@ -73,13 +70,13 @@ Sample = tuple[str, tuple[str, ...], float]
 """One line: what is appended to the family's name, values of the labels, the value."""
 _TO_ESCAPE: Final = re.compile(r'[\\\n"]')
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-"""In a label's value."""
+"""Characters that a label value escapes."""
 
 
 class Family:
     """One family; `labels` are the names that its samples have values for.
 
-    A counter's name is told with `_total`, a histogram's labels are followed by `le`.
+    A counter's name gets the suffix `_total`, and a histogram's buckets get the label `le`.
     """
 
     def __init__(self, kind: Kind, name: str, text: str, labels: Sequence[str]) -> None:
@@ -89,14 +86,14 @@ class Family:
         self._suffix = "_total" if kind == "counter" else ""
 
     def add(self, values: tuple[str, ...], value: float | None) -> None:
-        """A sample; what is not known (None) is none."""
+        """Adds a sample; an unknown value (None) adds none."""
         if value is not None:
             self.samples.append((self._suffix, values, value))
 
     def add_buckets(
         self, values: tuple[str, ...], buckets: Iterable[tuple[str, float]], total: float
     ) -> None:
-        """Of a histogram: (upper bound, how many up to it) in rising order, the sum of all."""
+        """Adds a histogram: (upper bound, cumulative count) in rising order, and the sum."""
         count = 0.0
         for bound, count in buckets:
             self.samples.append(("_bucket", (*values, bound), count))
@@ -104,9 +101,9 @@ class Family:
         self.samples.append(("_sum", values, total))
 
     def text(self) -> str:
-        """As Prometheus reads it."""
-        told = self.name + self._suffix
-        return f"# HELP {told} {self.help}\n# TYPE {told} {self.kind}\n" + "".join(self._lines())
+        """Renders the family as Prometheus text."""
+        name = self.name + self._suffix
+        return f"# HELP {name} {self.help}\n# TYPE {name} {self.kind}\n" + "".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         every = chain.from_iterable(values for _, values, _ in self.samples)
@@ -128,26 +125,26 @@ class _Form(NamedTuple):
 
 
 def _form(name: str, labels: Sequence[str]) -> _Form:
-    """A line to be filled, and the order in which it wants the labels' values: by name."""
+    """Builds a line's template and the order of its label values: by label name."""
     order = sorted(range(len(labels)), key=labels.__getitem__)
-    told = ",".join(f'{labels[at]}="%s"' for at in order)
+    pairs = ",".join(f'{labels[at]}="%s"' for at in order)
     # One index alone would give the value without a tuple around it.
     pick: Any = itemgetter(*order) if len(order) > 1 else itemgetter(slice(None))
-    return _Form(f"{name}{{{told}}} %s\n", pick)
+    return _Form(f"{name}{{{pairs}}} %s\n", pick)
 
 
 @lru_cache(maxsize=1024)
 def _number(value: float) -> str:
-    """Most figures are the same few."""
+    """Formats a number; cached, because most figures repeat."""
     return str(floatToGoString(value))  # type: ignore[no-untyped-call]
 
 
 _LONG: Final = 10.0
-"""Seconds for which a transaction may be open without being told: Kafka Streams' own limit."""
+"""Seconds for which an open transaction is not reported: the limit of Kafka Streams."""
 
 
-def sentence_of(held: OpenTransaction) -> str:
-    """A transaction with offsets that has not ended for long: its commits do not count yet."""
+def transaction_sentence(held: OpenTransaction) -> str:
+    """Describes an open transaction with offsets: its commits do not count yet."""
     began = datetime.fromtimestamp(held.since, UTC)
     return (
         f"a transaction of producer {held.producer} has been open in "
@@ -158,38 +155,38 @@ def sentence_of(held: OpenTransaction) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """One complete look: the groups' columns, and what is known beside them."""
+class RefreshResult:
+    """The data of one complete refresh: the groups' columns and what belongs to them."""
 
     seen: Snapshot
     owners: Mapping[str, str] = field(default_factory=dict)
-    """Of the fleets that declare groups; a group that none declares has the owner ""."""
+    """Owner of each declared group; an undeclared group has the owner ""."""
     totals: Mapping[str, Totals] = field(default_factory=dict)
-    """Rebalances of groups since the exporter began."""
+    """Rebalances of each group since the exporter started."""
     slots: tuple[tuple[str, int, str], ...] = ()
-    """Of declared groups: group, number, state."""
+    """Slots of declared groups: group, number, state."""
     decode_errors: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """By record type and value version."""
+    """Counts by record type and value version."""
     records: int = 0
-    """Records of the offsets topic read."""
+    """Records read from the offsets topic."""
     open_transactions: tuple[OpenTransaction, ...] = ()
     unread: tuple[str, ...] = ()
-    """What else could not be read."""
+    """Other parts that could not be read."""
     partitions: bool = False
-    """Whether single partitions are told."""
+    """Whether metrics of single partitions are exported."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Parts of the look that could not be read."""
+        """Returns the parts of the refresh that could not be read."""
         return (*self.seen.problems, *self.unread)
 
     @property
     def transactions(self) -> tuple[OpenTransaction, ...]:
-        """Those that have been open for long."""
+        """Returns the transactions that have been open for long."""
         return tuple(t for t in self.open_transactions if self.seen.at - t.since >= _LONG)
 
     def labels(self, group: str) -> tuple[str, str, str]:
-        """Of a group's own series: `_GROUP`."""
+        """Returns the label values of a group's series (`_GROUP`)."""
         return self.seen.cluster, group, self.owners.get(group, "")
 
 
@@ -200,12 +197,12 @@ _CAUSES: Final = tuple((cause, cause.value) for cause in Cause)
 _BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
 
 
-def rendered(picture: Picture, more: Iterable[Family] = ()) -> bytes:
-    """Prometheus text of one look, and of what else was decided from it.
+def render(result: RefreshResult, more: Iterable[Family] = ()) -> bytes:
+    """Renders the Prometheus text of one refresh and of the families in `more`.
 
-    One family after the other, and then without its samples: they take more memory than its text.
+    Clears the samples of each rendered family: they take more memory than its text.
     """
-    return b"".join(map(_text, chain(families(picture), more)))
+    return b"".join(map(_text, chain(families(result), more)))
 
 
 def _text(family: Family) -> bytes:
@@ -214,33 +211,33 @@ def _text(family: Family) -> bytes:
     return text
 
 
-def families(picture: Picture) -> Iterator[Family]:
-    """Every family of one look, in the order of docs/reference/metrics.md."""
-    yield from _lag(picture)
-    yield _cases(picture)
-    if picture.partitions:
-        yield from _partitions(picture)
-    yield from _membership(picture)
-    yield from _rebalances(picture)
-    yield _lag_statuses(picture)
-    yield _slots(picture)
-    yield from _reading(picture)
+def families(result: RefreshResult) -> Iterator[Family]:
+    """Yields every family of one refresh, in the order of docs/reference/metrics.md."""
+    yield from _lag(result)
+    yield _cases(result)
+    if result.partitions:
+        yield from _partitions(result)
+    yield from _membership(result)
+    yield from _rebalances(result)
+    yield _lag_statuses(result)
+    yield _slots(result)
+    yield from _reading(result)
 
 
-def _lag(picture: Picture) -> Iterator[Family]:
-    records = Family("gauge", "fleet_group_lag_records", "Records that wait, by topic.", _TOPIC)
+def _lag(result: RefreshResult) -> Iterator[Family]:
+    records = Family("gauge", "fleet_group_lag_records", "Waiting records, by topic.", _TOPIC)
     seconds = Family(
-        "gauge", "fleet_group_lag_seconds", "Age of the oldest position where records wait.", _TOPIC
+        "gauge", "fleet_group_lag_seconds", "Age in seconds of the oldest waiting record.", _TOPIC
     )
-    for group, topic, lag, age in _by_topic(picture.seen):
-        labels = (*picture.labels(group), topic)
+    for group, topic, lag, age in _by_topic(result.seen):
+        labels = (*result.labels(group), topic)
         records.add(labels, lag)
         seconds.add(labels, age)
     yield from (records, seconds)
 
 
 def _by_topic(seen: Snapshot) -> Iterator[tuple[str, str, int | None, float | None]]:
-    """Group, topic, records that wait, age of the oldest; None: it cannot be said."""
+    """Yields group, topic, waiting records and age of the oldest; None if unknown."""
     commits = seen.commits
     if not len(commits):
         return
@@ -252,7 +249,7 @@ def _by_topic(seen: Snapshot) -> Iterator[tuple[str, str, int | None, float | No
         known, waits = records != NONE, records > 0
         counts += np.bincount(place[known], minlength=len(different))
         lags += np.bincount(place[known], records[known], minlength=len(different))
-        # What does not wait tells nothing of how old the oldest is that does.
+        # Only partitions with waiting records have an age that counts.
         waiting += np.bincount(place[waits], minlength=len(different))
         np.fmax.at(oldest, place[waits], _ages(part)[waits])
     oldest[(counts > 0) & (waiting == 0)] = 0.0
@@ -265,13 +262,13 @@ def _by_topic(seen: Snapshot) -> Iterator[tuple[str, str, int | None, float | No
 
 
 def _pairs(seen: Snapshot) -> Longs:
-    """The group and topic of each row as one number."""
+    """Packs the group and topic of each row into one number."""
     pairs: Longs = seen.commits.group.astype(np.int64) << 32 | seen.commits.topic
     return pairs
 
 
 def _ages(seen: Snapshot) -> Floats:
-    """Of a position that was never seen to move: since the first look of all, at least."""
+    """Returns the ages; an offset that never moved has waited since the first refresh at least."""
     return np.where(np.isnan(seen.lag.seconds), seen.lag.waited, seen.lag.seconds)
 
 
@@ -279,14 +276,14 @@ def _known(value: float) -> float | None:
     return None if value != value else value  # noqa: PLR0124 - NaN
 
 
-def _cases(picture: Picture) -> Family:
+def _cases(result: RefreshResult) -> Family:
     cases = Family(
         "gauge",
         "fleet_group_partitions",
-        "Partitions with a commit, by what their lag means.",
+        "Partitions with a committed offset, by lag case.",
         (*_GROUP, "case"),
     )
-    seen = picture.seen
+    seen = result.seen
     groups = seen.commits.groups
     counts = np.zeros(len(groups) * len(CASES), dtype=np.int64)
     for part in seen.portions():
@@ -295,22 +292,22 @@ def _cases(picture: Picture) -> Family:
     for place in np.flatnonzero(counts).tolist():
         group, case = divmod(place, len(CASES))
         if groups[group] in seen.facts:
-            cases.add((*picture.labels(groups[group]), CASES[case].value), int(counts[place]))
+            cases.add((*result.labels(groups[group]), CASES[case].value), int(counts[place]))
     return cases
 
 
-def _partitions(picture: Picture) -> Iterator[Family]:
+def _partitions(result: RefreshResult) -> Iterator[Family]:
     records = Family(
-        "gauge", "fleet_partition_lag_records", "Records that wait in one partition.", _PARTITION
+        "gauge", "fleet_partition_lag_records", "Waiting records of one partition.", _PARTITION
     )
     seconds = Family(
         "gauge",
         "fleet_partition_lag_seconds",
-        "Age of the committed position in one partition.",
+        "Age in seconds of the oldest waiting record of one partition.",
         _PARTITION,
     )
     committed = Family("gauge", "fleet_partition_committed_offset", "Committed offset.", _PARTITION)
-    seen, commits = picture.seen, picture.seen.commits
+    seen, commits = result.seen, result.seen.commits
     columns = (
         *(commits.group, commits.topic, commits.partition),
         *(commits.committed, seen.lag.records, _ages(seen)),
@@ -320,58 +317,61 @@ def _partitions(picture: Picture) -> Iterator[Family]:
     ):
         if commits.groups[group] in seen.facts:
             place = (commits.topics[topic], str(number))
-            labels = (*picture.labels(commits.groups[group]), *place)
+            labels = (*result.labels(commits.groups[group]), *place)
             records.add(labels, None if lag == NONE else lag)
             seconds.add(labels, _known(age))
             committed.add(labels, offset)
     yield from (records, seconds, committed)
 
 
-def _membership(picture: Picture) -> Iterator[Family]:
-    members = Family("gauge", "fleet_group_members", "Members.", _GROUP)
+def _membership(result: RefreshResult) -> Iterator[Family]:
+    members = Family("gauge", "fleet_group_members", "Members of the group.", _GROUP)
     state = Family(
         "gauge",
         "fleet_group_state",
-        "1 for the state that the group is in.",
+        "1 for the group's current state.",
         (*_GROUP, "state", "type"),
     )
     generation = Family(
-        "gauge", "fleet_group_generation", "Generation, or assignment epoch (KIP-848).", _GROUP
+        "gauge", "fleet_group_generation", "Generation (classic) or epoch (KIP-848).", _GROUP
     )
-    for group, facts in picture.seen.facts.items():
-        labels = picture.labels(group)
+    for group, facts in result.seen.facts.items():
+        labels = result.labels(group)
         members.add(labels, facts.members)
         state.add((*labels, facts.state.value, facts.type), 1)
         generation.add(labels, facts.generation)
     yield from (members, state, generation)
 
 
-def _rebalances(picture: Picture) -> Iterator[Family]:
+def _rebalances(result: RefreshResult) -> Iterator[Family]:
     counted = Family(
         "counter", "fleet_group_rebalances", "Completed rebalances, by cause.", (*_GROUP, "cause")
     )
     aborted = Family(
-        "counter", "fleet_group_rebalances_aborted", "Rounds that never completed.", _GROUP
+        "counter",
+        "fleet_group_rebalances_aborted",
+        "Rebalance rounds that did not complete.",
+        _GROUP,
     )
     moved = Family(
-        "counter", "fleet_group_partitions_moved", "Partitions that changed their owner.", _GROUP
+        "counter", "fleet_group_partitions_moved", "Partitions that got another owner.", _GROUP
     )
     durations = Family(
         "histogram",
         "fleet_group_rebalance_duration_seconds",
-        "Duration of rebalances of which it is known.",
+        "Duration in seconds of rebalances whose start is known.",
         _GROUP,
     )
     least = Family(
         "histogram",
         "fleet_group_rebalance_duration_lower_bound_seconds",
-        "What the other rebalances took at least.",
+        "Lower bound in seconds of the duration of the other rebalances.",
         _GROUP,
     )
     none = Totals()
-    for group, facts in picture.seen.facts.items() if picture.seen.from_log else ():
-        totals = picture.totals.get(group) or (none if facts.generation is not None else None)
-        labels = picture.labels(group)
+    for group, facts in result.seen.facts.items() if result.seen.from_log else ():
+        totals = result.totals.get(group) or (none if facts.generation is not None else None)
+        labels = result.labels(group)
         if totals is None:
             continue
         for cause, word in _CAUSES:
@@ -385,57 +385,57 @@ def _rebalances(picture: Picture) -> Iterator[Family]:
     yield from (counted, aborted, moved, durations, least)
 
 
-def _lag_statuses(picture: Picture) -> Family:
+def _lag_statuses(result: RefreshResult) -> Family:
     family = Family(
         "gauge",
         "fleet_group_lag_status",
-        "1 for the group's lag status, that of its worst partition.",
+        "1 for the group's lag status: the status of its worst partition.",
         (*_GROUP, "status", "level"),
     )
-    for group, judged in worst_lag_status(picture.seen).items():
-        family.add((*picture.labels(group), judged.value, judged.level.value), 1)
+    for group, judged in worst_lag_status(result.seen).items():
+        family.add((*result.labels(group), judged.value, judged.level.value), 1)
     return family
 
 
-def _slots(picture: Picture) -> Family:
+def _slots(result: RefreshResult) -> Family:
     slots = Family(
         "gauge",
         "fleet_slot_state",
-        "1 for the state of a declared group's slot.",
+        "1 for the current state of a slot.",
         (*_GROUP, "slot", "state"),
     )
-    for group, number, state in picture.slots:
-        slots.add((*picture.labels(group), str(number), state), 1)
+    for group, number, state in result.slots:
+        slots.add((*result.labels(group), str(number), state), 1)
     return slots
 
 
-def _reading(picture: Picture) -> Iterator[Family]:
-    seen = picture.seen
+def _reading(result: RefreshResult) -> Iterator[Family]:
+    seen = result.seen
     errors = Family(
         "counter",
         "fleet_decode_errors",
-        "Records of the offsets topic that could not be read.",
+        "Records of the offsets topic that could not be decoded.",
         ("cluster", "type", "version"),
     )
-    for (kind, version), count in picture.decode_errors.items():
+    for (kind, version), count in result.decode_errors.items():
         errors.add((seen.cluster, str(kind), str(version)), count)
     yield errors
     held = Family(
         "gauge",
         "fleet_offsets_transaction_open_seconds",
-        "Seconds for which a transaction with offsets has been open, from 10 s on.",
+        "Seconds since the begin of an open transaction with offsets, if 10 or more.",
         ("cluster", "partition", "producer"),
     )
-    for each in picture.transactions:
+    for each in result.transactions:
         held.add((seen.cluster, str(each.partition), str(each.producer)), seen.at - each.since)
     yield held
     for name, text, value in (
-        ("groups", "Groups in the last look.", len(seen.facts)),
-        ("refresh_duration_seconds", "Seconds that the last refresh took.", seen.took),
-        ("problems", "Parts of the last look that could not be read.", len(picture.problems)),
+        ("groups", "Groups in the last refresh.", len(seen.facts)),
+        ("refresh_duration_seconds", "Duration in seconds of the last refresh.", seen.took),
+        ("problems", "Parts of the last refresh that could not be read.", len(result.problems)),
         (
             "reads_offsets_topic",
-            "1 where the offsets topic is read; 0: coordinators only, no rebalances.",
+            "1 if the exporter reads the offsets topic, 0 if it only asks coordinators.",
             int(seen.from_log),
         ),
     ):
@@ -443,14 +443,17 @@ def _reading(picture: Picture) -> Iterator[Family]:
         gauge.add((seen.cluster,), value)
         yield gauge
     read = Family(
-        "counter", "fleet_exporter_records_read", "Records of the offsets topic.", ("cluster",)
+        "counter",
+        "fleet_exporter_records_read",
+        "Records read from the offsets topic.",
+        ("cluster",),
     )
-    read.add((seen.cluster,), picture.records)
+    read.add((seen.cluster,), result.records)
     yield read
 
 
-class Ages(Collector):
-    """What is known only at the scrape: how old everything is, and how the looks go."""
+class ScrapeAges(Collector):
+    """Collects the metrics of a scrape: ages, and the count of refreshes."""
 
     def __init__(
         self,
@@ -458,71 +461,69 @@ class Ages(Collector):
         *,
         age: Callable[[], float],
         log_age: Callable[[], float | None],
-        looks: Callable[[], tuple[int, int]],
+        refresh_counts: Callable[[], tuple[int, int]],
     ) -> None:
         self._cluster = cluster
-        self._age, self._log_age, self._looks = age, log_age, looks
+        self._age, self._log_age, self._refresh_counts = age, log_age, refresh_counts
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def rendered(self) -> bytes:
-        """Prometheus text of now."""
+    def render(self) -> bytes:
+        """Renders the current Prometheus text."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
-        """The families of now."""
+        """Returns the current families."""
         labels = (self._cluster,)
         age = GaugeMetricFamily(
             "fleet_snapshot_age_seconds",
-            "Seconds since the last complete look; before it, since the exporter began.",
+            "Seconds since the last complete refresh, or since the start before the first one.",
             labels=("cluster",),
         )
         age.add_metric(labels, self._age())
         log = GaugeMetricFamily(
             "fleet_offsets_topic_age_seconds",
-            "Seconds since everything in the offsets topic had been read.",
+            "Seconds since the exporter had read all records of the offsets topic.",
             labels=("cluster",),
         )
         if (log_age := self._log_age()) is not None:
             log.add_metric(labels, log_age)
         looks = CounterMetricFamily(
             "fleet_exporter_refreshes",
-            "Refreshes of what the cluster says.",
+            "Refreshes of the cluster's data, by result.",
             labels=("cluster", "result"),
         )
-        for result, count in zip(("complete", "failed"), self._looks(), strict=True):
+        for result, count in zip(("complete", "failed"), self._refresh_counts(), strict=True):
             looks.add_metric((self._cluster, result), count)
-        build = GaugeMetricFamily("fleet_build_info", "1.", labels=("version",))
+        build = GaugeMetricFamily("fleet_build_info", "1 for the version.", labels=("version",))
         build.add_metric((__version__,), 1)
         return age, log, looks, build
 
 
-# Storms and receipts for the exporter: decided at each look, told as metrics.
+# Storms and receipts as metrics, decided at each refresh.
 #
-# Problem: an alert must know at the next scrape that a group is in a storm, who makes it, and
-# whether ten others have the same cause. Choice: each complete look gives the rebalances that the
-# tail has read to `fleet.decide.storms`, together with what our own changes were to
-# cost and with moves of coordinators. Nothing is stored: after a restart the tail reads the log
-# again, and the same storms follow from it. Where the place that keeps changes is away, the last
-# known ones excuse what they were to cost. Cost: where the log cannot be read there are no storms,
-# and the families are absent rather than 0.
+# Problem: the next scrape must show that a group is in a storm, its top offender, and whether ten
+# other groups have the same cause. Choice: each complete refresh passes the rebalances of the tail
+# to `fleet.decide.storms`, with the expected costs of Fleet's changes and the moves of
+# coordinators. The exporter stores nothing: after a restart the tail reads the log again and finds
+# the same storms. If the store does not answer, the last known changes excuse their expected
+# costs. Cost: if the log cannot be read, the families are absent rather than 0.
 #
-# `fleet_group_storm` is there for every group, 0 or 1, so that its absence is no fair weather.
-# Cause, member and words are labels of a series beside it that exists only during the storm:
-# a label that changes would end one alert and begin another, and series that come and go cost
-# Prometheus nothing while there is no storm.
+# `fleet_group_storm` is 0 or 1 for every group, so that absence never means "no storm". Cause, top
+# offender and summary are labels of a second series that exists only during the storm: as labels
+# of the first one, a change would end one alert and start another.
 
 
 _CHANGES: Final = 5
-"""Changes of a group that are looked at: those within a storm's reach."""
+"""Changes of a group that the exporter reads: those within a storm's reach."""
 _NAMES: Final = ("cluster", "group", "owner")
-REMEMBERED: Final = 86_400.0
-"""Seconds for which a receipt that differs is told; the next change ends it too."""
+RECEIPT_SHOWN_SECONDS: Final = 86_400.0
+"""Seconds for which a receipt that differs is exported, unless another change follows."""
 
 
 class StormFamilies(Closing):
-    """Asked with each complete look; keeps the storms between looks."""
+    """Builds the families of storms and receipts; keeps the storms between refreshes."""
 
     def __init__(self, fleet: Fleet, tail: Tail) -> None:
         self._fleet, self._tail = fleet, tail
@@ -532,25 +533,26 @@ class StormFamilies(Closing):
 
     def _last_changes(self) -> dict[str, tuple[Change, ...]]:
         managed = [fleet.group for fleet in self._fleet.spec.fleets if fleet.worker is not None]
-        with contextlib.suppress(FleetError):  # the exporter tells it of the slots
+        with contextlib.suppress(FleetError):  # the exporter reports it with the slots
             self._changes = {g: self._fleet.readable_changes(g, limit=_CHANGES) for g in managed}
         return self._changes
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Closes the connection."""
         self._coordinators.close()
 
     def families(self, seen: Snapshot) -> Iterable[Family]:
-        """The families of storms and receipts."""
+        """Returns the families of storms and receipts."""
         spec, now = self._fleet.spec, seen.at
         changes = self._last_changes()
         owners = dict.fromkeys(seen.groups, "") | {
             fleet.group: fleet.owner for fleet in spec.fleets if fleet.group in seen.groups
         }
-        told = receipt_families(changes.items(), cluster=spec.cluster.name, owners=owners, now=now)
+        cluster = spec.cluster.name
+        receipts = receipt_families(changes.items(), cluster=cluster, owners=owners, now=now)
         if not seen.from_log:
-            return tuple(told)
-        move = self._coordinators.look()
+            return tuple(receipts)
+        move = self._coordinators.poll()
         self._watch = self._watch.look(
             spec,
             self._tail.rebalances(since=now - watch_reach(spec)),
@@ -559,23 +561,23 @@ class StormFamilies(Closing):
             moves=() if move is None else (move,),
         )
         storms = storm_families(self._watch, cluster=spec.cluster.name, owners=owners)
-        return (*told, *storms)
+        return (*receipts, *storms)
 
 
 def storm_families(
     watch: StormWatch, *, cluster: str, owners: Mapping[str, str]
 ) -> Iterator[Family]:
-    """`fleet_group_storm`, `fleet_cluster_storm` and what is known of them.
+    """Yields `fleet_group_storm`, `fleet_cluster_storm` and their info series.
 
-    `owners` names every group that is exported, with its owner ("" where none is declared).
+    `owners` names every exported group with its owner ("" if none is declared).
     """
     storm = Family(
-        "gauge", "fleet_group_storm", "1 while the group rebalances beyond its budget.", _NAMES
+        "gauge", "fleet_group_storm", "1 while the group is over its budget of rebalances.", _NAMES
     )
     info = Family(
         "gauge",
         "fleet_group_storm_info",
-        "1 for the cause and the top offender of a storm, while it lasts.",
+        "1 for the cause and the top offender of a group's storm, during the storm.",
         (*_NAMES, "cause", "top_offender", "summary"),
     )
     for group, owner in owners.items():
@@ -589,20 +591,20 @@ def storm_families(
     whole = Family(
         "gauge",
         "fleet_cluster_storm",
-        "1 while ten or more groups are in a storm, or coordinators have moved.",
+        "1 while ten or more groups are in a storm, or after coordinators moved.",
         ("cluster",),
     )
     whole.add((cluster,), float(watch.cluster is not None))
     yield whole
-    told = Family(
+    cause = Family(
         "gauge",
         "fleet_cluster_storm_info",
-        "1 for the cause of the cluster's storm, while it lasts.",
+        "1 for the cause of the cluster's storm, during the storm.",
         ("cluster", "cause", "summary"),
     )
     if watch.cluster is not None:
-        told.add((cluster, watch.cluster.cause, watch.cluster.summary), 1.0)
-    yield told
+        cause.add((cluster, watch.cluster.cause, watch.cluster.summary), 1.0)
+    yield cause
 
 
 def receipt_families(
@@ -612,26 +614,25 @@ def receipt_families(
     owners: Mapping[str, str],
     now: float,
 ) -> Iterator[Family]:
-    """`fleet_group_receipt_differs` of (group, its changes, latest first)."""
+    """Yields `fleet_group_receipt_differs` from (group, its changes, latest first)."""
     differs = Family(
         "gauge",
         "fleet_group_receipt_differs",
-        "1 where the last change cost another number of rebalances than its plan said.",
+        "1 if the recorded rebalances of the last change differ from its plan.",
         _NAMES,
     )
     for group, known in changes:
         last = next(iter(known), None)
-        recent = last is not None and now - (last.ended_at or now) < REMEMBERED
+        recent = last is not None and now - (last.ended_at or now) < RECEIPT_SHOWN_SECONDS
         found = last is not None and any(r.result is ReceiptResult.DIFFERS for r in last.receipts)
         differs.add((cluster, group, owners.get(group, "")), float(recent and found))
     yield differs
 
 
-# /metrics and /healthz of the exporter: bytes that are already there.
+# /metrics and /healthz of the exporter.
 #
-# A scrape never waits for the cluster: the last complete look's text is kept, plain and (from the
-# first scrape that wants it) gzipped. Until there was one, only the ages and the exporter's own
-# metrics are told.
+# A scrape never waits for the cluster: it returns the text of the last complete refresh, gzipped if
+# the client accepts that. Before the first one it returns the ages and the exporter's own metrics.
 
 
 KIND: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -639,7 +640,7 @@ _PAGE: Final = b"/metrics /healthz /readyz\n"
 
 
 class Body:
-    """The text of the last complete look. Safe for several threads."""
+    """The text of the last complete refresh. Safe for several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -647,12 +648,12 @@ class Body:
         self._packed: bytes | None = None
 
     def show(self, text: bytes) -> None:
-        """From now on, this."""
+        """Replaces the text."""
         with self._lock:
             self._text, self._packed = text, None
 
     def get(self, *, packed: bool) -> bytes:
-        """The text, gzipped where asked for (members of a gzip file may follow each other)."""
+        """Returns the text, gzipped if `packed` (members of a gzip file may be concatenated)."""
         with self._lock:
             text, found = self._text, self._packed
         if not packed:
@@ -666,10 +667,9 @@ class Body:
 
 
 class Server(Listening):
-    """Listens until closed. Raises ConfigError where it cannot bind.
+    """Serves the metrics until closed. Raises ConfigError if it cannot bind.
 
-    `ages` gives the text that is made at each scrape; `healthy` and `ready` a reason why not,
-    None where all is well.
+    `ages` returns the text of each scrape. `healthy` and `ready` return a reason why not, or None.
     """
 
     def __init__(
@@ -701,8 +701,8 @@ def _handler(
                 self._answer(200, answer, KIND, packed=packed)
             elif path in checks:
                 reason = checks[path]()
-                told = f"{reason or 'ok'}\n".encode()
-                self._answer(503 if reason else 200, told, "text/plain")
+                text = f"{reason or 'ok'}\n".encode()
+                self._answer(503 if reason else 200, text, "text/plain")
             else:
                 self._answer(200 if path == "/" else 404, _PAGE, "text/plain")
 
@@ -716,22 +716,22 @@ def _handler(
             self.wfile.write(answer)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-            """Scrapes are no events."""
+            """Logs nothing: scrapes are frequent."""
 
     return MetricsHandler
 
 
 Say = Callable[[str], None]
 _READING: Final = 5.0
-"""Seconds between readings of the log: a look reads it to its end in any case."""
+"""Seconds between polls of the log; a refresh reads it to its end in any case."""
 _HANGING: Final = 60.0
-"""Seconds beyond an interval after which a look hangs, and the exporter is not healthy."""
+"""Seconds beyond the interval after which a refresh hangs and the exporter is unhealthy."""
 
 
 class Exporter(Closing):
-    """One cluster's exporter: listens from the start, looks when `look` or `run` is called.
+    """Exports one cluster: listens from the start, refreshes when `refresh` or `run` is called.
 
-    Raises ConfigError where the address is taken, before anything else begins.
+    Raises ConfigError if the address is in use, before it does anything else.
     """
 
     def __init__(
@@ -748,25 +748,28 @@ class Exporter(Closing):
         self._say = say
         self._storms = StormFamilies(fleet, tail)
         self._clock = fleet.clock
-        self._every = fleet.spec.exporter.interval
+        self._interval = fleet.spec.exporter.interval
         self._body = Body()
-        self._began = self._turned = self._clock.monotonic()
+        self._began = self._refresh_began = self._clock.monotonic()
         self._complete_at: float | None = None
         self._complete = self._failed = 0
         self._full = False
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._failure: str | None = None
-        self._ages = Ages(
-            fleet.spec.cluster.name, age=self.age, log_age=tail.age, looks=self._looks
+        self._ages = ScrapeAges(
+            fleet.spec.cluster.name,
+            age=self.age,
+            log_age=tail.age,
+            refresh_counts=self._refresh_counts,
         )
         self._server = Server(
-            listen, self._body, ages=self._ages.rendered, healthy=self._healthy, ready=self._ready
+            listen, self._body, ages=self._ages.render, healthy=self._healthy, ready=self._ready
         )
         tail.start()
 
     @classmethod
     def of(cls, fleet: Fleet, *, listen: str, say: Say) -> "Exporter":
-        """The exporter that a fleet.yaml describes."""
+        """Creates the exporter that a fleet.yaml describes."""
         spec, client = fleet.spec, fleet.client
         tail = Tail(
             client,
@@ -788,69 +791,70 @@ class Exporter(Closing):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Returns the address on which it listens."""
         return self._server.address
 
     @property
-    def failing(self) -> bool:
-        """Whether the last look saw nothing."""
+    def is_failing(self) -> bool:
+        """Returns whether the last refresh failed."""
         return self._failure is not None
 
     def close(self) -> None:
-        """Listen and read no more."""
+        """Stops listening and reading."""
         self._server.close()
         self._tail.close()
         self._watcher.close()
         self._storms.close()
 
     def run(self, stop: threading.Event, until: Callable[[], bool] = lambda: False) -> None:
-        """Look on schedule until told to stop; a look that fails is told once, not each time.
+        """Refreshes on schedule until `stop` is set; reports a repeated failure once.
 
-        One that fails by a defect, too: groups that are not looked at any more are worse.
-        `until` is asked after each look, and ends it where it is true.
+        Goes on after a defect too: groups without new data are worse. `until` is called after
+        each refresh and stops the loop if it returns True.
         """
         due = self._clock.monotonic()
         while not stop.is_set():
             try:
-                self.look()
+                self.refresh()
             except FleetError as error:
                 self._failed += 1
-                self._fails(str(error))
-            except Exception as error:  # noqa: BLE001 - told, counted, and the age grows
+                self._report_failure(str(error))
+            except Exception as error:  # noqa: BLE001 - reported, counted, and the age grows
                 self._failed += 1
-                self._fails(f"a look failed by a defect: {type(error).__name__}: {error}")
+                why = f"{type(error).__name__}: {error}"
+                self._report_failure(f"refresh failed by a defect: {why}; report it")
             if until():
                 return
-            due = max(due + self._every, self._clock.monotonic())
+            due = max(due + self._interval, self._clock.monotonic())
             stop.wait(due - self._clock.monotonic())
 
     def wait_for_log(self, timeout: float = 60.0, *, quiet: float = 3.0) -> None:
-        """Wait until the offsets topic is read, or cannot be; after `quiet` seconds say so.
+        """Waits until the offsets topic is read or unreadable; reports it after `quiet` seconds.
 
-        Raises Unreachable where no broker answers then: nobody waits for the log of such a cluster.
+        Raises Unreachable if no broker answers by then.
         """
         with contextlib.suppress(Unreadable):
             if self._tail.catch_up(quiet):
                 return
             why = self._tail.problem
             self._say(
-                f"waiting for brokers at {self._fleet.bootstrap} and what is in the offsets topic, "
-                f"up to {duration(timeout)}{f': {why}' if why else ''}"
+                f"waiting up to {duration(timeout)} for the brokers at {self._fleet.bootstrap} and "
+                f"their offsets topic{f': {why}' if why else ''}"
             )
             self._fleet.topic_ids()
             self._tail.catch_up(timeout - quiet)
 
     def text(self) -> str:
-        """What /metrics answers now."""
-        return (self._ages.rendered() + self._body.get(packed=False)).decode()
+        """Returns the current text of /metrics."""
+        return (self._ages.render() + self._body.get(packed=False)).decode()
 
-    def look(self) -> Picture:
-        """Look once; what was found is what /metrics answers from now on."""
-        self._turned = self._clock.monotonic()
-        seen = self._watcher.look()
+    def refresh(self) -> RefreshResult:
+        """Refreshes once; /metrics returns the result from then on."""
+        self._refresh_began = self._clock.monotonic()
+        seen = self._watcher.refresh()
         seen = self._watcher.read_on(seen, standing(seen))
-        slots, unread = self._slots_told()
-        picture = Picture(
+        slots, unread = self._read_slots()
+        result = RefreshResult(
             seen=seen,
             totals=self._tail.totals(),
             owners={fleet.group: fleet.owner for fleet in self._fleet.spec.fleets},
@@ -861,66 +865,66 @@ class Exporter(Closing):
             partitions=self._fleet.spec.exporter.partitions,
             unread=unread,
         )
-        self._body.show(rendered(picture, self._storms.families(seen)))
-        # The age is that of the figures, not of the text.
-        self._complete_at = self._turned
+        self._body.show(render(result, self._storms.families(seen)))
+        # The age counts from the start of the refresh, when the figures were read.
+        self._complete_at = self._refresh_began
         self._complete += 1
         self._full |= not seen.partial
         blind = None if seen.from_log else self._tail.problem
-        held = map(sentence_of, picture.transactions)
-        self._tell({*picture.problems, *held, *filter(None, (blind,))})
-        return picture
+        held = map(transaction_sentence, result.transactions)
+        self._report_problems({*result.problems, *held, *filter(None, (blind,))})
+        return result
 
     def age(self) -> float:
-        """Seconds since the last complete look began, or since the start."""
+        """Returns the seconds since the last complete refresh began, or since the start."""
         return self._clock.monotonic() - (self._complete_at or self._began)
 
-    def _looks(self) -> tuple[int, int]:
+    def _refresh_counts(self) -> tuple[int, int]:
         return self._complete, self._failed
 
-    def _slots_told(self) -> tuple[tuple[tuple[str, int, str], ...], tuple[str, ...]]:
-        """The slots, and why they cannot be told."""
+    def _read_slots(self) -> tuple[tuple[tuple[str, int, str], ...], tuple[str, ...]]:
+        """Returns the slots, and why they cannot be read."""
         try:
             return tuple(self._slots()), ()
         except FleetError as error:
-            return (), (f"slots and changes are not told: {error}",)
+            return (), (f"slots and changes cannot be read: {error}",)
 
     def _slots(self) -> Iterator[tuple[str, int, str]]:
-        """Group, number, state."""
+        """Yields group, slot number and state."""
         for fleet in self._fleet.spec.fleets:
             if fleet.worker is None:
                 continue
-            shut = self._fleet.targets(fleet.group).quarantined
+            quarantined = self._fleet.targets(fleet.group).quarantined
             for slot in self._fleet.slots(fleet.group):
                 phase = slot.phase if slot.owner is not None else Phase.FREE
-                state = "quarantined" if slot.number in shut else phase.value
+                state = "quarantined" if slot.number in quarantined else phase.value
                 yield fleet.group, slot.number, state
 
     def _healthy(self) -> str | None:
-        silent = self._clock.monotonic() - self._turned
-        if silent <= self._every + _HANGING:
+        silent = self._clock.monotonic() - self._refresh_began
+        if silent <= self._interval + _HANGING:
             return None
-        return f"a look at the cluster has been hanging for {duration(silent)}"
+        return f"the refresh of the cluster has been hanging for {duration(silent)}"
 
     def _ready(self) -> str | None:
-        """Not before one look saw the groups of every broker: fewer would read as deleted ones."""
+        """Returns why not: before a refresh has all groups, missing ones would look deleted."""
         if self._full:
             return None
-        return "no look at all brokers yet" if self._complete else "no complete look yet"
+        return "no refresh of all brokers yet" if self._complete else "no complete refresh yet"
 
-    def _fails(self, why: str) -> None:
-        """A look that saw nothing: of what an earlier one told nothing is known."""
+    def _report_failure(self, why: str) -> None:
+        """Reports a failed refresh, unless the last one failed for the same reason."""
         if why != self._failure:
             self._say(why)
         self._failure = why
 
-    def _tell(self, problems: set[str]) -> None:
-        """What a look saw, and that it looks again."""
+    def _report_problems(self, problems: set[str]) -> None:
+        """Reports new problems of a refresh, and those that are resolved."""
         if self._failure is not None:
-            self._say(f"well again: {self._failure}")
+            self._say(f"resolved: {self._failure}")
         self._failure = None
-        for problem in sorted(problems - self._said):
+        for problem in sorted(problems - self._reported):
             self._say(problem)
-        for problem in sorted(self._said - problems):
-            self._say(f"well again: {problem}")
-        self._said = problems
+        for problem in sorted(self._reported - problems):
+            self._say(f"resolved: {problem}")
+        self._reported = problems

@@ -170,7 +170,7 @@ class Growth:
     def __init__(self) -> None:
         self._kept: deque[tuple[float, Longs, NDArray[np.float32]]] = deque()
 
-    def look(self, rows: Longs, ages: Floats, known: Floats, at: float) -> tuple[Floats, float]:
+    def update(self, rows: Longs, ages: Floats, known: Floats, at: float) -> tuple[Floats, float]:
         """(by how much each row's age grew, over how many seconds); NaN: not known.
 
         ages: at least; known: the same, NaN where that is only a bound. at: seconds of a clock

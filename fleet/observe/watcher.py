@@ -63,7 +63,7 @@ class GroupWatcher(Observer):
         self._numbers = itertools.count(-2, -1)
         self._growth, self._growth_by_log = Growth(), False
 
-    def look(self) -> Snapshot:
+    def refresh(self) -> Snapshot:
         """Look once, at partitions that were committed."""
         with self._lock:
             return self._looked()
@@ -90,7 +90,7 @@ class GroupWatcher(Observer):
         if from_log != self._growth_by_log:  # rows of the one are not rows of the other
             self._growth, self._growth_by_log = Growth(), from_log
         lag = seen.lag
-        gained, over = self._growth.look(seen.commits.row, lag.waited, lag.seconds, look.began)
+        gained, over = self._growth.update(seen.commits.row, lag.waited, lag.seconds, look.began)
         return replace(
             seen,
             from_log=from_log,

@@ -1,15 +1,14 @@
 """Prometheus alerting rules, rendered from fleet.yaml.
 
-Problem: an alert on a raw count pages for every deploy, forty times for one dead broker, and
-says neither who nor what to do. Choice: what a storm is, is decided once, by Fleet
-(`fleet.decide.storms`, exported as `fleet_group_storm`): rebalances within a plan's
-expected cost are not in it, and begin and end have hysteresis; the rules only call. Cause and top
-offender come into the annotations by a query, not as labels, since a label that changes would end
-one alert and begin another. Whether a group keeps up is decided once too
-(`fleet.manager.keeping_up`): each lag status has its rule, and only a limit in seconds is held
-against the lag. Severity is `page` (somebody gets up) or `ticket` (somebody looks today); `scope`
-is what Alertmanager inhibits by. Needs Prometheus 2.42 (`keep_firing_for`). Cost: rules are
-rendered again when limits or groups in fleet.yaml change.
+Problem: an alert on a raw count pages for every deploy and forty times for one dead broker. It
+names neither the cause nor the remedy. Choice: Fleet decides once what a storm is
+(`fleet.decide.storms`, metric `fleet_group_storm`), with hysteresis and without the rebalances
+that a plan expects. The rules only read that metric. A query writes cause and top offender into
+the annotations: as labels they would end one alert and start another. Fleet also decides the lag
+status (`fleet.manager.keeping_up`), and each status has its rule. Severity is `page` (act now) or
+`ticket` (act today). Alertmanager inhibits by `scope`. Prometheus 2.42 is required
+(`keep_firing_for`). Cost: the rules must be rendered again when groups or limits in fleet.yaml
+change.
 """
 
 import re
@@ -24,10 +23,10 @@ from fleet.config.draft import dump
 from fleet.config.spec import FleetSpec
 from fleet.decide.lag_status import Grace
 
-LOOKS: Final = 4
-"""The exporter is blind once its view is older than so many looks."""
-LEAST_BLIND: Final = 60.0
-"""Seconds: a broker that starts again takes some of them, and is no blindness."""
+BLIND_AFTER_REFRESHES: Final = 4
+"""Refreshes that the exporter may miss before its data counts as too old."""
+MIN_BLIND_SECONDS: Final = 60.0
+"""Shortest age in seconds that counts as too old: the restart of a broker is shorter."""
 _SCRAPED: Final = 15.0
 _OWNED: Final = "cluster, group, owner"
 _PLACE: Final = "cluster, group"
@@ -37,31 +36,31 @@ Rule = dict[str, Any]
 
 
 def prometheus_duration(seconds: float) -> str:
-    """As Prometheus writes it: whole seconds or milliseconds."""
+    """Formats seconds as Prometheus does: whole seconds or milliseconds."""
     return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.0f}ms"
 
 
 def scrape_interval(spec: FleetSpec) -> float:
-    """Seconds between scrapes, and between evaluations: `exporter.interval`, or less.
+    """Returns the seconds between scrapes and evaluations: `exporter.interval` or less.
 
-    A look may come once an hour, but Prometheus forgets a sample after 5 minutes, and every alert
-    would end before an exporter that is gone is called so.
+    `exporter.interval` may be an hour, but Prometheus drops a sample after 5 minutes. Every alert
+    would then resolve before the alert about a missing exporter fires.
     """
     return min(spec.exporter.interval, _SCRAPED)
 
 
 def runbooks(spec: FleetSpec) -> str:
-    """The absolute address under which runbooks are, without a slash at its end.
+    """Returns the absolute URL of the runbooks, without a slash at its end.
 
-    A path is no link in a message. Where the file names no place, the page of `fleet ui` has them:
-    at ui.url, else at ui.listen, which opens on the machine of whoever runs it.
+    A message needs an absolute link. If alerts.runbooks is not set, `fleet ui` serves the
+    runbooks at ui.url, or else at ui.listen, which only opens on the machine that runs it.
     """
     page = spec.ui.url or f"http://{spec.ui.listen}"
     return (spec.alerts.runbooks or f"{page.rstrip('/')}/runbooks").rstrip("/")
 
 
 def rules(spec: FleetSpec) -> dict[str, Any]:
-    """The rule file as a value."""
+    """Builds the rule file as a value."""
     return {
         "groups": [
             {
@@ -74,10 +73,10 @@ def rules(spec: FleetSpec) -> dict[str, Any]:
 
 
 def rules_yaml(spec: FleetSpec) -> str:
-    """The rule file as Prometheus reads it (`rule_files`)."""
+    """Renders the rule file that Prometheus loads (`rule_files`)."""
     head = (
-        f"# Alerts of cluster {spec.cluster.name}, rendered by `fleet render alert-rules`: change "
-        "fleet.yaml and render again.\n# Needs Prometheus 2.42 or newer.\n"
+        f"# Alerts of cluster {spec.cluster.name}, written by `fleet render alert-rules`: change "
+        "fleet.yaml and render again.\n# Requires Prometheus 2.42 or newer.\n"
     )
     return head + dump(rules(spec))
 
@@ -86,13 +85,13 @@ class _Rules:
     def __init__(self, spec: FleetSpec) -> None:
         self._spec = spec
         self._declared = [fleet.group for fleet in spec.fleets]
-        # Thresholds, in seconds: two looks tell more than a slip; a lag status has its own grace
-        # period, which is part of `alerts.stuck_after`.
+        # Thresholds in seconds. One refresh may fail, so two are required. A lag status has its
+        # own grace period, which is part of `alerts.stuck_after`.
         self._soon = 2 * spec.exporter.interval
         self._stuck = spec.alerts.stuck_after
         self._patient = max(self._soon, self._stuck - Grace().least)
-        self._blind = max(LEAST_BLIND, LOOKS * spec.exporter.interval)
-        # What selects whom.
+        self._blind = max(MIN_BLIND_SECONDS, BLIND_AFTER_REFRESHES * spec.exporter.interval)
+        # Matchers of the cluster and its groups.
         self._cluster = f'cluster="{spec.cluster.name}"'
         self._members = self._max("fleet_group_members", by=_PLACE)
         mine = _any(self._declared)
@@ -100,11 +99,11 @@ class _Rules:
         self._others = (f"group!~{mine}",) if self._declared else ()
 
     def _max(self, metric: str, *matchers: str, by: str = _OWNED) -> str:
-        """The highest of these series, by group or cluster."""
+        """Selects the highest of these series by group or cluster."""
         return f"max by ({by}) ({metric}{{{', '.join((self._cluster, *matchers))}}})"
 
     def _status(self, *statuses: str, of: tuple[str, ...] = ()) -> str:
-        """Groups of one of these statuses."""
+        """Selects the groups with one of these lag statuses."""
         sign = "=~" if len(statuses) > 1 else "="
         which = f'status{sign}"{"|".join(statuses)}"'
         return f"{self._max('fleet_group_lag_status', which, *of)} == 1"
@@ -154,13 +153,13 @@ class _Rules:
 
     def _storms(self) -> Iterator[Rule]:
         info = f"fleet_cluster_storm_info{{{self._cluster}}}"
-        cause = _told(info, "cause")
+        cause = _info_label(info, "cause")
         yield self._rule(
             "FleetClusterStorm",
             "cluster-storm",
             f"{self._max('fleet_cluster_storm', by='cluster')} == 1",
             "Storm of cluster {{ $labels.cluster }}: " + cause,
-            f"{_told(info, 'summary')}. Alerts of its groups are inhibited while this one lasts.",
+            f"{_info_label(info, 'summary')}. This alert inhibits those of the cluster's groups.",
             scope="cluster",
             cause=cause,
         )
@@ -168,24 +167,24 @@ class _Rules:
             "FleetGroupStorm",
             "group-storm",
             f"{self._max('fleet_group_storm')} == 1",
-            "Storm in group {{ $labels.group }}: " + _told_of_group("summary"),
-            "More rebalances than the budget of the group, without those that a plan "
-            "was to cost. Changes of the group are held.",
-            cause=_told_of_group("cause"),
-            top_offender=_told_of_group("top_offender"),
+            "Storm in group {{ $labels.group }}: " + _group_storm_label("summary"),
+            "The group rebalances more often than its budget allows, not counting what a plan "
+            "expects. Fleet blocks changes of the group until the storm ends.",
+            cause=_group_storm_label("cause"),
+            top_offender=_group_storm_label("top_offender"),
         )
 
     def _lag(self) -> Iterator[Rule]:
-        """One rule per limit; groups that nobody declared and nobody reads are nobody's."""
+        """Yields one rule per limit, for declared groups and for others that have members."""
         by_limit: dict[float, list[str]] = defaultdict(list)
         for fleet in self._spec.fleets:
             if fleet.max_lag is not None:
                 by_limit[fleet.max_lag].append(fleet.group)
         own = sorted(group for groups in by_limit.values() for group in groups)
-        somebodys = f"{self._members} > 0"
+        in_use = f"{self._members} > 0"
         if self._declared:
             mine = self._max("fleet_group_members", *self._mine, by=_PLACE)
-            somebodys += f"\n  or {mine}"
+            in_use += f"\n  or {mine}"
         limits = [(self._spec.alerts.max_lag, (f"group!~{_any(own)}",) if own else ())]
         limits += [(at, (f"group=~{_any(sorted(of))}",)) for at, of in sorted(by_limit.items())]
         for limit, groups in limits:
@@ -193,32 +192,33 @@ class _Rules:
                 "FleetGroupLag",
                 "group-lag",
                 f"({self._max('fleet_group_lag_seconds', *groups)} > {limit:g})\n"
-                f"and on (cluster, group) ({somebodys})",
+                f"and on (cluster, group) ({in_use})",
                 "Group {{ $labels.group }} is {{ $value | humanizeDuration }} behind",
-                f"The oldest waiting record may be {limit:g} s old (max_lag, alerts.max_lag).",
+                f"The oldest waiting record is older than the limit of {limit:g} s "
+                "(max_lag of the group, or alerts.max_lag).",
                 wait=self._soon,
                 labels={"max_lag": prometheus_duration(limit)},
             )
 
     def _standing(self) -> Iterator[Rule]:
-        """Groups that do not settle, commit nothing, or have nobody in them while records wait.
+        """Yields the rules for groups that do not settle, do not commit, or have no members.
 
-        After a day without a commit the lag status is ABANDONED, which calls for declared groups
-        only; of the others those are told that had members.
+        After a day without a commit the lag status is ABANDONED, which alerts for declared groups
+        only. Other groups without members alert only if they had members before.
         """
         long = prometheus_duration(self._stuck)
         still = ("STOP", "STALL")
         had = self._max("fleet_group_generation", by=_PLACE)
         unsettled = self._max("fleet_group_state", f'state=~"{_UNSETTLED}"')
-        nobody = "has no members while records wait"
-        unread = f"For {long} nobody has read what waits."
+        empty = "has no members while records wait"
+        unread = f"Records have waited for {long}, and the group has no member that reads them."
         deserted = f"and on (cluster, group) ({self._members} == 0)"
         found = [
             (
                 *("unsettled", "page", self._stuck, f"{unsettled} == 1", "does not settle"),
                 (
-                    f"It has been rebalancing for {long} without a pause: some member does not "
-                    "answer the join, or leaves each round."
+                    f"The group has been rebalancing for {long}: a member does not join in time, "
+                    "or leaves in every round."
                 ),
             ),
             (
@@ -226,25 +226,25 @@ class _Rules:
                 f"({self._status(*still)})\nand on (cluster, group) ({self._members} > 0)",
                 "commits nothing while records wait",
                 (
-                    f"For {long} records have waited and some position has not moved "
-                    "(lag status STOP or STALL)."
+                    f"Records have waited for {long}, and the committed offset of a partition "
+                    "has not moved (lag status STOP or STALL)."
                 ),
             ),
         ]
         if self._declared:
             judged = self._status(*still, "ABANDONED", of=self._mine)
             found.append(
-                (*("no members", "page", self._patient), f"({judged})\n{deserted}", nobody, unread)
+                (*("no members", "page", self._patient), f"({judged})\n{deserted}", empty, unread)
             )
         others = f"({self._status(*still, of=self._others)})\n{deserted}"
         others += f"\nand on (cluster, group) ({had} > 0)"
-        found.append(("no members", "ticket", self._patient, others, nobody, unread))
-        for reason, severity, wait, expr, said, why in found:
+        found.append(("no members", "ticket", self._patient, others, empty, unread))
+        for reason, severity, wait, expr, what, why in found:
             yield self._rule(
                 "FleetGroupStuck",
                 "group-stuck",
                 expr,
-                f"Group {{{{ $labels.group }}}} {said}",
+                f"Group {{{{ $labels.group }}}} {what}",
                 why,
                 severity=severity,
                 wait=wait,
@@ -252,60 +252,60 @@ class _Rules:
             )
 
     def _statuses(self) -> Iterator[Rule]:
-        # The group's lag status is that of its worst partition: a loss may stand behind a STOP.
+        # The worst partition sets the group's lag status: a STOP may hide a LOSS.
         lost = self._max("fleet_group_partitions", 'case="committed below log start"', by=_PLACE)
         yield self._rule(
             "FleetGroupLoss",
             "group-loss",
             f"({self._status('LOSS', 'STOP', 'STALL')})\nand on (cluster, group) ({lost} > 0)",
-            "Records went before group {{ $labels.group }} read them",
-            "Retention (or DeleteRecords) took records above the committed offset of "
-            "some partition (lag status LOSS).",
+            "Group {{ $labels.group }} lost records: Kafka deleted them before it read them",
+            "Retention or DeleteRecords deleted records above the committed offset of a "
+            "partition (lag status LOSS).",
             wait=self._soon,
         )
-        for name, runbook, status, said, why in (
+        for name, runbook, status, what, why in (
             (
                 *("FleetGroupHeld", "group-held", "HELD", "waits for an open transaction"),
-                "What waits in some partition is behind the begin of an open transaction",
+                "An open transaction hides the waiting records of a partition",
             ),
             (
-                *("FleetGroupRewind", "group-rewind", "REWIND", "went back"),
-                "Commits of some partition went back in the last 10 minutes; it reads again",
+                *("FleetGroupRewind", "group-rewind", "REWIND", "reads records again"),
+                "The committed offset of a partition moved back in the last 10 minutes",
             ),
             (
                 *("FleetGroupFallsBehind", "group-falls-behind", "WARN", "falls behind"),
-                "It commits, and what waits grows older by more than a tenth of the time",
+                "It commits, but its oldest waiting record grows older by over 0.1 s a second",
             ),
         ):
             yield self._rule(
                 name,
                 runbook,
                 self._status(status),
-                f"Group {{{{ $labels.group }}}} {said}",
+                f"Group {{{{ $labels.group }}}} {what}",
                 f"{why} (lag status {status}).",
                 severity="ticket",
                 wait=self._soon,
             )
 
     def _of_ours(self) -> Iterator[Rule]:
-        shut = self._max("fleet_slot_state", 'state="quarantined"', by=f"{_OWNED}, slot")
+        quarantined = self._max("fleet_slot_state", 'state="quarantined"', by=f"{_OWNED}, slot")
         yield self._rule(
             "FleetWorkerFenced",
             "worker-fenced",
-            f"{shut} == 1",
-            "Slot {{ $labels.slot }} of group {{ $labels.group }} is shut: another process "
+            f"{quarantined} == 1",
+            "Slot {{ $labels.slot }} of group {{ $labels.group }} is quarantined: another process "
             "uses its instance id",
-            "A worker was fenced twice by a member that is not ours; the slot stays "
-            "shut until that process is ended and the slot opened again.",
+            "An external member fenced a worker twice. Stop that process, then run "
+            "`fleet slot reopen {{ $labels.group }} {{ $labels.slot }}`.",
             severity="ticket",
         )
         yield self._rule(
             "FleetReceiptDiffers",
             "receipt-differs",
             f"{self._max('fleet_group_receipt_differs')} == 1",
-            "The last change of group {{ $labels.group }} cost other than planned",
-            "The coordinator recorded another number of rebalances than the plan "
-            "stated; the steps after it were held.",
+            "The last change of group {{ $labels.group }} did not cost what its plan said",
+            "The coordinator recorded a number of rebalances outside the plan's range. Fleet "
+            "did not run the steps after it.",
             severity="ticket",
         )
 
@@ -313,30 +313,30 @@ class _Rules:
         age = "fleet_snapshot_age_seconds"
         silent = f"absent({age}{{{self._cluster}}})"
         old = f"{self._max(age, by='cluster')} > {self._blind:g}"
-        view = "its view is {{ $value | humanizeDuration }} old"
-        for reason, expr, wait, said in (
-            ("no metrics", silent, LEAST_BLIND, "no exporter is scraped"),
+        view = "its data is {{ $value | humanizeDuration }} old"
+        for reason, expr, wait, what in (
+            ("no metrics", silent, MIN_BLIND_SECONDS, "Prometheus has no metrics of an exporter"),
             ("old view", old, 0.0, view),
         ):
             yield self._rule(
                 "FleetExporterBlind",
                 "exporter-blind",
                 expr,
-                f"Fleet does not see cluster {self._spec.cluster.name}: {said}",
-                "No other alert of this cluster can be trusted meanwhile.",
+                f"Fleet does not see cluster {self._spec.cluster.name}: {what}",
+                "Do not rely on the other alerts of this cluster until this one resolves.",
                 scope="exporter",
                 wait=wait,
                 labels={"reason": reason},
             )
 
 
-def _told(selector: str, label: str) -> str:
-    """A label of an info series in a template; empty where there is none."""
+def _info_label(selector: str, label: str) -> str:
+    """Builds a template that reads a label of an info series; empty if the series is absent."""
     return f'{{{{ with query `{selector}` }}}}{{{{ . | first | label "{label}" }}}}{{{{ end }}}}'
 
 
-def _told_of_group(label: str) -> str:
-    """The same for the group of the alert."""
+def _group_storm_label(label: str) -> str:
+    """Builds the same template for `fleet_group_storm_info` of the alert's group."""
     return (
         '{{ with printf "fleet_group_storm_info{cluster=%q,group=%q}" '
         "$labels.cluster $labels.group | query }}"
@@ -345,29 +345,29 @@ def _told_of_group(label: str) -> str:
 
 
 def _any(groups: Sequence[str]) -> str:
-    """A quoted PromQL regular expression that matches just these names."""
+    """Quotes a PromQL regular expression that matches exactly these names."""
     pattern = "|".join(_SPECIAL.sub(r"\\\g<0>", group) for group in groups)
     quoted = pattern.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{quoted}"'
 
 
-# Alertmanager's route: one cause is one notification. Receivers without addresses are empty, which
-# is valid. Slack's URL and PagerDuty's key are secrets: only the files that hold them are named,
-# which Alertmanager reads itself (0.25 or newer).
+# Alertmanager's route: one cause is one notification. A receiver without an address is empty, which
+# is valid. Slack's URL and PagerDuty's key are secrets: the configuration names the files that hold
+# them, and Alertmanager 0.25 or newer reads these files.
 
 
 _TITLE: Final = (
     '{{ if eq .Status "firing" }}{{ .CommonLabels.severity }}{{ else }}resolved{{ end }}: '
 )
 _SUMMARY: Final = "{{ (index .Alerts 0).Annotations.summary }}"
-# Groups and clients name themselves, and <!channel> or <http://…|what to do> is a name as well.
+# Group and client names are arbitrary text: `<!channel>` and `<http://…|what to do>` are valid.
 _AS_TEXT: Final = ' | reReplaceAll "<" "&lt;" }}'
 _SUMMARY_AS_TEXT: Final = _SUMMARY.replace(" }}", _AS_TEXT)
 _EACH: Final = (
     "{{ range .Alerts }}{{ .Annotations.description"
     f"{_AS_TEXT}\n"
     "<{{ .Annotations.runbook_url }}|what to do>"
-    "{{ with .Annotations.fleet_url }} · <{{ . }}|look>{{ end }}\n{{ end }}"
+    "{{ with .Annotations.fleet_url }} · <{{ . }}|open in Fleet>{{ end }}\n{{ end }}"
 )
 
 
@@ -382,12 +382,11 @@ def alertmanager(
     interval: float = 60.0,
     repeat: float = 14_400.0,
 ) -> dict[str, Any]:
-    """The configuration as a value; `page` and `ticket` are webhook URLs.
+    """Builds the configuration as a value; `page` and `ticket` are webhook URLs.
 
-    PagerDuty gets what is a page, Slack both: who is called finds there what others see.
-
-    `wait` seconds are waited before a first notification, so that a cluster's storm inhibits
-    its groups' before they are told; `interval` before the next of the same group of alerts.
+    PagerDuty gets the pages, Slack pages and tickets. Alertmanager waits `wait` seconds before a
+    first notification, so that a cluster's storm inhibits those of its groups in time. It waits
+    `interval` seconds before the next notification of the same group of alerts.
     """
     slack = _slack(slack_url_file, slack_channel)
     return {
@@ -424,8 +423,8 @@ def alertmanager(
 
 
 def alertmanager_yaml(**options: Any) -> str:
-    """The configuration as Alertmanager reads it; options as for `alertmanager`."""
-    head = "# Made by `fleet render alertmanager`. Check it with `amtool check-config FILE`.\n"
+    """Renders the configuration that Alertmanager loads; options as for `alertmanager`."""
+    head = "# Written by `fleet render alertmanager`. Check it with `amtool check-config FILE`.\n"
     return head + yaml.safe_dump(alertmanager(**options), sort_keys=False, width=100)
 
 
@@ -437,10 +436,10 @@ def _receiver(name: str, url: str | None) -> dict[str, Any]:
 def _slack(url_file: str | None, channel: str | None) -> dict[str, Any]:
     if url_file is None:
         return {}
-    told = {"send_resolved": True, "title": _TITLE + _SUMMARY_AS_TEXT, "text": _EACH}
+    text = {"send_resolved": True, "title": _TITLE + _SUMMARY_AS_TEXT, "text": _EACH}
     link = {"title_link": "{{ (index .Alerts 0).Annotations.runbook_url }}"}
     where = {} if channel is None else {"channel": channel}
-    return {"slack_configs": [{"api_url_file": url_file, **where, **told, **link}]}
+    return {"slack_configs": [{"api_url_file": url_file, **where, **text, **link}]}
 
 
 def _pagerduty(key_file: str | None) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """A Grafana dashboard of a cluster's groups, as code.
 
-Problem: a dashboard drawn by hand drifts from the metrics it queries. Choice: panels are a table
-in this file, rendered to the JSON that Grafana imports; a test asks a real Prometheus every
-query. The data source and the cluster are variables, so that one dashboard serves all.
+Problem: a dashboard that is edited by hand drifts from the metrics it queries. Choice: a table in
+this file lists the panels, and Fleet renders it to the JSON that Grafana imports. A test runs every
+query on a real Prometheus. The data source and the cluster are variables: one dashboard serves all
+clusters.
 """
 
 import json
@@ -30,7 +31,7 @@ _LABELS_ONLY: Final = {
         "renameByName": {},
     },
 }
-"""A table of an info metric is its labels; what Prometheus adds to them is left out."""
+"""Hides the columns of an info metric's table that are not its own labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Panel:
     query: str
     legend: str
     also: tuple[tuple[str, str], ...] = ()
-    """Further queries with their legends."""
+    """More queries with their legends."""
     unit: str = "short"
     width: int = 12
     description: str = ""
@@ -51,12 +52,12 @@ class Panel:
 
     @property
     def queries(self) -> tuple[tuple[str, str], ...]:
-        """All, each with its legend."""
+        """Returns all queries with their legends."""
         return ((self.query, self.legend), *self.also)
 
 
 def _by_group(how: str, metric: str) -> str:
-    """The twenty groups that have most of it."""
+    """Selects the twenty groups with the highest value."""
     return f"topk(20, {how} by (group) ({metric}{{{_MINE}}}))"
 
 
@@ -64,7 +65,7 @@ def _hourly(metric: str, by: str) -> str:
     return f"sum by ({by}) (increase({metric}{{{_MINE}}}[1h])) > 0"
 
 
-def _took(quantile: float) -> str:
+def _duration_quantile(quantile: float) -> str:
     taken = f"fleet_group_rebalance_duration_seconds_bucket{{{_MINE}}}[1h]"
     return f"histogram_quantile({quantile:g}, sum by (le) (rate({taken})))"
 
@@ -73,7 +74,7 @@ PANELS: Final[Sequence[Panel]] = (
     Panel(
         "Storms now", "stat", f"sum(fleet_group_storm{{{_WHOLE}}})", "groups in a storm",
         width=4, red_from=1,
-        description="Groups over their budget of rebalances; a plan's own are not counted.",
+        description="Groups over their budget of rebalances, without those that a plan expects.",
     ),
     Panel(
         "Storm of the cluster", "stat", f"max(fleet_cluster_storm{{{_WHOLE}}})", "cluster",
@@ -84,24 +85,24 @@ PANELS: Final[Sequence[Panel]] = (
         width=4,
     ),
     Panel(
-        "Age of the view", "stat", f"max(fleet_snapshot_age_seconds{{{_WHOLE}}})", "age",
-        unit="s", width=4, red_from=60, description="How old what the exporter shows is.",
+        "Age of the data", "stat", f"max(fleet_snapshot_age_seconds{{{_WHOLE}}})", "age",
+        unit="s", width=4, red_from=60, description="Seconds since the exporter's last refresh.",
     ),
     Panel(
-        "Records not understood", "stat",
+        "Undecodable records", "stat",
         f"sum(increase(fleet_decode_errors_total{{{_WHOLE}}}[1h])) or vector(0)", "1 h",
         width=4, red_from=1,
         description="Records of __consumer_offsets of an unknown type or version.",
     ),
     Panel(
-        "Slots shut", "stat",
+        "Quarantined slots", "stat",
         f'count(fleet_slot_state{{{_WHOLE}, state="quarantined"}} == 1) or vector(0)',
         "quarantined", width=4, red_from=1,
-        description="Another process uses their instance id.",
+        description="Slots whose instance id another process uses.",
     ),
     Panel(
-        "Who makes the storms", "table", f"fleet_group_storm_info{{{_MINE}}}",
-        "{{group}}: {{words}}", width=24,
+        "Groups in a storm", "table", f"fleet_group_storm_info{{{_MINE}}}",
+        "{{group}}: {{summary}}", width=24,
         description="Cause and top offender of each group in a storm.",
     ),
     Panel(
@@ -114,15 +115,16 @@ PANELS: Final[Sequence[Panel]] = (
         _hourly("fleet_group_rebalances_total", "cause"), "{{cause}}",
     ),
     Panel(
-        "Lag in time", "timeseries", _by_group("max", "fleet_group_lag_seconds"), "{{group}}",
+        "Lag in seconds", "timeseries", _by_group("max", "fleet_group_lag_seconds"), "{{group}}",
         unit="s", description="Age of the oldest waiting record.",
     ),
     Panel(
         "Lag in records", "timeseries", _by_group("sum", "fleet_group_lag_records"), "{{group}}"
     ),
     Panel(
-        "How long rebalances take", "timeseries", _took(0.95), "p95", also=((_took(0.5), "p50"),),
-        unit="s", description="Of those whose start is known.",
+        "Duration of rebalances", "timeseries", _duration_quantile(0.95), "p95",
+        also=((_duration_quantile(0.5), "p50"),),
+        unit="s", description="Rebalances whose start is known.",
     ),
     Panel(
         "Partitions moved per hour", "timeseries",
@@ -140,13 +142,13 @@ PANELS: Final[Sequence[Panel]] = (
     Panel(
         "Records per second by worker", "timeseries",
         f"sum by (worker) (rate(fleet_worker_records_total{{{_MINE}}}[5m]))", "{{worker}}",
-        unit="cps", description="From the workers themselves, where Prometheus scrapes them.",
+        unit="cps", description="The workers' own metrics, if Prometheus scrapes them.",
     ),
 )  # fmt: skip
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """Builds the dashboard that Grafana imports."""
     return {
         "uid": "fleet-groups",
         "title": "Fleet: consumer groups",
@@ -167,23 +169,23 @@ def dashboard() -> dict[str, Any]:
                 ),
             ]
         },
-        "panels": _placed(PANELS),
+        "panels": _place(PANELS),
     }
 
 
 def dashboard_json() -> str:
-    """The same as text."""
+    """Renders the dashboard as JSON text."""
     return json.dumps(dashboard(), indent=1) + "\n"
 
 
 def queries() -> list[str]:
-    """Every PromQL expression of the dashboard, with its variables."""
+    """Returns every PromQL expression of the dashboard, with its variables."""
     expressions = [expr for panel in PANELS for expr, _ in panel.queries]
     return [*expressions, str(_storms_as_regions()["expr"])]
 
 
-def _placed(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """Left to right, then the next row."""
+def _place(panels: Sequence[Panel]) -> list[dict[str, Any]]:
+    """Places the panels left to right, row by row."""
     x = y = last = 0
     found: list[dict[str, Any]] = []
     for number, panel in enumerate(panels, start=1):

@@ -1,13 +1,12 @@
-"""A group's rebalances and members as the layout of a timeline. Pure.
+"""Lays out a group's rebalances and members as a timeline. Pure.
 
-Problem: an incident is read off a picture faster than off a table, but rows of rebalances and
-memberships are no picture yet: who held how many partitions when is spread over events, pauses
-are seconds within hours, and a client that starts again and again leaves a hundred member ids.
-Choice: one lane per member with a bar per stretch of the same number of partitions; one lane
-for all stays of a client id whose stays never overlap (a member that comes and goes); a pause
-on each lane that had to stop: all of an eager group, else those that gave partitions up.
-`fleet.report.timeline_html` draws this.
-Cost: at most `max_lanes` lanes; members beyond, those that owned least, are counted, not shown.
+Problem: a picture shows an incident faster than a table. Rows of rebalances and memberships are
+no picture: ownership is spread over events, a downtime is seconds within hours, and a client that
+restarts often leaves a hundred member ids. Choice: one lane per member, with a bar for each time
+with the same number of partitions. All stays of one client id share a lane if they never overlap.
+A lane shows a downtime if it had to stop: every lane of an eager group, else those that gave up
+partitions. `fleet.report.timeline_html` draws the layout. Cost: `max_lanes` lanes at most; the
+members that owned least are counted but not drawn.
 """
 
 import re
@@ -22,7 +21,7 @@ from typing import Final
 
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
-from fleet.report.wording import by_cause, short
+from fleet.report.wording import count_by_cause, short_member_name
 
 _EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
 _STEPS: Final = (
@@ -31,12 +30,12 @@ _STEPS: Final = (
 )
 _LEAST_SPAN: Final = 10.0
 _LATE: Final = 1.0
-"""Seconds after the end of a rebalance within which a member's own record may come (KIP-848)."""
+"""Seconds after the end of a rebalance until which a member's record still counts (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From one time to another, wall-clock seconds."""
+    """A time range in wall-clock seconds."""
 
     start: float
     end: float
@@ -44,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch in which a lane's member owned the same number of partitions."""
+    """A time range in which a lane's member owned the same number of partitions."""
 
     start: float
     end: float
@@ -53,19 +52,19 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One member, or all stays of a client id that were never members at the same time."""
+    """One member, or all stays of a client id if no two of them overlap."""
 
     label: str
     members: tuple[str, ...]
     bars: tuple[Bar, ...]
     pauses: tuple[Span, ...] = ()
     replaced: tuple[float, ...] = ()
-    """When a static member was replaced by another process under the same instance id."""
+    """Times at which another process replaced the static member under its instance id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What a picture of one group shows, between two times."""
+    """The layout of one group between two times."""
 
     cluster: str
     group: str
@@ -74,9 +73,9 @@ class Timeline:
     until: float
     lanes: tuple[Lane, ...]
     marks: tuple[Rebalance, ...]
-    """Those that ended within, in order."""
+    """The rebalances that ended in this time, in order."""
     before: int | None
-    """The generation that stood at `since`."""
+    """The generation at `since`."""
     storms: tuple[Span, ...]
     ticks: tuple[tuple[float, str], ...]
     counts: tuple[tuple[Cause, int], ...]
@@ -85,12 +84,12 @@ class Timeline:
 
     @property
     def most_owned(self) -> int:
-        """The most partitions that one lane ever held; at least 1."""
+        """Returns the most partitions that one lane owned; at least 1."""
         return max((bar.owned for lane in self.lanes for bar in lane.bars), default=0) or 1
 
     @property
     def longest(self) -> float | None:
-        """Seconds of the longest rebalance; None where no duration is known."""
+        """Returns the seconds of the longest rebalance; None if no duration is known."""
         return max((m.seconds for m in self.marks if m.seconds is not None), default=None)
 
 
@@ -103,9 +102,9 @@ def lay_out(
     storms: Sequence[Span] = (),
     max_lanes: int = 60,
 ) -> Timeline:
-    """One group between two times; memberships before `since` tell who owned what at `since`.
+    """Lays out one group between two times; earlier memberships give the owners at `since`.
 
-    Raises ValueError where there is no rebalance or they are of several groups.
+    Raises ValueError if there is no rebalance, or if they belong to several groups.
     """
     groups = {(r.cluster, r.group) for r in rebalances}
     if len(groups) != 1:
@@ -129,15 +128,15 @@ def lay_out(
         lanes=tuple(replace(ln, pauses=tuple(_pauses(stays, shown))) for ln, stays in kept),
         marks=tuple(shown),
         before=before,
-        storms=tuple(_clipped(storms, since, until)),
+        storms=tuple(_clip(storms, since, until)),
         ticks=ticks(since, until),
-        counts=tuple(by_cause(shown)),
+        counts=tuple(count_by_cause(shown)),
         hidden=sum(len(ln.members) for ln, _ in lanes) - sum(len(ln.members) for ln, _ in kept),
     )
 
 
 def extent(rebalances: Sequence[Rebalance], *, now: float) -> Span:
-    """The stretch that shows all of these with some air, and the present where it is near."""
+    """Returns a time range that shows these rebalances, and the present if it is near."""
     begins = [r.started_at if r.started_at is not None else r.ended_at for r in rebalances]
     first, last = min(begins, default=now), max((r.ended_at for r in rebalances), default=now)
     air = max((last - first) * 0.05, _LEAST_SPAN / 2)
@@ -146,7 +145,7 @@ def extent(rebalances: Sequence[Rebalance], *, now: float) -> Span:
 
 
 def ticks(since: float, until: float, *, most: int = 8) -> tuple[tuple[float, str], ...]:
-    """Round times between two, in UTC, each with its label; the first of a day has the date."""
+    """Returns round UTC times between two times with labels; the first of a day has the date."""
     span = max(until - since, 0.1)
     step = next(
         (s for s in _STEPS if span / s <= most), _STEPS[-1] * ceil(span / _STEPS[-1] / most)
@@ -168,7 +167,7 @@ def ticks(since: float, until: float, *, most: int = 8) -> tuple[tuple[float, st
     return tuple(found)
 
 
-def labelled(places: Iterable[float], gap: float) -> list[bool]:
+def choose_labels(places: Iterable[float], gap: float) -> list[bool]:
     """Which of these places, in order, can carry a label at least `gap` from the last one."""
     last = float("-inf")
     chosen = []
@@ -179,7 +178,7 @@ def labelled(places: Iterable[float], gap: float) -> list[bool]:
     return chosen
 
 
-def _clipped(spans: Iterable[Span], since: float, until: float) -> Iterable[Span]:
+def _clip(spans: Iterable[Span], since: float, until: float) -> Iterable[Span]:
     for span in spans:
         if span.end >= since and span.start <= until:
             yield Span(max(span.start, since), min(span.end, until))
@@ -236,7 +235,7 @@ def _lanes(
     together: dict[str, list[_Stay]] = defaultdict(list)
     for stay in visible:
         together[stay.member].append(stay)
-    made = [(_lane(label, own, since, until), own) for label, own in _shared(together)]
+    made = [(_lane(label, own, since, until), own) for label, own in _share_lane(together)]
     static = {stay.member for stay in visible if stay.instance}
     return sorted(made, key=lambda each: _order(each[0], static=each[0].members[0] in static))
 
@@ -263,13 +262,13 @@ def _stays(memberships: Sequence[MembershipSpan], until: float) -> list[_Stay]:
     return done + list(present.values())
 
 
-def _shared(together: dict[str, list[_Stay]]) -> list[tuple[str, list[_Stay]]]:
+def _share_lane(together: dict[str, list[_Stay]]) -> list[tuple[str, list[_Stay]]]:
     """Dynamic members of one client id share a lane where they never met."""
     lanes: list[tuple[str, list[_Stay]]] = []
     clients: dict[str, list[_Stay]] = defaultdict(list)
     for member, stays in together.items():
         if stays[0].instance or not stays[0].client:
-            lanes.append((short(member), stays))
+            lanes.append((short_member_name(member), stays))
         else:
             clients[stays[0].client].extend(stays)
     for client, stays in clients.items():
@@ -281,7 +280,7 @@ def _shared(together: dict[str, list[_Stay]]) -> list[tuple[str, list[_Stay]]]:
         by_member: dict[str, list[_Stay]] = defaultdict(list)
         for stay in ordered:
             by_member[stay.member].append(stay)
-        lanes.extend((short(member), own) for member, own in by_member.items())
+        lanes.extend((short_member_name(member), own) for member, own in by_member.items())
     return lanes
 
 
@@ -307,8 +306,8 @@ def _pauses(stays: Sequence[_Stay], shown: Sequence[Rebalance]) -> Iterable[Span
     """
     for stay in stays:
         within = slice(
-            bisect_left(shown, stay.came, key=_ended),
-            None if stay.went is None else bisect_right(shown, stay.went, key=_ended),
+            bisect_left(shown, stay.came, key=_ended_at),
+            None if stay.went is None else bisect_right(shown, stay.went, key=_ended_at),
         )
         for rebalance in shown[within]:
             start, end = rebalance.started_at, rebalance.ended_at
@@ -320,7 +319,7 @@ def _pauses(stays: Sequence[_Stay], shown: Sequence[Rebalance]) -> Iterable[Span
                 yield Span(start, end)
 
 
-def _ended(rebalance: Rebalance) -> float:
+def _ended_at(rebalance: Rebalance) -> float:
     return rebalance.ended_at
 
 
@@ -336,7 +335,7 @@ def _with_most(
 
 
 def _order(lane: Lane, *, static: bool) -> tuple[object, ...]:
-    """Static members by their number, dynamic ones by when they came."""
+    """Sorts static members by number, dynamic ones by the time they joined."""
     parts = re.split(r"(\d+)", lane.label)
     natural = tuple((int(p), "") if p.isdecimal() else (-1, p) for p in parts)
     came = lane.bars[0].start if lane.bars else 0.0

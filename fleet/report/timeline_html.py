@@ -1,15 +1,13 @@
-"""A timeline as a picture: SVG for the page of `fleet ui`, and a page of HTML of its own.
+"""Draws a timeline: SVG for the page of `fleet ui`, and an HTML page that stands alone. Pure.
 
-Problem: widths of texts are not known where they are drawn. Choice: rectangles, lines, diamonds and
-texts in pixels, whose colour is a role (`own`, `pause`, `cause join`, ...) with a value for light
-and one for dark paper; widths of texts are estimated. The page of HTML needs nothing else: no
-script, no font, no address; it opens from a mail or a ticket, and what the picture says stands
-below it as a table. Pure.
+Problem: Fleet does not know the width of a text where it draws it. Choice: it estimates the width.
+Shapes are in pixels, and a colour is a role (`own`, `pause`, `cause join`, ...) with one value for
+light paper and one for dark. The HTML page needs no script, font or network, so that it opens from
+a mail or a ticket. A table below the picture repeats its content.
 
-From the top: title; causes with their letters and counts; the ribbon of generations with the
-letter of each cause; durations; the lanes; the clock. A storm shades all of it. Causes are told
-apart by their letters too, so that nobody depends on seeing colours; each colour is dark enough for
-white letters.
+From the top: title; causes with letters and counts; generations with the letter of each cause;
+durations; lanes; clock. A storm shades all of it. Letters tell the causes apart for readers who
+do not see colours. Each colour is dark enough for white letters.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +15,15 @@ from html import escape
 from typing import Any, Final
 
 from fleet.model.rebalances import Cause, Confidence, Rebalance
-from fleet.report.timeline import Bar, Lane, Span, Timeline, labelled
-from fleet.report.wording import cause_text, clock_text, number_word, sentence, took, who
+from fleet.report.timeline import Bar, Lane, Span, Timeline, choose_labels
+from fleet.report.wording import (
+    cause_text,
+    clock_text,
+    duration_text,
+    members_text,
+    number_word,
+    sentence,
+)
 from fleet.text import duration
 
 WIDTH: Final = 1200.0
@@ -30,9 +35,9 @@ _LETTERS: Final = 20.0
 _DURATIONS: Final = 64.0
 _GAP: Final = 14.0
 _LEAST: Final = 1.6
-"""Pixels that a pause or a generation always gets: seconds in a day are still seen."""
+"""Smallest width in pixels of a downtime or a generation, so that seconds show in a day."""
 _MANY: Final = 100
-"""Rebalances beyond which lines are thinner, so that bars are still seen."""
+"""Rebalances above which lines are thinner, so that bars stay visible."""
 
 LETTERS: Final[dict[Cause, str]] = {
     Cause.CREATED: "G",
@@ -131,7 +136,7 @@ _NUMBERS: Final = frozenset({1, 4, 5, 6})
 
 
 def as_html(line: Timeline, rebalances: Sequence[Rebalance]) -> str:
-    """The picture, and a table of the same rebalances, newest first."""
+    """Renders the HTML page: the picture, and a table of its rebalances, newest first."""
     return _PAGE.format(
         title=escape(caption(line)),
         paints=stylesheet(),
@@ -144,8 +149,8 @@ def as_html(line: Timeline, rebalances: Sequence[Rebalance]) -> str:
 def _table(rebalances: Sequence[Rebalance]) -> str:
     rows = [_row("th", _COLUMNS)]
     for r in sorted(rebalances, key=lambda r: -r.ended_at):
-        what = (clock_text(r.ended_at), str(r.number), cause_text(r), who(r, most=8))
-        rows.append(_row("td", (*what, str(len(r.moved)), took(r), str(r.aborted or ""))))
+        what = (clock_text(r.ended_at), str(r.number), cause_text(r), members_text(r, most=8))
+        rows.append(_row("td", (*what, str(len(r.moved)), duration_text(r), str(r.aborted or ""))))
     return "\n".join(["<table>", *rows, "</table>"])
 
 
@@ -160,20 +165,20 @@ def _row(tag: str, cells: Iterable[str]) -> str:
 
 
 def as_svg(line: Timeline, *, width: float = WIDTH) -> str:
-    """The picture of a timeline, so many pixels wide (300 at least), as high as its lanes need.
+    """Draws a timeline `width` pixels wide (at least 300), as high as its lanes need.
 
-    Colours are classes and variables of `stylesheet`.
+    Colours are the classes and variables of `stylesheet`.
     """
-    return _Drawing(line, max(width, _NARROWEST)).drawn()
+    return _Drawing(line, max(width, _NARROWEST)).draw()
 
 
 def text_width(text: str, size: float) -> float:
-    """About how wide a text is in a common sans-serif font."""
+    """Estimates the width of a text in a common sans-serif font."""
     return len(text) * size * 0.56
 
 
-def fitted(text: str, size: float, width: float) -> str:
-    """A text that is too wide without its middle: names differ at their ends."""
+def shorten_middle(text: str, size: float, width: float) -> str:
+    """Cuts the middle of a text that is too wide: names differ at their ends."""
     room = int(width / text_width("n", size))
     if len(text) <= room:
         return text
@@ -193,7 +198,7 @@ class _Drawing:
     def x(self, at: float) -> float:
         return self.left + (at - self.line.since) * self.scale
 
-    def drawn(self) -> str:
+    def draw(self) -> str:
         top = self._head()
         letters = top
         ribbon = letters + _LETTERS
@@ -219,16 +224,16 @@ class _Drawing:
     def _head(self) -> float:
         line = self.line
         many = len(line.marks)
-        name = fitted(line.group, 17, self.width - 32)
+        name = shorten_middle(line.group, 17, self.width - 32)
         self._words(x=16, y=22, text=name, size=17, bold=True)
-        told = (
+        text = (
             f"cluster {line.cluster} · {line.protocol} · {clock_text(line.since)} to "
             f"{clock_text(line.until)} UTC · {many} rebalance{'' if many == 1 else 's'}"
         )
         if line.storms:
-            told += f" · {len(line.storms)} storm{'' if len(line.storms) == 1 else 's'}"
-        told = fitted(told, 12, self.width - 32)
-        self._words(x=16, y=44, text=told, size=12, paint="faint")
+            text += f" · {len(line.storms)} storm{'' if len(line.storms) == 1 else 's'}"
+        text = shorten_middle(text, 12, self.width - 32)
+        self._words(x=16, y=44, text=text, size=12, paint="faint")
         return self._legend(66.0) + 22.0
 
     def _legend(self, y: float) -> float:
@@ -262,20 +267,20 @@ class _Drawing:
         line = self.line
         yield "own", f"partitions owned (number, thickness; most {line.most_owned})"
         if line.longest is not None:
-            yield "pause", "paused"
+            yield "pause", "downtime"
         if any(lane.replaced for lane in line.lanes):
             yield "replaced", "static member replaced, no rebalance"
         if line.storms:
             yield "storm", "storm"
         unknown = sum(mark.seconds is None for mark in line.marks)
         if unknown == len(line.marks):
-            yield "unknown", "no duration is known"
+            yield "unknown", "all durations unknown"
         elif unknown:
-            yield "unknown", f"duration not known ({unknown} of {len(line.marks)})"
+            yield "unknown", f"duration unknown ({unknown} of {len(line.marks)})"
 
     def _foot(self, bottom: float) -> float:
         widest = max((text_width(text, 12) for _, text in self.line.ticks), default=0.0)
-        spaced = labelled((self.x(at) for at, _ in self.line.ticks), widest + 6)
+        spaced = choose_labels((self.x(at) for at, _ in self.line.ticks), widest + 6)
         zone = self.left - 10
         for (at, text), there in zip(self.line.ticks, spaced, strict=True):
             if there:
@@ -285,8 +290,8 @@ class _Drawing:
         self._words(x=zone, y=bottom + 15, text="UTC", anchor="end", paint="faint")
         if not self.line.hidden:
             return bottom + 32
-        told = f"{self.line.hidden} more members owned less and are not drawn"
-        self._words(x=self.left, y=bottom + 36, text=told, paint="faint")
+        text = f"{self.line.hidden} more members owned fewer partitions and are not drawn"
+        self._words(x=self.left, y=bottom + 36, text=text, paint="faint")
         return bottom + 54
 
     def _storms(self, top: float, bottom: float) -> None:
@@ -310,7 +315,7 @@ class _Drawing:
     # --- rebalances --------------------------------------------------------------------------
 
     def _rounds(self, letters: float, ribbon: float) -> None:
-        """The ribbon of generations, and over each beginning the letter of its cause."""
+        """Draws the generations, and the letter of its cause over each start."""
         marks = self.line.marks
         self._side(f"{self.word}s", ribbon + _RIBBON / 2)
         self._side("causes", letters + _LETTERS / 2 - 1)
@@ -322,14 +327,14 @@ class _Drawing:
             zip(starts, ends, numbers, titles, strict=True)
         ):
             x, width = self.x(start), self.x(end) - self.x(start)
-            if not number or width <= 0:  # nobody was a member in generation 0
+            if not number or width <= 0:  # generation 0 has no members
                 continue
             opacity = 0.16 if place % 2 else 0.3
             self._box(x, ribbon, max(width, 0.5), _RIBBON, "ink", opacity=opacity, title=title)
             if width > text_width(str(number), 12) + 6:
                 y = ribbon + _RIBBON / 2
                 self._words(x=x + width / 2, y=y, text=str(number), anchor="middle", title=title)
-        with_letter = labelled((self.x(mark.ended_at) for mark in marks), 17.0)
+        with_letter = choose_labels((self.x(mark.ended_at) for mark in marks), 17.0)
         for mark, lettered in zip(marks, with_letter, strict=True):
             self._begin(mark, letters, ribbon, lettered=lettered)
 
@@ -342,7 +347,7 @@ class _Drawing:
         self._upright(x, letters + 12, ribbon + _RIBBON, paint, width=width)
 
     def _durations(self, top: float, base: float, longest: float) -> None:
-        """Stems as high as rebalances were long; a grey stub where that is not known."""
+        """Draws a stem as high as the rebalance was long; a grey stub if that is unknown."""
         self._side("duration", (top + base) / 2 - 7)
         self._side(f"0 to {duration(longest)}", (top + base) / 2 + 8)
         self._box(self.left, base, self.width - _RIGHT - self.left, 1.0, "grid")
@@ -366,9 +371,9 @@ class _Drawing:
 
     def _lanes(self, top: float) -> None:
         if not self.line.lanes:
-            told = "who owned what is not known for this time"
+            text = "partition owners are unknown for this time"
             y = top + self.lane_height / 2
-            self._words(x=self.left + 8, y=y, text=told, paint="faint")
+            self._words(x=self.left + 8, y=y, text=text, paint="faint")
         for place, lane in enumerate(self.line.lanes):
             y = top + place * self.lane_height
             if place % 2:
@@ -416,7 +421,7 @@ class _Drawing:
     def _pause(self, pause: Span, middle: float, room: float, lane: Lane) -> None:
         x = self.x(max(pause.start, self.line.since))
         width = max(self.x(pause.end) - x, _LEAST)
-        title = f"{lane.label} paused for {duration(pause.end - pause.start)}"
+        title = f"{lane.label}: downtime of {duration(pause.end - pause.start)}"
         self._box(x, middle - room * 0.425, width, room * 0.85, "pause", opacity=0.95, title=title)
 
     # --- shapes ------------------------------------------------------------------------------
@@ -429,7 +434,7 @@ class _Drawing:
             f'class="{css_name(paint)}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
             f'height="{height:.1f}"{_opacity(opacity)}'
         )
-        self.out.append(_titled("rect", where, "", title))
+        self.out.append(_element("rect", where, "", title))
 
     def _upright(
         self, x: float, top: float, bottom: float, paint: str,
@@ -445,19 +450,19 @@ class _Drawing:
         r = radius
         path = f"M{x - r:.1f} {y:.1f}L{x:.1f} {y - r:.1f}L{x + r:.1f} {y:.1f}L{x:.1f} {y + r:.1f}Z"
         where = f'class="{css_name(paint)}" d="{path}" stroke="var(--paper)"'
-        self.out.append(_titled("path", where, "", title))
+        self.out.append(_element("path", where, "", title))
 
-    def _words(self, **told: Any) -> None:
-        self.out.append(_words(**told))
+    def _words(self, **options: Any) -> None:
+        self.out.append(_words(**options))
 
     def _side(self, text: str, y: float, *, size: float = 12.0, title: str = "") -> None:
-        text = fitted(text, size, self.left - 18)
+        text = shorten_middle(text, size, self.left - 18)
         self._words(x=self.left - 10, y=y, text=text, size=size, anchor="end", title=title)
 
     def _badge(
         self, x: float, y: float, cause: Cause, *, title: str = "", certain: bool = True
     ) -> None:
-        """A letter on its colour; paler where the cause is not certain."""
+        """Draws a letter on its colour; paler if the cause is not certain."""
         self._box(x - 8, y - 8, 16, 16, "paper")
         self._box(
             x - 8, y - 8, 16, 16, paint_of(cause), opacity=1.0 if certain else 0.6, title=title
@@ -476,7 +481,7 @@ class _Drawing:
 
 
 def paint_of(cause: Cause) -> str:
-    """The role of a cause's colour."""
+    """Returns the colour role of a cause."""
     return f"cause {cause.value}"
 
 
@@ -485,7 +490,7 @@ def _names(lane: Lane) -> str:
 
 
 def caption(line: Timeline) -> str:
-    """The picture in one sentence, for who cannot see it."""
+    """Describes the picture in one sentence, for screen readers."""
     causes = ", ".join(f"{n} {cause.value}" for cause, n in line.counts) or "none"
     return (
         f"Group {line.group} on {line.cluster}: {len(line.marks)} rebalances ({causes}), "
@@ -498,31 +503,31 @@ def _words(
     *, x: float, y: float, text: str, size: float = 12.0, anchor: str = "start",
     paint: str = "ink", bold: bool = False, title: str = "",
 ) -> str:  # fmt: skip
-    """A text; `y` is its middle."""
+    """Draws a text; `y` is its middle."""
     weight = ' font-weight="bold"' if bold else ""
     where = (
         f'class="{css_name(paint)}" x="{x:.1f}" y="{y:.1f}" '
         f'font-size="{size:.3g}" text-anchor="{anchor}"{weight}'
     )
-    return _titled("text", where, escape(text), title)
+    return _element("text", where, escape(text), title)
 
 
 def _opacity(value: float) -> str:
     return "" if value == 1.0 else f' opacity="{value:.2f}"'
 
 
-def _titled(tag: str, where: str, inside: str, title: str) -> str:
-    told = f"<title>{escape(title)}</title>" if title else ""
-    return f"<{tag} {where}>{told}{inside}</{tag}>" if told or inside else f"<{tag} {where}/>"
+def _element(tag: str, where: str, inside: str, title: str) -> str:
+    inner = (f"<title>{escape(title)}</title>" if title else "") + inside
+    return f"<{tag} {where}>{inner}</{tag}>" if inner else f"<{tag} {where}/>"
 
 
 def css_name(role: str) -> str:
-    """A role as the name of a CSS class, and of its variable."""
+    """Returns the name of a role's CSS class and variable."""
     return role.replace(" ", "-").replace("↔", "-")
 
 
 def stylesheet() -> str:
-    """A variable and a class that fills for each role, for light and dark paper."""
+    """Builds a CSS variable and a fill class for each role, for light and dark paper."""
     return "\n".join(
         [
             f":root {{ color-scheme: light dark; {_variables(LIGHT)} }}",

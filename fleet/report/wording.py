@@ -1,8 +1,8 @@
-"""A rebalance in words: who, why, how long, and how sure. Pure.
+"""A rebalance as text: who, why, how long, and how certain. Pure.
 
-Problem: tables, pictures and hover titles say the same things of a rebalance, and what is not
-known must read differently from zero everywhere. Choice: the words stand here once. Times are
-UTC, since a picture is passed on to people elsewhere.
+Problem: tables, timelines and hover titles describe the same rebalance. An unknown figure must
+never read like zero. Choice: this module holds the words once. Times are UTC, because people in
+other time zones read the timelines.
 """
 
 from collections import Counter
@@ -20,14 +20,14 @@ _COLUMN: Final = 48
 
 
 def clock_text(at: float, *, date: bool = True) -> str:
-    """Wall time as `2026-11-21 16:02:40`, or without the date."""
+    """Formats a wall-clock time as `2026-11-21 16:02:40`, or without the date."""
     return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S")
 
 
-def took(rebalance: Rebalance) -> str:
-    """Its duration with how it is known: `2.3 s`, `~2.3 s` (looks at its state), `≥ 2.3 s`, `-`.
+def duration_text(rebalance: Rebalance) -> str:
+    """Formats the duration and its source: `2.3 s`, `~2.3 s` (state polls), `≥ 2.3 s`, `-`.
 
-    Commits at revocation say that it began no later, so that it took at least as long.
+    Commits at a revocation bound the start, so the duration is then a lower bound.
     """
     if rebalance.seconds is None:
         return "-"
@@ -37,14 +37,14 @@ def took(rebalance: Rebalance) -> str:
 
 
 def cause_text(rebalance: Rebalance) -> str:
-    """The cause, what else changed, and the confidence where it is not certain."""
-    told = ", ".join(dict.fromkeys([rebalance.cause.value, *(c.value for c in rebalance.also)]))
+    """Names the cause, what else changed, and the confidence if it is not certain."""
+    causes = ", ".join(dict.fromkeys([rebalance.cause.value, *(c.value for c in rebalance.also)]))
     certain = rebalance.confidence is Confidence.CERTAIN
-    return told if certain else f"{told} ({rebalance.confidence.value})"
+    return causes if certain else f"{causes} ({rebalance.confidence.value})"
 
 
-def short(member: str) -> str:
-    """A member's name without most of a random end: `<client>-<uuid>` keeps four of its digits."""
+def short_member_name(member: str) -> str:
+    """Shortens a member's name: `<client>-<uuid>` keeps four digits of the UUID."""
     base, dash = member[: -_UUID - 1], member[-_UUID - 1 : -_UUID]
     if base and dash == "-" and member[-_UUID:].count("-") == 4:
         member = f"{base}-{member[-_UUID:][:4]}…"
@@ -53,10 +53,10 @@ def short(member: str) -> str:
     return member
 
 
-def in_table(name: str) -> str:
-    """A name of a group, topic or partition for a column: a long one without its middle.
+def shorten_for_table(name: str) -> str:
+    """Cuts the middle of a long group, topic or partition name so that it fits a column.
 
-    Kafka allows 249 characters for topics and any number for groups; the ends tell them apart.
+    Kafka allows 249 characters for topics and any number for groups; names differ at their ends.
     """
     if len(name) <= _COLUMN:
         return name
@@ -64,42 +64,41 @@ def in_table(name: str) -> str:
     return f"{name[: _COLUMN - tail - 1]}…{name[-tail:]}"
 
 
-def who(rebalance: Rebalance, *, most: int = _NAMED) -> str:
-    """`+joined -left ~replaced`, at most so many of each by name, the rest counted."""
+def members_text(rebalance: Rebalance, *, most: int = _NAMED) -> str:
+    """Lists `+joined -left ~replaced`: `most` members of each by name, the rest as a count."""
     groups = (("+", rebalance.joined), ("-", rebalance.left), ("~", rebalance.replaced))
     return " ".join(part for sign, names in groups for part in _some(sign, names, most))
 
 
 def _some(sign: str, names: Sequence[str], most: int) -> Iterable[str]:
-    """A last one that would only be counted is named: `+1 more` says less than its name."""
+    """Names a single remaining member: `+1 more` says less than its name."""
     shown = names if len(names) <= most + 1 else names[:most]
-    yield from (f"{sign}{short(name)}" for name in shown)
+    yield from (f"{sign}{short_member_name(name)}" for name in shown)
     if len(names) > len(shown):
         yield f"{sign}{len(names) - len(shown)} more"
 
 
 def number_word(protocol: str) -> str:
-    """What counts a group's rebalances: classic generations, or epochs."""
+    """Returns what counts a group's rebalances: `generation` (classic) or `epoch`."""
     return "generation" if protocol == "classic" else "epoch"
 
 
 def sentence(rebalance: Rebalance) -> str:
-    """The whole of it in one line, for hover titles and logs."""
+    """Describes the rebalance in one line, for hover titles and logs."""
     parts = [cause_text(rebalance)]
-    if people := who(rebalance, most=6):
+    if people := members_text(rebalance, most=6):
         parts.append(people)
     moved = len(rebalance.moved)
     parts.append(f"{moved} partition{'' if moved == 1 else 's'} moved")
-    parts.append(
-        "its beginning is not known" if took(rebalance) == "-" else f"took {took(rebalance)}"
-    )
+    took = duration_text(rebalance)
+    parts.append("start unknown" if took == "-" else f"took {took}")
     if rebalance.aborted:
         parts.append(f"{rebalance.aborted} round{'' if rebalance.aborted == 1 else 's'} aborted")
     head = f"{number_word(rebalance.protocol)} {rebalance.number}, {clock_text(rebalance.ended_at)}"
     return f"{head}: {'; '.join(parts)}"
 
 
-def by_cause(rebalances: Iterable[Rebalance]) -> list[tuple[Cause, int]]:
-    """How often each cause was seen, most frequent first."""
+def count_by_cause(rebalances: Iterable[Rebalance]) -> list[tuple[Cause, int]]:
+    """Counts the rebalances of each cause, most frequent first."""
     counted = Counter(rebalance.cause for rebalance in rebalances)
     return sorted(counted.items(), key=lambda item: (-item[1], item[0].value))

@@ -1,12 +1,11 @@
-"""The page's server: files of the package, and answers made from the last look.
+"""Serves the page of `fleet ui`: its files, and answers from the last refresh.
 
-Problem: a page without a login on the machine of somebody who browses is within reach of every
-site that this person visits: a name that is made to lead to 127.0.0.1 (DNS rebinding) would read
-it. Choice: Python's own server, which reads only, binds to 127.0.0.1, and answers a Host header
-only where it is an address, `localhost`, or a name that this page was given (`--listen`, `ui.url`);
-rebinding needs a name of its own. No other origin may read an answer or frame the page, and the
-page runs no script but its own. Cost: behind a proxy the name that people use has to be in
-`ui.url`; and whoever reaches the address reads it, so a login is the proxy's business.
+Problem: the page has no login, and every site that its user visits can try to read it. DNS
+rebinding points a foreign name to 127.0.0.1. Choice: Python's own server binds to 127.0.0.1 and
+only reads. It accepts a Host header only if that is an address, `localhost`, or a name of this
+page (`--listen`, `ui.url`). No other origin may read an answer or frame the page, and the page
+runs only its own script. Cost: behind a proxy, `ui.url` must hold the name that people use.
+Everyone who reaches the address can read the page, so a login is the proxy's task.
 """
 
 import gzip
@@ -25,7 +24,7 @@ from fleet.report.timeline_html import stylesheet
 from fleet.system.listening import ELSEWHERE, HttpServer, Listening, host_of
 
 Answer = Callable[[Mapping[str, str]], bytes | None]
-"""Makes JSON from the query; None: there is no such thing."""
+"""Makes JSON from the query; None if the query names nothing that exists."""
 _PAGES: Final = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
@@ -47,10 +46,10 @@ _WORTH_PACKING: Final = 2_000
 
 
 class PageServer(Listening):
-    """Listens until closed. Raises ConfigError where it cannot bind.
+    """Serves the page until closed. Raises ConfigError if it cannot bind.
 
-    `answers` by path; `columns` are those of the page's tables; `names` are host names, beside
-    addresses, `localhost` and that of `address`.
+    `answers` are keyed by path, and `columns` describe the page's tables. `names` are accepted
+    host names beside addresses, `localhost` and the host of `address`.
     """
 
     def __init__(
@@ -71,12 +70,12 @@ class PageServer(Listening):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Returns the URL of the page."""
         return f"http://{self.address}"
 
 
 def is_served(host: str | None, names: Collection[str]) -> bool:
-    """Whether a Host header is one of ours: an address, or a name that is known."""
+    """Returns whether a Host header is an address or one of these names."""
     try:
         name = urlsplit(f"//{host or ''}").hostname or ""
     except ValueError:
@@ -88,10 +87,10 @@ def is_served(host: str | None, names: Collection[str]) -> bool:
     return True
 
 
-def runbook(name: str) -> str | None:
-    """A runbook's text by its file's name; None where there is none.
+def read_runbook(name: str) -> str | None:
+    """Reads a runbook by its file name; None if there is no such runbook.
 
-    In a checkout they are in docs, the wheel has them beside this module.
+    A checkout has the runbooks in docs, the wheel has them beside this module.
     """
     if not re.fullmatch(r"[a-z-]+\.md", name):
         return None
@@ -125,16 +124,16 @@ class _Page(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            # Nobody reads a body here: it would be the next request, and behind a proxy its answer
-            # somebody else's.
+            # This server reads no body. The rest of it would count as the next request, whose
+            # answer a proxy might give to another client.
             self.close_connection = True
         if not is_served(self.headers.get("Host"), self.known):
-            self._text(421, "not a name of this page: set ui.url in fleet.yaml\n")
+            self._text(421, "this page does not serve this host name: add it as ui.url\n")
             return
         try:
             where = urlsplit(self.path)
         except ValueError as error:
-            self._text(400, f"no address of this page: {error}\n")
+            self._text(400, f"not a valid address: {error}\n")
             return
         if where.path in _PAGES:
             name, kind = _PAGES[where.path]
@@ -153,7 +152,7 @@ class _Page(BaseHTTPRequestHandler):
         elif where.path in self.made:
             self._answer(self.made[where.path], where.query)
         else:
-            self._text(404, "nothing is here: the page is at /\n")
+            self._text(404, "not found: the page is at /\n")
 
     def _answer(self, answer: Answer, query: str) -> None:
         asked = parse_qs(query, keep_blank_values=True)
@@ -163,15 +162,15 @@ class _Page(BaseHTTPRequestHandler):
             self._text(400, f"{error}\n")
         except FleetError as error:
             self._text(503, f"{error}\n")
-        except Exception as error:  # noqa: BLE001 - who asks is told, and the next one answered
-            self._text(500, f"{type(error).__name__}: {error}; this is a defect\n")
+        except Exception as error:  # noqa: BLE001 - the answer says so, and the server goes on
+            self._text(500, f"{type(error).__name__}: {error}; this is a defect, report it\n")
         else:
-            body = b'{"error":"there is no such group"}' if found is None else found
+            body = b'{"error":"no such group"}' if found is None else found
             self._send(404 if found is None else 200, body, "application/json")
 
     def _runbook(self, name: str) -> None:
-        found = runbook(name)
-        self._text(200, found) if found else self._text(404, "there is no such runbook\n")
+        found = read_runbook(name)
+        self._text(200, found) if found else self._text(404, "no such runbook\n")
 
     def _text(self, code: int, text: str) -> None:
         self._send(code, text.encode(), "text/plain")
@@ -192,4 +191,4 @@ class _Page(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-        """Polls are no events."""
+        """Logs nothing: the page polls."""

@@ -96,7 +96,7 @@ def test_a_tick_that_finds_all_as_wanted_keeps_it_current(managed):
         seen: Any = SimpleNamespace()
         for _ in range(3):
             said = Tick(fleet, instance, seen, partitions=[]).reconcile(fleet.spec.fleets[0])
-            assert (said.sentence, said.request) == ("as wanted", None)
+            assert (said.sentence, said.request) == ("no change needed", None)
     assert (fleet.address, fleet.writes) == ("new:9092", 1)
     assert settings_from(fleet.kept["r"]).published_at == 5.0, "no revision is newer for it"
 

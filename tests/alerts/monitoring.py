@@ -148,7 +148,7 @@ def _monitoring(
     folder: Path, spec: dict[str, Any], groups: str, ports: Sequence[int]
 ) -> Iterator[Monitoring]:
     port, prom, alert = ports
-    exported = {"every": "1s", "listen": f"127.0.0.1:{port}", "groups": {"allow": [groups]}}
+    exported = {"interval": "1s", "listen": f"127.0.0.1:{port}", "groups": {"allow": [groups]}}
     spec = {**spec, "exporter": exported}
     (folder / "fleet.yaml").write_text(yaml.safe_dump(spec))
     here = environment(folder)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.prometheus, pytest.mark.broker, pytest.mark.slow]
 
 LIMITS: dict[str, Any] = {
     "storm": {"rebalances": 3, "window": "10s", "cooldown": "2s"},
-    "alerts": {"keep": "2s", "lag": "10m", "stuck": "10m"},
+    "alerts": {"keep_firing_for": "2s", "max_lag": "10m", "stuck_after": "10m"},
 }
 GROUPS = 50
 
@@ -98,7 +98,7 @@ def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> Non
         } == {"FleetGroupStorm"}
 
 
-def test_verdicts_call_where_no_age_was_ever_seen_to_grow(own, unique, tmp_path) -> None:
+def test_statuses_call_where_no_age_was_ever_seen_to_grow(own, unique, tmp_path) -> None:
     """Stood still before the exporter began; undeclared and all members gone; records gone unread.
 
     One of two partitions is idle each time: it makes no group fresh.
@@ -116,7 +116,8 @@ def test_verdicts_call_where_no_age_was_ever_seen_to_grow(own, unique, tmp_path)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for taken in admin.delete_records([TopicPartition(lost, 0, 3)]).values():
         taken.result(timeout=120)
-    limits = {**spec(bootstrap), "alerts": {"keep": "2s", "stuck": "5s", "lag": "20s"}}
+    times = {"keep_firing_for": "2s", "stuck_after": "5s", "max_lag": "20s"}
+    limits = {**spec(bootstrap), "alerts": times}
     with (
         member(bootstrap, still, still, **idle) as one,
         monitoring(tmp_path, limits, groups=f"(still|gone|lost)-{unique}") as running,

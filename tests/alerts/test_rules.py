@@ -13,7 +13,7 @@ from fleet import cli
 from fleet.config.spec import FleetSpec
 from fleet.decide.lag_status import WORST, LagStatus
 from fleet.report.alert_rules import _any, alertmanager_yaml, rules, rules_yaml
-from fleet.ui.page_server import runbook
+from fleet.ui.page_server import read_runbook
 from tests.support.needs import program, repository
 
 pytestmark = pytest.mark.prometheus
@@ -86,7 +86,8 @@ def told(
 
 def storm(words: str = WORDS) -> dict[str, Any]:
     summary = f"Storm in group orders.v1: {words}"
-    return told("FleetGroupStorm", summary=summary, cause="join and leave", member="orders-3")
+    of = {"cause": "join and leave", "top_offender": "orders-3"}
+    return told("FleetGroupStorm", summary=summary, **of)
 
 
 def at(minutes: float, name: str, *expected: dict[str, Any]) -> dict[str, Any]:
@@ -111,10 +112,15 @@ def stuck(reason: str, said: str, severity: str = "page", group: str = "orders.v
 
 
 def ticket(name: str, summary: str, **labels: str) -> dict[str, Any]:
-    return told(name, "ticket", labels=labels, summary=summary)
+    filled = told(name, "ticket", labels=labels, summary=summary)
+    found = filled["exp_annotations"]
+    places = {"{{ $labels.group }}": "orders.v1", "{{ $labels.slot }}": labels.get("slot", "")}
+    for place, value in places.items():
+        found["description"] = found["description"].replace(place, value)
+    return filled
 
 
-def of_verdict(name: str, said: str, minutes: float = 1) -> dict[str, Any]:
+def of_status(name: str, said: str, minutes: float = 1) -> dict[str, Any]:
     return at(minutes, name, ticket(name, f"Group orders.v1 {said}"))
 
 
@@ -123,17 +129,18 @@ def blind(reason: str, **annotated: str) -> dict[str, Any]:
     return told("FleetExporterBlind", of=(reason,), **of, **annotated)
 
 
-def verdict(word: str, values: str, level: str = "ERR") -> dict[str, str]:
-    return info("fleet_group_lag_status", f'{MINE},verdict="{word}",level="{level}"', values)
+def lag_status(word: str, values: str, level: str = "ERR") -> dict[str, str]:
+    return info("fleet_group_lag_status", f'{MINE},status="{word}",level="{level}"', values)
 
 
 def info(name: str, labels: str, values: str) -> dict[str, str]:
     return {"series": f"{name}{{{labels}}}", "values": values}
 
 
-LOSS = told("FleetGroupLoss", summary="Records went before group orders.v1 read them")
+LOST = "Group orders.v1 lost records: Kafka deleted them before it read them"
+LOSS = told("FleetGroupLoss", summary=LOST)
 GONE = "has no members while records wait"
-INFO = f'{MINE},cause="join and leave",member="orders-3",words="{WORDS}"'
+INFO = f'{MINE},cause="join and leave",top_offender="orders-3",summary="{WORDS}"'
 CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
     # Values are 15 s apart. The storm begins at 30 s and ends at 90 s: 120 s more are kept.
     "a storm calls at the second look, with who and why, and ends after keep": (
@@ -175,7 +182,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             info("fleet_cluster_storm", 'cluster="main"', "1x9"),
             info(
                 "fleet_cluster_storm_info",
-                'cluster="main",cause="coordinator move",words="17 coordinators moved"',
+                'cluster="main",cause="coordinator move",summary="17 coordinators moved"',
                 "1x9",
             ),
         ],
@@ -186,8 +193,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
                 told(
                     "FleetClusterStorm", scope="cluster",
                     summary="Storm of cluster main: coordinator move",
-                    description="17 coordinators moved. Alerts of its groups are inhibited while "
-                    "this one lasts.",
+                    description="17 coordinators moved. This alert inhibits those of the "
+                    "cluster's groups.",
                     cause="coordinator move",
                 ),
             )
@@ -236,8 +243,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
     ),
     "no commit, or the same one again, while records wait is stuck after ten minutes": (
         [
-            verdict("STOP", "0x3 1x20 stale"),
-            verdict("STALL", "_x23 1x60"),
+            lag_status("STOP", "0x3 1x20 stale"),
+            lag_status("STALL", "_x23 1x60"),
             info("fleet_group_members", MINE, "3x80"),
             # It stood still before the exporter began: no age has ever been seen to grow.
             info("fleet_group_lag_records", f'{MINE},topic="a"', "10x80"),
@@ -253,34 +260,34 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
     ),
     "a group that is slow but commits is not stuck, and a ticket": (
         [
-            verdict("WARN", "1x80", level="WARN"),
+            lag_status("WARN", "1x80", level="WARN"),
             info("fleet_group_lag_seconds", f'{MINE},topic="a"', "5+12x80"),
             info("fleet_group_members", MINE, "3x80"),
         ],
         [
             at(18, "FleetGroupStuck"),
             at(0.25, "FleetGroupFallsBehind"),
-            of_verdict("FleetGroupFallsBehind", "falls behind", 0.5),
+            of_status("FleetGroupFallsBehind", "falls behind", 0.5),
         ],
     ),
     "a transaction that holds records back is a ticket": (
-        [verdict("HELD", "1x40 0x40", level="WARN")],
+        [lag_status("HELD", "1x40 0x40", level="WARN")],
         [
-            of_verdict("FleetGroupHeld", "waits for an open transaction"),
+            of_status("FleetGroupHeld", "waits for an open transaction"),
             at(13, "FleetGroupHeld"),
         ],
     ),
     "commits that went back are a ticket": (
-        [verdict("REWIND", "1x40 0x40", level="WARN")],
+        [lag_status("REWIND", "1x40 0x40", level="WARN")],
         [
-            of_verdict("FleetGroupRewind", "went back"),
+            of_status("FleetGroupRewind", "reads records again"),
             at(13, "FleetGroupRewind"),
         ],
     ),
-    "records that went before they were read call, also behind a worse verdict": (
+    "records that were deleted unread alert, also behind a worse lag status": (
         [
-            verdict("LOSS", "1x3 stale"),
-            verdict("STOP", "_x4 1x30"),
+            lag_status("LOSS", "1x3 stale"),
+            lag_status("STOP", "_x4 1x30"),
             info(
                 "fleet_group_partitions", f'{MINE},case="committed below log start"', "1x20 0x20"
             ),
@@ -296,7 +303,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
                 info(name, f'{labels}{more}', f"{value}x80")
                 for labels in (MINE, 'cluster="main",group="other"')
                 for name, more, value in (
-                    ("fleet_group_lag_status", ',verdict="ABANDONED",level="OK"', 1),
+                    ("fleet_group_lag_status", ',status="ABANDONED",level="OK"', 1),
                     ("fleet_group_partitions", ',case="committed below log start"', 4),
                     ("fleet_group_members", "", 0),
                     ("fleet_group_generation", "", 9),
@@ -310,13 +317,13 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
     ),
     "all members gone: a page where the group is declared, else a ticket where it had some": (
         [
-            verdict("STOP", "1x80"),
+            lag_status("STOP", "1x80"),
             info("fleet_group_members", MINE, "0x80"),
             *(
                 info(name, f'cluster="main",group="{group}",owner=""{more}', f"{value}x80")
                 for group, value_ in (("had", 7), ("never", 0))
                 for name, more, value in (
-                    ("fleet_group_lag_status", ',verdict="STOP",level="ERR"', 1),
+                    ("fleet_group_lag_status", ',status="STOP",level="ERR"', 1),
                     ("fleet_group_members", "", 0),
                     ("fleet_group_generation", "", value_),
                 )
@@ -343,7 +350,8 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
                 "FleetWorkerFenced",
                 ticket(
                     "FleetWorkerFenced",
-                    "Slot 3 of group orders.v1 is shut: another process uses its instance id",
+                    "Slot 3 of group orders.v1 is quarantined: another process uses its "
+                    "instance id",
                     slot="3",
                 ),
             )
@@ -357,7 +365,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
                 "FleetReceiptDiffers",
                 ticket(
                     "FleetReceiptDiffers",
-                    "The last change of group orders.v1 cost other than planned",
+                    "The last change of group orders.v1 did not cost what its plan said",
                 ),
             )
         ],
@@ -370,7 +378,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
                 1.25,
                 "FleetExporterBlind",
                 blind(
-                    "old view", summary="Fleet does not see cluster main: its view is 1m 15s old"
+                    "old view", summary="Fleet does not see cluster main: its data is 1m 15s old"
                 ),
             ),
         ],
@@ -401,10 +409,10 @@ def test_the_rules_by_promtool(tmp_path) -> None:
     assert by_promtool(tmp_path, SPEC, wrong).returncode == 1, "promtool can fail"
 
 
-@pytest.mark.parametrize("every", [1, 15, 60, 3600])
-def test_no_alert_ends_before_its_exporter_is_called_gone(every, tmp_path) -> None:
-    """However seldom the exporter looks: Prometheus scrapes and judges several times a minute."""
-    spec = FleetSpec.model_validate({"exporter": {"every": every}})
+@pytest.mark.parametrize("interval", [1, 15, 60, 3600])
+def test_no_alert_ends_before_its_exporter_is_called_gone(interval, tmp_path) -> None:
+    """Prometheus scrapes and evaluates several times a minute, whatever the interval is."""
+    spec = FleetSpec.model_validate({"exporter": {"interval": interval}})
     series = [
         info("fleet_group_storm", 'cluster="main",group="orders"', "1x40 stale"),
         info("fleet_snapshot_age_seconds", 'cluster="main"', "1x40 stale"),
@@ -429,12 +437,12 @@ def test_promtool_accepts_the_rules(spec, tmp_path) -> None:
     assert "lint error" not in done.stdout + done.stderr
 
 
-def test_every_verdict_that_is_no_ok_has_a_rule() -> None:
-    """On the verdict itself: whatever makes it, somebody hears of it."""
+def test_every_lag_status_but_ok_has_a_rule() -> None:
+    """A rule reads the status itself, whatever its cause."""
     every = "\n".join(r["expr"] for r in rules(FleetSpec())["groups"][0]["rules"])
-    on_verdicts = "|".join(re.findall(r'fleet_group_lag_status\{[^}]*verdict=~?"([^"]+)"', every))
+    read = "|".join(re.findall(r'fleet_group_lag_status\{[^}]*status=~?"([^"]+)"', every))
     alarming = {str(each) for each in WORST if each is not LagStatus.OK}
-    assert set(on_verdicts.split("|")) == alarming
+    assert set(read.split("|")) == alarming
 
 
 def test_every_alert_has_a_runbook_that_is_there() -> None:
@@ -444,9 +452,9 @@ def test_every_alert_has_a_runbook_that_is_there() -> None:
         assert rule["keep_firing_for"] == "120s"
         base, _, name = rule["annotations"]["runbook_url"].rpartition("/")
         assert base == "http://127.0.0.1:9309/runbooks"
-        assert runbook(name) == (repository() / "docs/troubleshoot/runbooks" / name).read_text()
+        assert read_runbook(name) == (repository() / "docs/troubleshoot/runbooks" / name).read_text()
         assert "fleet_url" not in rule["annotations"], "nobody said where the page is"
-    assert runbook("../json.md") is None
+    assert read_runbook("../json.md") is None
 
 
 @pytest.mark.parametrize(
@@ -478,7 +486,7 @@ def test_an_alert_of_a_group_links_to_its_page(tmp_path) -> None:
         "exp_labels": {**labels, **found["labels"]},
         "exp_annotations": {
             **found["annotations"],
-            "summary": "The last change of group a/b c+d#e cost other than planned",
+            "summary": "The last change of group a/b c+d#e did not cost what its plan said",
             "fleet_url": "https://fleet.example/#/groups/a%2Fb+c%2Bd%23e",
         },
     }
@@ -537,7 +545,7 @@ def test_alertmanager_calls_pagerduty_and_slack(tmp_path, monkeypatch, capsys) -
         where = ("--template.glob=none.tmpl", "--template.data=data.json")
         return amtool("template", "render", *where, f"--template.text={text}")
 
-    links = "<http://r|what to do> · <http://f|look>"
+    links = "<http://r|what to do> · <http://f|open in Fleet>"
     assert rendered(slack["text"]) == f"&lt;http://x|what to do>.\n{links}"
     assert rendered(slack["title"]) == "page: &lt;!channel> & more"
 

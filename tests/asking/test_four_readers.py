@@ -23,8 +23,8 @@ from prometheus_client.samples import Sample
 from fleet.clock import SystemClock
 from fleet.commands.groups.group_status import GroupStatus, gather
 from fleet.commands.ui import Watch
-from fleet.dagster.judgements import Judgement
-from fleet.dagster.watch_sensor import look
+from fleet.dagster.judgements import CheckOutcome
+from fleet.dagster.watch_sensor import refresh_groups
 from fleet.exporter.exporting import Exporter
 from fleet.kafka_source.connections import Connections
 from fleet.manager.cycle import Fleet
@@ -303,7 +303,7 @@ class Told:
     status: dict[str, GroupStatus]
     exported: dict[str, list[Sample]]
     """Samples of each group."""
-    checks: dict[str, Judgement | None]
+    checks: dict[str, CheckOutcome | None]
     page: dict[str, GroupStatus]
 
 
@@ -314,7 +314,7 @@ def told(ground: Ground, clock: SystemClock) -> Told:
         exporter = Exporter.of(fleet, listen="127.0.0.1:0", say=lambda _: None)
         try:
             exporter.wait_for_log()
-            exporter.look()
+            exporter.refresh()
             text = exporter.text()
         finally:
             exporter.close()
@@ -322,12 +322,12 @@ def told(ground: Ground, clock: SystemClock) -> Told:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 exported.setdefault(sample.labels.get("group", ""), []).append(sample)
-        seen = {each.group: each.lag for each in look(fleet).groups}
+        seen = {each.group: each.lag for each in refresh_groups(fleet).groups}
         watch = Watch(fleet, every=1.0)
         watch.start()
         try:
             until(
-                lambda: (now := watch.latest().value) is not None and now.view.recent.known,
+                lambda: (now := watch.latest().value) is not None and now.refresh.recent.known,
                 "the page",
             )
             shown = watch.latest().value

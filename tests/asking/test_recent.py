@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.dagster.storm_sensor import from_tables
+from fleet.dagster.storm_sensor import read_recent_rebalances
 from fleet.errors import Unreachable
 from fleet.history.tables import TablePlace, Writer
 from fleet.kafka_source.batch_fetcher import Fetched
@@ -114,7 +114,7 @@ def test_commits_that_are_damaged_say_of_no_group_that_it_keeps_up(tmp_path):
 
 def assert_by_log(here: Any) -> None:
     """Whoever watches storms reads the log, and knows why."""
-    found = from_tables(here, since=NOW - 60, now=NOW)
+    found = read_recent_rebalances(here, since=NOW - 60, now=NOW)
     assert found is not None
     assert found.of("orders") is None
     assert not found.all()

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from fleet.model.rebalances import Cause, Confidence, Known
-from fleet.report.timeline import Bar, Span, extent, labelled, lay_out, ticks
+from fleet.report.timeline import Bar, Span, choose_labels, extent, lay_out, ticks
 from fleet.report.timeline_html import LETTERS, as_html, as_svg
 from fleet.report.wording import sentence
 from tests.asking.worlds import START, membership, partitions, rebalance
@@ -149,7 +149,7 @@ def test_a_rebalance_whose_beginning_is_not_known_pauses_nobody():
     line = picture([rebalance(2, 50)], [membership("joined", "orders-0", 10, 4)])
     assert line.lanes[0].pauses == ()
     assert line.longest is None
-    assert "no duration is known" in texts(line)
+    assert "all durations unknown" in texts(line)
 
 
 def dynamic(event, member, client, at, owned=0):
@@ -189,7 +189,7 @@ def test_lanes_beyond_the_most_are_counted():
     line = picture([rebalance(1, 10)], rows, max_lanes=3)
     assert [lane.label for lane in line.lanes] == ["orders-5", "orders-6", "orders-7"]
     assert line.hidden == 5
-    assert "5 more members owned less and are not drawn" in texts(line)
+    assert "5 more members owned fewer partitions and are not drawn" in texts(line)
 
 
 def test_causes_are_counted_and_every_cause_has_a_letter():
@@ -205,7 +205,7 @@ def test_causes_are_counted_and_every_cause_has_a_letter():
 
 def test_without_memberships_the_picture_says_so():
     """Polled, or compacted away: rebalances alone."""
-    assert "who owned what is not known for this time" in texts(picture([rebalance(1, 10)]))
+    assert "partition owners are unknown for this time" in texts(picture([rebalance(1, 10)]))
 
 
 def test_storms_are_shaded_as_far_as_the_picture_goes():
@@ -244,7 +244,7 @@ def test_the_extent_shows_all_rebalances_and_the_present_where_it_is_near():
 
 def test_labels_keep_their_distance():
     """The first that fits is chosen."""
-    assert labelled([0, 5, 17, 20, 40], 17) == [True, False, True, False, True]
+    assert choose_labels([0, 5, 17, 20, 40], 17) == [True, False, True, False, True]
 
 
 def busy(members=12, rounds=60):

@@ -7,7 +7,14 @@ from rich.console import Console
 
 from fleet.commands.answers import table
 from fleet.model.rebalances import Cause, Confidence, Known
-from fleet.report.wording import cause_text, in_table, sentence, short, took, who
+from fleet.report.wording import (
+    cause_text,
+    duration_text,
+    members_text,
+    sentence,
+    short_member_name,
+    shorten_for_table,
+)
 from tests.asking.worlds import rebalance
 
 UUID = "0f3a9c12-7d1e-4a53-9b1a-2f6f0c9d8e7b"
@@ -28,7 +35,7 @@ UUID = "0f3a9c12-7d1e-4a53-9b1a-2f6f0c9d8e7b"
 )
 def test_a_duration_tells_how_it_is_known(changed, text):
     """By its sign."""
-    assert took(rebalance(3, 10, **changed)) == text
+    assert duration_text(rebalance(3, 10, **changed)) == text
 
 
 def test_a_cause_tells_its_confidence_unless_certain():
@@ -47,7 +54,7 @@ def test_who_names_a_few_and_counts_the_rest():
         3, 10, joined=tuple(f"o-{n}" for n in range(5)), left=("o-7", "o-8", "o-9"),
         replaced=("o-6",),
     )  # fmt: skip
-    assert who(seen) == "+o-0 +o-1 +3 more -o-7 -o-8 -o-9 ~o-6"
+    assert members_text(seen) == "+o-0 +o-1 +3 more -o-7 -o-8 -o-9 ~o-6"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -58,16 +65,16 @@ def test_a_name_of_249_characters_leaves_a_table_as_it_is(width):
         "GROUP", "STATE", *numbers, "LAST CAUSE", "MODE", "SLOTS", "LAST CHANGE", right=numbers
     )
     name = "g" * 240 + "-orders-1"
-    rows.add_row(in_table(name), "Stable", "12", "1,234,567", "12 min", "3.2",
+    rows.add_row(shorten_for_table(name), "Stable", "12", "1,234,567", "12 min", "3.2",
                  "second cooperative round 3 min", "managed", "12/12", "done 3 min")  # fmt: skip
     out = io.StringIO()
     Console(file=out, width=width).print(rows)
     text = out.getvalue()
     assert all(each in text for each in ("1,234,567", "12 min", "BEHIND", "-1"))
     assert len(text.splitlines()) <= 12, text
-    assert in_table("g" * 48) == "g" * 48
-    assert in_table(name).startswith("ggg")
-    assert in_table(name).endswith("-orders-1")
+    assert shorten_for_table("g" * 48) == "g" * 48
+    assert shorten_for_table(name).startswith("ggg")
+    assert shorten_for_table(name).endswith("-orders-1")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,7 @@ def test_a_name_of_249_characters_leaves_a_table_as_it_is(width):
 )
 def test_names_are_short_and_told_apart(member, text):
     """The random end keeps its beginning, a long name both ends."""
-    found = short(member)
+    found = short_member_name(member)
     assert found == text or (len(found) <= 24 and found[:10] == member[:10])
 
 
@@ -94,4 +101,4 @@ def test_a_sentence_holds_all_of_it():
     )
     other = rebalance(4, 0, protocol="consumer")
     assert sentence(other).startswith("epoch 4, ")
-    assert "its beginning is not known" in sentence(other)
+    assert "start unknown" in sentence(other)

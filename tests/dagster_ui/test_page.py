@@ -28,7 +28,7 @@ def test_sensor_ticks_observe_through_the_live_daemon(room, browser, pictures):
     """The daemon stores the sensor's observations and check results of somebody else's group."""
 
     def told() -> bool:
-        return any("2 told of" in (tick["skipReason"] or "") for tick in room.ticks())
+        return any("stored events of 2" in (tick["skipReason"] or "") for tick in room.ticks())
 
     until(told, "the sensor", progress=lambda: len(room.ticks()), every=0.5,
           picture=lambda: str(room.ticks()))  # fmt: skip
@@ -77,7 +77,7 @@ def test_rollout_run_shows_its_receipt(stage, room, browser, pictures):
 
     browser.resize(1500, 1000)
     page = f"{room.url}/assets/main/rollout?view=partitions&partition={GROUP}"
-    shown = browser.show(page, "recorded rebalances", "longest pause (s)", "equal")
+    shown = browser.show(page, "recorded rebalances", "longest downtime (s)", "equal")
     assert "Expected 0 rebalances, recorded 0: equal." in shown
     assert browser.screenshot(pictures / "dagster-rollout.png") > SMALLEST_PICTURE
 

@@ -61,7 +61,7 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
                 assert away["fleet_exporter_refreshes_total"] >= 2
                 assert any("does not answer" in sentence for sentence in said), said
                 until(lambda: exporter.age() < 1, "a look after it")
-                until(lambda: any("well again" in s for s in said), "good news")
+                until(lambda: any("resolved" in s for s in said), "good news")
             finally:
                 stop.set()
                 thread.join()

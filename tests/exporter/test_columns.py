@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decide.lag_status import LagStatus
-from fleet.exporter.exporting import Picture, families
+from fleet.exporter.exporting import RefreshResult, families
 from fleet.lag import lag_columns
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.snapshot import CASES, GroupFacts, Lag, Snapshot
@@ -135,7 +135,7 @@ def test_a_group_that_was_gone_and_is_back():
 
 def told(seen: Snapshot, name: str) -> dict[tuple[str, ...], float]:
     """Samples of a family: values of its labels but cluster and owner → value."""
-    picture = Picture(seen=seen, owners={"g": "team"}, partitions=True)
+    picture = RefreshResult(seen=seen, owners={"g": "team"}, partitions=True)
     (found,) = [family for family in families(picture) if family.name == name]
     return {(labels[1], *labels[3:]): value for _, labels, value in found.samples}
 

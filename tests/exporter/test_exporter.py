@@ -162,7 +162,7 @@ def test_a_place_of_slots_that_is_away_hides_nothing_else(bootstrap, unique, con
             exporter.wait_for_log()
 
             def told() -> Scraped:
-                exporter.look()
+                exporter.refresh()
                 return Scraped(exporter.text(), f"seen-{unique}")
 
             assert told()["fleet_slot_state"] == 1
@@ -179,10 +179,10 @@ def test_a_place_of_slots_that_is_away_hides_nothing_else(bootstrap, unique, con
                 assert "fleet_slot_state" not in found
                 assert found["fleet_exporter_problems"] == 1
                 untold = [each for each in said if each.endswith("API server does not answer")]
-                assert " not told: " in untold[-1]
+                assert " cannot be read: " in untold[-1]
             found = told()
             assert (found["fleet_slot_state"], found["fleet_exporter_problems"]) == (1, 0)
-            assert f"well again: {untold[-1]}" in said
+            assert f"resolved: {untold[-1]}" in said
 
 
 class OneSilent(GroupWatcher):
@@ -190,9 +190,9 @@ class OneSilent(GroupWatcher):
 
     partial = True
 
-    def look(self):
+    def refresh(self):
         """As it is, but for that."""
-        return replace(super().look(), partial=self.partial)
+        return replace(super().refresh(), partial=self.partial)
 
 
 def test_it_is_ready_after_a_look_at_every_broker(broker, config, tmp_path):
@@ -212,14 +212,14 @@ def test_it_is_ready_after_a_look_at_every_broker(broker, config, tmp_path):
         with Exporter(
             opened, listen="127.0.0.1:0", tail=tail, watcher=looking, say=lambda _: None
         ) as exporter:
-            assert ready() == (503, "no complete look yet")
-            exporter.look()
-            assert ready() == (503, "no look at all brokers yet")
+            assert ready() == (503, "no complete refresh yet")
+            exporter.refresh()
+            assert ready() == (503, "no refresh of all brokers yet")
             looking.partial = False
-            exporter.look()
+            exporter.refresh()
             assert ready() == (200, "ok")
             looking.partial = True
-            exporter.look()
+            exporter.refresh()
             assert ready() == (200, "ok")
 
 
@@ -237,7 +237,7 @@ def test_without_the_log_the_coordinators_tell_the_same(bootstrap, topic, unique
         found = []
         for kept in (tail, None):
             looking = GroupWatcher(cluster="t", config=config, clock=clock, tail=kept)
-            seen = looking.look()
+            seen = looking.refresh()
             rows = [i for i, g in enumerate(seen.commits.group) if seen.commits.groups[g] == group]
             facts = seen.facts[group]
             assert seen.from_log is (kept is not None)
@@ -265,6 +265,6 @@ def test_json_of_a_verdict_is_json(bootstrap, topic, unique):
     looking = GroupWatcher(
         cluster="t", config={"bootstrap.servers": bootstrap}, clock=clock, tail=None
     )
-    answer = as_answer(lag_statuses(looking.look())[group])
+    answer = as_answer(lag_statuses(looking.refresh())[group])
     assert json.loads(json.dumps(answer))["status"] == "OK"
     looking.close()

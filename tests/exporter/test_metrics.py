@@ -22,16 +22,16 @@ from fleet.config.spec import FleetSpec
 from fleet.decide.storms import StormWatch
 from fleet.errors import ConfigError
 from fleet.exporter.exporting import (
-    Ages,
     Body,
     Family,
-    Picture,
+    RefreshResult,
+    ScrapeAges,
     Server,
     families,
     receipt_families,
-    rendered,
-    sentence_of,
+    render,
     storm_families,
+    transaction_sentence,
 )
 from fleet.log.readers.log_view import OpenTransaction
 from fleet.model import LagCase
@@ -59,7 +59,9 @@ TOLD = (
 )
 
 
-def picture(name: str = 'g "quoted"\\', *, cluster: str = "main", from_log: bool = True) -> Picture:
+def picture(
+    name: str = 'g "quoted"\\', *, cluster: str = "main", from_log: bool = True
+) -> RefreshResult:
     """Every family has a sample."""
     totals = Totals()
     for seconds in (0.05, 0.7, 4000.0, None):
@@ -79,7 +81,7 @@ def picture(name: str = 'g "quoted"\\', *, cluster: str = "main", from_log: bool
         at=100.0, took=0.2, from_log=from_log, problems=("one",), cluster=cluster,
     )  # fmt: skip
     facts = {name: replace(seen.facts[name], generation=3)}
-    return Picture(
+    return RefreshResult(
         seen=replace(seen, facts=facts if from_log else {}),
         owners={name: "team", "g": "team"},
         totals={name: totals},
@@ -91,8 +93,8 @@ def picture(name: str = 'g "quoted"\\', *, cluster: str = "main", from_log: bool
     )
 
 
-def ages() -> Ages:
-    return Ages("main", age=lambda: 3.0, log_age=lambda: 0.2, looks=lambda: (5, 1))
+def ages() -> ScrapeAges:
+    return ScrapeAges("main", age=lambda: 3.0, log_age=lambda: 0.2, refresh_counts=lambda: (5, 1))
 
 
 def of_library(families) -> list[Metric]:
@@ -134,7 +136,7 @@ def decided() -> list[Family]:
 
 def test_storms_are_told_in_words():
     """Who makes it, beside a gauge whose labels stay the same."""
-    text = rendered(picture(), decided()).decode()
+    text = render(picture(), decided()).decode()
     assert 'fleet_group_storm{cluster="main",group="g",owner="team"} 1.0' in text
     assert 'owner="team",summary="g-1 joins every 10 s"' in text
     assert 'summary="3 of 50 coordinators moved from broker 1 to broker 2 1 s ago"' in text
@@ -144,9 +146,9 @@ def test_storms_are_told_in_words():
 def test_a_transaction_that_is_open_for_long_is_told():
     """Whose, where and since when; one that began 9 s ago is nobody's business."""
     (each,) = picture().transactions
-    assert sentence_of(each) == TOLD
+    assert transaction_sentence(each) == TOLD
     series = 'fleet_offsets_transaction_open_seconds{cluster="main",partition="12",producer="4711"}'
-    assert f"{series} 100.0" in rendered(picture()).decode()
+    assert f"{series} 100.0" in render(picture()).decode()
 
 
 def test_names_types_and_labels_are_those_of_the_table():
@@ -198,7 +200,7 @@ def test_text_is_what_the_library_writes(odd):
         def collect(self):
             return of_library([*families(named), *decided()])
 
-    assert rendered(named, decided()) == generate_latest(All())
+    assert render(named, decided()) == generate_latest(All())
 
 
 @pytest.mark.prometheus
@@ -206,7 +208,7 @@ def test_promtool_has_no_complaint():
     """Names, units, types and help texts as Prometheus wants them."""
     promtool = shutil.which("promtool")
     assert promtool
-    text = ages().rendered() + rendered(picture(), decided())
+    text = ages().render() + render(picture(), decided())
     done = subprocess.run(
         [promtool, "check", "metrics"], input=text, capture_output=True, check=False
     )
@@ -215,7 +217,7 @@ def test_promtool_has_no_complaint():
 
 def test_what_is_not_known_is_no_sample():
     """Neither 0 nor NaN: one NaN spoils every sum."""
-    text = rendered(picture()).decode()
+    text = render(picture()).decode()
     assert "NaN" not in text
     samples = [line for line in text.splitlines() if not line.startswith("#")]
     for unknown in ('topic="unknown"', 'partition="1"'):
@@ -224,7 +226,7 @@ def test_what_is_not_known_is_no_sample():
         }
     blind = picture(from_log=False)
     names = {
-        s.name for f in text_string_to_metric_families(rendered(blind).decode()) for s in f.samples
+        s.name for f in text_string_to_metric_families(render(blind).decode()) for s in f.samples
     }
     assert "fleet_group_rebalances_total" not in names
 

@@ -25,12 +25,12 @@ class Odd(Answered):
 
     why: Exception | None = None
 
-    def look(self):
+    def refresh(self):
         """As it is, but for that."""
         if self.why is not None:
             self.stop.set()
             raise self.why
-        return super().look()
+        return super().refresh()
 
 
 @pytest.fixture
@@ -65,24 +65,24 @@ def test_a_defect_is_told_and_counted_and_the_next_look_is_taken(opened):
         exporter.run(watcher.stop)
         watcher.stop.clear()
         exporter.run(watcher.stop)
-        assert said == ["a look failed by a defect: KeyError: 'x'"]
+        assert said == ["refresh failed by a defect: KeyError: 'x'; report it"]
         assert sample(exporter, "fleet_exporter_refreshes_total", result="failed") == 2
         watcher.why = None
-        exporter.look()
-        assert "well again: a look failed by a defect: KeyError: 'x'" in said
+        exporter.refresh()
+        assert "resolved: refresh failed by a defect: KeyError: 'x'; report it" in said
 
 
 def test_a_look_that_failed_says_of_nothing_that_it_is_well(opened):
     """It saw nothing: what was told before stands until a look goes well."""
     watcher, said = Odd(opened.clock), []
     with exporter_of(opened, watcher, said) as exporter:
-        exporter._tell({"broker 2 is away"})
+        exporter._report_problems({"broker 2 is away"})
         watcher.stop, watcher.why = threading.Event(), Unreachable("nobody answers")
         exporter.run(watcher.stop)
         assert said == ["broker 2 is away", "nobody answers"]
         watcher.why = None
-        exporter.look()
-        assert said[2:] == ["well again: nobody answers", "well again: broker 2 is away"]
+        exporter.refresh()
+        assert said[2:] == ["resolved: nobody answers", "resolved: broker 2 is away"]
 
 
 def test_ages_that_cannot_be_kept_are_one_problem_of_the_look(opened, tmp_path):
@@ -94,13 +94,13 @@ def test_ages_that_cannot_be_kept_are_one_problem_of_the_look(opened, tmp_path):
     with exporter_of(opened, watcher, said) as exporter:
         other.execute("BEGIN IMMEDIATE")
         for _ in range(2):
-            exporter.look()
+            exporter.refresh()
             opened.clock.sleep(15.0)
             assert sample(exporter, "fleet_exporter_problems") == 1
         assert sample(exporter, "fleet_group_lag_records", group="g") == 5
         assert len([sentence for sentence in said if "database is locked" in sentence]) == 1
         other.execute("COMMIT")
-        exporter.look()
+        exporter.refresh()
         assert sample(exporter, "fleet_exporter_problems") == 0
     other.close()
 
@@ -112,4 +112,5 @@ def test_nobody_waits_long_or_in_silence_for_brokers_that_are_away(opened):
     with exporter_of(opened, Answered(opened.clock), said) as exporter, away:
         exporter.wait_for_log(timeout=20.0, quiet=0.05)
     assert len(said) == 1
-    assert said[0].startswith("waiting for brokers at 127.0.0.1:1 and what is in the offsets topic")
+    assert said[0].startswith("waiting up to")
+    assert "for the brokers at 127.0.0.1:1 and their offsets topic" in said[0]

@@ -82,7 +82,7 @@ def test_it_answers_in_every_form(path, capsys):
 
 
 def test_its_json_is_the_contract(path, capsys):
-    """docs/json.md."""
+    """docs/reference/json.md."""
     query = "SELECT cause, count(*) AS rebalances FROM rebalances GROUP BY cause"
     assert cli.run(["history", "query", query, "-o", "json"]) == 0
     told = json.loads(capsys.readouterr().out)

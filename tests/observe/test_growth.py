@@ -9,7 +9,7 @@ from fleet.model import TopicPartition
 
 def told(growth: Growth, rows: list[int], ages: list[float], at: float):
     known = np.array(ages)
-    gained, over = growth.look(np.array(rows, dtype=np.int64), known, known, at)
+    gained, over = growth.update(np.array(rows, dtype=np.int64), known, known, at)
     return [None if np.isnan(each) else each for each in gained.tolist()], over
 
 

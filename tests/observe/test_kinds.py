@@ -101,7 +101,7 @@ def test_every_kind_of_group_is_seen(broker, config, topic_of, unique):
         closing(GroupWatcher(cluster="test", config=config, clock=clock, tail=tail)) as watching,
     ):
         assert tail.catch_up(60)
-        facts = watching.look().facts
+        facts = watching.refresh().facts
     assert {name: (facts[name].type, facts[name].state, facts[name].members) for name in told} == {
         name: (each.type, each.state, 1) for name, each in told.items()
     }
@@ -153,7 +153,7 @@ def test_what_a_share_group_has_done_is_its_offset(config, topic_of, unique):
         return lags_of(group, look, watcher) == [0, 0]
 
     until(drained, "all to be done with")
-    (state,) = watcher.look().groups[group].partitions
+    (state,) = watcher.refresh().groups[group].partitions
     assert (state.committed is not None, state.lag_seconds) == (True, 0.0)
     client.close()
     for _ in range(7):
@@ -167,7 +167,7 @@ def test_what_a_share_group_has_done_is_its_offset(config, topic_of, unique):
 def lags_of(group: str, *looking: Observer) -> list[int | None]:
     """What a command and the exporter see waiting."""
     return [
-        (each.look() if isinstance(each, GroupWatcher) else each.snapshot([group]))
+        (each.refresh() if isinstance(each, GroupWatcher) else each.snapshot([group]))
         .groups[group].lag
         for each in looking
     ]  # fmt: skip

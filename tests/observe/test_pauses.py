@@ -128,14 +128,14 @@ def test_who_looks_outlives_pauses_and_sees_right_after_them(own_broker: Broker)
                 still=2.0,  # of one look: where too much runs, one may fail by that alone
             )
             assert seen["lags"] == right, looking.seen[during:]
-        coordinators.look()
+        coordinators.poll()
         own_broker.kill()
         looking.next(2)
         own_broker.start(wait=300)
         until(lambda: looking.next().get("lags") == right, "figures after a restart")
-        moved = until(coordinators.look, "the coordinators' move")
+        moved = until(coordinators.poll, "the coordinators' move")
         assert (moved.partitions, moved.of) == (OFFSETS_PARTITIONS, OFFSETS_PARTITIONS)
-        assert coordinators.look() is None
+        assert coordinators.poll() is None
         assert max(each["took"] for each in looking.seen) < 60.0  # 2 s where nothing else runs
         assert any("does not answer within 2 s" in s.get("error", "") for s in looking.seen)
     finally:

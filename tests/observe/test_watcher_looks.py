@@ -80,7 +80,7 @@ def looks(watcher: Played, clock: ManualClock, *, steps: int, late: int) -> set[
     for _ in range(steps):
         watcher.end += 10
         watcher.committed(late=watcher.end - 10 * late, fresh=watcher.end - 10)
-        found.add(worst_lag_status(watcher.look())[LATE])
+        found.add(worst_lag_status(watcher.refresh())[LATE])
         clock.sleep(10.0)
     return found
 
@@ -115,7 +115,7 @@ def test_an_answer_that_is_lost_takes_nothing_away(every):
         watcher.end += 10
         watcher.committed(late=500, fresh=watcher.end)
         watcher.silent = {LATE} if every and step % every == every - 1 else set()
-        found.append(worst_lag_status(watcher.look())[LATE])
+        found.append(worst_lag_status(watcher.refresh())[LATE])
         clock.sleep(10.0)
     assert set(found[-60:]) == {LagStatus.STOP}
 
@@ -127,14 +127,14 @@ def test_what_nobody_tells_for_long_is_not_known():
     watcher.end = 1_000
     watcher.committed(late=500, fresh=1_000)
     case = []
-    watcher.look()
+    watcher.refresh()
     watcher.silent = {LATE}
     for _ in range(8):
         clock.sleep(10.0)
-        (part,) = watcher.look().groups[LATE].partitions
+        (part,) = watcher.refresh().groups[LATE].partitions
         case.append(part.case.value)
     assert case == ["ok"] * 3 + ["unknown"] * 5
     watcher.gone = {LATE}
-    assert set(watcher.look().groups) == {FRESH}
+    assert set(watcher.refresh().groups) == {FRESH}
     watcher.gone, watcher.silent = set(), {LATE}
-    assert not watcher.look().groups[LATE].partitions
+    assert not watcher.refresh().groups[LATE].partitions

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.broker import Broker
 from fleet.config.spec import FleetSpec
-from fleet.dagster.resources import FleetResource, declared
+from fleet.dagster.resources import FleetResource, load_declared_spec
 from tests.support.brokers import running_broker
 
 PARTITIONS = 4
@@ -52,7 +52,7 @@ class Scene:
 
     @property
     def spec(self) -> FleetSpec:
-        return declared({"FLEET_CONFIG": str(self.config)})
+        return load_declared_spec({"FLEET_CONFIG": str(self.config)})
 
     @property
     def resource(self) -> FleetResource:

@@ -29,7 +29,13 @@ from fleet.config.first_job import dagster_instance, dagster_yaml
 from fleet.config.spec import ClassicWorker, DagsterSpec, FleetSpec, GroupSpec
 from fleet.dagster import build_definitions
 from fleet.dagster.asset_keys import CHANGE_JOB, name_of, rollout_key
-from fleet.dagster.watch_sensor import GroupTick, Looked, missing, observation, partition_requests
+from fleet.dagster.watch_sensor import (
+    GroupTick,
+    WatchRefresh,
+    missing_group,
+    observation,
+    partition_requests,
+)
 from fleet.errors import ConfigError
 from tests.orchestration.made import FLEET_YAML, spec
 
@@ -110,9 +116,9 @@ def test_an_odd_group_id_is_a_partition_and_an_asset_of_its_own():
     MultiPartitionsDefinition(
         {"group": StaticPartitionsDefinition(names), "day": StaticPartitionsDefinition(["1"])}
     )
-    ticks = tuple(GroupTick(state=missing(group)) for group in ODD)
+    ticks = tuple(GroupTick(state=missing_group(group)) for group in ODD)
     with DagsterInstance.ephemeral() as instance:
-        looked = Looked(at=0.0, spec=spec(), groups=ticks, problems=())
+        looked = WatchRefresh(at=0.0, spec=spec(), groups=ticks, problems=())
         (request,) = partition_requests(instance, looked)
         instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
         assert partition_requests(instance, looked) == []

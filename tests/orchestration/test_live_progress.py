@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from dagster import AssetKey, DagsterInstance, StaticPartitionsDefinition, asset, materialize
 
-from fleet.dagster.change_assets import told_live
+from fleet.dagster.change_assets import report_progress
 from fleet.manager.change_progress import change_progress
 from fleet.slots import Phase, Slot, SlotTargets
 from tests.support.waiting import until
@@ -28,7 +28,7 @@ def test_observations_come_while_the_change_goes(scene):
 
         @asset(key=["main", "rollout"], partitions_def=StaticPartitionsDefinition([scene.managed]))
         def rollout(context):
-            with told_live(context, scene.resource, scene.managed):
+            with report_progress(context, scene.resource, scene.managed):
                 until(lambda: observed(1), "the first look")
                 fleet.store.write_targets(SlotTargets(group=scene.managed, open=frozenset({0, 1})))
                 free = Slot(group=scene.managed, number=0)

@@ -6,17 +6,17 @@ import pytest
 from dagster import AssetCheckSeverity, AssetKey, DagsterInstance, Failure, asset, materialize
 
 from fleet.config.spec import LagScaling, PartitionsScaling
-from fleet.dagster.change_assets import recorded
+from fleet.dagster.change_assets import record_result
 from fleet.dagster.change_metadata import (
+    bullet_list,
     change_metadata,
-    listed,
+    code_block,
     markdown,
     plan_metadata,
     plan_sentence,
-    verbatim,
 )
-from fleet.dagster.judgements import lag_judgement, receipt_judgement, storm_judgement
-from fleet.dagster.resources import told
+from fleet.dagster.judgements import lag_outcome, receipt_outcome, storm_outcome
+from fleet.dagster.resources import fleet_errors_as_failures
 from fleet.decide.lag_status import GroupLagStatus, LagStatus
 from fleet.decide.storms import Storm
 from fleet.errors import Refused
@@ -40,7 +40,7 @@ def ran(instance, done):
 
     @asset(key=["main", "rollout"])
     def rollout(context):
-        return recorded(context, "main", done)
+        return record_result(context, "main", done)
 
     return materialize([rollout], instance=instance, raise_on_error=False)
 
@@ -109,7 +109,7 @@ def test_failure_says_why_and_shows_receipt_and_the_workers_error(instance):
 
 def test_refusal_becomes_a_failure_with_its_sentence():
     """Refused: the op fails once, with the words of the refusal."""
-    with pytest.raises(Failure, match="paused by ann") as caught, told():
+    with pytest.raises(Failure, match="paused by ann") as caught, fleet_errors_as_failures():
         raise Refused("orders is paused by ann: deploy freeze")
     assert caught.value.allow_retries is False
     assert caught.value.metadata["kind"].value == "Refused"
@@ -121,7 +121,7 @@ def test_metadata_of_a_receipt():
     assert shown["expected rebalances"] == "1-2"
     assert shown["recorded rebalances"] == 1
     assert shown["partitions moved"] == 6
-    assert shown["longest pause (s)"] == 0.25
+    assert shown["longest downtime (s)"] == 0.25
     table = shown["receipt"].value.replace("\u00a0", " ")
     assert "| 1 | open | 1-2 | 1 | 0 | 0 | 6 | 0.25 s | 1.2 s | 3.0 s | equal |" in table
 
@@ -153,7 +153,7 @@ def test_what_is_expected_stands_in_plan_and_receipt():
     )
     told = [shown[name].value.replace("\u00a0", " ") for name in ("plan", "other ways")]
     assert "| 2 (1-2) | 4 | 0.53 s | 0.53 s | 0.8 s | 1,200 |" in told[0]
-    assert "| 1 | one by one | in 40 s | 6 | 9 | ? | ? | 4.0 s | ? | no | taken |" in told[1]
+    assert "| 1 | one by one | in 40 s | 6 | 9 | ? | ? | 4.0 s | ? | no | chosen |" in told[1]
 
     done = change(
         ChangeState.DONE, replace(receipt(ReceiptResult.EQUAL), expected_cost=expected_cost)
@@ -171,14 +171,14 @@ def test_what_a_member_is_called_is_no_picture_and_no_link():
     """Its client id is anybody's choice, and stands in notes and in tables."""
     odd = "![x](http://a/b)\n# <img src=http://a/c>\\[d](http://a)"
     shown = "!&#91;x](http://a/b) # &lt;img src=http://a/c>\\&#91;d](http://a)"
-    assert listed([odd]).value == f"- {shown}"
+    assert bullet_list([odd]).value == f"- {shown}"
     assert markdown(["a"], [[odd]]).splitlines()[-1] == f"| {shown} |"
 
 
 def test_a_traceback_ends_no_fence_of_its_own():
     """Its source lines, and what it quotes of a record, may hold any number of marks."""
-    assert verbatim("x").value == "```\nx\n```"
-    assert verbatim("a\n`````\n![x](http://a/b)").value.splitlines()[0] == "``````"
+    assert code_block("x").value == "```\nx\n```"
+    assert code_block("a\n`````\n![x](http://a/b)").value.splitlines()[0] == "``````"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_traceback_ends_no_fence_of_its_own():
 )
 def test_no_storm_passes(recorded_rebalances, passed, severity):
     """What our own changes were to cost is no storm, and what nobody can count neither."""
-    judged = storm_judgement(group(), recorded_rebalances, None)
+    judged = storm_outcome(group(), recorded_rebalances, None)
     assert (judged.passed, judged.severity) == (passed, severity)
     if recorded_rebalances == 5:
         assert judged.sentence == f"{group().group}: 5 rebalances in the last 600 s, budget 5."
@@ -204,7 +204,7 @@ def test_a_storm_fails_its_check():
         budget_moved=None, window=600.0, cause="join and leave", top_offender="orders-3",
         summary="orders-3 joins and leaves every 40 s",
     )  # fmt: skip
-    judged = storm_judgement(group(), 9, storm)
+    judged = storm_outcome(group(), 9, storm)
     assert (judged.passed, judged.severity) == (False, AssetCheckSeverity.ERROR)
     assert "orders-3 joins and leaves every 40 s" in judged.sentence
     assert judged.metadata["top offender"] == "orders-3"
@@ -212,7 +212,7 @@ def test_a_storm_fails_its_check():
 
 def test_no_receipt_is_no_alarm():
     """A group that was never changed passes, and says so."""
-    assert receipt_judgement(None).passed
+    assert receipt_outcome(None).passed
 
 
 def look(*, lag: int | None, members: int = 1, exists: bool = True, case: LagCase = LagCase.OK):
@@ -238,7 +238,7 @@ def look(*, lag: int | None, members: int = 1, exists: bool = True, case: LagCas
 def test_lag(seen, passed, severity, outcome):
     """The limit is what the largest fleet of the policy is meant for."""
     fleet = group().model_copy(update={"scaling": LagScaling(policy="lag")})
-    judged = lag_judgement(fleet, seen, None)
+    judged = lag_outcome(fleet, seen, None)
     assert (judged.passed, judged.severity.name, judged.outcome) == (passed, severity, outcome)
 
 
@@ -277,7 +277,7 @@ def keeps_up(status: LagStatus) -> GroupLagStatus:
 def test_lag_is_judged_as_by_status(seen, found, passed, severity, outcome):
     """Without a limit, too: the policy `partitions` knows none."""
     fleet = group().model_copy(update={"scaling": PartitionsScaling(policy="partitions")})
-    judged = lag_judgement(fleet, seen, keeps_up(found))
+    judged = lag_outcome(fleet, seen, keeps_up(found))
     assert (judged.passed, judged.severity.name, judged.outcome) == (passed, severity, outcome)
     assert judged.metadata["lag status"] == str(found)
     assert ("no commit for 7200 s" in judged.sentence) == (outcome == str(found))
@@ -286,6 +286,6 @@ def test_lag_is_judged_as_by_status(seen, found, passed, severity, outcome):
 def test_a_limit_holds_beside_the_verdict():
     """What a person has set is checked though the group keeps up."""
     fleet = group().model_copy(update={"scaling": LagScaling(policy="lag")})
-    judged = lag_judgement(fleet, look(lag=120_001), keeps_up(LagStatus.OK))
+    judged = lag_outcome(fleet, look(lag=120_001), keeps_up(LagStatus.OK))
     assert (judged.passed, judged.outcome) == (False, "over the limit")
     assert judged.sentence.endswith("120,001 records waiting; the limit is 120,000 records.")

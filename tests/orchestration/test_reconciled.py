@@ -94,5 +94,8 @@ def test_a_group_without_a_partition_is_told_what_to_do(instance):
     """By the sentence of the tick."""
     said = ticked(instance, [OURS], [THEIRS, NEW]).skip_message
     assert said is not None
-    assert "theirs: open; `fleet apply theirs` does it: no run changes a Deployment" in said
-    assert "new: open; reload the code location: it was loaded before fleet.yaml gave" in said
+    assert (
+        "theirs: open; Dagster does not change an external Deployment; run `fleet apply theirs`"
+        in said
+    )
+    assert "new: open; the group got its worker after the code location was loaded" in said

@@ -21,7 +21,7 @@ from fleet.config.spec import GroupSpec
 from fleet.dagster import asset_keys, build_definitions, reconcile_schedule
 from fleet.dagster.change_assets import group_partitions
 from fleet.dagster.reconcile_schedule import (
-    Said,
+    GroupOutcome,
     aim_of,
     busy_groups,
     max_runtime,
@@ -32,13 +32,13 @@ from fleet.dagster.reconcile_schedule import (
 from fleet.dagster.watch_sensor import (
     IDLE,
     GroupTick,
-    Looked,
     SensorMemory,
     StartedRun,
+    WatchRefresh,
+    death_reason,
     end_dead_runs,
-    mark_of,
-    seen_again,
-    why_dead,
+    progress_mark,
+    update_run,
 )
 from fleet.model import StepKind
 from fleet.slots import ChangeState
@@ -123,10 +123,10 @@ def test_aim_ignores_the_plans_id():
 
 def test_skipped_tick_says_why():
     """Quiet groups are counted, others named, ten at most."""
-    said = [Said(group="a", sentence="as wanted")]
-    said += [Said(group=f"g{n}", sentence="refused: paused") for n in range(12)]
+    said = [GroupOutcome(group="a", sentence="no change needed")]
+    said += [GroupOutcome(group=f"g{n}", sentence="refused: paused") for n in range(12)]
     text = summary(said)
-    assert text.startswith("1 of 13 groups are as wanted; g0: refused: paused;")
+    assert text.startswith("1 of 13 groups need no change; g0: refused: paused;")
     assert text.endswith("g9: refused: paused; and 2 more.")
 
 
@@ -144,7 +144,7 @@ def test_skipped_tick_says_why():
 )
 def test_mark(seen, mark):
     """A run shows life only through a running change that it signs."""
-    assert mark_of("r1", seen) == mark
+    assert progress_mark("r1", seen) == mark
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_mark(seen, mark):
 def test_dead(mark, ticks, still, dead):
     """Both the ticks and the seconds must be over."""
     run = StartedRun(mark=mark, still=still, ticks=ticks, at=1000.0)
-    assert (why_dead(run, lease=10.0) is not None) is dead
+    assert (death_reason(run, lease=10.0) is not None) is dead
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_dead(mark, ticks, still, dead):
 def test_a_run_that_makes_other_assets_too(chosen, more):
     """Nobody here sees whether it works on those: that no change runs is no sign of its end."""
     run = SimpleNamespace(job_name="__ASSET_JOB", asset_selection=chosen, tags={})
-    assert asset_keys.does_more(run) is more
+    assert asset_keys.makes_other_assets(run) is more
 
 
 @pytest.mark.parametrize("other", [[], [AssetKey(["enriched_orders"])]])
@@ -199,7 +199,7 @@ def test_a_run_is_ended_only_where_it_is_seen_whole(other):
         change=change(ChangeState.DONE),
     )  # fmt: skip
     for tick in range(40):
-        looked = Looked(at=15.0 * tick, spec=spec(), groups=(over,), problems=())
+        looked = WatchRefresh(at=15.0 * tick, spec=spec(), groups=(over,), problems=())
         kept, _ = end_dead_runs(instance, looked, memory)
         memory = SensorMemory(runs=kept)
     assert bool(failed) == (not other)
@@ -253,7 +253,7 @@ def test_a_dead_run_is_found_behind_any_number_of_others(monkeypatch):
         state=group_seen(group().group), fleet=group(),
         change=change(ChangeState.DONE),
     )  # fmt: skip
-    looked = Looked(at=0.0, spec=spec(), groups=(over,), problems=())
+    looked = WatchRefresh(at=0.0, spec=spec(), groups=(over,), problems=())
     with DagsterInstance.ephemeral() as instance:
         for name in [*["theirs"] * 5, group().group, *["theirs"] * 5]:
             started(instance, name)
@@ -265,37 +265,37 @@ def test_a_dead_run_is_found_behind_any_number_of_others(monkeypatch):
 def test_long_lease_waits_longer():
     """An idle run may be waiting for another actor's lease."""
     run = StartedRun(mark=IDLE, still=150.0, ticks=9, at=1000.0)
-    assert why_dead(run, lease=60.0) is None
-    assert why_dead(replace(run, still=190.0), lease=60.0)
+    assert death_reason(run, lease=60.0) is None
+    assert death_reason(replace(run, still=190.0), lease=60.0)
 
 
 def test_a_renewal_starts_the_count_again():
     """The count is of looks that saw the same."""
-    run = seen_again(None, "1.3", now=0.0)
-    run = seen_again(run, "1.3", now=15.0)
+    run = update_run(None, "1.3", now=0.0)
+    run = update_run(run, "1.3", now=15.0)
     assert (run.ticks, run.still) == (2, 15.0)
-    assert seen_again(run, "1.4", now=30.0) == StartedRun(mark="1.4", still=0.0, ticks=1, at=30.0)
+    assert update_run(run, "1.4", now=30.0) == StartedRun(mark="1.4", still=0.0, ticks=1, at=30.0)
 
 
 def after(*times: float, provable: bool = True) -> StartedRun:
     """A run that looked the same at ticks of these wall times."""
     run = None
     for now in times:
-        run = seen_again(run, "1.3", now=now, provable=provable)
+        run = update_run(run, "1.3", now=now, provable=provable)
     assert run is not None
     return run
 
 
 def test_a_clock_that_is_set_neither_ends_a_run_nor_keeps_it():
     """A tick counts for what ticks are apart, at most."""
-    assert why_dead(after(0.0, 15.0, 3600.0), lease=60.0) is None
+    assert death_reason(after(0.0, 15.0, 3600.0), lease=60.0) is None
     back = after(7200.0, 7215.0, 3600.0, 3615.0)
     assert (back.ticks, back.still) == (4, 30.0)
-    assert why_dead(back, lease=10.0)
+    assert death_reason(back, lease=10.0)
 
 
 def test_who_could_not_renew_is_not_dead():
     """Ticks that find the store refusing what they write say nothing of anybody [38]."""
     times = [15.0 * n for n in range(20)]
-    assert why_dead(after(*times, provable=False), lease=10.0) is None
-    assert why_dead(after(*times), lease=10.0)
+    assert death_reason(after(*times, provable=False), lease=10.0) is None
+    assert death_reason(after(*times), lease=10.0)

@@ -11,14 +11,14 @@ from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.storm_sensor import (
     RecentRebalances,
-    Weather,
-    changed,
+    StormRefresh,
+    changed_groups,
     events_of,
-    excusable,
-    recent,
-    sentence_of,
-    untold,
+    moved_groups,
+    recent_rebalances,
+    tick_sentence,
     watch_storms,
+    without_unreported,
 )
 from fleet.decide.storms import ClusterStorm, Storm, StormWatch
 from fleet.model.rebalances import Rebalance
@@ -47,11 +47,15 @@ def watch(*storms: Storm, cluster: ClusterStorm | None = None) -> StormWatch:
 def test_only_what_changed_is_told():
     """A count that grows is no event; a beginning, a calm, another member and an end are."""
     known = watch(storm("orders"), storm("a"))
-    assert changed(known, watch(storm("orders", rebalances=12), storm("a", seen_at=99.0))) == []
-    assert changed(watch(), known) == ["a", "orders"]
-    assert changed(known, watch(storm("orders", cooldown_since=95.0), storm("a"))) == ["orders"]
-    assert changed(known, watch(storm("orders"), storm("a", top_offender="x"))) == ["a"]
-    assert changed(known, watch(storm("orders"))) == ["a"]
+    assert (
+        changed_groups(known, watch(storm("orders", rebalances=12), storm("a", seen_at=99.0))) == []
+    )
+    assert changed_groups(watch(), known) == ["a", "orders"]
+    assert changed_groups(known, watch(storm("orders", cooldown_since=95.0), storm("a"))) == [
+        "orders"
+    ]
+    assert changed_groups(known, watch(storm("orders"), storm("a", top_offender="x"))) == ["a"]
+    assert changed_groups(known, watch(storm("orders"))) == ["a"]
 
 
 def test_changes_are_read_of_groups_that_moved_alone():
@@ -60,8 +64,8 @@ def test_changes_are_read_of_groups_that_moved_alone():
     spec = FleetSpec.model_validate({"fleets": [{"group": g, "topics": ["t"]} for g in names]})
     found = [rebalance(1, 0.0, group=group) for group in ("moved", "stranger")]
     before = watch(storm("stormy"), storm("another stranger"))
-    assert excusable(spec, found, before) == ["moved", "stormy"]
-    assert excusable(spec, [], watch()) == []
+    assert moved_groups(spec, found, before) == ["moved", "stormy"]
+    assert moved_groups(spec, [], watch()) == []
 
 
 class Log:
@@ -79,13 +83,13 @@ class Log:
 def test_what_is_read_is_told_beside_what_was_found():
     """From the log alone, and where the tables hold one of the groups."""
     cycle = cast("Fleet", Log())
-    found, read = recent(cycle, watch(), None, since=0.0)
+    found, read = recent_rebalances(cycle, watch(), None, since=0.0)
     assert ([each.group for each in found], read) == (["read"], {"read"})
     tables = RecentRebalances(
         takes=lambda group: group == "read", groups={"read": [rebalance(2, 0.0, group="read")]},
-        as_of=100.0,
+        at=100.0,
     )  # fmt: skip
-    found, read = recent(cycle, watch(), tables, since=0.0)
+    found, read = recent_rebalances(cycle, watch(), tables, since=0.0)
     assert ([each.number for each in found], read) == ([2], set())
 
 
@@ -93,11 +97,11 @@ def test_what_is_too_much_for_one_tick_is_told_by_the_next():
     """A broker's end puts hundreds of groups into a storm at once; each is told, and each end."""
     storms = watch(*(storm(f"g{number}") for number in range(80)))
     for before, after in ((watch(), storms), (storms, watch())):
-        news = changed(before, after)
+        news = changed_groups(before, after)
         assert len(news) == 80
-        remembered = untold(before, after, news[50:])
-        assert changed(before, remembered) == news[:50]
-        assert changed(remembered, after) == news[50:]
+        remembered = without_unreported(before, after, news[50:])
+        assert changed_groups(before, remembered) == news[:50]
+        assert changed_groups(remembered, after) == news[50:]
 
 
 def test_a_declared_group_has_its_check_and_a_stranger_its_partition():
@@ -106,7 +110,7 @@ def test_a_declared_group_has_its_check_and_a_stranger_its_partition():
         cluster="main", since=10.0, seen_at=90.0, cooldown_since=None, cause="many groups",
         groups=12, summary="12 groups in a storm at once",
     )  # fmt: skip
-    seen = Weather(spec=SPEC, now=90.0, watch=watch(storm("stranger"), cluster=whole))
+    seen = StormRefresh(spec=SPEC, now=90.0, watch=watch(storm("stranger"), cluster=whole))
     events = list(events_of(seen, ["orders", "stranger"], whole=True))
     over, passed, begun, cluster = events
     assert isinstance(over, AssetObservation)
@@ -121,9 +125,9 @@ def test_a_declared_group_has_its_check_and_a_stranger_its_partition():
 
 def test_a_tick_without_the_tables_says_whom_it_did_not_see():
     """No storm among a few groups is no calm of the cluster."""
-    assert sentence_of([], "") == "No group is in a storm."
-    away = sentence_of(["orders: 9 rebalances"], "the history's tables cannot be read: s3 is away")
-    assert away.startswith("orders: 9 rebalances. Only declared groups were looked at: the history")
+    assert tick_sentence([], "") == "No group is in a storm."
+    away = tick_sentence(["orders: 9 rebalances"], "the history tables cannot be read: s3 is away")
+    assert away.startswith("orders: 9 rebalances. Only declared groups were checked: the history")
 
 
 def test_each_declared_group_gets_its_check_once_a_day():
@@ -151,6 +155,6 @@ def test_each_declared_group_gets_its_check_once_a_day():
         context = SimpleNamespace(cursor=cursor, log=None)
         found = watch_storms(context, resource)
         cursor = found.cursor
-        assert "the history's tables cannot be read" in found.skip_reason.skip_message
+        assert "the history tables cannot be read" in found.skip_reason.skip_message
         told += [each.asset_key for each in found.asset_events]
     assert len(told) == 2 * len(set(told)) == 240

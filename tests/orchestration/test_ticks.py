@@ -25,7 +25,13 @@ from fleet.dagster.definitions import group_checks
 from fleet.dagster.group_assets import group_assets
 from fleet.dagster.reconcile_schedule import tick
 from fleet.dagster.storm_sensor import watch_storms
-from fleet.dagster.watch_sensor import SensorMemory, StartedRun, end_dead_runs, look, watch
+from fleet.dagster.watch_sensor import (
+    SensorMemory,
+    StartedRun,
+    end_dead_runs,
+    refresh_groups,
+    watch,
+)
 from fleet.errors import Unreachable
 from fleet.slots.sqlite import DATABASE
 from fleet.slots.store import Store
@@ -102,11 +108,11 @@ def test_a_tick_tries_whether_those_who_change_could_renew(scene, monkeypatch):
 
     monkeypatch.setattr(Store, "beat", refused)
     with scene.resource.open() as fleet:
-        assert look(fleet).writable
+        assert refresh_groups(fleet).writable
         assert tried == []
         plan = plan_of(group=scene.managed, id="p")
         assert fleet.store.begin_change(plan, actor="a", started_at=0.0)
-        assert not look(fleet).writable
+        assert not refresh_groups(fleet).writable
     assert tried == [scene.managed]
 
 
@@ -174,11 +180,11 @@ def test_schedule_asks_only_for_groups_that_act_and_need_it(scene, instance):
     run = started(scene, instance, {**asked.tags, asset_keys.PARTITION_TAG: scene.managed})
     skipped = planned(scene, instance)
     assert isinstance(skipped, SkipReason)
-    assert "a run of it is not over" in str(skipped.skip_message)
+    assert "its last run has not ended" in str(skipped.skip_message)
 
     instance.report_run_failed(run, "test")
     waiting = planned(scene, instance)
-    assert "1 run with this aim failed; next try in 5 min" in str(waiting.skip_message)
+    assert "1 run with this target failed; next in 5 min" in str(waiting.skip_message)
 
 
 def test_pause_is_obeyed(scene, instance):
@@ -214,7 +220,7 @@ def test_what_is_stored_of_one_group_and_cannot_be_read_stops_no_tick(scene, ins
         assert fleet.store.begin_change(plan, actor="a", started_at=0.0)
         with closing(sqlite3.connect(fleet.home / DATABASE)) as db, db:
             db.execute("UPDATE changes SET body = json_set(body, '$.state', 'of-tomorrow')")
-        looked = look(fleet)
+        looked = refresh_groups(fleet)
     (unread,) = [seen for seen in looked.groups if seen.unread]
     assert unread.group == scene.managed
     assert "cannot be read by this release" in unread.unread
@@ -229,7 +235,7 @@ def test_dead_run_is_ended_and_a_young_one_left(scene, instance):
     """A STARTED run without a change for two minutes is failed, and says why [36]."""
     run = started(scene, instance, {asset_keys.PARTITION_TAG: scene.managed})
     with scene.resource.open() as fleet:
-        looked = look(fleet)
+        looked = refresh_groups(fleet)
     kept, said = end_dead_runs(instance, looked, SensorMemory())
     assert (set(kept), said) == ({run.run_id}, [])
 
@@ -239,5 +245,5 @@ def test_dead_run_is_ended_and_a_young_one_left(scene, instance):
     assert (kept[run.run_id].ticks, said) == (1, []), "nobody could have written anything"
     kept, said = end_dead_runs(instance, looked, SensorMemory(runs={run.run_id: old}))
     assert kept == {}
-    assert "its process is gone" in said[0]
+    assert "its process has died" in said[0]
     assert instance.get_run_by_id(run.run_id).status is DagsterRunStatus.FAILURE

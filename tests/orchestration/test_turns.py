@@ -9,7 +9,7 @@ from dagster import DagsterInstance
 
 from fleet.clock import ManualClock
 from fleet.config.spec import GroupSpec
-from fleet.dagster.reconcile_schedule import TICK_DEADLINE, Said, Tick, rotated
+from fleet.dagster.reconcile_schedule import TICK_DEADLINE, GroupOutcome, Tick, rotate
 from tests.orchestration.made import group
 
 GROUPS = 1_000
@@ -28,19 +28,19 @@ def reached(instance: DagsterInstance, minute: int, fleets: list[GroupSpec]) -> 
     cycle: Any = SimpleNamespace(clock=ManualClock())
     snapshot: Any = SimpleNamespace()
     said = Tick(cycle, instance, snapshot, partitions=[]).all(
-        rotated(fleets, minute + BEGINNING // 60)
+        rotate(fleets, minute + BEGINNING // 60)
     )
     assert {each.group for each in said} == {fleet.group for fleet in fleets}
-    return {each.group for each in said if each.sentence == "as wanted"}
+    return {each.group for each in said if each.sentence == "no change needed"}
 
 
 @pytest.mark.parametrize(("a_tick", "ticks"), [(400, 5), (100, 20)])
 def test_everybody_is_reached_within_twice_the_ticks_it_takes(instance, monkeypatch, a_tick, ticks):
     """Whichever tick is the first: nothing is remembered from one to the next."""
 
-    def planned(self: Tick, fleet: GroupSpec) -> Said:
+    def planned(self: Tick, fleet: GroupSpec) -> GroupOutcome:
         self._cycle.clock.sleep(TICK_DEADLINE / (a_tick - 0.5))
-        return Said(group=fleet.group, sentence="as wanted")
+        return GroupOutcome(group=fleet.group, sentence="no change needed")
 
     monkeypatch.setattr(Tick, "reconcile", planned)
     one = group()

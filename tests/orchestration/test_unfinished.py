@@ -9,7 +9,7 @@ from dagster import DagsterInstance
 
 from fleet.act.change import GroupChanges
 from fleet.config.spec import GroupSpec
-from fleet.dagster.reconcile_schedule import LOOK, TICK_DEADLINE, Said, Tick
+from fleet.dagster.reconcile_schedule import LEASE_POLL_SECONDS, TICK_DEADLINE, GroupOutcome, Tick
 from fleet.errors import Refused
 from fleet.manager.cycle import Fleet
 from fleet.slots import Pause
@@ -55,7 +55,7 @@ class Cluster:
         assert change is not None
         self.store.advance(change)
 
-    def tick(self, instance: DagsterInstance) -> list[Said]:
+    def tick(self, instance: DagsterInstance) -> list[GroupOutcome]:
         """One, which has to end in time."""
         began = self.clock.monotonic()
         cycle: Any = self
@@ -63,7 +63,9 @@ class Cluster:
         names = [each.group for each in self.fleets]
         said = Tick(cycle, instance, seen, partitions=names).all(self.fleets)
         took = self.clock.monotonic() - began
-        assert took <= TICK_DEADLINE + 2 * LOOK, "Dagster ends a tick that takes a minute"
+        assert took <= TICK_DEADLINE + 2 * LEASE_POLL_SECONDS, (
+            "Dagster ends a tick that takes a minute"
+        )
         self.clock.sleep(MINUTE - took)
         return said
 
@@ -74,7 +76,7 @@ def instance() -> Iterator[DagsterInstance]:
         yield made
 
 
-def resumed(said: list[Said]) -> list[str]:
+def resumed(said: list[GroupOutcome]) -> list[str]:
     assert all(each.request is None or "left a change unfinished" in each.sentence for each in said)
     return [each.group for each in said if each.request is not None]
 
@@ -123,7 +125,9 @@ def test_a_lease_longer_than_a_tick_is_watched_over_several(instance):
     for _ in range(3):
         said = cluster.tick(instance)
         assert resumed(said) == []
-        assert said[1].sentence == "whether gone@elsewhere:1 still changes it shows within 3 min"
+        assert said[1].sentence == (
+            "its change by gone@elsewhere:1 may still be running; checked again within 3 min"
+        )
     assert resumed(cluster.tick(instance)) == ["g0", "g1"]
 
 
@@ -139,7 +143,7 @@ def test_the_living_are_left_alone(instance):
 def test_what_ends_meanwhile_is_looked_at_again(instance, monkeypatch):
     """As any other group."""
     cluster = Cluster(1, lease=30.0)
-    done = Said(group="g0", sentence="as wanted")
-    looks = iter([Said(group="g0", sentence="?", unknown=True), done])
+    done = GroupOutcome(group="g0", sentence="no change needed")
+    looks = iter([GroupOutcome(group="g0", sentence="?", unknown=True), done])
     monkeypatch.setattr(Tick, "reconcile", lambda *_: next(looks))
     assert cluster.tick(instance) == [done]

@@ -138,7 +138,7 @@ def test_a_link_leads_to_a_group_of_any_name(page_browser, shown, name, encoded)
 def test_a_roll_shows_how_far_it_is(page, shown, tmp_path):
     """Slots on the new code of all, the step in hand, who does it; a click leads there."""
     page.click(ROLLING)
-    text = page.wait_for("step 1 of 1, 2 of 4 slots on revision newcode123", "in hand", "draining")
+    text = page.wait_for("step 1 of 1, 2 of 4 slots on revision newcode123", "running", "draining")
     assert "plan main-orders-17 by deploy@ci:4711" in text
     assert page.script("return document.querySelector('progress').position") == 0.5
     kept(page, "group", tmp_path)
@@ -159,19 +159,19 @@ def test_the_timeline_has_a_mark_for_each_rebalance(page, shown, tmp_path):
 def test_figures_of_a_cluster_that_is_away_are_old(page, shown):
     """Since when, why, and of when the figures are; and well again."""
     shown.fails("the brokers at kafka:9092 do not answer")
-    text = page.wait_for("the brokers at kafka:9092 do not answer", "the figures are of")
-    assert "the cluster is not read since" in text
+    text = page.wait_for("the brokers at kafka:9092 do not answer", "the figures are from")
+    assert "fleet has not read the cluster since" in text
     assert page.script("return document.body.classList.contains('old')")
     assert STORMY in text
     shown.latest = Latest(value=shown.picture)
     until(lambda: not page.script("return document.body.classList.contains('old')"), "well again")
-    assert "the cluster is not read" not in page.text()
+    assert "fleet has not read the cluster" not in page.text()
 
 
 def test_a_server_that_ended_is_told(page, shown):
     """The page stays with its figures."""
     shown.server.close()
-    page.wait_for("fleet ui does not answer since", STORMY)
+    page.wait_for("fleet ui has not answered since", STORMY)
 
 
 def test_before_the_first_look_and_without_groups(page_browser, shown):
@@ -179,7 +179,7 @@ def test_before_the_first_look_and_without_groups(page_browser, shown):
     shown.latest = Latest()
     page_browser.open("about:blank")
     page_browser.open(f"{shown.url}/")
-    page_browser.wait_for("looking at the cluster for the first time")
+    page_browser.wait_for("waiting for the first refresh of the cluster")
     shown.latest = Latest(value=without_groups(shown.picture))
     page_browser.wait_for("cluster main has no consumer groups")
     page_browser.open(f"{shown.url}/#/groups/nobody")
@@ -192,7 +192,7 @@ def test_what_is_not_known_is_no_zero(page_browser, shown):
     shown.latest = replace(shown.latest, value=blind)
     page_browser.open("about:blank")
     page_browser.open(f"{shown.url}/#/groups/{LATE}")
-    page_browser.wait_for("rebalances are not known")
+    page_browser.wait_for("rebalances are unknown")
     figures = page_browser.script(
         "return Object.fromEntries([...document.querySelectorAll('dl div')]"
         ".map(e => [e.children[0].textContent, e.children[1].textContent]))"

@@ -126,7 +126,7 @@ def test_a_roll_a_storm_and_a_lag_are_seen(
             page_browser.screenshot(kept / "ui-groups.png")
             page_browser.resize(1280, 1100)
             page_browser.open(f"{url}/#/groups/{ROLLING}")
-            page_browser.wait_for("slots on revision", "in hand", "Rebalances")
+            page_browser.wait_for("slots on revision", "running", "Rebalances")
             page_browser.click("10 min")
             page_browser.wait_for("1 of 2 slots on revision", "created 1", "keeps up")
             page_browser.screenshot(kept / "ui-group.png")

@@ -247,7 +247,7 @@ def test_the_story_of_the_page_is_played(tmp_path, capsys) -> None:
 
 
 def test_json_has_the_documented_shape(capsys) -> None:
-    """docs/json.md has every key."""
+    """docs/reference/json.md has every key."""
     assert cli.run(["simulate", "start", "-o", "json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert shape(answer) == shape(documented("fleet simulate -o json"))

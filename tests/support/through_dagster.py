@@ -4,13 +4,13 @@ from dagster import DagsterInstance, ExecuteInProcessResult
 
 from fleet.dagster import build_definitions
 from fleet.dagster.asset_keys import CHANGE_JOB, name_of
-from fleet.dagster.resources import declared
+from fleet.dagster.resources import load_declared_spec
 from tests.support.workshop import Workshop
 
 
 def ran(shop: Workshop) -> ExecuteInProcessResult:
     """The acting job, with the group as its partition."""
-    spec = declared({"FLEET_CONFIG": str(shop.config)})
+    spec = load_declared_spec({"FLEET_CONFIG": str(shop.config)})
     resource = {"config": {"config": str(shop.config), "home": str(shop.home)}}
     with DagsterInstance.ephemeral() as instance:
         return (

@@ -22,7 +22,7 @@ from fleet.manager.keeping_up import judged
 from fleet.manager.past import Recent, recently
 from fleet.model import GroupSnapshot, LagCase, Member, PartitionState
 from fleet.model.rebalances import Rebalance
-from fleet.report.wording import in_table
+from fleet.report.wording import shorten_for_table
 from fleet.slots import (
     Change,
     ChangeState,
@@ -335,8 +335,8 @@ def as_table(
 
 GROUPS: Final[tuple[Column[GroupStatus], ...]] = (
     Column(
-        header="GROUP", key="group", about="group id", form="group",
-        cell=lambda s, _: escape(in_table(s.group)),
+        header="GROUP", key="group", about="its id", form="group",
+        cell=lambda s, _: escape(shorten_for_table(s.group)),
     ),
     Column(
         header="STATE", key="state", about="state in Kafka", form="state",
@@ -397,8 +397,8 @@ GROUPS: Final[tuple[Column[GroupStatus], ...]] = (
 """Columns of all groups."""
 PARTITIONS: Final[tuple[Column[PartitionState], ...]] = (
     Column(
-        header="PARTITION", key="topic", about="topic, with its `partition`", form="partition",
-        cell=lambda p, _: escape(in_table(str(p.tp))),
+        header="PARTITION", key="topic", about="with its `partition`", form="partition",
+        cell=lambda p, _: escape(shorten_for_table(str(p.tp))),
     ),
     Column(
         header="COMMITTED", key="committed", about="committed offset", number=True, form="count",

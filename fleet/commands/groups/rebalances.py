@@ -37,7 +37,14 @@ from fleet.errors import FleetError
 from fleet.manager.past import Past, Source, by_group, past_of
 from fleet.model.rebalances import Cause, Confidence, Rebalance
 from fleet.report.timeline import Span
-from fleet.report.wording import by_cause, cause_text, clock_text, in_table, took, who
+from fleet.report.wording import (
+    cause_text,
+    clock_text,
+    count_by_cause,
+    duration_text,
+    members_text,
+    shorten_for_table,
+)
 from fleet.slots import Change
 from fleet.text import duration
 
@@ -63,7 +70,7 @@ def summary(
         "group": group,
         "rebalances": len(rebalances),
         "per_hour": round(len(rebalances) / max(until - since, HOUR) * HOUR, 2),
-        "by_cause": {cause.value: count for cause, count in by_cause(rebalances)},
+        "by_cause": {cause.value: count for cause, count in count_by_cause(rebalances)},
         "moved": sum(len(r.moved) for r in rebalances),
         "aborted": sum(r.aborted for r in rebalances),
         "longest_seconds": max(seconds, default=None),
@@ -152,12 +159,12 @@ def _table(rebalances: Sequence[Rebalance], *, several: bool) -> Any:
         when = clock_text(r.ended_at)
         cells = [
             when.removeprefix(f"{year}-"),
-            *((escape(in_table(r.group)),) if several else ()),
+            *((escape(shorten_for_table(r.group)),) if several else ()),
             str(r.number),
             _cause(r),
-            escape(who(r)),
+            escape(members_text(r)),
             str(len(r.moved)),
-            took(r),
+            duration_text(r),
         ]
         rows.add_row(*cells, *((str(r.aborted or ""),) if aborted else ()))
     return rows
@@ -169,9 +176,9 @@ def _cause(r: Rebalance) -> str:
 
 
 def _explain(console: Console, rebalances: Sequence[Rebalance]) -> None:
-    """Prints what the signs of the durations mean."""
-    signs = {took(r)[0] for r in rebalances}
-    meanings = []
+    """What the signs of a duration mean, where they occur."""
+    signs = {duration_text(r)[0] for r in rebalances}
+    told = []
     if "≥" in signs:
         meanings.append("≥ = at least")
     if "~" in signs:

@@ -192,8 +192,8 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
 
 
 def _is_outdated(in_use: "_InUse", running: "Exporter", renewed: RenewedLogin) -> bool:
-    """Tells whether fleet.yaml changed, or a refresh failed and the login was renewed."""
-    return in_use.changed() or (running.failing and renewed.ready(_say))
+    """Whether another fleet.yaml counts, or a look failed and the login was renewed."""
+    return in_use.changed() or (running.is_failing and renewed.ready(_say))
 
 
 class _InUse:
@@ -238,7 +238,7 @@ def _print_once(fleet: "Fleet") -> None:
     with opened(fleet, "127.0.0.1:0") as running:
         with Progress(f"reading {where}"):
             running.wait_for_log()
-            running.look()
+            running.refresh()
         click.echo(running.text(), nl=False)
 
 

@@ -126,7 +126,7 @@ class Coordinators(Closing):
         """Let go of the connections; the next look makes new ones."""
         self._net.close()
 
-    def look(self) -> CoordinatorMove | None:
+    def poll(self) -> CoordinatorMove | None:
         """What moved since the last look; None where nothing did, or nobody can tell."""
         try:
             seen = self._leaders()

@@ -1,5 +1,5 @@
-// The page of `fleet ui`. Whatever comes from the cluster goes into the document as text, never
-// as markup. One answer in, one drawing out: nothing is kept but what the reader chose.
+// The page of `fleet ui`. Text from the cluster goes into the document as text, never as markup.
+// Each answer is drawn anew: the page keeps only what the reader chose.
 "use strict";
 
 const EVERY = 2000, TIMELINE_EVERY = 10000, PATIENCE = 15000, SCREEN = 60;
@@ -18,7 +18,7 @@ function duration(seconds) {
   return `${Math.round(seconds)} s`;
 }
 
-// Made once: to make one takes as long as thirty figures.
+// Made once: creating a formatter takes as long as formatting thirty figures.
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
 function count(value) {
@@ -76,7 +76,7 @@ class Grid {
     const wanted = [...kept.values()].map((row) => row.element);
     const there = this.body.children;
     const same = wanted.length === there.length && wanted.every((each, place) => each === there[place]);
-    // A row that is moved loses the focus: whoever walks through with the keyboard is not disturbed.
+    // A row that moves loses the focus, so rows stay in place while one of them has it.
     const held = this.body.contains(document.activeElement) && wanted.length === there.length;
     if (!same && !held) this.body.replaceChildren(...wanted);
   }
@@ -121,7 +121,7 @@ const view = { sort: "notes", turned: false, group: undefined, seconds: 3600 };
 
 const LEVELS = { ERR: 0, WARN: 1, OK: 2 };
 const high = (value) => -(value ?? -1);
-// What waits since before every look has no age: it is older than those that have one.
+// Records that waited before the first refresh have no age: they are older than all others.
 const oldest = (r) => high(r.lag_seconds === null && r.lag > 0 ? Infinity : r.lag_seconds);
 const rate = (r) => [high(unknown(r.in_per_second) && unknown(r.out_per_second) ? null : (r.in_per_second ?? 0) + (r.out_per_second ?? 0))];
 /** By a column's key; others by their figure, the highest first. */
@@ -150,7 +150,7 @@ const FORMS = {
   cause: (last, r, now) => (last ? `${last.cause} ${duration(Math.max(0, now - last.at))} ago` : "-"),
   slots: (slots) => (slots?.open ? `${slots.active}/${slots.open}` : ""),
   notes: ([first, ...others]) => first ? { text: [first[0], ...others.map((each) => each[0])].join(" · "), kind: first[1] } : "",
-  phase: (phase, slot) => ({ text: phase + (slot.open ? "" : " (shut)"), kind: phase === "active" ? "good" : "" }),
+  phase: (phase, slot) => ({ text: phase + (slot.open ? "" : " (closed)"), kind: phase === "active" ? "good" : "" }),
   busy: (number, slot, load) => percent(load.slots[number]),
   partition: (topic, partition) => named(partition),
   owner: (owner, partition, ours) => ours.get(owner) ?? owner ?? "-",
@@ -178,14 +178,14 @@ function summary(status, top, load) {
   };
 }
 
-/** [[text, kind]]: what somebody should know of a group, the worst first. */
+/** [[text, kind]]: the problems of a group, the worst first. */
 function concerns(status, load) {
   const told = [], change = status.managed?.last_change;
   if (status.storm) told.push([`storm: ${status.storm.summary}`, "bad"]);
   if (status.lag_status && status.lag_status.level !== "OK")
     told.push([`${status.lag_status.status}: ${status.lag_status.sentence}`, status.lag_status.level === "ERR" ? "bad" : "warn"]);
   for (const number of status.managed?.slots.quarantined ?? [])
-    told.push([`another process is a member as ${status.group}-${number}: slot ${number} is shut`, "bad"]);
+    told.push([`another process uses the instance id ${status.group}-${number}: slot ${number} is quarantined`, "bad"]);
   if (change?.state === "running") told.push([`change runs: step ${Math.min(change.step + 1, change.steps)} of ${change.steps}`, "good"]);
   else if (change && change.state !== "done") told.push([`last change ${change.state}: ${change.sentence}`, "bad"]);
   if (status.paused) told.push(["paused", "warn"]);
@@ -210,7 +210,7 @@ function showGroups(answer) {
   byId("group").hidden = true;
   document.title = `Fleet: ${answer.cluster}`;
   if (!answer.status) {
-    byId("counts").textContent = "looking at the cluster for the first time";
+    byId("counts").textContent = "waiting for the first refresh of the cluster";
     return;
   }
   const tops = new Map(answer.top.groups.map((each) => [each.group, each]));
@@ -246,7 +246,7 @@ function groupPage(group) {
     steps: new Grid([
       { label: "Step", number: true }, { label: "Kind" }, { label: "Slots" }, { label: "What" },
       { label: "Expected", number: true }, { label: "Recorded", number: true },
-      { label: "Pause", number: true }, { label: "Took", number: true }, { label: "Receipt" }]),
+      { label: "Downtime", number: true }, { label: "Took", number: true }, { label: "Receipt" }]),
     slots: new Grid(COLUMNS.slots),
     members: new Grid([
       { label: "Member" }, { label: "Client" }, { label: "Host" }, { label: "Owns", number: true }, { label: "Partitions" }]),
@@ -285,7 +285,7 @@ function showGroup(group, answer) {
   if (!view.part || view.part.group !== group) view.part = groupPage(group);
   const part = view.part;
   if (!answer.status) {
-    const told = answer.error ? `cluster ${view.cluster ?? ""} has no group of this name, and fleet.yaml declares none` : "looking at the cluster for the first time";
+    const told = answer.error ? `cluster ${view.cluster ?? ""} has no group of this name, and fleet.yaml declares none` : "waiting for the first refresh of the cluster";
     part.head.replaceChildren(make("h1", {}, group || "(no name)"), said(told, "faint"));
     part.figures.replaceChildren();
     part.change.replaceChildren();
@@ -306,7 +306,7 @@ function showHead(part, status, load, whole_) {
     status.managed?.owner ? `owner ${status.managed.owner}` : ""].filter(Boolean).join(" · ");
   const told = concerns(status, load).map(([text, how]) => said(text, how));
   const pauses = (whole_.pauses || []).filter((each) => each.group === null || each.group === status.group)
-    .map((each) => said(`held by ${each.by} since ${clock(each.at)}: ${each.reason}`, "warn"));
+    .map((each) => said(`changes paused by ${each.by} since ${clock(each.at)}: ${each.reason}`, "warn"));
   const well = status.lag_status && status.lag_status.level === "OK" ? said(status.lag_status.sentence, "faint") : null;
   part.head.replaceChildren(...[make("h1", {}, status.group || "(no name)"), said(kind, "faint"), ...told, ...pauses, well].filter(Boolean));
 }
@@ -332,7 +332,7 @@ function showChange(part, answer, status) {
   const slots = status.slots.filter((slot) => slot.open);
   const fresh = slots.filter((slot) => slot.revision === plan.revision && slot.phase === "active").length;
   const rolls = plan.steps.some((step) => step.kind === "roll");
-  // Of a roll the slots tell how far it is, of other changes the steps do.
+  // The slots show the progress of a roll, the steps that of other changes.
   const [done, all] = rolls ? [fresh, slots.length] : [change.step, change.steps];
   const ago = running ? `for ${duration(answer.now - change.started_at)}` : `${duration(answer.now - (change.ended_at ?? change.started_at))} ago`;
   const text = running
@@ -343,9 +343,9 @@ function showChange(part, answer, status) {
     const receipt = change.receipts.find((each) => each.step === place);
     const cost = step.expected_cost.rebalances_min === step.expected_cost.rebalances_max
       ? `${step.expected_cost.rebalances_max}` : `${step.expected_cost.rebalances_min}-${step.expected_cost.rebalances_max}`;
-    const now = running && place === change.step ? "in hand" : receipt?.result ?? (place < change.step ? "done" : "");
+    const now = running && place === change.step ? "running" : receipt?.result ?? (place < change.step ? "done" : "");
     return { key: place, cells: [place + 1, step.kind, step.slots.join(", "), step.sentence, cost,
-      receipt ? count(receipt.ours) : "", receipt ? duration(receipt.longest_pause_seconds) : "",
+      receipt ? count(receipt.ours) : "", receipt ? duration(receipt.longest_downtime_seconds) : "",
       receipt ? duration(receipt.seconds) : "", { text: now, kind: now === "differs" ? "bad" : now === "equal" ? "good" : "" }] };
   }));
   const kind = { running: "", done: "good" }[change.state] ?? "bad";
@@ -379,7 +379,7 @@ function showMembers(part, status) {
 function showTimeline(part, answer) {
   const told = answer.rebalances;
   if (!told) {
-    part.timelineSaid.textContent = "rebalances are not known";
+    part.timelineSaid.textContent = "rebalances are unknown";
     part.picture.replaceChildren();
     part.rounds.show([]);
     return;
@@ -400,7 +400,7 @@ function showTimeline(part, answer) {
 async function askTimeline(group) {
   view.timelineAt = Date.now();
   const width = Math.max(300, Math.min(1600, byId("group").clientWidth - 32));
-  const seconds = view.seconds; // another span may be pressed before this one's answer is there
+  const seconds = view.seconds; // the reader may press another span before the answer arrives
   const query = new URLSearchParams({ name: group, seconds, width: Math.round(width) });
   const answer = await asked(`/api/timeline?${query}`);
   if (answer && view.part?.group === group && view.seconds === seconds) showTimeline(view.part, answer);
@@ -408,7 +408,7 @@ async function askTimeline(group) {
 
 // --- asking, again and again ---------------------------------------------------------------------------
 
-/** An answer, or null where the page's own server is away. */
+/** An answer, or null if the page's own server does not answer. */
 async function asked(path) {
   try {
     const response = await fetch(path, { signal: AbortSignal.timeout(PATIENCE) });
@@ -428,10 +428,10 @@ async function look() {
   const group = chosen(), turn = (view.turn = (view.turn ?? 0) + 1);
   const path = group === null ? "/api/groups" : `/api/group?${new URLSearchParams({ name: group })}`;
   const answer = await asked(path);
-  if (turn !== view.turn) return; // another look has begun since
+  if (turn !== view.turn) return; // a newer request has started
   if (answer) {
     view.cluster = answer.cluster ?? view.cluster;
-    // Ages are by the server's clock: the reader's may be another.
+    // Ages use the server's clock: the reader's may differ.
     if (!answer.error) Object.assign(view, { told: answer, skew: Date.now() / 1000 - answer.now });
     if (group === null) showGroups(answer); else showGroup(group, answer);
     const old = Date.now() - (view.timelineAt ?? 0) > TIMELINE_EVERY;
@@ -448,16 +448,16 @@ function showAge() {
   const at = told?.status?.at ?? null, problem = told?.problem ?? null;
   byId("cluster").textContent = view.cluster ? `cluster ${view.cluster}` : "";
   byId("age").textContent = at === null ? "" : `as of ${clock(at)}, ${duration(Math.max(0, Math.round(now - at)))} ago`;
-  const silent = view.silentSince ? `fleet ui does not answer since ${clock(view.silentSince)} (${view.silentWhy})` : "";
-  const away = problem ? `the cluster is not read since ${clock(problem.since)}: ${problem.sentence}` : "";
-  const figures = (silent || away) && at !== null ? `; the figures are of ${clock(at)}` : "";
+  const silent = view.silentSince ? `fleet ui has not answered since ${clock(view.silentSince)} (${view.silentWhy})` : "";
+  const away = problem ? `fleet has not read the cluster since ${clock(problem.since)}: ${problem.sentence}` : "";
+  const figures = (silent || away) && at !== null ? `; the figures are from ${clock(at)}` : "";
   const words = silent || away ? `${silent || away}${figures}` : "";
   const trouble = byId("trouble");
   if (trouble.textContent !== words) trouble.textContent = words;
   trouble.hidden = !words;
   document.body.classList.toggle("old", Boolean(words) && at !== null);
   const notices = [...(told?.status?.problems ?? [])];
-  if (told?.status && told.status.rebalances_from.kind === "none") notices.push(`rebalances are not known: ${told.status.rebalances_from.sentence}`);
+  if (told?.status && told.status.rebalances_from.kind === "none") notices.push(`rebalances are unknown: ${told.status.rebalances_from.sentence}`);
   byId("notices").hidden = notices.length === 0;
   byId("notices").replaceChildren(...notices.map((each) => make("li", {}, each)));
 }
