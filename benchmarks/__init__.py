@@ -1,1 +1,1 @@
-"""What Fleet promises, measured beside the ordinary way: `python -m benchmarks NAME`."""
+"""What Fleet promises, measured beside the baseline: `python -m benchmarks NAME`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: our figures beside the ordinary way's, and a verdict.
+"""`python -m benchmarks NAME`: our figures beside the baseline's, and a verdict.
 
 A benchmark's module is imported when it runs: some tell the memory of their own process.
 """
@@ -12,7 +12,7 @@ from fleet.cli import run
 from fleet.leaving import leave
 
 NAMES: Final = (
-    *("roll", "sync_join", "failover", "start", "worker", "observe", "history", "simulate"),
+    *("roll", "sync-join", "failover", "start", "worker", "observe", "history", "simulate"),
     "rebalance-table",
 )
 
@@ -42,7 +42,7 @@ def benchmarks() -> None:
     """Measure a promise of Fleet on this machine.
 
     Each starts a broker, a stream and workers of its own in a temporary home under $FLEET_HOME,
-    prints our figures beside those of the ordinary way from the same run, and deletes the home.
+    prints our figures beside those of the baseline from the same run, and deletes the home.
     Exit code 1 where a goal stated in its help is missed.
     """
 

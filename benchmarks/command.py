@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from benchmarks.figures import Judged
+from benchmarks.figures import BenchmarkResult
 from fleet.clock import SystemClock
 from fleet.commands.answers import print_json, stdout, table
 from fleet.commands.invocation import SCHEMA_VERSION, verbose_option
@@ -103,7 +103,7 @@ def measure(
     rate: int,
     keep: bool,
     output: str,
-    run: "Callable[[Ground, str], Judged]",
+    run: "Callable[[Ground, str], BenchmarkResult]",
 ) -> None:
     """Run a benchmark on the protocols asked for, print the answer, exit 1 on a missed goal."""
     from benchmarks.ground import Ground  # noqa: PLC0415 - loads nearly all of Fleet
@@ -135,11 +135,13 @@ def measure(
     click.get_current_context().exit(0 if _met(results) else 1)
 
 
-def _met(results: Sequence[Judged]) -> bool:
+def _met(results: Sequence[BenchmarkResult]) -> bool:
     return bool(results) and all(result.met for result in results)
 
 
-def of_protocols(name: str, results: Sequence[Judged], kept: Path | None) -> dict[str, Any]:
+def of_protocols(
+    name: str, results: Sequence[BenchmarkResult], kept: Path | None
+) -> dict[str, Any]:
     """The JSON answer of a benchmark on one protocol or more."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -150,12 +152,12 @@ def of_protocols(name: str, results: Sequence[Judged], kept: Path | None) -> dic
     }
 
 
-def answer(name: str, result: Judged) -> dict[str, Any]:
+def answer(name: str, result: BenchmarkResult) -> dict[str, Any]:
     """The JSON answer of any other."""
     return {"schema_version": SCHEMA_VERSION, "bench": name, **result.as_json()}
 
 
-def tell(name: str, result: Judged, output: str) -> None:
+def tell(name: str, result: BenchmarkResult, output: str) -> None:
     """Print the answer, and exit 1 on a missed goal."""
     if output == "json":
         print_json(answer(name, result))
@@ -164,7 +166,7 @@ def tell(name: str, result: Judged, output: str) -> None:
     click.get_current_context().exit(0 if result.met else 1)
 
 
-def print_result(result: Judged) -> None:
+def print_result(result: BenchmarkResult) -> None:
     """A benchmark's table, and under it its remarks and goals."""
     head, *lines = result.rows()
     shown = table(*head, right=head[result.names :])

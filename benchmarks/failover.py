@@ -20,7 +20,7 @@ from typing import Any, Final
 import click
 
 from benchmarks.command import measure, number_option, protocol_option, rate_option, run_options
-from benchmarks.figures import Goal, Judged, Spread, ratio, spread
+from benchmarks.figures import BenchmarkResult, Goal, Spread, ratio, spread
 from benchmarks.ground import Ground
 from fleet.demo.coverage import JournalEntry, read
 from fleet.demo.measure import await_settled
@@ -45,7 +45,7 @@ class FailoverOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kills:
+class FailoverStats:
     """What all kills of one way came to."""
 
     kills: int
@@ -55,18 +55,18 @@ class Kills:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailoverResult(Judged):
+class FailoverResult(BenchmarkResult):
     """Both ways on one protocol."""
 
     protocol: str
     options: FailoverOptions
-    seen: Kills
-    lease: Kills
+    seen: FailoverStats
+    lease: FailoverStats
     lost: int
-    twice: int
+    duplicates: int
 
     def goals(self) -> tuple[Goal, ...]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         p95 = None if self.seen.seconds is None else self.seen.seconds.p95
         return (
             Goal("processed again at p95, seconds", self.options.max_seconds, p95),
@@ -74,7 +74,7 @@ class FailoverResult(Judged):
         )
 
     def figures(self) -> dict[str, Any]:
-        """See Judged; with the goals an element of `protocols`."""
+        """See `BenchmarkResult`; with the goals an element of `protocols`."""
         return {
             "protocol": self.protocol,
             "slots": self.options.slots,
@@ -82,7 +82,7 @@ class FailoverResult(Judged):
             "lease": self.lease,
             "lease_to_seen": self._times(),
             "lost": self.lost,
-            "twice": self.twice,
+            "duplicates": self.duplicates,
         }
 
     def _times(self) -> float | None:
@@ -98,16 +98,19 @@ class FailoverResult(Judged):
         ]
 
     def remarks(self) -> list[str]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         times = self._times()
         shown = "-" if times is None else f"{times:g}"
         return [
-            f"{self.options.slots} slots, one standby; lost {self.lost}, twice {self.twice}",
+            (
+                f"{self.options.slots} slots, one standby; "
+                f"lost {self.lost}, duplicates {self.duplicates}"
+            ),
             f"the lease to the supervisor, times at p50: {shown}",
         ]
 
 
-def _row(name: str, side: Kills) -> tuple[str, ...]:
+def _row(name: str, side: FailoverStats) -> tuple[str, ...]:
     found = side.seconds
     shown = ("-",) * 3 if found is None else tuple(
         f"{each:.2f} s" for each in (found.p50, found.p95, found.max)
@@ -148,13 +151,13 @@ def run(ground: Ground, protocol: str, options: FailoverOptions) -> FailoverResu
     await_settled(ground.fleet, group, clock=ground.clock)
     ground.apply(group, wanted=0)
     ground.dismiss(group)
-    lost, twice = ground.account(group)
+    lost, duplicates = ground.account(group)
     return FailoverResult(
-        protocol=protocol, options=options, seen=seen, lease=lease, lost=lost, twice=twice
+        protocol=protocol, options=options, seen=seen, lease=lease, lost=lost, duplicates=duplicates
     )
 
 
-def _kills(ground: Ground, group: str, kills: int, slots: int, *, stopped: bool) -> Kills:
+def _kills(ground: Ground, group: str, kills: int, slots: int, *, stopped: bool) -> FailoverStats:
     found: list[float] = []
     rebalances = 0
     for kill in range(kills):
@@ -164,7 +167,7 @@ def _kills(ground: Ground, group: str, kills: int, slots: int, *, stopped: bool)
             found += _killed(ground, group, kill % slots, stopped=stopped)
         rebalances += told[0].rebalances
         ground.say(f"{group}: {kill + 1} of {kills} kills, the last one {found[-1]:.2f} s")
-    return Kills(kills=kills, seconds=spread(found), rebalances=rebalances)
+    return FailoverStats(kills=kills, seconds=spread(found), rebalances=rebalances)
 
 
 def _well(ground: Ground, group: str, slots: int) -> bool:

@@ -99,7 +99,7 @@ def plain(value: Any) -> Any:
     return round(value, 3) if isinstance(value, float) else value
 
 
-class Judged(ABC):
+class BenchmarkResult(ABC):
     """What a benchmark found: its goals, whether it is met, and its JSON, the same way for all."""
 
     __slots__ = ()
@@ -139,7 +139,7 @@ def all_met(goals: Sequence[Goal]) -> bool:
 
 
 def ratio(theirs: float | None, ours: float | None) -> float | None:
-    """How many times more the ordinary way costs; None where that is no number (ours is 0)."""
+    """How many times more the baseline costs; None where that is no number (ours is 0)."""
     if theirs is None or not ours:
         return None
     return round(theirs / ours, 2)
@@ -167,7 +167,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 Pids = Callable[[], Iterable[int]]
 
 
-class Spent:
+class CpuUsage:
     """From its making to `seconds`: what the processes of each name spent, new ones too."""
 
     def __init__(self, pids: Mapping[str, Pids]) -> None:

@@ -28,7 +28,7 @@ from fleet.act.standby_pool import StandbyPool
 from fleet.broker import Broker
 from fleet.clock import Clock
 from fleet.demo.coverage import FOLDER_VARIABLE, coverage, read, read_topics, whole_lines
-from fleet.demo.measure import Meter, await_lag, begin_at_the_end, ended_well
+from fleet.demo.measure import Meter, await_lag, begin_at_the_end, require_done
 from fleet.demo.producer import OrderStream
 from fleet.errors import FleetError, Unreachable
 from fleet.log.readers.group_log import GroupLog
@@ -54,9 +54,9 @@ def homes(home: Path) -> Path:
 
 
 @contextlib.contextmanager
-def owned(home: Path) -> Iterator[None]:
+def owned_by_benchmark(home: Path) -> Iterator[None]:
     """The home, one of `homes`, is this process's meanwhile; what others left is ended before."""
-    end_left(home.parent)
+    end_leftovers(home.parent)
     name, before = uuid.uuid4().hex, os.environ.get(ID_VARIABLE)
     me = identify(os.getpid())
     assert me is not None
@@ -71,7 +71,7 @@ def owned(home: Path) -> Iterator[None]:
         (home / MARK).unlink(missing_ok=True)
 
 
-def end_left(folder: Path) -> None:
+def end_leftovers(folder: Path) -> None:
     """End what benchmarks left that were killed, and delete their homes; of others nothing."""
     for mark in sorted(folder.glob(f"*/{MARK}")):
         # One that cannot be read or ended hinders no other.
@@ -217,7 +217,7 @@ class Ground(Sandbox, Closing):
         return self
 
     def _begin(self) -> None:
-        self._owned.enter_context(owned(self.home))
+        self._owned.enter_context(owned_by_benchmark(self.home))
         job = Path(__file__).with_name("journal_job.py")
         self.write_code(job.read_text(encoding="utf-8"))
         status = self._broker.start(say=self.say)
@@ -339,7 +339,7 @@ class Ground(Sandbox, Closing):
 
     def apply(self, group: str, wanted: int | None = None) -> Change:
         """Make it so; FleetError where the change does not end well."""
-        return ended_well(self.fleet.apply(group, wanted=wanted, actor=ACTOR, progress=self.say))
+        return require_done(self.fleet.apply(group, wanted=wanted, actor=ACTOR, progress=self.say))
 
     def steady(self, group: str) -> None:
         """Wait until the group keeps up with the stream, and commits in its rhythm."""
@@ -390,20 +390,20 @@ class Ground(Sandbox, Closing):
         """What the coordinator records meanwhile; the list holds it afterwards."""
         assert self._log is not None
         meter = Meter(log=self._log, clock=self.clock)
-        stretch = meter.open_stretch("bench", group)
+        stretch = meter.begin_step("bench", group)
         found: list[Counted] = []
         yield found
         found.append(meter.so_far(stretch))
 
     def account(self, group: str) -> tuple[int, int]:
-        """(lost, twice) of everything the group has committed, by the rows in its journal [34]."""
+        """Counts (lost, duplicates) of all that the group committed, by its journal [34]."""
         seen = self.fleet.snapshot([group]).groups[group]
         begun = self._begun[group]
         due = {p.tp: (begun[p.tp], p.committed or begun[p.tp]) for p in seen.partitions}
         journal = read(self.journal_of(group))
         config = client_config(self.fleet.spec.cluster, self.fleet.bootstrap, {})
         held = read_topics(config, [TOPIC])  # after the journal: no row is unknown
-        return coverage(journal, group=group, due=due, held=held).lost_and_twice
+        return coverage(journal, group=group, due=due, topic_records=held).lost_and_duplicates
 
     def events(self, group: str) -> list[tuple[str, str, float]]:
         """(worker, event, time) of everything the group's workers told, in order."""

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.figures import Spent
+from benchmarks.figures import CpuUsage
 from fleet.broker import Broker
 
 SETTLES = 12.0
@@ -92,7 +92,7 @@ def _measure(broker: Broker, told: argparse.Namespace) -> None:
             _await_stable(admin, group, told.members)
             time.sleep(SETTLES)
             theirs = [process.pid for process in processes]
-            spent = Spent({"broker": pids.copy, "members": theirs.copy})
+            spent = CpuUsage({"broker": pids.copy, "members": theirs.copy})
             began = time.monotonic()
             time.sleep(told.seconds)
             took, found = time.monotonic() - began, spent.seconds()

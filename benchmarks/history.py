@@ -23,8 +23,8 @@ import click
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.command import number_option, output_option, running, tell
-from benchmarks.figures import Goal, Judged, Pids, Spent, below, peak
-from benchmarks.ground import homes, owned
+from benchmarks.figures import BenchmarkResult, CpuUsage, Goal, Pids, below, peak
+from benchmarks.ground import homes, owned_by_benchmark
 from benchmarks.offset_commits import GROUPS, arrays, write
 from fleet.act import spark_server
 from fleet.broker import Broker
@@ -104,11 +104,11 @@ class RecordingResult:
                 f"process {self.process_seconds:.1f} s; nothing new: {self.nothing_seconds:.2f} s"
             ),
             f"peak memory: {memory}",
-            f"CPU: {told(self.cpu, self.commits)}",
+            f"CPU: {cpu_text(self.cpu, self.commits)}",
         ]
 
 
-def told(cpu: Mapping[str, float], commits: int) -> str:
+def cpu_text(cpu: Mapping[str, float], commits: int) -> str:
     """Seconds by process, and of all of them microseconds a commit."""
     each = ", ".join(f"{name} {spent:.2f} s" for name, spent in cpu.items())
     return f"{each}; {sum(cpu.values()) / commits * 1e6:.2f} µs a commit"
@@ -165,7 +165,7 @@ def _measured(
         say("the history records the rest")
         server = spark_server.process(home)
         jvm = [server.pid] if server is not None else []
-        spent = Spent(
+        spent = CpuUsage(
             {
                 "job": lambda: [os.getpid()],
                 "Spark": lambda: jvm,
@@ -242,7 +242,7 @@ class HistoryOptions:
 
 
 @dataclass(slots=True, kw_only=True)
-class HistoryResult(Judged):
+class HistoryResult(BenchmarkResult):
     """Records per second: of the decoder on one core by mix, of two bare consumers by way."""
 
     options: HistoryOptions
@@ -281,11 +281,11 @@ class HistoryResult(Judged):
                 self.ratio,
                 at_least=True,
             ),
-            Goal("commits lost or twice", 0, None if found is None else abs(found.missing)),
+            Goal("commits lost or duplicated", 0, None if found is None else abs(found.missing)),
         )
 
     def figures(self) -> dict[str, Any]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         return {
             "met": self.met,
             "commits": self.options.commits,
@@ -297,7 +297,7 @@ class HistoryResult(Judged):
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         rates = {
             **{f"decoder alone, one core: {name}": rate for name, rate in self.decoder.items()},
             **{f"two bare consumers, {name}": rate for name, rate in self.bare.items()},
@@ -306,11 +306,11 @@ class HistoryResult(Judged):
         return [("", "records/s"), *((name, f"{rate:,.0f}") for name, rate in rates.items())]
 
     def remarks(self) -> list[str]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         return [
             *(() if self.recorded is None else self.recorded.sentences()),
             *(
-                f"CPU of two bare consumers, {name}: {told(spent, self.options.commits)}"
+                f"CPU of two bare consumers, {name}: {cpu_text(spent, self.options.commits)}"
                 for name, spent in self.bare_cpu.items()
             ),
         ]
@@ -334,7 +334,7 @@ def run(
     home.mkdir(parents=True)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
-        stack.enter_context(owned(home))
+        stack.enter_context(owned_by_benchmark(home))
         broker = Broker(home)
         stack.callback(broker.purge)
         stack.callback(ending)
@@ -346,7 +346,7 @@ def run(
         partitions = write(bootstrap, options.commits, groups=options.groups, clock=clock, say=say)
         for way, client in ways(bootstrap).items():
             say(f"two bare consumers, {way}")
-            spent = Spent({"broker": pids})
+            spent = CpuUsage({"broker": pids})
             result.bare[way], consumers = bare(client, partitions, options.commits)
             result.bare_cpu[way] = {"consumers": consumers, **spent.seconds()}
         result.recorded = record(
@@ -466,7 +466,7 @@ def history(*, commits: int, every_commit: bool, output: str) -> None:
     decoder alone takes 2,000,000 commits/s or more on one core, of every version. Two bare Python
     consumers read the topic, as they come and with our fetch options; then `fleet history` records
     it as a tail does. Goals: 135,000 commits/s or more into tables, the broker included (three
-    times Burrow's 45,000), and 0.8 times the bare consumers or more; none lost, none twice. Beside
+    times Burrow's 45,000), and 0.8 times the bare consumers or more; no loss, no duplicates. Beside
     it what catching up after a restart takes, and the peak of memory. About two minutes.
     """
     clock = SystemClock()

@@ -1,4 +1,4 @@
-"""`make bench-observe`: one look at all groups, beside the ordinary ways, on the same broker.
+"""`make bench-observe`: one look at all groups, beside the baselines, on the same broker.
 
 Problem: tools that ask per group are quick with ten groups; what counts is a thousand, and then
 five. Choice: groups with a commit in every partition are made through the admin API, some with
@@ -33,8 +33,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.command import number_option, output_option, running, tell
-from benchmarks.figures import Goal, Judged, Spent, Spread, all_met, peak, ratio, spread
-from benchmarks.ground import homes, owned
+from benchmarks.figures import BenchmarkResult, CpuUsage, Goal, Spread, all_met, peak, ratio, spread
+from benchmarks.ground import homes, owned_by_benchmark
 from fleet.broker import Broker
 from fleet.clock import Clock, SystemClock
 from fleet.commands.invocation import verbose_option
@@ -139,7 +139,7 @@ class Size:
 
 
 @dataclass(slots=True, kw_only=True)
-class ObserveResult(Judged):
+class ObserveResult(BenchmarkResult):
     """What the run found."""
 
     options: ObserveOptions
@@ -155,7 +155,7 @@ class ObserveResult(Judged):
         return len(self.sizes) == len(self.options.groups) and all_met(self.goals())
 
     def figures(self) -> dict[str, Any]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         return {
             "met": self.met,
             "partitions": self.options.partitions,
@@ -164,7 +164,7 @@ class ObserveResult(Judged):
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         rates = ("look p50", "p95", "scrape max", "memory", "members' age")
         shown: list[tuple[str, ...]] = [("groups", *rates, "one by one", "coordinators")]
         for size in self.sizes:
@@ -184,7 +184,7 @@ class ObserveResult(Judged):
         return shown
 
     def remarks(self) -> list[str]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         return [
             f"{size.groups:,} groups: CPU for each look, every 5 s: {_seconds(size.cpu)}; where "
             f"all stand still: {_seconds(size.cpu_stuck)}"
@@ -199,7 +199,7 @@ def run(
     result = ObserveResult(options=options)
     broker, stack = Broker(home), ExitStack()
     try:
-        stack.enter_context(owned(home))
+        stack.enter_context(owned_by_benchmark(home))
         bootstrap = broker.start(say=say).bootstrap_servers
         config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0}
         admin = AdminClient(config)
@@ -212,7 +212,7 @@ def run(
                 made = groups
                 size = Size(groups=groups)
                 result.sizes.append(size)
-                _ordinary(config, admin, size, clock)
+                _baseline(config, admin, size, clock)
                 say(f"{groups:,} groups: the exporter")
                 _ours(home, bootstrap, options, size, clock)
                 _refreshes(home, bootstrap, size, clock)
@@ -327,10 +327,10 @@ def _members(config: Mapping[str, Any], options: ObserveOptions) -> Iterator[Non
             thread.join(timeout=10)
 
 
-# --- the ordinary ways ----------------------------------------------------------------------
+# --- the baselines ----------------------------------------------------------------------
 
 
-def _ordinary(config: Mapping[str, Any], admin: AdminClient, size: Size, clock: Clock) -> None:
+def _baseline(config: Mapping[str, Any], admin: AdminClient, size: Size, clock: Clock) -> None:
     began = clock.monotonic()
     groups = [g.group_id for g in admin.list_consumer_groups().result(60).valid]
     for first in range(0, len(groups), _DESCRIBED):  # no answer ever to one call for 5,000
@@ -388,7 +388,7 @@ def _refreshing(process: "subprocess.Popen[str]", url: str, clock: Clock) -> flo
     for passed in range(_REFRESHES + 1):
         text = _awaited(process, url, _after(_looks(text)), clock)
         if not passed:
-            spent = Spent({"exporter": lambda: (process.pid,)})
+            spent = CpuUsage({"exporter": lambda: (process.pid,)})
     return spent.seconds()["exporter"] / _REFRESHES
 
 

@@ -47,7 +47,7 @@ WAYS: Final = ("one", "tenth", "fleet")
 LONGEST_HEARTBEAT: Final = 5_000
 """Milliseconds: KIP-848's interval; changes at random moments of so long meet every phase."""
 AWAY: Final = 5_000
-"""Milliseconds from a member's close to its start: the ordinary restart."""
+"""Milliseconds from a member's close to its start: the restart of the baseline."""
 
 
 class SizedChange(NamedTuple):
@@ -467,7 +467,7 @@ def _print(cells: list[Cell]) -> None:
     console = stdout()
     names = head(cells)
     for change in CHANGES:
-        console.print(f"[bold]{change}[/bold]: duration / longest pause / mean pause")
+        console.print(f"[bold]{change}[/bold]: duration / longest downtime / mean downtime")
         shown = table(*names, right=names[2:])
         for line in lines(cells, change):
             shown.add_row(*line)

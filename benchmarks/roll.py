@@ -1,14 +1,13 @@
 """`make bench-roll`: what handing every slot over to new code costs, beside rolling restarts.
 
 Problem: "a roll costs nothing" must hold for every handover of a hundred, not for a lucky one.
-Choice: real code changes are rolled out, one slot after the other, until there were enough
-handovers; rebalances and pauses come from the coordinator's records [27], lost and twice from
-the journal [34]. Then a group of as many dynamic members is restarted one by one on the same
-topic and cores, as a plain rolling restart does. Cost: a worker's start per handover, some ten
-minutes per protocol.
+Choice: Fleet rolls real code changes, slot by slot, until there are enough handovers. Rebalances
+and downtimes come from the coordinator's records [27], losses and duplicates from the journal [34].
+Then a group of as many dynamic members restarts one by one on the same topic and cores, as the
+baseline. Cost: a worker's start per handover, some ten minutes per protocol.
 
 Goals: 0 rebalances over all rolls; the downtime of a partition at p95 at most 0.2 s beyond its
-usual gap between commits; nothing lost, nothing processed twice.
+usual gap between commits; nothing lost, no duplicates.
 """
 
 from collections.abc import Sequence
@@ -18,12 +17,12 @@ from typing import Any, Final
 import click
 
 from benchmarks.command import measure, number_option, protocol_option, rate_option, run_options
-from benchmarks.figures import Goal, Judged, Spread, ratio, spread
+from benchmarks.figures import BenchmarkResult, Goal, Spread, ratio, spread
 from benchmarks.ground import Ground
-from fleet.demo.measure import OneByOne, await_settled
+from fleet.demo.measure import OneByOneRestart, await_settled
 from fleet.model.rebalances import Counted
 
-MOST_PAUSE: Final = 0.2
+MOST_DOWNTIME: Final = 0.2
 """Seconds beyond the usual gap between commits, as docs/concepts/cost.md states it."""
 
 
@@ -33,9 +32,9 @@ class RollOptions:
 
     handovers: int = 100
     slots: int = 6
-    ordinary_rolls: int = 3
-    max_pause: float = MOST_PAUSE
-    """The goal for the p95 pause, seconds."""
+    baseline_rolls: int = 3
+    max_downtime: float = MOST_DOWNTIME
+    """The goal for the p95 downtime, seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +47,9 @@ class Side:
     rebalances: int
     moved: int
     """Partitions that changed owner by a rebalance."""
-    pauses: Spread | None
+    downtimes: Spread | None
     lost: int
-    twice: int
+    duplicates: int
     seconds: float
     """Of all rolls together."""
 
@@ -60,9 +59,9 @@ class Side:
         return self.rebalances / self.rolls
 
     @property
-    def paused_per_roll(self) -> float | None:
-        """Partition-seconds of pause in one roll."""
-        return None if self.pauses is None else self.pauses.total / self.rolls
+    def downtime_per_roll(self) -> float | None:
+        """Partition-seconds of downtime in one roll."""
+        return None if self.downtimes is None else self.downtimes.total / self.rolls
 
     def as_json(self) -> dict[str, Any]:
         """One way's figures."""
@@ -72,103 +71,115 @@ class Side:
             "rebalances": self.rebalances,
             "rebalances_per_roll": self.per_roll,
             "moved_partitions": self.moved,
-            "downtime_seconds": self.pauses,
-            "paused_partition_seconds_per_roll": self.paused_per_roll,
+            "downtime_seconds": self.downtimes,
+            "downtime_partition_seconds_per_roll": self.downtime_per_roll,
             "lost": self.lost,
-            "twice": self.twice,
+            "duplicates": self.duplicates,
             "seconds_per_roll": self.seconds / self.rolls,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RollResult(Judged):
+class RollResult(BenchmarkResult):
     """Both ways on one protocol."""
 
     protocol: str
     options: RollOptions
     batch: Spread | None
     ours: Side
-    ordinary: Side
+    baseline: Side
 
     def goals(self) -> tuple[Goal, ...]:
-        """See Judged."""
-        limit = self.options.max_pause
-        pause = None if self.ours.pauses is None else self.ours.pauses.p95
+        """See `BenchmarkResult`."""
+        limit = self.options.max_downtime
+        downtime = None if self.ours.downtimes is None else self.ours.downtimes.p95
         short = max(0, self.options.handovers - self.ours.handovers)
         return (
             Goal("rebalances of all rolls", 0, self.ours.rebalances),
-            Goal("pause of a partition at p95, seconds", limit, pause),
+            Goal("downtime of a partition at p95, seconds", limit, downtime),
             Goal("records lost", 0, self.ours.lost),
-            Goal("records processed twice", 0, self.ours.twice),
+            Goal("duplicate records", 0, self.ours.duplicates),
             Goal("handovers missing", 0, short),
         )
 
     def ratios(self) -> dict[str, float | None]:
-        """How many times more the ordinary way costs; None where ours is 0."""
-        ours, theirs = self.ours, self.ordinary
-        p95 = [side.pauses.p95 if side.pauses else None for side in (theirs, ours)]
+        """How many times more the baseline costs; None where ours is 0."""
+        ours, theirs = self.ours, self.baseline
+        p95 = [side.downtimes.p95 if side.downtimes else None for side in (theirs, ours)]
         return {
             "rebalances_per_roll": ratio(theirs.per_roll, ours.per_roll),
-            "pause_p95": ratio(*p95),
-            "paused_partition_seconds_per_roll": ratio(
-                theirs.paused_per_roll, ours.paused_per_roll
+            "downtime_p95": ratio(*p95),
+            "downtime_partition_seconds_per_roll": ratio(
+                theirs.downtime_per_roll, ours.downtime_per_roll
             ),
         }
 
     def figures(self) -> dict[str, Any]:
-        """See Judged; with the goals an element of `protocols`."""
+        """See `BenchmarkResult`; with the goals an element of `protocols`."""
         return {
             "protocol": self.protocol,
             "slots": self.options.slots,
             "batch_seconds": self.batch,
             "fleet": self.ours,
-            "ordinary": self.ordinary,
-            "ordinary_to_fleet": self.ratios(),
+            "baseline": self.baseline,
+            "baseline_to_fleet": self.ratios(),
         }
 
     def rows(self) -> list[tuple[str, ...]]:
         """For people: a heading and a line per way."""
         return [
-            ("way", "rolls", "handovers", "rebalances", "pause p50", "p95", "max", "lost", "twice"),
+            (
+                "way",
+                "rolls",
+                "handovers",
+                "rebalances",
+                "downtime p50",
+                "p95",
+                "max",
+                "lost",
+                "duplicates",
+            ),
             _row("fleet", self.ours),
-            _row("ordinary", self.ordinary),
+            _row("baseline", self.baseline),
         ]
 
     def remarks(self) -> list[str]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         batch = "unknown" if self.batch is None else f"{self.batch.p50:.2f} s"
         times = ", ".join(
             f"{name.replace('_', ' ')} {'-' if value is None else f'{value:g}'}"
             for name, value in self.ratios().items()
         )
-        usual = f"{self.ordinary.per_roll:.1f} rebalances in an ordinary roll"
+        usual = f"{self.baseline.per_roll:.1f} rebalances in a baseline roll"
         return [
             f"{self.options.slots} slots; median batch {batch}; {usual}",
-            f"ordinary way to fleet, times (- = fleet's figure is 0): {times}",
+            f"baseline to fleet, times (- = fleet's figure is 0): {times}",
         ]
 
 
 def _row(name: str, side: Side) -> tuple[str, ...]:
-    pauses = side.pauses
-    shown = ("-",) * 3 if pauses is None else (f"{pauses.p50:.2f} s", f"{pauses.p95:.2f} s")
-    longest = () if pauses is None else (f"{pauses.max:.2f} s",)
+    downtimes = side.downtimes
+    shown = (
+        ("-",) * 3 if downtimes is None else (f"{downtimes.p50:.2f} s", f"{downtimes.p95:.2f} s")
+    )
+    longest = () if downtimes is None else (f"{downtimes.max:.2f} s",)
     counts = (str(side.rolls), str(side.handovers), str(side.rebalances))
-    return (name, *counts, *shown, *longest, str(side.lost), str(side.twice))
+    return (name, *counts, *shown, *longest, str(side.lost), str(side.duplicates))
 
 
 def side_of(
     stretches: Sequence[Counted], *, handovers: int, account: tuple[int, int], seconds: float
 ) -> Side:
     """All rolls of one way, one stretch of the records each."""
-    lost, twice = account
+    lost, duplicates = account
     return Side(
         rolls=len(stretches),
         handovers=handovers,
         rebalances=sum(each.rebalances for each in stretches),
         moved=sum(each.moved for each in stretches),
-        pauses=spread(pause for each in stretches for pause in each.every_downtime),
+        downtimes=spread(downtime for each in stretches for downtime in each.every_downtime),
         lost=lost,
-        twice=twice,
+        duplicates=duplicates,
         seconds=seconds,
     )
 
@@ -184,7 +195,7 @@ def run(ground: Ground, protocol: str, options: RollOptions) -> RollResult:
         options=options,
         batch=batch,
         ours=ours,
-        ordinary=_ordinary(ground, protocol, options),
+        baseline=_baseline(ground, protocol, options),
     )
 
 
@@ -216,17 +227,17 @@ def _managed(ground: Ground, protocol: str, options: RollOptions) -> tuple[Side,
     return side_of(stretches, handovers=handovers, account=account, seconds=seconds), batches
 
 
-def _ordinary(ground: Ground, protocol: str, options: RollOptions) -> Side:
-    group = f"roll-{protocol}-ordinary"
+def _baseline(ground: Ground, protocol: str, options: RollOptions) -> Side:
+    group = f"roll-{protocol}-baseline"
     worker = {"membership": "dynamic"}
     ground.declare(group, protocol=protocol, slots=options.slots, worker=worker)
     ground.start_group(group)
     ground.apply(group)
     ground.steady(group)
-    restarts = OneByOne(fleet=ground.fleet, group=group, clock=ground.clock, say=ground.say)
+    restarts = OneByOneRestart(fleet=ground.fleet, group=group, clock=ground.clock, say=ground.say)
     stretches: list[Counted] = []
     handovers, seconds = 0, 0.0
-    for _ in range(options.ordinary_rolls):
+    for _ in range(options.baseline_rolls):
         began = ground.clock.monotonic()
         with ground.measured(group) as found:
             handovers += restarts.run()
@@ -244,12 +255,12 @@ def _ordinary(ground: Ground, protocol: str, options: RollOptions) -> Side:
     "--handovers", 100, "Number of handovers at least, in rolls of all slots.", 1, 100_000
 )
 @number_option("--slots", 6, "Number of workers to roll.", 1, 64)
-@number_option("--ordinary-rolls", 3, "Number of rolling restarts done the ordinary way.", 1, 1000)
+@number_option("--baseline-rolls", 3, "Number of rolling restarts of the baseline.", 1, 1000)
 @rate_option
 @number_option(
-    "--max-pause",
-    MOST_PAUSE,
-    "Goal for the p95 pause in seconds.",
+    "--max-downtime",
+    MOST_DOWNTIME,
+    "Goal for the p95 downtime in seconds.",
     0,
 )
 @run_options
@@ -258,26 +269,26 @@ def roll(
     protocol: str,
     handovers: int,
     slots: int,
-    ordinary_rolls: int,
+    baseline_rolls: int,
     rate: int,
-    max_pause: float,
+    max_downtime: float,
     quick: bool,
     keep: bool,
     output: str,
 ) -> None:
     """Hand every slot over to new code, again and again.
 
-    Goals: 0 rebalances over all rolls; a partition's pause at p95 at most 0.2 s; no record lost,
-    none processed twice. Beside it as many dynamic members are restarted one by one, on the same
-    topic and cores. Pauses run from the last commit of the old owner to the
+    Goals: 0 rebalances over all rolls; a partition's downtime at p95 at most 0.2 s; no
+    record lost, no duplicates. Beside it as many dynamic members are restarted one by
+    one, on the same topic and cores. Pauses run from the last commit of the old owner to the
     first of the new one, less the usual gap between commits, by the coordinator's records.
     About ten minutes per protocol.
     """
     options = RollOptions(
         handovers=2 if quick else handovers,
         slots=2 if quick else slots,
-        ordinary_rolls=1 if quick else ordinary_rolls,
-        max_pause=max_pause,
+        baseline_rolls=1 if quick else baseline_rolls,
+        max_downtime=max_downtime,
     )
     measure(
         "roll",

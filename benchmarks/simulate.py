@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from benchmarks.command import number_option, output_option, running, tell
-from benchmarks.figures import Goal, Judged
+from benchmarks.figures import BenchmarkResult, Goal
 from fleet.commands.invocation import verbose_option
 from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator, CoordinatorStep
 from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
@@ -157,7 +157,7 @@ _ROLLING_BATCHES: Final = 4
 
 
 def rolls(members: int, partitions: int) -> dict[str, Scenario]:
-    """A quarter of the members after the other, the ordinary way and with Fleet."""
+    """Rolls a quarter of the members after the other, as the baseline and with Fleet."""
     quarter = -(-members // _ROLLING_BATCHES)
 
     def story(gap: int, away: int, *, static: bool) -> Scenario:
@@ -171,9 +171,9 @@ def rolls(members: int, partitions: int) -> dict[str, Scenario]:
 
     fleet = story(2_000, 50, static=True)
     return {
-        "range, ordinary": story(30_000, 5_000, static=False),
+        "range, baseline": story(30_000, 5_000, static=False),
         "range, with Fleet": fleet._replace(session_timeout=180_000),
-        "KIP-848, ordinary": story(30_000, 5_000, static=False).by("consumer"),
+        "KIP-848, baseline": story(30_000, 5_000, static=False).by("consumer"),
         "KIP-848, with Fleet": fleet.by("consumer"),
     }
 
@@ -195,7 +195,7 @@ class SimulateOptions:
     max_seconds: float = GOAL_SECONDS
 
 
-class Rolled(NamedTuple):
+class RollCost(NamedTuple):
     """A whole roll."""
 
     name: str
@@ -206,16 +206,16 @@ class Rolled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateResult(Judged):
+class SimulateResult(BenchmarkResult):
     """Events per CPU second by model; rolls; MB that the process took at most."""
 
     options: SimulateOptions
     rates: Mapping[str, float]
-    rolls: Sequence[Rolled]
+    rolls: Sequence[RollCost]
     memory: float
 
     def goals(self) -> tuple[Goal, ...]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         rates = (
             Goal(f"events/s, {name}", self.options.min_rate, rate, at_least=True)
             for name, rate in self.rates.items()
@@ -231,7 +231,7 @@ class SimulateResult(Judged):
         return (*rates, *rolls)
 
     def figures(self) -> dict[str, Any]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         return {
             "met": self.met,
             "events_per_second": {name: round(rate) for name, rate in self.rates.items()},
@@ -266,7 +266,7 @@ class SimulateResult(Judged):
         ]
 
     def remarks(self) -> list[str]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         options = self.options
         return [
             f"rolls of {options.members:,} members with {options.partitions:,} partitions",
@@ -287,7 +287,7 @@ def run(options: SimulateOptions, say: Callable[[str], None]) -> SimulateResult:
         told = play(story, random.Random(1))
         spent = time.process_time() - began
         settled = None if told.settled is None else told.settled / 1_000
-        found.append(Rolled(name, spent, told.rebalances, settled))
+        found.append(RollCost(name, spent, told.rebalances, settled))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return SimulateResult(options=options, rates=rates, rolls=found, memory=peak)
 
@@ -313,7 +313,7 @@ def simulate(*, events: int, members: int, partitions: int, output: str) -> None
 
     Goals: 100,000 events/s or more of the coordinator's models alone, requests and timers of a
     healthy group of 20 members; a roll of all members, a quarter at a time, in 3 s of CPU at
-    most, the ordinary way and with Fleet's handovers. Beside them the peak of memory. Half a
+    most, as the baseline and with Fleet's handovers. Beside them the peak of memory. Half a
     minute.
     """
     options = SimulateOptions(events=events, members=members, partitions=partitions)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 import click
 
 from benchmarks.command import number_option, output_option, running, tell
-from benchmarks.figures import Goal, Judged, Spread, cpu_of, pss_of, spread
+from benchmarks.figures import BenchmarkResult, Goal, Spread, cpu_of, pss_of, spread
 from benchmarks.ground import Ground
 from fleet.act import spark_server
 from fleet.act.local.fork_servers import PART as FORK_SERVER
@@ -85,7 +85,7 @@ class Starts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartResult(Judged):
+class StartResult(BenchmarkResult):
     """Starts of both ways, MB of the fork server and of a worker with a slot, and the parts."""
 
     names: ClassVar[int] = 2
@@ -98,7 +98,7 @@ class StartResult(Judged):
     parts: Sequence[Part]
 
     def goals(self) -> tuple[Goal, ...]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         return (
             Goal(
                 "CPU seconds of a start, p50",
@@ -113,7 +113,7 @@ class StartResult(Judged):
         )
 
     def figures(self) -> dict[str, Any]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         return {
             "met": self.met,
             **self.forked.as_json(),
@@ -144,7 +144,7 @@ class StartResult(Judged):
         ]
 
     def remarks(self) -> list[str]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         return [
             f"PSS of a worker with a slot, after its first batches: {self.worker:.1f} MB",
             f"PSS of the fork server beside it: {self.fork_server:.1f} MB",

@@ -145,7 +145,7 @@ def running(python: Path, queries: Queries, *, cache: Path) -> Iterator[Iterator
             text=True,
         )
     try:
-        yield told_by(process, log)
+        yield collect_log(process, log)
     finally:
         process.terminate()
         try:
@@ -155,7 +155,7 @@ def running(python: Path, queries: Queries, *, cache: Path) -> Iterator[Iterator
             process.wait(5)
 
 
-def told_by(process: "subprocess.Popen[str]", log: Path) -> Iterator[dict[str, Any]]:
+def collect_log(process: "subprocess.Popen[str]", log: Path) -> Iterator[dict[str, Any]]:
     """What the program tells of each query, to its end; FleetError where that is a bad one."""
     assert process.stdout is not None
     for line in process.stdout:

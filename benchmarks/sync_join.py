@@ -1,4 +1,4 @@
-"""`make bench-sync_join`: what k joins together cost on a live group, beside k joins as they come.
+"""`make bench-sync-join`: what k joins together cost on a live group, beside k joins as they come.
 
 Problem: k workers that join one after another rebalance a group up to k times (k and more with
 cooperative-sticky); the synchronized joins makes them one change, if all subscribe within one join
@@ -6,15 +6,15 @@ round. Choice: k warm workers go by a synchronized join of a live group and leav
 batched leave, many times, reusing the same processes; rebalances come from the coordinator's
 records, the spread of the joins from the workers' own events. The same again with members that hear
 of a change by heartbeats as Kafka's clients send them: every 3 s in the classic protocol, every 5 s
-under KIP-848. Then the ordinary way: dynamic workers beside the same base join each when it is
+under KIP-848. Then the baseline: dynamic workers beside the same base join each when it is
 ready, started at once as a Deployment does it and in turn as a StatefulSet does it, and are ended
 together. A change is settled with the last record that it brings: of joins since the first
 subscribe, of a leave since the first member closed. Cost: 10 to 15 s a run.
 
 Goals, each over all runs: joins by a synchronized join cost 1 rebalance with range, at most 2 with
 cooperative-sticky and with consumer (assignments); their subscribes are at most 100 ms apart;
-a batched leave costs 1 (cooperative-sticky at most 2 [28]); nothing lost, nothing twice; both are
-settled within 1.5 s at p95, and pause no partition for longer than 0.8 s + the median batch.
+a batched leave costs 1 (cooperative-sticky at most 2 [28]); no loss, no duplicates; both are
+settled within 1.5 s at p95, and no downtime of a partition longer than 0.8 s + the median batch.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from typing import Any, Final
 import click
 
 from benchmarks.command import measure, number_option, protocol_option, rate_option, run_options
-from benchmarks.figures import Goal, Judged, Spent, spread
+from benchmarks.figures import BenchmarkResult, CpuUsage, Goal, spread
 from benchmarks.ground import Ground
 from fleet.demo.measure import await_settled
 from fleet.model.rebalances import Counted
@@ -37,7 +37,7 @@ MOST_SPREAD: Final = 0.1
 MOST_JOINS: Final = {"range": 1, "cooperative-sticky": 2, "consumer": 2}
 MOST_LEAVES: Final = {"range": 1, "cooperative-sticky": 2, "consumer": 1}
 MOST_SETTLED: Final = 1.5
-MOST_PAUSE: Final = 0.8
+MOST_DOWNTIME: Final = 0.8
 """Seconds beside one batch."""
 
 
@@ -47,12 +47,12 @@ class SyncJoinOptions:
 
     joins: tuple[int, ...] = (2, 5, 10)
     runs: int = 12
-    ordinary_runs: int = 1
+    baseline_runs: int = 1
     patient_runs: int = 2
     """Of members that wait for their heartbeats."""
     max_settled: float = MOST_SETTLED
-    max_pause: float | None = None
-    """The goal for the longest pause at p95; None: 0.8 s + the median batch."""
+    max_downtime: float | None = None
+    """The goal for the longest downtime at p95; None: 0.8 s + the median batch."""
     max_rebalances: int | None = None
     """The goal per synchronized joins; None: the protocol's."""
     max_spread: float = MOST_SPREAD
@@ -70,11 +70,11 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
+class ChangeTimes:
     """Seconds of one change; None where they are not known."""
 
     settled: float | None = None
-    pause: float | None = None
+    downtime: float | None = None
     """The longest of a partition [27]."""
 
 
@@ -88,8 +88,8 @@ class SyncJoinRun:
     leaves: tuple[Round, ...]
     spread: float | None
     """Seconds between the first and the last subscribe; None where it is not known."""
-    join: Took = Took()
-    leave: Took = Took()
+    join: ChangeTimes = ChangeTimes()
+    leave: ChangeTimes = ChangeTimes()
 
     @property
     def joining(self) -> int:
@@ -106,8 +106,8 @@ class SyncJoinRun:
         apart = "" if self.spread is None else f", subscribes {self.spread * 1000:.0f} ms apart"
         rounds = "; ".join(f"{r.joined} joined, {r.moved} moved" for r in self.joins)
         return (
-            f"+{self.k}: {self.joining} rebalance(s) ({rounds}){apart}, {_told(self.join)}; "
-            f"-{self.k}: {self.leaving} rebalance(s), {_told(self.leave)}"
+            f"+{self.k}: {self.joining} rebalance(s) ({rounds}){apart}, {_times_text(self.join)}; "
+            f"-{self.k}: {self.leaving} rebalance(s), {_times_text(self.leave)}"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class SyncJoinRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncJoinResult(Judged):
+class SyncJoinResult(BenchmarkResult):
     """Both ways on one protocol."""
 
     protocol: str
@@ -139,14 +139,14 @@ class SyncJoinResult(Judged):
     batch: float
     """Seconds of the median batch."""
     at_once: tuple[SyncJoinRun, ...]
-    """The ordinary way: k dynamic workers started together, each joins when it is ready."""
+    """The baseline: k dynamic workers started together, each joins when it is ready."""
     in_turn: tuple[SyncJoinRun, ...]
-    """The ordinary way: each started when the one before it has joined."""
+    """The baseline: each started when the one before it has joined."""
     lost: int
-    twice: int
+    duplicates: int
 
     def goals(self) -> tuple[Goal, ...]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         most = self.options.max_rebalances
         joins = MOST_JOINS[self.protocol] if most is None else most
         spreads = [run.spread for run in self.runs]
@@ -154,13 +154,15 @@ class SyncJoinResult(Judged):
         widest = max(known) if known and len(known) == len(spreads) else None
         least = min((run.joining for run in self.runs), default=None)
         missing = len(self.options.joins) * self.options.runs - len(self.runs)
-        pause = (
-            MOST_PAUSE + self.batch if self.options.max_pause is None else self.options.max_pause
+        downtime = (
+            MOST_DOWNTIME + self.batch
+            if self.options.max_downtime is None
+            else self.options.max_downtime
         )
-        settled, paused = _worst(self.runs, "settled"), _worst(self.runs, "pause")
+        settled, downtime_p95 = _worst(self.runs, "settled"), _worst(self.runs, "downtime")
         return (
             Goal("settled at p95, seconds", self.options.max_settled, settled),
-            Goal("longest pause at p95, seconds", pause, paused),
+            Goal("longest downtime at p95, seconds", downtime, downtime_p95),
             Goal("rebalances per synchronized joins", joins, _most(self.runs, "joining")),
             Goal("synchronized joins without any rebalance", 0, float(least == 0)),
             Goal(
@@ -170,12 +172,12 @@ class SyncJoinResult(Judged):
             ),
             Goal("spread of joins, seconds", self.options.max_spread, widest),
             Goal("records lost", 0, self.lost),
-            Goal("records processed twice", 0, self.twice),
+            Goal("duplicate records", 0, self.duplicates),
             Goal("runs missing", 0, missing),
         )
 
     def figures(self) -> dict[str, Any]:
-        """See Judged; with the goals an element of `protocols`."""
+        """See `BenchmarkResult`; with the goals an element of `protocols`."""
         return {
             "protocol": self.protocol,
             "base": BASE,
@@ -184,7 +186,7 @@ class SyncJoinResult(Judged):
             "batch_seconds": self.batch,
             "cpu_seconds_per_sync_join": {"sync_join": self.cpu, "by_heartbeats": self.patient_cpu},
             "lost": self.lost,
-            "twice": self.twice,
+            "duplicates": self.duplicates,
         }
 
     def _one(self, k: int) -> dict[str, Any]:
@@ -193,18 +195,20 @@ class SyncJoinResult(Judged):
             "sync_join": of(k, self.runs),
             "by_heartbeats": of(k, self.patient),
             "spread_seconds": spread(r.spread for r in of(k, self.runs) if r.spread is not None),
-            "ordinary_at_once": of(k, self.at_once),
-            "ordinary_in_turn": of(k, self.in_turn),
+            "baseline_at_once": of(k, self.at_once),
+            "baseline_in_turn": of(k, self.in_turn),
         }
 
     def rows(self) -> list[tuple[str, ...]]:
         """For people: a heading and a line per k and way."""
-        head = ("joins", "way", "runs", "rebalances", "settled p50", "p95", "pause p50", "p95")
-        shown: list[tuple[str, ...]] = [(*head, "leave", "settled p50", "p95", "pause p50", "p95")]
+        head = ("joins", "way", "runs", "rebalances", "settled p50", "p95", "downtime p50", "p95")
+        shown: list[tuple[str, ...]] = [
+            (*head, "leave", "settled p50", "p95", "downtime p50", "p95")
+        ]
         ways = {
-            "sync_join": self.runs,
+            "synchronized": self.runs,
             "by heartbeats": self.patient,
-            "ordinary, at once": self.at_once,
+            "baseline, at once": self.at_once,
             "in turn": self.in_turn,
         }
         for k in self.options.joins:
@@ -216,36 +220,36 @@ class SyncJoinResult(Judged):
                         f"+{k}",
                         way,
                         str(len(mine)),
-                        told(run.joining for run in mine),
+                        counts_text(run.joining for run in mine),
                         *_seconds(joins),
-                        told(run.leaving for run in mine),
+                        counts_text(run.leaving for run in mine),
                         *_seconds(leaves),
                     )
                 )
         return shown
 
     def remarks(self) -> list[str]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         how = "2 (x3): 2 rebalances in each of 3 runs"
         apart = spread(r.spread for r in self.runs if r.spread is not None)
-        lines = [f"beside {BASE} members; {how}; lost {self.lost}, twice {self.twice}"]
+        lines = [f"beside {BASE} members; {how}; lost {self.lost}, duplicates {self.duplicates}"]
         if apart is not None:
             lines.append(
                 f"subscribes by a synchronized join: {apart.p50 * 1000:.0f} ms apart at p50, "
                 f"{apart.max * 1000:.0f} ms at most; median batch {self.batch:.2f} s"
             )
-        for way, cpu in (("sync_join", self.cpu), ("by heartbeats", self.patient_cpu)):
+        for way, cpu in (("synchronized", self.cpu), ("by heartbeats", self.patient_cpu)):
             spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in cpu.items())
             lines.append(f"CPU of a change up and down, {way}: {spent}")
         return lines
 
 
-def _told(took: Took) -> str:
+def _times_text(took: ChangeTimes) -> str:
     parts = []
     if took.settled is not None:
         parts.append(f"settled after {took.settled:.2f} s")
-    if took.pause is not None:
-        parts.append(f"longest pause {took.pause:.2f} s")
+    if took.downtime is not None:
+        parts.append(f"longest downtime {took.downtime:.2f} s")
     return ", ".join(parts) or "nothing known of its time"
 
 
@@ -256,9 +260,9 @@ def _worst(runs: Sequence[SyncJoinRun], what: str) -> float | None:
     return None if known is None or known.measured < len(found) else known.p95
 
 
-def _seconds(changes: Sequence[Took]) -> tuple[str, ...]:
+def _seconds(changes: Sequence[ChangeTimes]) -> tuple[str, ...]:
     shown: list[str] = []
-    for what in ("settled", "pause"):
+    for what in ("settled", "downtime"):
         known = spread(each for took in changes if (each := getattr(took, what)) is not None)
         shown += ("-", "-") if known is None else (f"{known.p50:.2f} s", f"{known.p95:.2f} s")
     return tuple(shown)
@@ -273,7 +277,7 @@ def _most(runs: Sequence[SyncJoinRun], what: str) -> int | None:
     return max((getattr(run, what) for run in runs), default=None)
 
 
-def told(counts: Any) -> str:
+def counts_text(counts: Any) -> str:
     """`1 (x11), 2 (x1)`: each count and how often it was."""
     found = sorted(Counter(counts).items())
     return ", ".join(f"{count} (x{times})" for count, times in found) or "-"
@@ -292,7 +296,7 @@ def run(ground: Ground, protocol: str, options: SyncJoinOptions) -> SyncJoinResu
     """All ways on one protocol. Raises FleetError where a change does not end well."""
     ours = _sync_joins(ground, protocol, options, patient=False)
     patient = _sync_joins(ground, protocol, options, patient=True)
-    at_once, in_turn = _ordinary(ground, protocol, options)
+    at_once, in_turn = _baseline(ground, protocol, options)
     return SyncJoinResult(
         protocol=protocol,
         options=options,
@@ -304,7 +308,7 @@ def run(ground: Ground, protocol: str, options: SyncJoinOptions) -> SyncJoinResu
         at_once=at_once,
         in_turn=in_turn,
         lost=ours.lost + patient.lost,
-        twice=ours.twice + patient.twice,
+        duplicates=ours.duplicates + patient.duplicates,
     )
 
 
@@ -316,7 +320,7 @@ class SyncJoins:
     cpu: dict[str, float]
     batch: float
     lost: int
-    twice: int
+    duplicates: int
 
 
 def _light(ground: Ground, group: str, **keys: Any) -> dict[str, Any]:
@@ -354,7 +358,7 @@ def _sync_joins(
     ground.steady(group)
     runs: list[SyncJoinRun] = []
     times = options.patient_runs if patient else options.runs
-    spent = Spent({"broker": ground.broker_pids, "workers": lambda: ground.worker_pids(group)})
+    spent = CpuUsage({"broker": ground.broker_pids, "workers": lambda: ground.worker_pids(group)})
     how = ", by heartbeats" if patient else ""
     for number in range(times):
         for k in options.joins:
@@ -365,9 +369,9 @@ def _sync_joins(
     batches = spread(ground.batch_seconds(group))
     ground.apply(group, wanted=0)
     ground.dismiss(group)
-    lost, twice = ground.account(group)
+    lost, duplicates = ground.account(group)
     batch = 0.0 if batches is None else batches.p50
-    return SyncJoins(runs=tuple(runs), cpu=cpu, batch=batch, lost=lost, twice=twice)
+    return SyncJoins(runs=tuple(runs), cpu=cpu, batch=batch, lost=lost, duplicates=duplicates)
 
 
 def _one_sync_join(ground: Ground, group: str, k: int, waits: tuple[float, float]) -> SyncJoinRun:
@@ -412,14 +416,14 @@ def _run_of(
     )
 
 
-def _took(counted: Counted, began: Sequence[float]) -> Took:
+def _took(counted: Counted, began: Sequence[float]) -> ChangeTimes:
     """From the first of these to the last record of what they brought."""
     ended = [each.ended_at for each in counted.generations]
     known = max(ended) - min(began) if ended and began else None
-    pause = counted.longest_downtime_s
-    return Took(
+    downtime = counted.longest_downtime_s
+    return ChangeTimes(
         settled=None if known is None else round(max(0.0, known), 3),
-        pause=None if pause is None else round(pause, 3),
+        downtime=None if downtime is None else round(downtime, 3),
     )
 
 
@@ -427,24 +431,24 @@ def _rounds(counted: Counted) -> tuple[Round, ...]:
     return tuple(Round(joined=len(g.joined), moved=len(g.moved)) for g in counted.generations)
 
 
-def _ordinary(
+def _baseline(
     ground: Ground, protocol: str, options: SyncJoinOptions
 ) -> tuple[tuple[SyncJoinRun, ...], tuple[SyncJoinRun, ...]]:
     """Dynamic workers beside the same base; (started at once, started in turn)."""
-    group = f"sync_join-{protocol}-ordinary"
+    group = f"sync_join-{protocol}-baseline"
     worker = _light(ground, group, membership="dynamic")
     ground.declare(group, protocol=protocol, slots=BASE, worker=worker)
     ground.start_group(group)
     revision = ground.apply(group).plan.revision
     ground.steady(group)
     found: dict[bool, list[SyncJoinRun]] = {False: [], True: []}
-    for _ in range(options.ordinary_runs):
+    for _ in range(options.baseline_runs):
         for k in options.joins:
             for in_turn in (False, True):
                 one = _as_they_come(ground, group, revision, k, in_turn=in_turn)
                 found[in_turn].append(one)
                 how = "in turn" if in_turn else "at once"
-                ground.say(f"{protocol}, the ordinary way, {how}: {one.sentence()}")
+                ground.say(f"{protocol}, the baseline, {how}: {one.sentence()}")
     ground.dismiss(group)
     return tuple(found[False]), tuple(found[True])
 
@@ -490,7 +494,7 @@ def _await_active(ground: Ground, group: str, count: int) -> None:
     help="Number of workers that join together; repeatable.",
 )
 @number_option("--runs", 12, "Number of synchronized joins for each K.", 1, 1000)
-@number_option("--ordinary-runs", 1, "Number of ordinary scale-ups for each K.", 1, 1000)
+@number_option("--baseline-runs", 1, "Number of baseline scale-ups for each K.", 1, 1000)
 @number_option(
     "--patient-runs",
     2,
@@ -515,9 +519,9 @@ def _await_active(ground: Ground, group: str, count: int) -> None:
     0,
 )
 @number_option(
-    "--max-pause",
+    "--max-downtime",
     None,
-    "Goal for a change's longest pause of a partition, at p95 (default: 0.8 s + one batch).",
+    "Goal for a change's longest downtime of a partition, at p95 (default: 0.8 s + one batch).",
     0,
     kind=float,
 )
@@ -532,13 +536,13 @@ def sync_join(
     protocol: str,
     joins: tuple[int, ...],
     runs: int,
-    ordinary_runs: int,
+    baseline_runs: int,
     patient_runs: int,
     rate: int,
     max_rebalances: int | None,
     max_spread: float,
     max_settled: float,
-    max_pause: float | None,
+    max_downtime: float | None,
     fresh: bool,
     quick: bool,
     keep: bool,
@@ -548,24 +552,24 @@ def sync_join(
 
     Goals, each over all runs: k joins cost 1 rebalance with range, at most 2 with
     cooperative-sticky and consumer; their subscribes are at most 100 ms apart; one batched
-    leave of k costs 1 (cooperative-sticky: at most 2); no record lost, none processed twice; both
-    are settled within 1.5 s and pause no partition for longer than 0.8 s + the median batch, at
+    leave of k costs 1 (cooperative-sticky: at most 2); no record lost, no duplicates; both
+    are settled within 1.5 s and no downtime of a partition longer than 0.8 s + the median batch, at
     p95. Beside it the same with members that wait for their heartbeats, and k dynamic workers that
     join as each is ready: started at once, and in turn. 10 to 15 s the synchronized joins.
     """
     options = SyncJoinOptions(
         joins=(2,) if quick else tuple(sorted(set(joins))),
         runs=1 if quick else runs,
-        ordinary_runs=1 if quick else ordinary_runs,
+        baseline_runs=1 if quick else baseline_runs,
         patient_runs=min(1, patient_runs) if quick else patient_runs,
         max_rebalances=max_rebalances,
         max_spread=max_spread,
         max_settled=max_settled,
-        max_pause=max_pause,
+        max_downtime=max_downtime,
         fresh=fresh,
     )
     measure(
-        "sync_join",
+        "sync-join",
         protocol=protocol,
         partitions=2 * (BASE + max(options.joins)),
         rate=rate,

@@ -25,7 +25,7 @@ from confluent_kafka import Producer
 
 from benchmarks import streaming, structured
 from benchmarks.command import number_option, output_option, running, tell
-from benchmarks.figures import Goal, Judged, Spent, Spread, below, spread
+from benchmarks.figures import BenchmarkResult, CpuUsage, Goal, Spread, below, spread
 from benchmarks.ground import TOPIC, Ground
 from benchmarks.standalone import Standalone, standalone
 from fleet.act import spark_server
@@ -83,7 +83,7 @@ class WorkerOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerResult(Judged):
+class WorkerResult(BenchmarkResult):
     """Of the backlog records per second and CPU, of the stream the ages of its batches."""
 
     options: WorkerOptions
@@ -126,7 +126,7 @@ class WorkerResult(Judged):
         return ours / max(known) if ours and len(known) == len(theirs) else None
 
     def figures(self) -> dict[str, Any]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         return {
             "met": self.met,
             "records_per_second": {name: round(rate) for name, rate in self.rate.items()},
@@ -136,7 +136,7 @@ class WorkerResult(Judged):
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         head = ("", "records/s", "fleet's ratio", "CPU, µs a record", "age p50", "p95")
         lines = (
             (
@@ -152,7 +152,7 @@ class WorkerResult(Judged):
         return [head, *lines]
 
     def remarks(self) -> list[str]:
-        """See Judged."""
+        """See `BenchmarkResult`."""
         return []
 
 
@@ -285,7 +285,7 @@ def _ours(
         """Write records, open the slot; seconds from its assignment to the last commit."""
         _hold(ground)
         backlog.write(count)
-        meter = Spent(
+        meter = CpuUsage(
             {
                 "broker": ground.broker_pids,
                 "worker": lambda: _family(ground.worker_pids(GROUP)),
@@ -408,7 +408,7 @@ def _variant(
                 if line["begin"] == "stream":
                     stack.enter_context(ground.streaming(RATE))
                 family = partial(_family, (line["pid"], *_pids(cluster)))
-                meter = Spent({"broker": ground.broker_pids, "Spark": family})
+                meter = CpuUsage({"broker": ground.broker_pids, "Spark": family})
             elif line["end"] == "backlog":
                 result.rate[name] = rate_of(line["batches"], options.backlog)
                 assert meter is not None

@@ -1,17 +1,16 @@
-"""Never, once or again: the rows that a group's calls got, beside the records that there are.
+"""Counts lost and duplicated records: compares the rows that calls got with the topic's records.
 
-Problem: whoever judges what was lost must not ask those who may have lost it, and the offsets that
-calls were told say nothing of the rows that they got [34]. Choice: what the calls got is the
-journal's (`fleet.demo.coverage`: the numbers that stood in the rows); what there is is read again
-from the topic's beginning by librdkafka's consumer, without a group's positions. Every record has a
-number that is there once, and the number says which record a row was. Cost: one pass over the
-topic, about 3 µs a record, and 24 bytes of memory for each.
+Problem: a worker that lost a record cannot prove it, and a call's offset range says nothing of the
+rows that it got [34]. Choice: the entrypoint journals the numbers in its rows. Librdkafka's
+consumer reads the topic again from its start, without a group's offsets. Every record has a unique
+number, which identifies the record of a row. Cost: one pass over the topic, about 3 µs and 24 bytes
+of memory a record.
 """
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -24,17 +23,17 @@ from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext
 from fleet.slots.codec import as_json, from_json
 
-# The journal: before anything is done with the rows, the entrypoint appends a line per offset range
-# with the numbers that stand in them. All lines of a call are one `os.write` with O_APPEND, so that
-# a worker killed at any moment leaves whole lines, and a line that is there was followed by work.
+# The journal: before it processes the rows, the entrypoint appends a line per offset range with the
+# numbers of its rows. All lines of a call are one `os.write` with O_APPEND, so that a worker killed
+# at any moment leaves whole lines. Work follows each line.
 
 
 FOLDER_VARIABLE: Final = "FLEET_JOURNAL"
-"""Environment variable that names the folder of the journal; unset = no journal is kept."""
+"""Environment variable that names the folder of the journal; without it there is no journal."""
 
 
 class Run(NamedTuple):
-    """Numbers in equal steps: first, first + step, …; `size` of them."""
+    """`size` numbers in equal steps: first, first + step, …"""
 
     first: int
     size: int
@@ -48,11 +47,11 @@ class JournalEntry:
     group: str
     tp: TopicPartition
     first: int
-    """The first offset of the range that the call was told; what it got is in `rows`."""
+    """First offset of the call's range; `rows` holds what the call got."""
     last: int
-    """The last offset of that range, inclusive; before `first` where none was told."""
+    """Last offset of that range, inclusive; before `first` if the call had no range."""
     rows: tuple[Run, ...]
-    """The numbers that stood in the partition's rows."""
+    """The numbers in the partition's rows."""
     worker: str
     attempt: int
     revision: str
@@ -61,15 +60,15 @@ class JournalEntry:
 
     @property
     def records(self) -> int:
-        """How many rows there were."""
+        """Returns the number of rows."""
         return sum(run.size for run in self.rows)
 
 
 def runs(numbers: Any) -> tuple[Run, ...]:
-    """Numbers (anything numpy takes) in ascending runs of equal steps; one that is there twice is
-    in a run of step 0, or in two runs.
+    """Packs numbers (anything numpy takes) into ascending runs of equal steps.
 
-    A batch of a partition that is dealt every k-th number is one run, however many rows it has.
+    A repeated number is in a run of step 0, or in two runs. A batch of a partition that gets every
+    k-th number is one run.
     """
     found = np.asarray(numbers, dtype=np.int64)
     if not len(found):
@@ -91,43 +90,43 @@ def runs(numbers: Any) -> tuple[Run, ...]:
 
 
 def numbers(made: Iterable[Run]) -> Any:
-    """The numbers in runs, as an array; one that is there twice is in it twice."""
+    """Unpacks runs into an array of numbers; keeps repeated ones."""
     parts = [run.first + run.step * np.arange(run.size, dtype=np.int64) for run in made]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
 def entries_of(context: "BatchContext", rows: "Table", at: float) -> list[JournalEntry]:
-    """A call's entries: one per range that it was told, and one per partition beside them.
+    """Returns a call's entries: one per offset range, and one per other partition in its rows.
 
-    rows: the call's rows with their `topic`, `partition` and number `seq`. A row whose number is
-    null shows nothing, so its record counts as lost.
+    rows: the call's rows with their `topic`, `partition` and number `seq`. A null number identifies
+    no record, so its record counts as lost.
     """
-    told = {each.tp: (each.start, each.end - 1) for each in context.ranges}
+    ranges = {each.tp: (each.start, each.end - 1) for each in context.ranges}
     got: dict[TopicPartition, list[int]] = {}
     kept = rows.select(["topic", "partition", "seq"]).drop_null()
-    # Not Table.group_by, which imports pandas, in the first batch of whoever takes over.
+    # Not Table.group_by, which imports pandas: that would slow the first batch after a handover.
     for topic, partition, seq in zip(*(each.to_pylist() for each in kept.columns), strict=True):
         got.setdefault(TopicPartition(topic, partition), []).append(seq)
     return [
         JournalEntry(
             group=context.group,
             tp=tp,
-            first=told.get(tp, (0, -1))[0],
-            last=told.get(tp, (0, -1))[1],
+            first=ranges.get(tp, (0, -1))[0],
+            last=ranges.get(tp, (0, -1))[1],
             rows=runs(got.get(tp, ())),
             worker=context.worker,
             attempt=context.attempt,
             revision=context.revision,
             at=at,
         )
-        for tp in sorted(told.keys() | got.keys())
+        for tp in sorted(ranges.keys() | got.keys())
     ]
 
 
 def write_journal(context: "BatchContext", rows: "Table") -> None:
-    """Say which rows this call got, by their `seq`, before anything is done with them.
+    """Journals the numbers (`seq`) of this call's rows before the call processes them.
 
-    Where FLEET_JOURNAL says; nothing where it is unset, and of a call that only warms up.
+    Writes to the folder FLEET_JOURNAL; nothing if it is unset or the call only warms up.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder and not context.warm:
@@ -135,7 +134,7 @@ def write_journal(context: "BatchContext", rows: "Table") -> None:
 
 
 def append(folder: Path, worker: str, entries: Sequence[JournalEntry]) -> None:
-    """Append the entries to the worker's file with one write; nothing where there are none."""
+    """Appends the entries to the worker's file with one write; none if there are none."""
     if not entries:
         return
     text = "".join(json.dumps(as_json(e), separators=(",", ":")) + "\n" for e in entries)
@@ -146,25 +145,23 @@ def append(folder: Path, worker: str, entries: Sequence[JournalEntry]) -> None:
         data = text.encode()
         written = os.write(handle, data)
         if written != len(data):
-            raise OSError(f"only {written} of {len(data)} bytes fitted; is the disk full?")
+            raise OSError(f"wrote only {written} of {len(data)} bytes; check for a full disk")
     finally:
         os.close(handle)
 
 
 def read(folder: Path) -> tuple[JournalEntry, ...]:
-    """Every entry of every worker, by time.
+    """Reads every entry of every worker, by time.
 
-    Raises FleetError naming file and line where a line is not an entry: a journal that cannot
-    be read proves nothing. A last line without an end is being written, or its writer was killed
-    in it: its call had done nothing yet.
+    Raises FleetError with file and line if a line is not an entry: a damaged journal proves
+    nothing. Ignores a last line without an end: its worker is still writing it, or was killed
+    before the call did anything.
     """
     return tuple(sorted(_lines(folder), key=lambda entry: entry.at))
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines of a file that is appended to, without a last one that has no end: it is being
-    written, or its writer was killed in it. None where there is no file.
-    """
+    """Reads the complete lines of a file that is appended to; none if there is no file."""
     if not path.exists():
         return []
     whole, _, _ = path.read_bytes().rpartition(b"\n")  # the cut may go through a character
@@ -178,35 +175,35 @@ def _lines(folder: Path) -> Iterator[JournalEntry]:
                 yield from_json(JournalEntry, json.loads(line))
             except ValueError as error:
                 raise FleetError(
-                    f"{path}, line {number} is no journal entry: the journal is "
-                    "damaged, run the demo again"
+                    f"{path}, line {number} is not a journal entry: the journal is damaged; "
+                    "run the demo again"
                 ) from error
 
 
 _GRACE: Final = 30.0
-"""Seconds without a record or an end, until reading is given up."""
+"""Seconds without a record or an end after which reading fails."""
 _LOOK: Final = 0.2
 _AT_ONCE: Final = 10_000
 Number = Callable[[Any], int | None]
-"""The number of a record (confluent_kafka.Message); None where it has none."""
+"""Returns the number of a record (confluent_kafka.Message); None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The records of some partitions by their numbers, in two columns of equal length."""
+class TopicRecords:
+    """The records of some partitions, indexed by their numbers."""
 
     numbers: Any
     """Ascending (numpy)."""
     offsets: Mapping[TopicPartition, Any]
     """Partition → its records' offsets, ascending (numpy)."""
     places: Any
-    """Where each number is (numpy): its partition's place in `offsets`, and its index there."""
+    """Place of each number (numpy): its partition's place in `offsets`, and its index there."""
 
     @classmethod
-    def of(cls, records: Mapping[TopicPartition, Iterable[tuple[int, int]]]) -> "Held":
-        """From partition → (offset, number) of its records, in the order of the log.
+    def of(cls, records: Mapping[TopicPartition, Iterable[tuple[int, int]]]) -> "TopicRecords":
+        """Indexes partition → (offset, number) of its records, in the order of the log.
 
-        Raises FleetError where a number is there twice: it would tell nothing.
+        Raises FleetError if a number is repeated: it would identify no record.
         """
         offsets, columns, places = {}, [], []
         for place, tp in enumerate(sorted(records)):
@@ -221,14 +218,15 @@ class Held:
         again = np.flatnonzero(np.diff(numbers) == 0)
         if len(again):
             raise FleetError(
-                f"{len(again)} numbers, {numbers[again[0]]} first, are in the topic more than "
-                "once: it was written by two producers, and nothing can be said of what was lost"
+                f"{len(again)} numbers are in the topic more than once, {numbers[again[0]]} first: "
+                "two producers wrote it, so losses cannot be counted; use a new topic"
             )
         return cls(numbers, offsets, where)
 
     def find(self, numbers: Any) -> tuple[dict[TopicPartition, Any], Any]:
-        """(partition → indices into its offsets of the records with these numbers, numbers that
-        no record has); one that is asked twice is found twice.
+        """Returns partition → indices of the records with these numbers, and unknown numbers.
+
+        A repeated number gives a repeated index.
         """
         if not len(self.numbers):
             return {}, numbers
@@ -243,8 +241,8 @@ class Held:
         return found, numbers[~known]
 
 
-def in_value(message: Any) -> int | None:
-    """A value that is a number, or an object with a `seq`: what the demo's producer writes."""
+def number_in_value(message: Any) -> int | None:
+    """Reads the number of a record: its value is a number, or a JSON object with a `seq`."""
     try:
         value = json.loads(message.value())
         return int(value["seq"] if isinstance(value, dict) else value)
@@ -253,12 +251,12 @@ def in_value(message: Any) -> int | None:
 
 
 def read_topics(
-    config: Mapping[str, Any], topics: Iterable[str], *, number: Number = in_value
-) -> Held:
-    """All committed records that these topics hold now, with a number.
+    config: Mapping[str, Any], topics: Collection[str], *, number: Number = number_in_value
+) -> TopicRecords:
+    """Reads all committed records of these topics that have a number.
 
-    config: how a client reaches and logs in at the brokers. Raises Unreachable where they do not
-    answer, FleetError where a number is there twice.
+    config: the client's connection and login. Raises Unreachable if the brokers do not answer,
+    FleetError if a number is repeated.
     """
     from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - loads librdkafka
 
@@ -274,9 +272,10 @@ def read_topics(
         }
     )
     try:
-        return Held.of(_read_all(consumer, topics, number))
+        return TopicRecords.of(_read_all(consumer, topics, number))
     except KafkaException as error:
-        raise Unreachable(f"the topics could not be read: {error.args[0]}") from error
+        named = ", ".join(topics)
+        raise Unreachable(f"topics {named} cannot be read: {error.args[0]}") from error
     finally:
         consumer.close()
 
@@ -284,21 +283,22 @@ def read_topics(
 def _read_all(
     consumer: Any, topics: Iterable[str], number: Number
 ) -> dict[TopicPartition, list[tuple[int, int]]]:
-    """Partition → (offset, number) of all its records up to its end."""
+    """Reads partition → (offset, number) of all its records up to its end."""
     from confluent_kafka import KafkaError  # noqa: PLC0415 - loads librdkafka
     from confluent_kafka import TopicPartition as Place  # noqa: PLC0415
 
     found: dict[TopicPartition, list[tuple[int, int]]] = {}
     for topic in topics:
-        told = consumer.list_topics(topic, timeout=_GRACE).topics[topic]
-        found |= {TopicPartition(topic, partition): [] for partition in told.partitions}
+        known = consumer.list_topics(topic, timeout=_GRACE).topics[topic]
+        found |= {TopicPartition(topic, partition): [] for partition in known.partitions}
     consumer.assign([Place(tp.topic, tp.partition, 0) for tp in found])
     unread, quiet = set(found), 0.0
     while unread:
         messages = consumer.consume(_AT_ONCE, timeout=_LOOK)
         quiet = 0.0 if messages else quiet + _LOOK
         if quiet >= _GRACE:
-            raise Unreachable(f"{sorted(unread)} could not be read within {_GRACE:g} s")
+            left = ", ".join(map(str, sorted(unread)))
+            raise Unreachable(f"no record of {left} arrived for {_GRACE:g} s; see the broker's log")
         for message in messages:
             tp = TopicPartition(message.topic(), message.partition())
             error = message.error()
@@ -309,73 +309,76 @@ def _read_all(
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
                 unread.discard(tp)
             else:
-                raise Unreachable(f"{tp} could not be read: {error.str()}")
+                raise Unreachable(f"{tp} cannot be read: {error.str()}")
     return found
 
 
 Due = Mapping[TopicPartition, tuple[int, int]]
-"""Partition → (first offset, end offset) of what a group had to process exactly once."""
+"""Partition → (first offset, end offset) that a group had to process exactly once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slip:
-    """A run of records that was lost or processed again, and when that became visible."""
+class Discrepancy:
+    """A run of records that was lost or processed again, and when that showed."""
 
     tp: TopicPartition
     first: int
     end: int
     """The first offset after it."""
     at: float
-    """Lost: when a later record was first processed (infinite where none was). Twice: when the
-    repetition was processed."""
+    """When a later record was first processed (lost; infinite if none was), or when the records
+    were processed again (duplicates)."""
 
     @property
     def records(self) -> int:
-        """How many."""
+        """Returns the number of records."""
         return self.end - self.first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What a group's journal says about the records it should have processed exactly once."""
+    """What a group's journal shows of the records that it had to process exactly once."""
 
     processed: int
-    """Distinct due records that were processed."""
-    lost: tuple[Slip, ...]
-    twice: tuple[Slip, ...]
+    """Distinct due records that the group processed."""
+    lost: tuple[Discrepancy, ...]
+    duplicates: tuple[Discrepancy, ...]
 
     @property
-    def lost_and_twice(self) -> tuple[int, int]:
-        """(records never processed, records processed again; a third time counts again)."""
-        return sum(s.records for s in self.lost), sum(s.records for s in self.twice)
+    def lost_and_duplicates(self) -> tuple[int, int]:
+        """Returns (lost, duplicates); each further processing is one more duplicate."""
+        return sum(s.records for s in self.lost), sum(s.records for s in self.duplicates)
 
     def lost_between(self, start: float, end: float) -> int:
-        """Records whose loss became visible in [start, end); an infinite end takes the rest."""
+        """Counts the records whose loss showed in [start, end); an infinite end takes the rest."""
         return sum(
             s.records for s in self.lost if start <= s.at and (s.at < end or end == float("inf"))
         )
 
-    def twice_between(self, start: float, end: float) -> int:
-        """Records processed again in [start, end); a third time counts again."""
-        return sum(s.records for s in self.twice if start <= s.at < end)
+    def duplicates_between(self, start: float, end: float) -> int:
+        """Counts the records processed again in [start, end)."""
+        return sum(s.records for s in self.duplicates if start <= s.at < end)
 
 
-def coverage(entries: Iterable[JournalEntry], *, group: str, due: Due, held: Held) -> Coverage:
-    """Compare the rows that a group's calls got with the records that its topics hold.
+def coverage(
+    entries: Iterable[JournalEntry], *, group: str, due: Due, topic_records: TopicRecords
+) -> Coverage:
+    """Compares the rows that a group's calls got with the records of its topics.
 
-    Records outside the due ranges are not judged. Entries are taken in the order of time; `held`
-    is read after the journal. Raises FleetError where a row has a number that no record has.
+    Ignores records outside the due ranges. `topic_records` must be read after the journal. Raises
+    FleetError if a row has a number that no record has.
     """
     mine = sorted((e for e in entries if e.group == group), key=lambda e: e.at)
     parts = {
-        tp: _Covered(tp, offsets=held.offsets.get(tp, _NONE), due=due[tp]) for tp in sorted(due)
+        tp: _Covered(tp, offsets=topic_records.offsets.get(tp, _NONE), due=due[tp])
+        for tp in sorted(due)
     }
     for entry in mine:
-        found, strange = held.find(numbers(entry.rows))
+        found, strange = topic_records.find(numbers(entry.rows))
         if len(strange):
             raise FleetError(
-                f"worker {entry.worker} got {len(strange)} rows of {entry.tp} with numbers that no "
-                f"record has, {strange[0]} first: they were not read from the topic as it is now"
+                f"worker {entry.worker} got {len(strange)} rows of {entry.tp} that are not in the "
+                f"topic, number {strange[0]} first: the topic was recreated or written again"
             )
         for tp, indices in found.items():
             if tp in parts:
@@ -383,14 +386,14 @@ def coverage(entries: Iterable[JournalEntry], *, group: str, due: Due, held: Hel
     return Coverage(
         processed=sum(part.processed for part in parts.values()),
         lost=tuple(slip for part in parts.values() for slip in part.lost()),
-        twice=tuple(slip for part in parts.values() for slip in part.twice),
+        duplicates=tuple(slip for part in parts.values() for slip in part.duplicates),
     )
 
 
 def records_between(
     entries: Iterable[JournalEntry], *, group: str, start: float, end: float
 ) -> int:
-    """Rows that the group was called with in [start, end), repetitions included."""
+    """Counts the rows that the group's calls got in [start, end), with repetitions."""
     return sum(e.records for e in entries if e.group == group and start <= e.at < end)
 
 
@@ -398,7 +401,7 @@ _NONE: Any = np.empty(0, dtype=np.int64)
 
 
 class _Covered:
-    """One partition's due records: how often each was processed so far."""
+    """Counts how often each due record of one partition was processed."""
 
     def __init__(self, tp: TopicPartition, *, offsets: Any, due: tuple[int, int]) -> None:
         self._tp = tp
@@ -406,11 +409,11 @@ class _Covered:
         self._offsets = offsets[self._first : end]
         self._times = np.zeros(len(self._offsets), dtype=np.int64)
         self._seen: list[tuple[int, float]] = []
-        """(the last record, when) of each call that got some."""
-        self.twice: list[Slip] = []
+        """(last record, time) of each call that got records."""
+        self.duplicates: list[Discrepancy] = []
 
     def add(self, indices: Any, at: float) -> None:
-        """A call got these records (ascending, one that it got twice is there twice)."""
+        """Adds the records of one call (ascending, with repetitions)."""
         mine = indices - self._first
         mine = mine[(mine >= 0) & (mine < len(self._offsets))]
         if not len(mine):
@@ -419,32 +422,34 @@ class _Covered:
         which, count = np.unique(mine, return_counts=True)
         again = count - (self._times[which] == 0)
         self._times[which] += count
-        while (again > 0).any():  # each repetition of a record is one of its own
-            self.twice += self._slips(which[again > 0], at)
+        while (again > 0).any():  # each repetition of a record counts
+            self.duplicates += self._slips(which[again > 0], at)
             again = again - 1
 
     @property
     def processed(self) -> int:
-        """How many of them were."""
+        """Returns how many due records were processed."""
         return int((self._times > 0).sum())
 
-    def lost(self) -> list[Slip]:
-        """Those that no call got."""
+    def lost(self) -> list[Discrepancy]:
+        """Returns the due records that no call got."""
         made = []
         for slip in self._slips(np.flatnonzero(self._times == 0), float("inf")):
             index = int(np.searchsorted(self._offsets, slip.first))
             beyond = [at for last, at in self._seen if last > index]
             made.append(
-                Slip(tp=slip.tp, first=slip.first, end=slip.end, at=min(beyond, default=slip.at))
+                Discrepancy(
+                    tp=slip.tp, first=slip.first, end=slip.end, at=min(beyond, default=slip.at)
+                )
             )
         return made
 
-    def _slips(self, which: Any, at: float) -> list[Slip]:
-        """Ascending records as runs of consecutive offsets."""
+    def _slips(self, which: Any, at: float) -> list[Discrepancy]:
+        """Groups ascending records into runs of consecutive offsets."""
         offsets = self._offsets[which]
         cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
         return [
-            Slip(tp=self._tp, first=int(run[0]), end=int(run[-1]) + 1, at=at)
+            Discrepancy(tp=self._tp, first=int(run[0]), end=int(run[-1]) + 1, at=at)
             for run in np.split(offsets, cuts)
             if len(run)
         ]

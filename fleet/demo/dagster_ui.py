@@ -1,10 +1,9 @@
-"""Dagster for the demo: web server and daemon in one process group, asked through GraphQL.
+"""Runs Dagster for the demo: web server and daemon in one process group, driven by GraphQL.
 
-Problem: the demo's changes shall be Dagster's runs, seen in its web page, while the library
-knows no Dagster. Choice: `dagster dev` as a process of its own with its own home; runs are
-launched and followed over HTTP on the loopback address. Nothing acts by itself: the demo's
-fleet.yaml names no schedule, and the demo decides when each step begins. Cost: 20 s to start
-(beside the broker and Spark) and about 10 s per run.
+Problem: the demo's changes should be runs in Dagster's web page, but the library does not import
+Dagster. Choice: `dagster dev` is a separate process with its own storage. The demo starts and
+follows runs over HTTP on the loopback address. No schedule runs: the demo decides when each step
+begins. Cost: 20 s to start beside the broker and Spark, and about 10 s per run.
 """
 
 import http.client
@@ -27,7 +26,7 @@ from fleet.system.ports import PortTaken, free_ports, says_taken
 from fleet.system.processes import ProcessId
 from fleet.system.retrying import retry
 
-# Dagster's page, asked by GraphQL over HTTP: the demo follows its runs, tests drive a served page.
+# A client of Dagster's GraphQL: the demo follows its runs, and tests drive a served page.
 
 
 OVER: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
@@ -58,20 +57,20 @@ query($run: ID!, $cursor: String) { runOrError(runId: $run) { ... on Run { statu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunNews:
-    """What a run said since the last look, and how it stands."""
+class RunUpdate:
+    """The events of a run since the last poll, and its status."""
 
     status: str
     cursor: str | None
     events: tuple[Mapping[str, Any], ...] = field(default=())
 
     @property
-    def over(self) -> bool:
-        """Whether nothing more will come."""
+    def is_over(self) -> bool:
+        """Returns whether the run is over."""
         return self.status in OVER
 
-    def told(self) -> Iterator[str]:
-        """What it logged, and why a step failed."""
+    def messages(self) -> Iterator[str]:
+        """Yields the log messages, and why a step failed."""
         for event in self.events:
             if event["__typename"] == "LogMessageEvent":
                 yield str(event["message"])
@@ -80,38 +79,38 @@ class RunNews:
 
 
 class DagsterPage:
-    """The page at `url`.
+    """A client of the page at `url`.
 
-    Raises Unreachable where it does not answer, FleetError where it says no.
+    Raises Unreachable if it does not answer, FleetError if it refuses.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """One GraphQL question; its data."""
-        request = urllib.request.Request(  # noqa: S310 - an http address of ours
+        """Sends one GraphQL query; returns its data."""
+        request = urllib.request.Request(  # noqa: S310 - an http address of the demo
             f"{self.url}/graphql",
             data=json.dumps({"query": query, "variables": variables}).encode(),
             headers={"Content-Type": "application/json"},
         )
-        # A proxy of the environment has no business with the loopback address.
+        # A proxy from the environment must not get requests to the loopback address.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=30.0) as response:
                 answer = json.load(response)
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
-            raise FleetError(f"Dagster refuses a question: {text[:500]}") from error
+            raise FleetError(f"Dagster refused a query: {text[:500]}") from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Unreachable(f"Dagster does not answer at {self.url} ({error})") from error
         if answer.get("errors"):
-            raise FleetError(f"Dagster refuses a question: {answer['errors'][0]['message']}")
+            raise FleetError(f"Dagster refused a query: {answer['errors'][0]['message']}")
         data: dict[str, Any] = answer["data"]
         return data
 
-    def loaded(self) -> bool:
-        """Whether the definitions are loaded; FleetError with what is wrong with them."""
+    def is_loaded(self) -> bool:
+        """Returns whether the definitions are loaded. Raises FleetError if they cannot be."""
         try:
             entries = self.ask(_WORKSPACE)["workspaceOrError"].get("locationEntries") or []
         except Unreachable:
@@ -131,13 +130,13 @@ class DagsterPage:
         config: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> str:
-        """Start a run of `change_group` with the group as its partition; its id.
+        """Starts a run of `change_group` for this partition; returns its id.
 
-        `config` is that of both assets.
+        `config` applies to both assets.
         """
         paths = [[cluster, asset] for asset in assets]
         ops = {"__".join(path): {"config": dict(config)} for path in paths} if config else {}
-        marks = {"dagster/partition": group, **(tags or {})}
+        labels = {"dagster/partition": group, **(tags or {})}
         params = {
             "selector": {
                 **_REPOSITORY,
@@ -146,18 +145,18 @@ class DagsterPage:
             },
             "runConfigData": {"ops": ops},
             "mode": "default",
-            "executionMetadata": {"tags": [{"key": k, "value": v} for k, v in marks.items()]},
+            "executionMetadata": {"tags": [{"key": k, "value": v} for k, v in labels.items()]},
         }
         answer = self.ask(_LAUNCH, params=params)["launchPipelineExecution"]
         if answer["__typename"] != "LaunchRunSuccess":
-            raise FleetError(f"Dagster does not launch the run: {_reason(answer)}")
+            raise FleetError(f"Dagster did not start the run: {_reason(answer)}")
         return str(answer["run"]["runId"])
 
-    def news(self, run: str, cursor: str | None = None) -> RunNews:
-        """What the run said after `cursor`, and its status."""
+    def updates(self, run: str, cursor: str | None = None) -> RunUpdate:
+        """Returns the run's events after `cursor`, and its status."""
         answer = self.ask(_FOLLOW, run=run, cursor=cursor)
         logs = answer["logsForRun"]
-        return RunNews(
+        return RunUpdate(
             status=str(answer["runOrError"].get("status")),
             cursor=logs.get("cursor") or cursor,
             events=tuple(logs.get("events") or ()),
@@ -171,7 +170,7 @@ def _reason(answer: Mapping[str, Any]) -> str:
 
 
 def _cause(error: Mapping[str, Any]) -> str:
-    """The first line of the innermost error: Dagster wraps ours in its own."""
+    """Returns the first line of the innermost error: Dagster wraps Fleet's in its own."""
     while error.get("cause"):
         error = error["cause"]
     lines = str(error.get("message", "")).strip().splitlines()
@@ -195,7 +194,7 @@ run_monitoring: {enabled: false}
 
 @dataclass(kw_only=True)
 class DagsterUi:
-    """`dagster dev` of the demo. `start`, then `wait_ready`, and `end` whatever happens."""
+    """Runs `dagster dev` for the demo: `start`, then `wait_ready`, and `end` in any case."""
 
     home: Path
     log: Path
@@ -206,16 +205,16 @@ class DagsterUi:
 
     @property
     def url(self) -> str:
-        """The page's address."""
+        """Returns the page's address."""
         return f"http://{HOST}:{self.port}"
 
     @property
     def page(self) -> DagsterPage:
-        """The page, to be asked."""
+        """Returns a client of the page."""
         return DagsterPage(self.url)
 
     def start(self) -> None:
-        """Start it; returns at once."""
+        """Starts the process; returns at once."""
         package = Path(__file__).resolve().parents[2]
         workspace = self.home / "workspace.yaml"
         write_whole(self.home / "dagster.yaml", _INSTANCE)
@@ -224,11 +223,11 @@ class DagsterUi:
             "working_directory": str(package),
             "location_name": LOCATION,
         }
-        # JSON is YAML, and quotes whatever a folder is called.
+        # JSON is valid YAML, and quotes any folder name.
         write_whole(workspace, json.dumps({"load_from": [{"python_module": where}]}) + "\n")
         self.port = self.port or free_ports(1, HOST)[0]
         command = (sys.executable, "-m", "dagster", "dev", "-w", str(workspace))
-        self.log.unlink(missing_ok=True)  # what it says of its port is read there
+        self.log.unlink(missing_ok=True)  # `_wait_ready` reads it for a port in use
         self._process = processes.spawn(
             (*command, "-h", HOST, "-p", str(self.port), "--log-level", "warning"),
             log=self.log,
@@ -237,60 +236,60 @@ class DagsterUi:
         )
 
     def end(self) -> None:
-        """End the whole group; running runs are in it."""
+        """Stops the whole process group, with its runs."""
         if self._process is not None:
             processes.end(self._process, grace=_END_GRACE)
             self._process = None
 
     def wait_ready(self) -> None:
-        """Wait until the page answers and the definitions are loaded.
+        """Waits until the page answers and the definitions are loaded.
 
-        Raises Unreachable or FleetError with what Dagster said. One whose port was taken is started
-        again on another one.
+        Starts Dagster again on another port if its port is in use. Raises Unreachable or FleetError
+        with Dagster's message.
         """
         deadline = self.clock.monotonic() + _START_SECONDS
         retry("starting Dagster", lambda: self._wait_ready(deadline), on=PortTaken)
 
     def _wait_ready(self, deadline: float) -> None:
-        while not self.page.loaded():
-            # Without its port the web server says so, and neither it nor the rest ends.
+        while not self.page.is_loaded():
+            # Without its port the web server logs that, and neither it nor the daemon stops.
             if says_taken(self.log.read_text(encoding="utf-8", errors="replace")):
-                taken = f"port {self.port} of {HOST} is taken"
+                taken = f"port {self.port} of {HOST} is in use"
                 self.end()
                 self.port = None
                 self.start()
                 raise PortTaken(taken)
             if self._process is None or not processes.alive(self._process):
-                raise FleetError(f"dagster dev ended while it started; see {self.log}")
+                raise FleetError(f"dagster dev stopped during its start; see {self.log}")
             if self.clock.monotonic() > deadline:
                 raise Unreachable(
-                    f"Dagster does not answer at {self.url} after {_START_SECONDS:g} s; "
+                    f"Dagster did not answer at {self.url} within {_START_SECONDS:g} s; "
                     f"see {self.log}, or run `fleet demo --no-dagster`"
                 )
             self.clock.sleep(_POLL_SECONDS)
 
     def launch(self, cluster: str, group: str, *, wanted: int | None) -> str:
-        """Launch a run of the group's plan and rollout; its id."""
+        """Starts a run of the group's plan and rollout; returns its id."""
         config = None if wanted is None else {"wanted": wanted}
         return self.page.launch(plain_name(group), cluster=cluster, config=config)
 
     def follow(self, run: str, *, say: Callable[[str], None]) -> str:
-        """Tell the run's log messages as they come until it is over; its status."""
+        """Prints the run's log messages until it is over; returns its status."""
         cursor: str | None = None
         deadline = self.clock.monotonic() + _RUN_SECONDS
         while self.clock.monotonic() < deadline:
-            news = self.page.news(run, cursor)
-            for sentence in news.told():
+            update = self.page.updates(run, cursor)
+            for sentence in update.messages():
                 say(sentence)
-            if news.over:
-                return news.status
-            cursor = news.cursor
+            if update.is_over:
+                return update.status
+            cursor = update.cursor
             self.clock.sleep(_POLL_SECONDS)
         raise FleetError(
-            f"run {run} is not over after {_RUN_SECONDS:g} s; see {self.url}/runs/{run}"
+            f"run {run} did not end within {_RUN_SECONDS:g} s; see {self.url}/runs/{run}"
         )
 
 
 def dagster_environ(*, config: Path, home: Path) -> dict[str, str]:
-    """The environment that tells the definitions which fleet they are of."""
+    """Returns the environment in which Dagster loads this fleet's definitions."""
     return {**os.environ, "FLEET_CONFIG": str(config), "FLEET_HOME": str(home)}

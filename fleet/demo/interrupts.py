@@ -1,9 +1,8 @@
-"""Ctrl-C and SIGTERM as one exception, and none while everything is being ended.
+"""Turns Ctrl-C and SIGTERM into one exception, and into a remark during the shutdown.
 
-Problem: a demo that is interrupted half-way must leave no process behind, a second Ctrl-C must
-not cut off the ending of the first, and a shell's background job starts with SIGINT ignored.
-Choice: our own handlers for the time of the demo; an interrupt raises until the ending has
-begun, from then on it is only remarked.
+Problem: an interrupted demo must leave no process behind. A second Ctrl-C must not cut off the
+shutdown, and a shell's background job starts with SIGINT ignored. Choice: the demo installs its own
+handlers. An interrupt raises until the shutdown starts; after that it only prints a remark.
 """
 
 import contextlib
@@ -18,22 +17,22 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody asked the demo to end."""
+    """A signal asked the demo to stop."""
 
 
 @dataclass(slots=True)
 class Ending:
-    """Whether the ending has begun; `remark` is called for an interrupt during it."""
+    """Tracks whether the shutdown has started; an interrupt during it calls `remark`."""
 
     remark: Callable[[], None]
     begun: bool = False
 
     def start(self) -> None:
-        """From now on nothing is cut off."""
+        """Starts the shutdown: interrupts no longer raise."""
         self.begun = True
 
     def handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - its shape
-        """A signal has come: Interrupted, or a remark."""
+        """Handles a signal: raises Interrupted, or calls `remark` during the shutdown."""
         if not self.begun:
             raise Interrupted(signal.Signals(number).name)
         self.remark()
@@ -41,10 +40,10 @@ class Ending:
 
 @contextlib.contextmanager
 def interruptible(remark: Callable[[], None]) -> Iterator[Ending]:
-    """Raise Interrupted in the main thread on SIGINT, SIGTERM and SIGHUP, until the ending."""
+    """Raises Interrupted in the main thread on SIGINT, SIGTERM, SIGHUP, until the shutdown."""
     ending = Ending(remark)
     if threading.current_thread() is not threading.main_thread():
-        yield ending  # signals go to the main thread, whose business they are
+        yield ending  # only the main thread receives signals
         return
     before = {number: signal.signal(number, ending.handle) for number in _SIGNALS}
     try:

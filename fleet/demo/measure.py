@@ -1,9 +1,8 @@
-"""What each step of a story cost, from the coordinator's records.
+"""Measures what each step of the demo cost, from the coordinator's records.
 
-Problem: a figure that a step's actor reports of itself proves little, and a rebalance between
-two steps belongs to somebody. Choice: a step's stretch of the offsets log begins where the step
-begins and ends where the next one of its group begins, so nothing falls between. Cost: what a
-step sets off late is charged to it, never hidden.
+Problem: a figure that a worker reports of itself proves little. A rebalance between two steps must
+count for one of them. Choice: a step's part of the offsets log begins with the step and ends with
+the next step of its group. Cost: a late effect of a step counts for that step.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +19,9 @@ from fleet.model import GroupState, TopicPartition
 from fleet.model.rebalances import Counted
 from fleet.slots import Change, ChangeState
 
-# Waits watch the lag and give up only where it comes no nearer: a slow machine takes ten times as
-# long. The ordinary way, for comparison: each dynamic worker is restarted when the one before owns
-# partitions again, a leave and a join each (with cooperative-sticky one round more [28]).
+# Waits watch the lag and stop only if it no longer falls: a slow machine takes ten times as long.
+# The baseline restarts dynamic workers one by one: each when the one before owns partitions again.
+# A restart is a leave and a join (with cooperative-sticky one round more [28]).
 
 
 _STUCK_SECONDS: Final = 60.0
@@ -33,9 +32,9 @@ _POLL_SECONDS: Final = 0.25
 
 
 def await_lag(fleet: Fleet, groups: Sequence[str], most: int, *, clock: Clock) -> None:
-    """Wait until each group has at most so many records waiting.
+    """Waits until each group has at most `most` waiting records.
 
-    Raises FleetError where that comes no nearer for a minute.
+    Raises FleetError if the lag does not fall for a minute.
     """
     best = float("inf")
     deadline = clock.monotonic() + _STUCK_SECONDS
@@ -50,37 +49,40 @@ def await_lag(fleet: Fleet, groups: Sequence[str], most: int, *, clock: Clock) -
             best, deadline = waiting, now + _STUCK_SECONDS
         if now > deadline:
             raise FleetError(
-                f"{waiting:.0f} records of {', '.join(groups)} wait and become no fewer for "
-                f"{_STUCK_SECONDS:g} s; see the workers' logs in {fleet.home / 'workers'}"
+                f"the lag of {', '.join(groups)} has not fallen for {_STUCK_SECONDS:g} s "
+                f"({waiting:.0f} records); see the workers' logs in {fleet.home / 'workers'}"
             )
         clock.sleep(_LOOK_SECONDS)
 
 
 def await_settled(fleet: Fleet, group: str, *, clock: Clock) -> None:
-    """Wait until the group was Stable for heartbeat + 2 s [25]: no round is still to come."""
+    """Waits until the group was Stable for heartbeat + 2 s [25]: no round is still to come."""
     deadline = clock.monotonic() + _SETTLING_SECONDS
-    cooldown = clock.monotonic()
-    while clock.monotonic() - cooldown < _SETTLED_SECONDS:
+    stable_since = clock.monotonic()
+    while clock.monotonic() - stable_since < _SETTLED_SECONDS:
         seen = fleet.snapshot([group]).groups.get(group)
         if seen is None or seen.state is not GroupState.STABLE:
-            cooldown = clock.monotonic()
+            stable_since = clock.monotonic()
         if clock.monotonic() > deadline:
-            raise FleetError(f"group {group} does not settle within {_SETTLING_SECONDS:g} s")
+            raise FleetError(
+                f"group {group} did not settle within {_SETTLING_SECONDS:g} s; "
+                f"see the workers' logs in {fleet.home / 'workers'}"
+            )
         clock.sleep(_POLL_SECONDS)
 
 
 _RESTART_SECONDS: Final = 90.0
 
 
-def usual_rebalances(workers: int, assignor: str) -> int:
-    """What restarting this many dynamic members one by one usually costs."""
+def baseline_rebalances(workers: int, assignor: str) -> int:
+    """Returns the rebalances that restarting dynamic members one by one usually costs."""
     return workers * (2 if assignor == "range" else 3)
 
 
 def begin_at_the_end(bootstrap: str, group: str, topic: str) -> dict[TopicPartition, int]:
-    """Let a group that does not exist yet begin where the topic ends now; the offsets.
+    """Commits the topic's current end for a new group; returns these offsets.
 
-    Committed and not `latest`, so that where it began is known exactly.
+    A commit, unlike `latest`, makes the start exact.
     """
     from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415 - loads librdkafka
     from confluent_kafka import TopicPartition as Place  # noqa: PLC0415
@@ -97,7 +99,7 @@ def begin_at_the_end(bootstrap: str, group: str, topic: str) -> dict[TopicPartit
         consumer.commit(offsets=places, asynchronous=False)
     except KafkaException as error:
         raise Unreachable(
-            f"the broker at {bootstrap} does not answer ({error}); see its log"
+            f"the broker at {bootstrap} does not answer ({error}); see `fleet dev broker logs`"
         ) from error
     finally:
         consumer.close()
@@ -105,8 +107,8 @@ def begin_at_the_end(bootstrap: str, group: str, topic: str) -> dict[TopicPartit
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneByOne:
-    """Restarts the workers of a group, the next when the last owns partitions."""
+class OneByOneRestart:
+    """Restarts the workers of a group, each when the one before owns partitions again."""
 
     fleet: Fleet
     group: str
@@ -114,12 +116,12 @@ class OneByOne:
     say: Callable[[str], None]
 
     def run(self) -> int:
-        """Restart all; how many there were."""
+        """Restarts all workers; returns their number."""
         names = sorted(w.name for w in self.fleet.workers(self.group) if w.wanted)
         for name in names:
             began = self.clock.monotonic()
             asked = self.clock.now()
-            self.say(f"worker {name}: SIGTERM, and started again at once")
+            self.say(f"worker {name}: SIGTERM, then started again at once")
             self.fleet.runtime.restart(name)
             self._await_back(name, asked)
             took = self.clock.monotonic() - began
@@ -131,8 +133,8 @@ class OneByOne:
         while not (self._active_since(name, asked) and self._all_own(len(self._owners()))):
             if self.clock.monotonic() > deadline:
                 raise FleetError(
-                    f"worker {name} owns no partitions {_RESTART_SECONDS:g} s after its restart; "
-                    f"see its log under {self.fleet.home}"
+                    f"worker {name} still owns no partitions {_RESTART_SECONDS:g} s after its "
+                    f"restart; see its log in {self.fleet.home / 'workers'}"
                 )
             self.clock.sleep(_POLL_SECONDS)
 
@@ -149,7 +151,7 @@ class OneByOne:
         return [w.name for w in self.fleet.workers(self.group) if w.wanted]
 
     def _all_own(self, members: int) -> bool:
-        """Every member owns partitions, by the coordinator's word."""
+        """Returns whether every member owns partitions, by the coordinator's answer."""
         seen = self.fleet.snapshot([self.group]).groups.get(self.group)
         return (
             seen is not None
@@ -158,17 +160,17 @@ class OneByOne:
         )
 
 
-def ended_well(change: Change) -> Change:
-    """The change, done. Raises FleetError with its sentence where it is not."""
+def require_done(change: Change) -> Change:
+    """Returns the change if it is done. Raises FleetError with its sentence if not."""
     if change.state is not ChangeState.DONE:
         group = change.plan.group
-        raise FleetError(f"group {group}: the change is {change.state}: {change.sentence}")
+        raise FleetError(f"group {group}: change {change.state}: {change.sentence}")
     return change
 
 
 @dataclass(slots=True, kw_only=True)
-class Stretch:
-    """One step while it is measured. Times are wall-clock seconds."""
+class MeasuredStep:
+    """One measured step. Times are wall-clock seconds."""
 
     name: str
     group: str
@@ -182,53 +184,53 @@ class Stretch:
 
 @dataclass(kw_only=True)
 class Meter:
-    """Opens and closes the stretches of all steps."""
+    """Measures the steps, one after the other in each group."""
 
     log: GroupLog
     clock: Clock
-    stretches: list[Stretch] = field(default_factory=list)
+    steps: list[MeasuredStep] = field(default_factory=list)
 
-    def open_stretch(self, name: str, group: str) -> Stretch:
-        """Begin a step where the group's last one, if any, is read to its end."""
-        for earlier in self.stretches:
+    def begin_step(self, name: str, group: str) -> MeasuredStep:
+        """Begins a step; reads the group's previous step, if any, to its end."""
+        for earlier in self.steps:
             if earlier.group == group and earlier.counted is None:
                 self.close(earlier)
         position = self.log.position(group)
-        opened = Stretch(
+        opened = MeasuredStep(
             name=name,
             group=group,
             started_at=self.clock.now(),
             position=position,
             before=self.log.last_state(group, position),
         )
-        self.stretches.append(opened)
+        self.steps.append(opened)
         return opened
 
-    def end(self, stretch: Stretch, *, expected: int) -> None:
-        """The change is over; what is recorded until the next step still counts for this one."""
-        stretch.ended_at = self.clock.now()
-        stretch.expected = expected
+    def end(self, step: MeasuredStep, *, expected: int) -> None:
+        """Ends the change; records until the next step still count for this one."""
+        step.ended_at = self.clock.now()
+        step.expected = expected
 
-    def so_far(self, stretch: Stretch) -> Counted:
-        """What was recorded from the beginning of the step to now."""
-        return count(self.log.read(stretch.group, stretch.position), before=stretch.before)
+    def so_far(self, step: MeasuredStep) -> Counted:
+        """Counts what the coordinator recorded since the step began."""
+        return count(self.log.read(step.group, step.position), before=step.before)
 
-    def close(self, stretch: Stretch) -> None:
-        """Read the stretch for the last time."""
-        stretch.counted = self.so_far(stretch)
+    def close(self, step: MeasuredStep) -> None:
+        """Counts the step for the last time."""
+        step.counted = self.so_far(step)
 
     def close_all(self) -> None:
-        """Read every stretch that is still open."""
-        for stretch in self.stretches:
-            if stretch.counted is None:
-                self.close(stretch)
+        """Counts every step that is still open."""
+        for step in self.steps:
+            if step.counted is None:
+                self.close(step)
 
 
-def generations(stretches: Sequence[Stretch]) -> str:
-    """Where each step's generations begin and end, for whoever counts again in the log."""
-    told = [
+def generations(steps: Sequence[MeasuredStep]) -> str:
+    """Lists the first and last generation of each step, to check them in the log."""
+    ranges = [
         f"{s.name} {s.counted.from_generation or 0} to {s.counted.to_generation}"
-        for s in stretches
+        for s in steps
         if s.counted is not None
     ]
-    return ", ".join(told)
+    return ", ".join(ranges)

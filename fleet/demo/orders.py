@@ -1,9 +1,9 @@
 """The example entrypoint: what a user of Fleet writes.
 
-`process` is called once per batch with a DataFrame of the records read and a context that says
-which they are. It lets Spark work its rows out and first of all writes down which they are (the
-demo's proof that nothing is lost or done twice), then delivers them. `fleet demo` runs a copy of
-this file, and rolls the fleet to a changed copy.
+The worker calls `process` once per batch with a DataFrame of the records and a context that names
+their offset ranges. Spark computes the rows. Then the function journals their numbers (the demo's
+proof that no record is lost or duplicated), and delivers them. `fleet demo` runs a copy of this
+file and rolls the fleet to an edited copy.
 """
 
 import os
@@ -29,16 +29,16 @@ DELIVERY_SECONDS = float(os.environ.get("ORDERS_DELIVERY_SECONDS", "0"))
 
 
 def process(df: "DataFrame", context: "BatchContext") -> None:
-    """Work out what each order comes to with its tax, and deliver the batch."""
+    """Computes the total of each order with tax, and delivers the batch."""
     order = F.from_json(F.col("value").cast("string"), SCHEMA).alias("o")
     orders = df.select("topic", "partition", order).select("topic", "partition", "o.*")
     enriched = orders.withColumn("total", F.expr(f"quantity * cents * {100 + TAX_PERCENT} div 100"))
-    priced = enriched.toArrow()
-    write_journal(context, priced)
-    deliver(priced)
+    totals = enriched.toArrow()
+    write_journal(context, totals)
+    deliver(totals)
 
 
 def deliver(orders: "Table") -> None:
-    """Stands for a service that takes orders in bulk: why more workers are faster, even here."""
+    """Stands for a service that takes orders in bulk: so more workers are faster, even here."""
     if orders.num_rows:
         time.sleep(DELIVERY_SECONDS)

@@ -1,12 +1,11 @@
 """A steady, numbered stream of orders: `python -m fleet.demo.producer`.
 
-Problem: records can be called lost only by someone who knows how many there were, and a pause
-of a partition can be measured only under steady input. Choice: a process of its own
-produces records with consecutive numbers, the same number to every partition, at a rate that a
-control file changes while it runs; it writes down what the brokers acknowledged (acks=all,
-idempotent). Cost: the rate is kept in ticks of 50 ms, so a partition sees small bursts.
+Problem: only a known number of records can show a loss, and only steady input can show a downtime.
+Choice: a separate process produces records with consecutive numbers, evenly over the partitions. A
+control file changes its rate. The process writes down what the brokers acknowledged (acks=all,
+idempotent). Cost: it produces every 50 ms, so a partition gets small bursts.
 
-It ends on SIGTERM, when the control file says so, or when the process that started it is gone.
+It stops on SIGTERM, when the control file says so, or when the process that started it stops.
 """
 
 import argparse
@@ -37,38 +36,40 @@ _ITEMS: Final = ("tea", "coffee", "cocoa", "maté", "rooibos", "chicory", "malt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """What the control file asks for."""
+    """The content of the control file."""
 
     rate: float
     """Records per second, over all partitions."""
     stop: bool = False
 
     def write(self, path: Path) -> None:
-        """Write the control file, whole."""
+        """Writes the control file atomically."""
         write_state(path, {"rate": self.rate, "stop": self.stop}, schema=SCHEMA)
 
     @classmethod
     def read(cls, path: Path) -> "ProducerOptions":
-        """Read it; FleetError where it is missing or damaged."""
+        """Reads the control file. Raises FleetError if it is missing or damaged."""
         state = read_state(path, schema=SCHEMA)
         try:
             if state is None:
                 raise KeyError("the file is missing")
             return cls(rate=max(0.0, float(state["rate"])), stop=bool(state["stop"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise FleetError(f"{path} is no control file of the producer ({error})") from error
+            raise FleetError(
+                f"{path} is not a control file of the producer ({error}); start the demo again"
+            ) from error
 
 
 @dataclass(slots=True)
 class Pace:
-    """How many records are due: steady at a rate that may change, with no debt after a stall."""
+    """Computes how many records are due: a steady rate, no backlog after a stall."""
 
     rate: float
     _last: float | None = None
     _owed: float = 0.0
 
     def due(self, monotonic: float, *, most: int = _MOST_PER_TICK) -> int:
-        """Records to send now; a fraction stays owed, more than `most` is let go."""
+        """Returns the records to send now; keeps a fraction, drops what exceeds `most`."""
         if self._last is not None:
             self._owed = min(self._owed + (monotonic - self._last) * self.rate, float(most))
         self._last = monotonic
@@ -78,7 +79,7 @@ class Pace:
 
 
 def order(sequence: int, at: float) -> bytes:
-    """The order with this number, as JSON; the same number is always the same order."""
+    """Returns the order with this number as JSON; a number always gives the same order."""
     value = {
         "seq": sequence,
         "customer": f"c{sequence * 7919 % 5000:04d}",
@@ -92,7 +93,7 @@ def order(sequence: int, at: float) -> bytes:
 
 @dataclass(kw_only=True)
 class OrderProducer:
-    """Produces numbered orders to `partitions` partitions in turn, and counts."""
+    """Produces numbered orders to all partitions in turn, and counts them."""
 
     sender: Any
     """A confluent_kafka.Producer."""
@@ -101,7 +102,7 @@ class OrderProducer:
     clock: Clock
     produced: int = 0
     acknowledged: list[int] = field(default_factory=list)
-    """Per partition: one more than the highest acknowledged offset."""
+    """One more than the highest acknowledged offset of each partition."""
     failed: int = 0
     error: str | None = None
 
@@ -109,7 +110,7 @@ class OrderProducer:
         self.acknowledged = [0] * self.partitions
 
     def send(self, count: int) -> None:
-        """Queue the next `count` records; waits where librdkafka's queue is full."""
+        """Queues the next `count` records; waits while librdkafka's queue is full."""
         for _ in range(count):
             record = order(self.produced, self.clock.now())
             partition = self.produced % self.partitions
@@ -139,9 +140,9 @@ class OrderProducer:
         report: Callable[[bool], None],
         ended: Callable[[], bool],
     ) -> None:
-        """Produce until `ended` or the options say stop; then flush and report a last time.
+        """Produces until `ended` or the options say stop; then flushes and reports once more.
 
-        Raises Unreachable where records could not be acknowledged in the end.
+        Raises Unreachable if brokers did not acknowledge all records.
         """
         pace = Pace(rate=0.0)
         looked = float("-inf")
@@ -160,13 +161,13 @@ class OrderProducer:
         report(True)
         if left or self.failed:
             raise Unreachable(
-                f"{left} records of topic {self.topic} were not acknowledged within "
-                f"{_FLUSH_SECONDS:g} s and {self.failed} were refused ({self.error})"
+                f"the broker did not acknowledge {left} records of topic {self.topic} within "
+                f"{_FLUSH_SECONDS:g} s and refused {self.failed} ({self.error}); see its log"
             )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until told to stop; exit 1 with a sentence where records were not acknowledged."""
+    """Runs until stopped; returns 1 with a message if records were not acknowledged."""
     options = _options(arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -201,12 +202,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fleet.demo.producer", description=__doc__)
-    parser.add_argument("--bootstrap", required=True, help="host:port of the brokers")
+    parser.add_argument("--bootstrap", required=True, help="brokers (HOST:PORT)")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--partitions", required=True, type=int)
-    parser.add_argument("--control", required=True, type=Path, help="file with rate and stop")
-    parser.add_argument("--state", required=True, type=Path, help="file for what was produced")
-    parser.add_argument("--starter", required=True, type=int, help="its end is ours, by process id")
+    parser.add_argument("--control", required=True, type=Path, help="file that sets rate and stop")
+    parser.add_argument("--state", required=True, type=Path, help="file to write counts to")
+    parser.add_argument("--starter", required=True, type=int, help="process id to stop with")
     return parser.parse_args(arguments)
 
 
@@ -228,13 +229,13 @@ _POLL_SECONDS: Final = 0.1
 _END_GRACE: Final = 5.0
 
 
-def produced_in(folder: Path) -> Path:
-    """The file that says what the producer of this folder did."""
+def state_file(folder: Path) -> Path:
+    """Returns the file in which this folder's producer reports its counts."""
     return folder / "producer-state.json"
 
 
 class OrderStream:
-    """A steady stream of numbered orders into one topic, the same to every partition."""
+    """Runs a producer of numbered orders for one topic, evenly over its partitions."""
 
     def __init__(
         self,
@@ -245,9 +246,9 @@ class OrderStream:
         topic: str,
         partitions: int,
     ) -> None:
-        """folder: of what the producer shall do, what it did, and its output."""
+        """folder: holds the producer's control file, its state and its log."""
         self._control = folder / "producer-control.json"
-        self._produced = produced_in(folder)
+        self._produced = state_file(folder)
         self._log = folder / "producer.log"
         self._topic = topic
         self._partitions = partitions
@@ -256,7 +257,7 @@ class OrderStream:
         self._process: ProcessId | None = None
 
     def start(self, rate: float) -> None:
-        """Start the producer; it produces from now on."""
+        """Starts the producer at this rate."""
         self.rate(rate)
         command = (sys.executable, "-m", "fleet.demo.producer", "--bootstrap", self._bootstrap)
         where = ("--control", str(self._control), "--state", str(self._produced))
@@ -270,31 +271,33 @@ class OrderStream:
         )
 
     def rate(self, rate: float) -> None:
-        """So many records per second from the next half second on."""
+        """Sets the records per second; the producer follows within half a second."""
         ProducerOptions(rate=rate).write(self._control)
 
     def stop(self) -> dict[TopicPartition, int]:
-        """Let it flush and end; the end offset of every partition.
+        """Stops the producer after a flush; returns the end offset of every partition.
 
-        Raises FleetError where not every record was acknowledged.
+        Raises FleetError if brokers did not acknowledge every record.
         """
         ProducerOptions(rate=0.0, stop=True).write(self._control)
         deadline = self._clock.monotonic() + _STOP_SECONDS
         while self._process is not None and processes.alive(self._process):
             if self._clock.monotonic() > deadline:
-                raise FleetError(f"the producer does not end; see {self._log}")
+                raise FleetError(
+                    f"the producer did not stop within {_STOP_SECONDS:g} s; see {self._log}"
+                )
             self._clock.sleep(_POLL_SECONDS)
         state = read_state(self._produced, schema=SCHEMA) or {}
-        told = state.get("ends", {})
-        ends = {TopicPartition(self._topic, int(p)): int(e) for p, e in told.items()}
+        known = state.get("ends", {})
+        ends = {TopicPartition(self._topic, int(p)): int(e) for p, e in known.items()}
         if (
             not state.get("stopped")
             or state.get("failed")
             or sum(ends.values()) != state["produced"]
         ):
             raise FleetError(
-                f"the producer ended without every record acknowledged ({state or 'no state'}); "
-                f"see {self._log}"
+                "the producer stopped before the brokers acknowledged every record "
+                f"({state or 'no state'}); see {self._log}"
             )
         return ends
 

@@ -1,10 +1,10 @@
-"""Where the demo plays: folders, fleet.yaml, the code that is rolled, and what was left behind.
+"""The demo's files: folders, fleet.yaml, the code that is rolled, and leftovers of the last demo.
 
-Problem: the demo starts from nothing and deletes what the last one left, in a folder where a
-real fleet could live. Choice: a mark is the first file the demo writes; a home without it that
-holds a broker or slots is somebody's fleet and refused. Every process of a demo carries the
-mark's id in its environment, so whatever still runs can be found and ended, even after kill -9
-of the demo. Cost: Linux only, as all of Fleet's process handling.
+Problem: the demo starts from nothing and deletes the data of the last demo, in a folder that could
+hold a real fleet. Choice: the demo writes a mark first. It refuses a state directory without a
+mark that holds a broker or slots. Every process of a demo carries the mark's id in its environment,
+so that the next demo finds and stops leftovers, even after kill -9. Cost: Linux only, as all of
+Fleet's process handling.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ ID_VARIABLE: Final = "FLEET_DEMO_ID"
 TOPIC: Final = "orders"
 PARTITIONS: Final = 12
 GROUP: Final = "orders-enrichment"
-ORDINARY_GROUP: Final = "orders-ordinary"
+BASELINE_GROUP: Final = "orders-baseline"
 CLUSTER: Final = "demo"
 MODULE: Final = "orders_job"
 RECORDS_PER_WORKER: Final = 1_000
@@ -36,10 +36,10 @@ _STATE: Final = (
     *("revisions", "spark", "supervisor", "workers"),
     *(f"{n}.db{s}" for n in ("fleet", "samples") for s in ("", "-wal", "-shm")),
 )
-"""What a running fleet keeps in its home."""
+"""What a running fleet keeps in its state directory."""
 _EXTERNAL: Final = ("broker/state.json", "fleet.db")
-"""What tells that a fleet lives in a home."""
-_GROUPS: Final = frozenset({f"{GROUP} of {CLUSTER}", f"{ORDINARY_GROUP} of {CLUSTER}"})
+"""Files that show that a state directory holds a fleet."""
+_GROUPS: Final = frozenset({f"{GROUP} of {CLUSTER}", f"{BASELINE_GROUP} of {CLUSTER}"})
 ASSIGNORS: Final = ("cooperative-sticky", "range")
 
 
@@ -51,47 +51,47 @@ class Stage:
 
     @property
     def folder(self) -> Path:
-        """All that is the demo's own."""
+        """Returns the demo's own folder."""
         return self.home / "demo"
 
     @property
     def mark(self) -> Path:
-        """Says that this home is a demo's."""
+        """Returns the file that marks the state directory as a demo's."""
         return self.folder / "mark.json"
 
     @property
     def config(self) -> Path:
-        """The generated fleet.yaml."""
+        """Returns the generated fleet.yaml."""
         return self.folder / "fleet.yaml"
 
     @property
     def code(self) -> Path:
-        """The entrypoint's module, a copy that is edited for the roll."""
+        """Returns the entrypoint's module, a copy that the roll edits."""
         return self.folder / "code" / f"{MODULE}.py"
 
     @property
     def journal(self) -> Path:
-        """Where workers write what they process."""
+        """Returns the folder in which workers write what they process."""
         return self.folder / "journal"
 
     @property
     def report(self) -> Path:
-        """The result, for machines."""
+        """Returns the file of the machine-readable result."""
         return self.home / "demo-report.json"
 
     @property
     def dagster(self) -> Path:
-        """Dagster's storage (DAGSTER_HOME)."""
+        """Returns Dagster's storage (DAGSTER_HOME)."""
         return self.folder / "dagster"
 
     def log(self, name: str) -> Path:
-        """Output of one of the demo's own processes."""
+        """Returns the log file of one of the demo's own processes."""
         return self.folder / f"{name}.log"
 
     def prepare(self, *, assignor: str) -> str:
-        """Clear what a previous demo left and set the stage; the new demo's id.
+        """Deletes the previous demo's data and writes new files; returns the new demo's id.
 
-        Raises Refused where the home holds a fleet that no demo made.
+        Raises Refused if the state directory holds a fleet that is not a demo.
         """
         self._refuse_external()
         self.clear()
@@ -99,12 +99,12 @@ class Stage:
         write_state(self.mark, {"id": name}, schema=SCHEMA)
         source = Path(__file__).with_name("orders.py").read_text(encoding="utf-8")
         write_whole(self.code, source)
-        self.write_spec(assignor=assignor, ordinary=False)
+        self.write_spec(assignor=assignor, baseline=False)
         self.journal.mkdir()
         return name
 
     def _refuse_external(self) -> None:
-        """A fleet may have moved in where a demo was, too: what it manages tells it apart."""
+        """Refuses another fleet, also one that replaced a demo: it manages other groups."""
         if not self.home.exists():
             return
         if self.mark.exists():
@@ -113,25 +113,24 @@ class Stage:
             kept = [name for name in _EXTERNAL if (self.home / name).exists()]
         if kept:
             raise Refused(
-                f"{self.home} holds another fleet ({', '.join(sorted(kept))}), and the demo would "
-                "delete it: run the demo with FLEET_HOME set to another folder, or give this one "
-                "up with `fleet down --purge`"
+                f"the demo would delete the fleet in {self.home} ({', '.join(sorted(kept))}): set "
+                "FLEET_HOME to another folder, or delete this fleet with `fleet down --purge`"
             )
 
     def forget(self) -> None:
-        """Delete the demo's own folder: this home is nobody's again."""
+        """Deletes the demo's own folder, so that the state directory is free again."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def end_left(self) -> None:
-        """End processes of this home's last demo, its Dagster too; nothing where there was none."""
+    def end_leftovers(self) -> None:
+        """Stops all processes of the last demo in this state directory, Dagster included."""
         state = read_state(self.mark, schema=SCHEMA) or {}
         end_all(leftovers(str(state.get("id", ""))), grace=5.0)
 
     def clear(self) -> None:
-        """End what still runs of a previous demo and delete what it wrote."""
+        """Stops the processes of a previous demo and deletes its files."""
         if read_state(self.mark, schema=SCHEMA) is None:
             return
-        self.end_left()
+        self.end_leftovers()
         Broker(self.home).purge()
         for name in (*_STATE, self.report.name):
             path = self.home / name
@@ -144,23 +143,23 @@ class Stage:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.rmtree(self.folder)  # last, because the mark is in it
 
-    def write_spec(self, *, assignor: str, ordinary: bool) -> None:
-        """Write fleet.yaml; the second group acts only where `ordinary`."""
-        write_whole(self.config, spec_text(self, assignor=assignor, ordinary=ordinary))
+    def write_spec(self, *, assignor: str, baseline: bool) -> None:
+        """Writes fleet.yaml; the second group has workers only if `baseline`."""
+        write_whole(self.config, spec_text(self, assignor=assignor, baseline=baseline))
 
     def new_code(self) -> None:
-        """Change the entrypoint as its author would: another tax, another version."""
+        """Edits the entrypoint as its author would: another tax, another version."""
         text = self.code.read_text(encoding="utf-8")
         changed = text.replace("VERSION = 1", "VERSION = 2").replace(
             "TAX_PERCENT = 7", "TAX_PERCENT = 19"
         )
         if changed == text:
-            raise Refused(f"{self.code} is not the code that the demo began with; start it again")
+            raise Refused(f"{self.code} was edited during the demo; start the demo again")
         write_whole(self.code, changed)
 
 
 def _groups_of(store: Path) -> frozenset[str]:
-    """Whose slots a home's store holds; none where it holds none. Raises Refused."""
+    """Returns the groups with slots in this store. Raises Refused if it cannot be read."""
     if not store.exists() or not store.stat().st_size:
         return frozenset()
     try:
@@ -170,16 +169,16 @@ def _groups_of(store: Path) -> frozenset[str]:
             return frozenset(f"{group} of {cluster}" for cluster, group in rows)
     except sqlite3.Error as error:
         raise Refused(
-            f"{store} cannot be read ({error}), so it is not known whose it is, and the demo would "
-            "delete it: run the demo with FLEET_HOME set to another folder"
+            f"the demo would delete {store}, which it cannot read ({error}): set FLEET_HOME to "
+            "another folder"
         ) from error
 
 
-def spec_text(stage: Stage, *, assignor: str, ordinary: bool) -> str:
-    """The demo's fleet.yaml.
+def spec_text(stage: Stage, *, assignor: str, baseline: bool) -> str:
+    """Renders the demo's fleet.yaml.
 
-    Small batches and the entrypoint's wait make a worker's capacity about 1,500 records/s, so that
-    a backlog is real and six workers drain it faster than three, on two cores.
+    Small batches and the entrypoint's wait limit a worker to about 1,500 records/s. So six workers
+    drain a backlog faster than three, on two cores.
     """
     worker: dict[str, object] = {
         "entrypoint": f"{MODULE}:process",
@@ -215,11 +214,11 @@ def spec_text(stage: Stage, *, assignor: str, ordinary: bool) -> str:
                 },
             },
             {
-                "group": ORDINARY_GROUP,
-                "mode": "act" if ordinary else "observe",
+                "group": BASELINE_GROUP,
+                "mode": "act" if baseline else "observe",
                 "worker": {"membership": "dynamic"},
-                "replicas": {"min": 3, "max": 3, "standby": 0},
-                "scaling": {"policy": "fixed", "workers": 3},
+                "replicas": {"min": 6, "max": 6, "standby": 0},
+                "scaling": {"policy": "fixed", "workers": 6},
             },
         ],
     }
@@ -228,5 +227,5 @@ def spec_text(stage: Stage, *, assignor: str, ordinary: bool) -> str:
 
 
 def leftovers(name: str) -> tuple[ProcessId, ...]:
-    """Living processes of the demo with this id, other than the caller."""
+    """Returns the running processes of the demo with this id, without the caller."""
     return carrying(ID_VARIABLE, name)

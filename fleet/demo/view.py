@@ -1,10 +1,9 @@
-"""What a person sees while the demo runs: sentences, and on a terminal a picture that moves.
+"""Shows the demo's progress: sentences, and on a terminal a table that follows.
 
-Problem: a fleet that changes without a stop looks like nothing happens. Choice: what was done
-is a sentence with its second; on a terminal a table of groups and slots stands below and is
-drawn anew twice a second; in a pipe the same state is a sentence every few seconds. A thread
-looks at the cluster, and a look that fails is left out; one that fails by a defect says so, in
-one line: the view never stops the demo.
+Problem: a fleet that changes without a stop looks as if nothing happens. Choice: each action is a
+sentence with its second. A terminal also shows a table of groups and slots, refreshed twice a
+second; a pipe gets a sentence every few seconds. A thread reads the cluster and skips a read that
+fails. A defect is one line: the view never stops the demo.
 """
 
 import threading
@@ -20,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.clock import Clock
-from fleet.demo.coverage import Due, Held, JournalEntry, coverage, records_between
-from fleet.demo.measure import Meter, Stretch
+from fleet.demo.coverage import Due, JournalEntry, TopicRecords, coverage, records_between
+from fleet.demo.measure import MeasuredStep, Meter
 from fleet.errors import FleetError
 from fleet.manager.cycle import Fleet
 from fleet.model import GroupSnapshot
@@ -35,7 +34,7 @@ _COLUMNS: Final = ("slot", "partitions", "phase", "code", "owner", "batches")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """One group as a person sees it."""
+    """One group as the view shows it."""
 
     group: str
     state: str
@@ -43,12 +42,12 @@ class GroupView:
     standbys: int
     lag: int | None
     rebalances: int | None
-    """Recorded since the step in hand began."""
+    """Recorded since the current step began."""
     slots: tuple[tuple[str, ...], ...]
     """Rows of `_COLUMNS`."""
 
     def sentence(self) -> str:
-        """The group in one line."""
+        """Describes the group in one line."""
         lag = "unknown" if self.lag is None else f"{self.lag:,}"
         return (
             f"{self.group}: {self.state}, {self.members} members, {self.standbys} standby, "
@@ -57,16 +56,16 @@ class GroupView:
 
 
 def _console() -> Console:
-    """Standard output; a pipe has no width of its own and gets what the tables need."""
+    """Opens standard output; a pipe has no width and gets the width of the tables."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
-Look = Callable[[], Sequence[GroupView]]
+ReadGroups = Callable[[], Sequence[GroupView]]
 
 
 class Show:
-    """Tells what happens. A context manager; `say` may be called from any thread."""
+    """Prints the demo's progress. A context manager; any thread may call `say`."""
 
     def __init__(self, *, clock: Clock, console: Console | None = None) -> None:
         self._console = console or _console()
@@ -99,54 +98,54 @@ class Show:
         self.rest()
 
     def rest(self) -> None:
-        """Draw no more; sentences and tables still come."""
+        """Stops the live table; sentences and results are still printed."""
         self.unwatch()
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()
 
     def chapter(self, title: str) -> None:
-        """Begin a part of the story."""
+        """Begins a part of the scenario."""
         self._chapter = title
         self._print(Text(f"\n{self._second()} {title}", style="bold"))
 
     def say(self, sentence: str) -> None:
-        """Tell what was done."""
+        """Prints a sentence with its second."""
         self._last = sentence
         self._print(Text(f"{self._second()}   {sentence.strip()}"))
 
     def table(self, table: RenderableType) -> None:
-        """Show a result."""
+        """Prints a result table."""
         self._print(table)
 
-    def watch(self, look: Look) -> None:
-        """Look at the cluster every second from now on, in a thread."""
+    def watch(self, look: ReadGroups) -> None:
+        """Reads the cluster every second from now on, in a thread."""
         self.unwatch()
-        self._stop = threading.Event()  # of this watch: an earlier look may outlast its own
+        self._stop = threading.Event()  # of this watch: an earlier read may outlast its own
         self._watcher = threading.Thread(
             target=self._look, args=(look, self._stop), name="view", daemon=True
         )
         self._watcher.start()
 
     def unwatch(self) -> None:
-        """Stop looking; returns when the last look is over."""
+        """Stops reading; returns when the last read is over."""
         self._stop.set()
         if self._watcher is not None:
             self._watcher.join(timeout=15.0)
             self._watcher = None
         self._pictures = ()
 
-    def _look(self, look: Look, stop: threading.Event) -> None:
+    def _look(self, look: ReadGroups, stop: threading.Event) -> None:
         told, defects = self._clock.monotonic(), set[str]()
         while not stop.wait(_LOOK_SECONDS):
             try:
                 pictures = look()
             except FleetError:
                 continue
-            except Exception as error:  # noqa: BLE001 - this thread alone would end of it
+            except Exception as error:  # noqa: BLE001 - it would stop this thread silently
                 if (defect := _in_one_line(error)) not in defects:
                     defects.add(defect)
-                    self.say(f"the view could not look: {defect}; this is a defect, report it")
+                    self.say(f"the view failed: {defect}; this is a defect, report it")
                 continue
             if stop.is_set():
                 return
@@ -167,7 +166,7 @@ class Show:
         head = Text.assemble(
             "\n", (self._chapter, "bold"), f"  {self._second()}  ", (self._last, "dim")
         )
-        return Group(head, *(_drawn(picture) for picture in self._pictures if picture.slots))
+        return Group(head, *(_render_group(picture) for picture in self._pictures if picture.slots))
 
 
 def _in_one_line(error: Exception) -> str:
@@ -175,7 +174,7 @@ def _in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def _drawn(picture: GroupView) -> RenderableType:
+def _render_group(picture: GroupView) -> RenderableType:
     counted = (
         "" if picture.rebalances is None else f", {picture.rebalances} rebalances in this step"
     )
@@ -187,11 +186,11 @@ def _drawn(picture: GroupView) -> RenderableType:
     return Group(Text(picture.sentence() + counted), drawn)
 
 
-# The picture of the demo's groups, taken from a snapshot, the slots and the processes.
+# The views of the demo's groups, from a snapshot, the slots and the processes.
 
 
-def pictures(fleet: Fleet, meter: Meter | None = None) -> tuple[GroupView, ...]:
-    """Every declared group as it is now; `meter` counts the rebalances of the open step."""
+def group_views(fleet: Fleet, meter: Meter | None = None) -> tuple[GroupView, ...]:
+    """Reads every declared group; `meter` counts the rebalances of the open step."""
     snapshot = fleet.snapshot([declared.group for declared in fleet.spec.fleets])
     found = []
     for declared in fleet.spec.fleets:
@@ -202,7 +201,7 @@ def pictures(fleet: Fleet, meter: Meter | None = None) -> tuple[GroupView, ...]:
         found.append(
             GroupView(
                 group=group,
-                state=seen.state.value if seen else "not there yet",
+                state=seen.state.value if seen else "not on the cluster yet",
                 members=len(seen.members) if seen else 0,
                 standbys=standbys,
                 lag=seen.lag if seen else None,
@@ -214,12 +213,12 @@ def pictures(fleet: Fleet, meter: Meter | None = None) -> tuple[GroupView, ...]:
 
 
 def _rebalances(meter: Meter | None, group: str) -> int | None:
-    """Recorded in the open step of this group; None where it has none."""
+    """Counts the rebalances in the open step of this group; None if it has none."""
     if meter is None:
         return None
-    for stretch in meter.stretches:
-        if stretch.group == group and stretch.counted is None:
-            return meter.so_far(stretch).rebalances
+    for step in meter.steps:
+        if step.group == group and step.counted is None:
+            return meter.so_far(step).rebalances
     return None
 
 
@@ -228,43 +227,45 @@ def _slot(slot: Slot, seen: GroupSnapshot | None) -> tuple[str, ...]:
     for member in seen.members if seen else ():
         if member.member_id == slot.member_id or member.instance_id == slot.instance_id():
             owned = len(member.partitions)
-    told = (slot.phase.value, (slot.revision or "")[:6], slot.owner or "", str(slot.batches))
-    return str(slot.number), "■" * owned, *told
+    cells = (slot.phase.value, (slot.revision or "")[:6], slot.owner or "", str(slot.batches))
+    return str(slot.number), "■" * owned, *cells
 
 
-# What the demo promises and what was recorded: the coordinator's numbers, rows in the journal and
-# records in the topic [33, 34]; nothing is what an actor says of itself.
+# The demo's guarantees and what was recorded: the coordinator's numbers, rows in the journal and
+# records in the topic [33, 34]. No figure is a worker's own report.
 
 
-ORDINARY: Final = "ordinary"
+BASELINE: Final = "baseline"
 
 _TITLES: Final = {
     "up": "up: 3 workers to 6",
     "roll": "roll: 6 to new code",
     "down": "down: 6 workers to 3",
-    ORDINARY: "ordinary: 3 one by one",
+    BASELINE: "baseline: 6 restarted",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One step of the demo. Times in seconds; `longest_downtime_s` None = no partition moved."""
+    """One step of the demo. Times are in seconds; no downtime is known if no partition moved."""
 
     name: str
     group: str
     expected_rebalances: int
-    """The most that the plan allows; the ordinary way: what is usual."""
+    """The plan's upper bound; for the baseline the usual number."""
     recorded_rebalances: int
     moved_partitions: int
     longest_downtime_s: float | None
+    downtime_partition_s: float
+    """Downtime of all partitions together, in partition-seconds."""
     records: int
     lost: int
-    twice: int
+    duplicates: int
     seconds: float
 
 
 def report_json(bootstrap_servers: str, steps: Sequence[StepResult]) -> dict[str, Any]:
-    """The whole of demo-report.json."""
+    """Builds the content of demo-report.json."""
     return {
         "bootstrap_servers": bootstrap_servers,
         "steps": [_rounded(asdict(step)) for step in steps],
@@ -272,60 +273,64 @@ def report_json(bootstrap_servers: str, steps: Sequence[StepResult]) -> dict[str
 
 
 def _rounded(step: dict[str, Any]) -> dict[str, Any]:
-    pause = step["longest_downtime_s"]
-    told = None if pause is None else round(pause, 3)
-    return {**step, "longest_downtime_s": told, "seconds": round(step["seconds"], 1)}
+    longest, total = step["longest_downtime_s"], step["downtime_partition_s"]
+    downtime = {
+        "longest_downtime_s": None if longest is None else round(longest, 3),
+        "downtime_partition_s": round(total, 3),
+    }
+    return {**step, **downtime, "seconds": round(step["seconds"], 1)}
 
 
 def results(
-    stretches: Sequence[Stretch],
+    steps: Sequence[MeasuredStep],
     entries: Iterable[JournalEntry],
     due: Mapping[str, Due],
-    held: Held,
+    topic_records: TopicRecords,
 ) -> tuple[StepResult, ...]:
-    """One result per closed stretch. `due` names, per group, the offsets that had to be processed;
-    `held` is what the topic held when all was over.
+    """Returns one result per closed step.
 
-    What was lost or repeated before a group's first step is charged to that step.
+    `due` names the offsets that each group had to process. `topic_records` is read after the last
+    step. Records lost or repeated before a group's first step count for that step.
     """
     journal = tuple(entries)
     made: list[StepResult] = []
     covered = {
-        group: coverage(journal, group=group, due=partitions, held=held)
+        group: coverage(journal, group=group, due=partitions, topic_records=topic_records)
         for group, partitions in due.items()
     }
-    for stretch in stretches:
-        if stretch.counted is None or stretch.ended_at is None:
+    for step in steps:
+        if step.counted is None or step.ended_at is None:
             continue
-        same = [s.started_at for s in stretches if s.group == stretch.group]
-        first = stretch.started_at == min(same)
-        start = float("-inf") if first else stretch.started_at
-        end = min((at for at in same if at > stretch.started_at), default=float("inf"))
-        found = covered[stretch.group]
+        same = [s.started_at for s in steps if s.group == step.group]
+        first = step.started_at == min(same)
+        start = float("-inf") if first else step.started_at
+        end = min((at for at in same if at > step.started_at), default=float("inf"))
+        found = covered[step.group]
         made.append(
             StepResult(
-                name=stretch.name,
-                group=stretch.group,
-                expected_rebalances=stretch.expected,
-                recorded_rebalances=stretch.counted.rebalances,
-                moved_partitions=stretch.counted.moved,
-                longest_downtime_s=stretch.counted.longest_downtime_s,
+                name=step.name,
+                group=step.group,
+                expected_rebalances=step.expected,
+                recorded_rebalances=step.counted.rebalances,
+                moved_partitions=step.counted.moved,
+                longest_downtime_s=step.counted.longest_downtime_s,
+                downtime_partition_s=sum(step.counted.every_downtime),
                 records=records_between(
-                    journal, group=stretch.group, start=stretch.started_at, end=stretch.ended_at
+                    journal, group=step.group, start=step.started_at, end=step.ended_at
                 ),
                 lost=found.lost_between(start, end),
-                twice=found.twice_between(start, end),
-                seconds=stretch.ended_at - stretch.started_at,
+                duplicates=found.duplicates_between(start, end),
+                seconds=step.ended_at - step.started_at,
             )
         )
     return tuple(made)
 
 
-def broken_promises(steps: Sequence[StepResult], wanted: Sequence[str]) -> tuple[str, ...]:
-    """What differs from what was promised, a sentence each; () = all held.
+def broken_guarantees(steps: Sequence[StepResult], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Returns a sentence for each broken guarantee; () means that all held.
 
-    `wanted` names the steps that must be there. The ordinary way promises no number of
-    rebalances, and its restarts may process a batch again; but nothing may be lost by it.
+    `wanted` names the required steps. The baseline guarantees no number of rebalances, and its
+    restarts may process a batch again; but it must not lose a record.
     """
     found = [
         f"step {name} was not reached"
@@ -333,33 +338,34 @@ def broken_promises(steps: Sequence[StepResult], wanted: Sequence[str]) -> tuple
         if name not in {step.name for step in steps}
     ]
     for step in steps:
-        managed = step.name != ORDINARY
+        managed = step.name != BASELINE
         if managed and step.recorded_rebalances > step.expected_rebalances:
             found.append(
                 f"{step.name}: the coordinator recorded {step.recorded_rebalances} rebalances, "
-                f"at most {step.expected_rebalances} were promised"
+                f"the plan allows at most {step.expected_rebalances}"
             )
         if managed and step.expected_rebalances and not step.recorded_rebalances:
-            found.append(f"{step.name}: no rebalance was recorded, so the step changed nothing")
+            found.append(f"{step.name}: the coordinator recorded no rebalance: nothing changed")
         if step.lost:
             found.append(f"{step.name}: {step.lost} records were never processed")
-        if managed and step.twice:
-            found.append(f"{step.name}: {step.twice} records were processed more than once")
+        if managed and step.duplicates:
+            found.append(f"{step.name}: {step.duplicates} records were processed more than once")
     return tuple(found)
 
 
 def table(steps: Sequence[StepResult]) -> Table:
-    """The table at the end, at most 100 columns wide."""
+    """Builds the table at the end, at most 100 columns wide."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, collapse_padding=True, pad_edge=False)
     shown.add_column("step", no_wrap=True)
     for heading in (
         "rebalances\nexpected",
         "\nrecorded",
-        "partitions\nmoved",
-        "longest\npause",
+        "\nmoved",
+        "downtime\nlongest",
+        "partition\nseconds",
         "\nrecords",
         "\nlost",
-        "processed\ntwice",
+        "dupli-\ncates",
         "\ntook",
     ):
         shown.add_column(heading, justify="right", no_wrap=True)
@@ -369,16 +375,17 @@ def table(steps: Sequence[StepResult]) -> Table:
 
 
 def _row(step: StepResult) -> tuple[str, ...]:
-    pause = step.longest_downtime_s
-    few = "≤ " if step.expected_rebalances > 1 and step.name != ORDINARY else ""
+    longest = step.longest_downtime_s
+    few = "≤ " if step.expected_rebalances > 1 and step.name != BASELINE else ""
     return (
         _TITLES.get(step.name, step.name),
         f"{few}{step.expected_rebalances}",
         str(step.recorded_rebalances),
         str(step.moved_partitions),
-        "-" if pause is None else f"{pause:.2f} s",
+        "-" if longest is None else f"{longest:.2f} s",
+        f"{step.downtime_partition_s:.1f}",
         str(step.records),
         str(step.lost),
-        str(step.twice),
+        str(step.duplicates),
         f"{step.seconds:.0f} s",
     )

@@ -13,7 +13,7 @@ from tests.support.command import process
 from tests.support.kafka_tools import generations
 
 
-@pytest.mark.parametrize("name", ["roll", "sync_join", "failover"])
+@pytest.mark.parametrize("name", ["roll", "sync-join", "failover"])
 def test_help_states_the_goals(name, capsys):
     """What exit code 1 means can be read before anything is run."""
     assert cli.run([name, "--help"], command=benchmarks) == 0
@@ -47,21 +47,21 @@ def _running(home: Path) -> list[str]:
 @pytest.mark.spark
 def test_roll_for_real(tmp_path):
     """Two handovers; the goal that no pause can keep makes it exit 1."""
-    quick = ("roll", "--quick", "--protocol", "cooperative-sticky", "--max-pause", "0", "--keep")
+    quick = ("roll", "--quick", "--protocol", "cooperative-sticky", "--max-downtime", "0", "--keep")
     code, answer = bench(tmp_path, *quick)
     assert code == 1
     assert answer["bench"] == "roll"
     assert answer["met"] is False
     (found,) = answer["protocols"]
     missed = [goal["goal"] for goal in found["goals"] if not goal["met"]]
-    assert missed == ["pause of a partition at p95, seconds"]
+    assert missed == ["downtime of a partition at p95, seconds"]
     assert found["fleet"]["rebalances"] == 0
     recorded = set(generations(Broker(Path(answer["home"])), "roll-cooperative-sticky"))
     assert recorded - {0} == {1, 2}, "DumpLogSegments: all joined, all left, nothing between"
     assert found["fleet"]["handovers"] == 2
     assert found["fleet"]["downtime_seconds"]["measured"] == 4, "two partitions each"
-    assert found["ordinary"]["rebalances"] >= 2
-    assert found["ordinary"]["lost"] == 0
+    assert found["baseline"]["rebalances"] >= 2
+    assert found["baseline"]["lost"] == 0
 
 
 @pytest.mark.long
@@ -72,13 +72,13 @@ def test_sync_join_for_real(tmp_path):
     code, answer = bench(
         tmp_path,
         *(
-            "sync_join",
+            "sync-join",
             "--quick",
             "--protocol",
             "range",
             "--max-settled",
             "60",
-            "--max-pause",
+            "--max-downtime",
             "60",
         ),
     )
@@ -90,4 +90,4 @@ def test_sync_join_for_real(tmp_path):
     assert [run["rebalances"] for run in joins["sync_join"]] == [1]
     assert sum(each["joined"] for each in joins["sync_join"][0]["rounds"]) == 2
     assert joins["spread_seconds"]["max"] <= 0.1
-    assert joins["ordinary_in_turn"][0]["rebalances"] >= 2
+    assert joins["baseline_in_turn"][0]["rebalances"] >= 2

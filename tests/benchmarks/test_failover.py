@@ -3,7 +3,7 @@
 import json
 
 from benchmarks.command import of_protocols
-from benchmarks.failover import FailoverOptions, FailoverResult, Kills, processed_again
+from benchmarks.failover import FailoverOptions, FailoverResult, FailoverStats, processed_again
 from benchmarks.figures import spread
 from fleet.demo.coverage import JournalEntry, Run
 from fleet.model import TopicPartition
@@ -43,9 +43,14 @@ def test_the_dead_ones_partitions_until_their_first_call_after_it():
 
 def test_json_has_the_documented_shape():
     """Every key that is printed stands in benchmarks/json.md with its kind, and no other."""
-    kills = Kills(kills=2, seconds=spread([0.9, 1.4]), rebalances=2)
+    kills = FailoverStats(kills=2, seconds=spread([0.9, 1.4]), rebalances=2)
     found = FailoverResult(
-        protocol="consumer", options=FailoverOptions(), seen=kills, lease=kills, lost=0, twice=90
+        protocol="consumer",
+        options=FailoverOptions(),
+        seen=kills,
+        lease=kills,
+        lost=0,
+        duplicates=90,
     )
     assert found.met
     told = json.loads(json.dumps(of_protocols("failover", [found], None)))

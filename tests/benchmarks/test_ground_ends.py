@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ground import MARK, Ground, end_left, homes, owned
+from benchmarks.ground import MARK, Ground, end_leftovers, homes, owned_by_benchmark
 from fleet.broker import Broker
 from fleet.clock import ManualClock
 from fleet.demo.interrupts import Interrupted, interruptible
@@ -53,8 +53,8 @@ def test_an_event_that_a_killed_worker_was_telling_is_left_out(tmp_path):
 BENCHMARK = """
 import subprocess, sys, time
 from pathlib import Path
-from benchmarks.ground import owned
-with owned(Path(sys.argv[1])):
+from benchmarks.ground import owned_by_benchmark
+with owned_by_benchmark(Path(sys.argv[1])):
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], process_group=0)
     print(left.pid, flush=True)
     time.sleep(60)
@@ -72,15 +72,15 @@ def test_what_a_killed_benchmark_left_is_ended_by_whoever_comes_next(tmp_path):
     ) as benchmark:
         assert benchmark.stdout is not None
         left = identify(int(benchmark.stdout.readline()))
-        end_left(folder)
+        end_leftovers(folder)
         assert left is not None
         assert alive(left), "its benchmark runs"
         benchmark.kill()
         benchmark.wait(timeout=120)
     assert alive(left)
-    with owned(folder / "next"):
+    with owned_by_benchmark(folder / "next"):
         assert not alive(left)
         assert [mark.parent.name for mark in folder.glob(f"*/{MARK}")] == ["next"]
-        end_left(folder)
+        end_leftovers(folder)
     assert [path.name for path in folder.iterdir()] == ["next"], "whose files may be kept"
     assert not (folder / "next" / MARK).exists()

@@ -4,7 +4,7 @@ import json
 
 from benchmarks.__main__ import benchmarks
 from benchmarks.command import answer
-from benchmarks.simulate import Rolled, SimulateOptions, SimulateResult, rolls
+from benchmarks.simulate import RollCost, SimulateOptions, SimulateResult, rolls
 from fleet import cli
 from tests.support.json_contract import BENCHMARKS, documented, shape
 
@@ -14,7 +14,7 @@ def result(rate: float = 120_000, seconds: float = 2.0, settled: float | None = 
     return SimulateResult(
         options=SimulateOptions(),
         rates={"classic": rate, "KIP-848": rate},
-        rolls=[Rolled("range, ordinary", seconds, 8, settled)],
+        rolls=[RollCost("range, baseline", seconds, 8, settled)],
         memory=200.0,
     )
 
@@ -49,5 +49,5 @@ def test_for_real(capsys) -> None:
     assert all(each["settled_seconds"] for each in told["rolls"])
     costs = {each["roll"]: each["rebalances"] for each in told["rolls"]}
     assert costs["range, with Fleet"] == costs["KIP-848, with Fleet"] == 0
-    assert costs["range, ordinary"] == 8
+    assert costs["range, baseline"] == 8
     assert min(told["events_per_second"].values()) > 0

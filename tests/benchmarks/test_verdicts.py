@@ -13,10 +13,10 @@ from tests.support.json_contract import BENCHMARKS, documented, shape
 from tests.support.rebalances import rebalance
 
 
-def recorded(*pauses, rebalances=0):
+def recorded(*downtimes, rebalances=0):
     """A stretch of the coordinator's records."""
     generations = tuple(rebalance(n, float(n)) for n in range(rebalances))
-    return Counted(group="g", generations=generations, replacements=2, every_downtime=pauses)
+    return Counted(group="g", generations=generations, replacements=2, every_downtime=downtimes)
 
 
 def rolled(**changes):
@@ -24,15 +24,15 @@ def rolled(**changes):
     ours = roll.side_of(
         [recorded(0.0, 0.1), recorded(0.1, 0.2)], handovers=4, account=(0, 0), seconds=20.0
     )
-    ordinary = roll.side_of(
+    baseline = roll.side_of(
         [recorded(1.0, 2.0, rebalances=4)], handovers=2, account=(0, 3), seconds=30.0
     )
     return roll.RollResult(
         protocol="range",
-        options=roll.RollOptions(handovers=4, slots=2, ordinary_rolls=1),
+        options=roll.RollOptions(handovers=4, slots=2, baseline_rolls=1),
         batch=spread([0.1, 0.2, 0.3]),
         ours=replace(ours, **changes),
-        ordinary=ordinary,
+        baseline=baseline,
     )
 
 
@@ -42,26 +42,26 @@ def missed(result):
 
 
 def test_a_good_roll_meets_every_goal():
-    """The ordinary way's own repetitions are shown, not held against us."""
+    """The baseline's own repetitions are shown, not held against us."""
     result = rolled()
     assert result.met
     assert result.goals()[1].limit == pytest.approx(0.2), "seconds"
     assert result.ratios() == {
         "rebalances_per_roll": None,
-        "pause_p95": 10.0,
-        "paused_partition_seconds_per_roll": 15.0,
+        "downtime_p95": 10.0,
+        "downtime_partition_seconds_per_roll": 15.0,
     }
-    assert result.as_json()["ordinary"]["twice"] == 3
+    assert result.as_json()["baseline"]["duplicates"] == 3
 
 
 @pytest.mark.parametrize(
     ("changes", "goal"),
     [
         ({"rebalances": 1}, "rebalances of all rolls"),
-        ({"pauses": spread([0.1, 0.8])}, "pause of a partition at p95, seconds"),
-        ({"pauses": None}, "pause of a partition at p95, seconds"),
+        ({"downtimes": spread([0.1, 0.8])}, "downtime of a partition at p95, seconds"),
+        ({"downtimes": None}, "downtime of a partition at p95, seconds"),
         ({"lost": 1}, "records lost"),
-        ({"twice": 1}, "records processed twice"),
+        ({"duplicates": 1}, "duplicate records"),
         ({"handovers": 3}, "handovers missing"),
     ],
 )
@@ -72,16 +72,16 @@ def test_what_a_roll_may_not_cost(changes, goal):
 
 
 def test_the_goal_for_the_pause_may_be_given():
-    """`--max-pause` replaces 0.2 s."""
+    """`--max-downtime` replaces 0.2 s."""
     result = rolled()
-    strict = replace(result, options=replace(result.options, max_pause=0.0))
-    assert missed(strict) == ["pause of a partition at p95, seconds"]
+    strict = replace(result, options=replace(result.options, max_downtime=0.0))
+    assert missed(strict) == ["downtime of a partition at p95, seconds"]
 
 
 def one(k, joins=1, leaves=1, apart=0.01, **seconds):
     """The synchronized joins run with so many rebalances."""
     rounds = sync_join.Round(joined=k, moved=2 * k)
-    took = sync_join.Took(**{"settled": 1.2, "pause": 0.4, **seconds})
+    took = sync_join.ChangeTimes(**{"settled": 1.2, "downtime": 0.4, **seconds})
     return sync_join.SyncJoinRun(
         k=k,
         joins=(rounds,) * joins,
@@ -98,14 +98,14 @@ def gated(*runs, protocol="range", lost=0):
         protocol=protocol,
         options=sync_join.SyncJoinOptions(joins=(2, 5), runs=2),
         runs=runs,
-        patient=(one(2, settled=4.0), one(5, pause=3.0)),
+        patient=(one(2, settled=4.0), one(5, downtime=3.0)),
         cpu={"broker": 0.5, "workers": 1.5},
         patient_cpu={"broker": 0.4, "workers": 1.4},
         batch=0.1,
         at_once=(one(2, joins=2, apart=0.4), one(5, joins=3)),
         in_turn=(one(2, joins=2), one(5, joins=5)),
         lost=lost,
-        twice=0,
+        duplicates=0,
     )
 
 
@@ -115,9 +115,9 @@ def test_a_good_sync_join_meets_every_goal():
     assert missed(result) == ["spread of joins, seconds"], "an unknown spread proves nothing"
     result = gated(one(2), one(5), one(2), one(5))
     assert result.met
-    assert result.rows()[5][:5] == ("+5", "sync_join", "2", "1 (x2)", "1.20 s")
+    assert result.rows()[5][:5] == ("+5", "synchronized", "2", "1 (x2)", "1.20 s")
     assert result.rows()[6][:3] == ("+5", "by heartbeats", "1")
-    assert result.as_json()["joins"][1]["ordinary_in_turn"][0]["rebalances"] == 5
+    assert result.as_json()["joins"][1]["baseline_in_turn"][0]["rebalances"] == 5
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_good_sync_join_meets_every_goal():
         ("range", one(5, apart=0.11), ["spread of joins, seconds"]),
         ("range", one(5, settled=1.6), ["settled at p95, seconds"]),
         ("range", one(5, settled=None), ["settled at p95, seconds"]),
-        ("range", one(5, pause=0.91), ["longest pause at p95, seconds"]),
+        ("range", one(5, downtime=0.91), ["longest downtime at p95, seconds"]),
     ],
 )
 def test_what_a_sync_join_may_not_cost(protocol, run, goals):

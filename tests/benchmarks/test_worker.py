@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from benchmarks.command import answer
 from benchmarks.figures import spread
-from benchmarks.structured import spark_folder, told_by
+from benchmarks.structured import collect_log, spark_folder
 from benchmarks.worker import (
     THEIRS,
     VARIANTS,
@@ -112,7 +112,7 @@ def test_a_program_that_is_killed_while_it_tells_is_told_by_its_end(tmp_path):
     log = tmp_path / "structured.log"
     log.write_text("Killed\n", encoding="utf-8")
     told = io.StringIO(json.dumps(line(1.0)) + '\n{"records": 1')
-    lines = told_by(SimpleNamespace(stdout=told, wait=lambda _: -9, returncode=-9), log)
+    lines = collect_log(SimpleNamespace(stdout=told, wait=lambda _: -9, returncode=-9), log)
     assert next(lines) == line(1.0)
     with pytest.raises(FleetError, match="Structured Streaming ended with -9: Killed"):
         next(lines)

@@ -58,4 +58,4 @@ def test_a_life(
                 assert receipt.result is ReceiptResult.EQUAL, receipt.sentences
                 assert receipt.ours == rebalances(broker.broker, shop.group) - before
                 assert receipt.ours == 0 or kind is not StepKind.ROLL
-        assert shop.lost_and_twice() == (0, 0)
+        assert shop.lost_and_duplicates() == (0, 0)

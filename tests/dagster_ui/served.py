@@ -39,8 +39,8 @@ class Page(DagsterPage):
         """Wait for the end of a run, as long as it says more; its status."""
 
         def ended() -> str:
-            news = self.news(run)
-            return news.status if news.over else ""
+            news = self.updates(run)
+            return news.status if news.is_over else ""
 
         return until(
             ended,
@@ -53,7 +53,7 @@ class Page(DagsterPage):
     def story(self, run: str) -> str:
         """What the run logged, for a failed assertion."""
         lines = []
-        for event in self.news(run).events:
+        for event in self.updates(run).events:
             lines.append(event.get("message") or "")
             if event.get("error"):
                 lines.append(event["error"]["message"] + "".join(event["error"]["stack"]))
@@ -117,7 +117,7 @@ def _dagster_dev(folder: Path, environ: Mapping[str, str], port: int) -> Iterato
         def loaded() -> bool:
             words = served.log.read_text()
             assert processes.alive(process) and not says_taken(words), words  # noqa: PT018
-            return served.loaded()
+            return served.is_loaded()
 
         until(loaded, "Dagster's page", picture=served.log.read_text)
         yield served

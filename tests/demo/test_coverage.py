@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from fleet.demo.coverage import (
-    Held,
     JournalEntry,
+    TopicRecords,
     coverage,
     entries_of,
-    in_value,
+    number_in_value,
     records_between,
     runs,
 )
@@ -27,7 +27,9 @@ TP = TopicPartition("orders", 3)
 OTHER = TopicPartition("orders", 4)
 OTHERS = 1000
 """Where the numbers of the other partition begin."""
-HELD = Held.of({TP: [(n, n) for n in range(100)], OTHER: [(n, OTHERS + n) for n in range(100)]})
+HELD = TopicRecords.of(
+    {TP: [(n, n) for n in range(100)], OTHER: [(n, OTHERS + n) for n in range(100)]}
+)
 
 
 def entry(
@@ -42,7 +44,7 @@ def entry(
 
 
 @pytest.mark.parametrize(
-    ("ranges", "lost", "twice"),
+    ("ranges", "lost", "duplicates"),
     [
         pytest.param([(0, 5), (5, 10)], [], [], id="each once"),
         pytest.param([(0, 5), (7, 10)], [(5, 7)], [], id="a gap is lost"),
@@ -56,17 +58,17 @@ def entry(
         pytest.param([(5, 10), (0, 5)], [], [], id="order does not matter"),
     ],
 )
-def test_lost_and_twice(ranges, lost, twice):
+def test_lost_and_duplicates(ranges, lost, duplicates):
     """Every due record is in exactly one call's rows; the rest is named."""
     entries = [entry(a, b, at=float(n)) for n, (a, b) in enumerate(ranges)]
-    found = coverage(entries, group="g", due={TP: (0, 10)}, held=HELD)
+    found = coverage(entries, group="g", due={TP: (0, 10)}, topic_records=HELD)
     assert [(s.first, s.end) for s in found.lost] == lost
-    assert [(s.first, s.end) for s in found.twice] == twice
+    assert [(s.first, s.end) for s in found.duplicates] == duplicates
     assert found.processed == 10 - sum(b - a for a, b in lost)
 
 
 @pytest.mark.parametrize(
-    ("rows", "lost", "twice"),
+    ("rows", "lost", "duplicates"),
     [
         pytest.param([0, 1, 2, 4], [(3, 4, 1.0)], [], id="a row is missing"),
         pytest.param([0, 1, 2, 3], [(4, 5, 2.0)], [], id="the last row is missing"),
@@ -76,50 +78,57 @@ def test_lost_and_twice(ranges, lost, twice):
         pytest.param([], [(0, 5, 2.0)], [], id="no row came"),
     ],
 )
-def test_what_the_call_was_told_proves_nothing(rows, lost, twice):
+def test_what_the_call_was_told_proves_nothing(rows, lost, duplicates):
     """Each call is told its range in full; only the rows decide."""
     entries = [entry(0, 5, 1.0, rows=rows), entry(5, 10, 2.0)]
-    found = coverage(entries, group="g", due={TP: (0, 10)}, held=HELD)
+    found = coverage(entries, group="g", due={TP: (0, 10)}, topic_records=HELD)
     assert [(s.first, s.end, s.at) for s in found.lost] == lost
-    assert [(s.first, s.end, s.at) for s in found.twice] == twice
-    assert found.lost_and_twice == (sum(b - a for a, b, _ in lost), len(twice))
+    assert [(s.first, s.end, s.at) for s in found.duplicates] == duplicates
+    assert found.lost_and_duplicates == (sum(b - a for a, b, _ in lost), len(duplicates))
 
 
 def test_a_row_of_another_partition_is_that_partitions():
     """A number says which record it was, wherever it turned up."""
     entries = [entry(0, 5, 1.0, rows=[0, 1, 2, 3, OTHERS]), entry(0, 5, 2.0, tp=OTHER)]
-    found = coverage(entries, group="g", due={TP: (0, 5), OTHER: (0, 5)}, held=HELD)
+    found = coverage(entries, group="g", due={TP: (0, 5), OTHER: (0, 5)}, topic_records=HELD)
     assert [(s.tp, s.first, s.end) for s in found.lost] == [(TP, 4, 5)]
-    assert [(s.tp, s.first, s.end) for s in found.twice] == [(OTHER, 0, 1)]
+    assert [(s.tp, s.first, s.end) for s in found.duplicates] == [(OTHER, 0, 1)]
 
 
 def test_a_number_that_no_record_has_is_an_error():
     """A row that was never written is no good news for anybody."""
-    with pytest.raises(FleetError, match="1 rows of orders-3 with numbers that no record has, 555"):
-        coverage([entry(0, 1, 1.0, rows=[0, 555])], group="g", due={TP: (0, 1)}, held=HELD)
-    with pytest.raises(FleetError, match="numbers that no record has"):
-        coverage([entry(0, 1, 1.0)], group="g", due={TP: (0, 1)}, held=Held.of({TP: []}))
+    with pytest.raises(
+        FleetError, match="1 rows of orders-3 that are not in the topic, number 555"
+    ):
+        coverage([entry(0, 1, 1.0, rows=[0, 555])], group="g", due={TP: (0, 1)}, topic_records=HELD)
+    with pytest.raises(FleetError, match="are not in the topic"):
+        coverage(
+            [entry(0, 1, 1.0)], group="g", due={TP: (0, 1)}, topic_records=TopicRecords.of({TP: []})
+        )
 
 
 def test_a_number_that_two_records_have_is_an_error():
     """The producer wrote it twice: nothing can be told by it."""
-    with pytest.raises(FleetError, match="1 numbers, 7 first, are in the topic more than once"):
-        Held.of({TP: [(0, 7)], OTHER: [(0, 7)]})
+    with pytest.raises(FleetError, match="1 numbers are in the topic more than once, 7 first"):
+        TopicRecords.of({TP: [(0, 7)], OTHER: [(0, 7)]})
 
 
 def test_offsets_without_a_record_are_not_due():
     """Transaction markers and compacted records leave gaps in the log."""
-    held = Held.of({TP: [(0, 10), (3, 11), (4, 12)]})
+    held = TopicRecords.of({TP: [(0, 10), (3, 11), (4, 12)]})
     got = entry(0, 6, 1.0, rows=[10, 12])
-    found = coverage([got], group="g", due={TP: (0, 6)}, held=held)
+    found = coverage([got], group="g", due={TP: (0, 6)}, topic_records=held)
     assert [(s.first, s.end) for s in found.lost] == [(3, 4)]
-    assert coverage([], group="g", due={TP: (0, 6)}, held=held).lost_and_twice == (3, 0)
+    assert coverage([], group="g", due={TP: (0, 6)}, topic_records=held).lost_and_duplicates == (
+        3,
+        0,
+    )
 
 
 def test_a_loss_shows_when_a_later_record_is_processed():
     """A step answers for the losses that became visible in it."""
     entries = [entry(0, 5, at=10.0), entry(8, 9, at=20.0), entry(7, 8, at=30.0)]
-    found = coverage(entries, group="g", due={TP: (0, 12)}, held=HELD)
+    found = coverage(entries, group="g", due={TP: (0, 12)}, topic_records=HELD)
     assert found.lost_between(0, 20) == 0
     assert found.lost_between(20, 30) == 2
     assert found.lost_between(30, 40) == 0
@@ -130,14 +139,14 @@ def test_a_loss_shows_when_a_later_record_is_processed():
 def test_a_repetition_belongs_to_the_time_of_the_second_call():
     """The step that repeated is charged, not the one that was first."""
     calls = [entry(0, 10, at=1.0), entry(5, 10, at=9.0)]
-    found = coverage(calls, group="g", due={TP: (0, 10)}, held=HELD)
-    assert (found.twice_between(0, 9), found.twice_between(9, 10)) == (0, 5)
+    found = coverage(calls, group="g", due={TP: (0, 10)}, topic_records=HELD)
+    assert (found.duplicates_between(0, 9), found.duplicates_between(9, 10)) == (0, 5)
 
 
 def test_groups_and_partitions_are_apart():
     """Another group's calls, or another partition's, prove nothing."""
     entries = [entry(0, 10, 1.0, group="h"), entry(0, 10, 2.0, tp=OTHER)]
-    found = coverage(entries, group="g", due={TP: (0, 10), OTHER: (0, 10)}, held=HELD)
+    found = coverage(entries, group="g", due={TP: (0, 10), OTHER: (0, 10)}, topic_records=HELD)
     assert [s.tp for s in found.lost] == [TP]
     assert records_between(entries, group="g", start=0, end=5) == 10
 
@@ -177,17 +186,20 @@ def test_a_fault_in_the_reading_is_seen(fault, found):
     assert batch is not None
     journal = call(fault(batch))
     assert [(e.first, e.last) for e in journal] == [(0, 19), (0, 19)]
-    held = Held.of(
-        {tp: [(m.offset(), in_value(m) or 0) for m in records] for tp, records in topic.items()}
+    held = TopicRecords.of(
+        {
+            tp: [(m.offset(), number_in_value(m) or 0) for m in records]
+            for tp, records in topic.items()
+        }
     )
     due = {TP: (0, 20), OTHER: (0, 20)}
-    assert coverage(journal, group="g", due=due, held=held).lost_and_twice == found
+    assert coverage(journal, group="g", due=due, topic_records=held).lost_and_duplicates == found
 
 
 def call(batch: InlineBatch) -> list[JournalEntry]:
     """What the example entrypoint writes of a batch; the numbers taken out without Spark."""
     table = batch.table()
-    seq = [in_value(record(0, value=value)) for value in table["value"].to_pylist()]
+    seq = [number_in_value(record(0, value=value)) for value in table["value"].to_pylist()]
     rows = table.select(["topic", "partition"]).append_column("seq", pa.array(seq, pa.int64()))
     context: Mapping[str, Any] = {
         "cluster": "c", "group": "g", "slot": 0, "worker": "w", "revision": "r", "attempt": 1,

@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Place
 
 from fleet.broker import Broker
-from fleet.demo.producer import produced_in
-from fleet.demo.stage import GROUP, ORDINARY_GROUP, PARTITIONS, TOPIC, Stage, leftovers
+from fleet.demo.producer import state_file
+from fleet.demo.stage import BASELINE_GROUP, GROUP, PARTITIONS, TOPIC, Stage, leftovers
 from fleet.system.home import read_state
 from fleet.system.processes import end_all
 from tests.support.kafka_tools import rebalances
@@ -62,25 +62,27 @@ def test_the_demo_keeps_its_promises(home: Path):
     assert demo.returncode == 0, said
     assert _left(home) == ()
     steps = {s["name"]: s for s in json.loads((home / "demo-report.json").read_text())["steps"]}
-    assert list(steps) == ["up", "roll", "down", "ordinary"]
+    assert list(steps) == ["up", "roll", "down", "baseline"]
     assert 1 <= steps["up"]["recorded_rebalances"] <= 2
     assert steps["roll"]["recorded_rebalances"] == 0
     assert steps["down"]["recorded_rebalances"] == 1
     assert {s["lost"] for s in steps.values()} == {0}
-    assert [steps[name]["twice"] for name in ("up", "roll", "down")] == [0, 0, 0]
+    assert [steps[name]["duplicates"] for name in ("up", "roll", "down")] == [0, 0, 0]
 
     broker = Broker(home)
     managed = rebalances(broker, GROUP)
     recorded = sum(steps[name]["recorded_rebalances"] for name in ("up", "roll", "down"))
     assert managed - recorded in {1, 2}, "what is left is the first three workers' join"
-    dynamic = rebalances(broker, ORDINARY_GROUP)
+    dynamic = rebalances(broker, BASELINE_GROUP)
     # A leave and the join that follows may fall into one round: one each at least.
-    assert dynamic > steps["ordinary"]["recorded_rebalances"] >= 3, "dynamic members cost 1-3 each"
+    assert dynamic > steps["baseline"]["recorded_rebalances"] >= 6, "dynamic members cost 1-3 each"
+    downtime = {name: step["downtime_partition_s"] for name, step in steps.items()}
+    assert downtime["roll"] < downtime["baseline"], "six workers rolled both ways"
     assert _numbers(broker.start().bootstrap_servers) == _produced(home)
 
 
 def _produced(home: Path) -> int:
-    state = read_state(produced_in(Stage(home).folder), schema=1)
+    state = read_state(state_file(Stage(home).folder), schema=1)
     assert state is not None
     return int(state["produced"])
 
@@ -121,7 +123,7 @@ def _end(consumer: Consumer, partition: int) -> int:
         ),
         pytest.param(
             ("--no-dagster",),
-            "orders a second into",
+            "orders a second go into",
             signal.SIGINT,
             id="while workers start, by Ctrl-C",
         ),
@@ -130,7 +132,7 @@ def _end(consumer: Consumer, partition: int) -> int:
 def test_an_interrupt_leaves_no_process(
     home: Path, options: tuple[str, ...], sentence: str, number: signal.Signals
 ):
-    """Interrupted anywhere, twice even: exit 130 and nothing of it runs."""
+    """Interrupted anywhere, even twice: exit 130 and nothing of it runs."""
     with _start(home, *options) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:

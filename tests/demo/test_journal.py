@@ -114,5 +114,5 @@ def test_a_damaged_journal_proves_nothing(tmp_path: Path):
     append(tmp_path, "w", [entry(0, 1, 1.0)])
     with (tmp_path / "w.jsonl").open("a") as out:
         out.write('{"group": "g"}\n')
-    with pytest.raises(FleetError, match=r"w\.jsonl, line 2 is no journal entry"):
+    with pytest.raises(FleetError, match=r"w\.jsonl, line 2 is not a journal entry"):
         read(tmp_path)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from fleet.clock import ManualClock
-from fleet.demo.coverage import Held, JournalEntry, runs
+from fleet.demo.coverage import JournalEntry, TopicRecords, runs
 from fleet.demo.measure import Meter
 from fleet.demo.view import results
 from fleet.log.records import Record
@@ -44,9 +44,9 @@ def test_a_step_is_read_until_the_next_of_its_group_begins():
     """Nothing falls between two steps, and another group's step closes nothing."""
     log, clock = Log(), ManualClock(at=1000.0)
     meter = Meter(log=log, clock=clock)
-    for name, group, end in (("up", "g", 100), ("down", "g", 150), ("ordinary", "h", 170)):
+    for name, group, end in (("up", "g", 100), ("down", "g", 150), ("baseline", "h", 170)):
         log.end = end
-        meter.end(meter.open_stretch(name, group), expected=1)
+        meter.end(meter.begin_step(name, group), expected=1)
     log.end = 200
     meter.close_all()
     assert log.asked == [("g", 100, 150), ("g", 150, 200), ("h", 170, 200)]
@@ -57,9 +57,9 @@ def test_slips_are_charged_to_the_step_they_showed_in():
     log, clock = Log(), ManualClock(at=1000.0)
     meter = Meter(log=log, clock=clock)
     for name in ("up", "down"):
-        stretch = meter.open_stretch(name, "g")
+        step = meter.begin_step(name, "g")
         clock.sleep(10)
-        meter.end(stretch, expected=0)
+        meter.end(step, expected=0)
         clock.sleep(5)
     meter.close_all()
     journal = [
@@ -69,7 +69,7 @@ def test_slips_are_charged_to_the_step_they_showed_in():
         entry(20, 30, 1020.0),
         entry(20, 24, 1100.0),  # again, after the last step: down
     ]
-    held = Held.of({TP: [(n, n) for n in range(40)]})
-    up, down = results(meter.stretches, journal, {"g": {TP: (0, 33)}}, held)
-    assert (up.name, up.lost, up.twice, up.records, up.seconds) == ("up", 2, 5, 8, 10)
-    assert (down.name, down.lost, down.twice, down.records) == ("down", 3, 4, 10)
+    held = TopicRecords.of({TP: [(n, n) for n in range(40)]})
+    up, down = results(meter.steps, journal, {"g": {TP: (0, 33)}}, held)
+    assert (up.name, up.lost, up.duplicates, up.records, up.seconds) == ("up", 2, 5, 8, 10)
+    assert (down.name, down.lost, down.duplicates, down.records) == ("down", 3, 4, 10)

@@ -112,7 +112,7 @@ def test_refused_records_are_a_failure():
     """A stream with holes would make every count wrong."""
     clock = ManualClock()
     stream = OrderProducer(sender=Log(refuse=True), topic="orders", partitions=3, clock=clock)
-    with pytest.raises(Unreachable, match=r"were refused \(refused\)"):
+    with pytest.raises(Unreachable, match=r"refused 297 \(refused\)"):
         stream.run(
             read_options=lambda: ProducerOptions(rate=60.0, stop=clock.now() > 1_000_005),
             report=lambda _stopped: None,
@@ -126,7 +126,7 @@ def test_the_control_file(tmp_path: Path):
     ProducerOptions(rate=5.0, stop=True).write(path)
     assert ProducerOptions.read(path) == ProducerOptions(rate=5.0, stop=True)
     path.write_text('{"rate": "fast"}')
-    with pytest.raises(FleetError, match="no control file"):
+    with pytest.raises(FleetError, match="not a control file"):
         ProducerOptions.read(path)
     with pytest.raises(FleetError, match="missing"):
         ProducerOptions.read(tmp_path / "none.json")

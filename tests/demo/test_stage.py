@@ -10,7 +10,7 @@ import pytest
 from fleet.clock import SystemClock
 from fleet.config.load import load
 from fleet.config.spec import ClassicWorker
-from fleet.demo.stage import CLUSTER, GROUP, ID_VARIABLE, ORDINARY_GROUP, Stage, leftovers
+from fleet.demo.stage import BASELINE_GROUP, CLUSTER, GROUP, ID_VARIABLE, Stage, leftovers
 from fleet.errors import Refused
 from fleet.slots import SlotTargets
 from fleet.slots.sqlite import SqliteStore
@@ -29,14 +29,14 @@ def stage(tmp_path: Path) -> Stage:
 def test_the_generated_file_is_a_good_one(stage: Stage):
     """It loads; the groups differ in membership only, and the second one waits for its turn."""
     spec = load(stage.config, {})
-    managed, dynamic = spec.fleet(GROUP), spec.fleet(ORDINARY_GROUP)
+    managed, dynamic = spec.fleet(GROUP), spec.fleet(BASELINE_GROUP)
     assert managed is not None
     assert dynamic is not None
     assert isinstance(managed.worker, ClassicWorker)
     assert managed.worker.assignor == "range"
     assert managed.worker.model_copy(update={"membership": "dynamic"}) == dynamic.worker
     assert (spec.mode_of(managed), spec.mode_of(dynamic)) == ("act", "observe")
-    stage.write_spec(assignor="range", ordinary=True)
+    stage.write_spec(assignor="range", baseline=True)
     again = load(stage.config, {})
     assert again.mode_of(dynamic.model_copy(update={"mode": "act"})) == "act"
     assert again.fleet(GROUP) == managed
@@ -49,7 +49,7 @@ def test_new_code_is_other_code(stage: Stage):
     after = stage.code.read_text()
     assert "VERSION = 2" in after
     assert sum(a != b for a, b in zip(before.split("\n"), after.split("\n"), strict=True)) == 2
-    with pytest.raises(Refused, match="not the code that the demo began with"):
+    with pytest.raises(Refused, match="was edited during the demo"):
         stage.new_code()
 
 
@@ -58,7 +58,7 @@ def test_somebody_elses_home_is_refused(tmp_path: Path, kept: str):
     """A broker or slots without the demo's mark belong to a real fleet: nothing is deleted."""
     (tmp_path / kept).parent.mkdir(exist_ok=True)
     (tmp_path / kept).touch()
-    with pytest.raises(Refused, match=f"holds another fleet .{kept}."):
+    with pytest.raises(Refused, match=f"would delete the fleet in .* .{kept}."):
         Stage(tmp_path).prepare(assignor="range")
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == [tmp_path / kept]
 
@@ -87,7 +87,9 @@ def test_a_fleet_that_moved_in_where_a_demo_was_is_refused(stage: Stage):
         store = SqliteStore(stage.home / "fleet.db", cluster=cluster, clock=SystemClock())
         store.write_targets(SlotTargets(group=group))
         before = set(stage.home.rglob("*"))
-        with pytest.raises(Refused, match=f"holds another fleet .group {group} of {cluster}."):
+        with pytest.raises(
+            Refused, match=f"would delete the fleet in .* .group {group} of {cluster}."
+        ):
             stage.prepare(assignor="range")
         assert set(stage.home.rglob("*")) >= before
         (stage.home / "fleet.db").unlink()
@@ -96,7 +98,7 @@ def test_a_fleet_that_moved_in_where_a_demo_was_is_refused(stage: Stage):
 def test_a_store_that_cannot_be_read_is_not_deleted(stage: Stage):
     """Nobody knows whose it is."""
     (stage.home / "fleet.db").write_text("no database at all, but more than nothing")
-    with pytest.raises(Refused, match="it is not known whose it is"):
+    with pytest.raises(Refused, match="which it cannot read"):
         stage.prepare(assignor="range")
 
 
@@ -104,7 +106,7 @@ def test_what_was_purged_is_nobodys(stage: Stage):
     """After `fleet down --purge` a home is as if no demo had been there."""
     stage.forget()
     (stage.home / "fleet.db").write_text("somebody's")
-    with pytest.raises(Refused, match="holds another fleet"):
+    with pytest.raises(Refused, match="would delete the fleet in"):
         stage.prepare(assignor="range")
 
 

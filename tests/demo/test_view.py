@@ -82,4 +82,4 @@ def test_a_look_that_fails_by_a_defect_says_so_once_and_the_next_one_is_shown(mo
         show.watch(look)
         assert again.wait(120)
     (line,) = out.getvalue().splitlines()
-    assert "the view could not look: KeyError: 'rebalances\\nof orders'; this is a defect" in line
+    assert "the view failed: KeyError: 'rebalances\\nof orders'; this is a defect" in line

@@ -319,7 +319,7 @@ class Ground:
         for way in ways:
             target = self.targets[way]
             mine = [record for record in records if record.group == target.group]
-            lost, twice = target.lost_and_twice()
+            lost, twice = target.lost_and_duplicates()
             look = Look(
                 lost=lost,
                 twice=twice,

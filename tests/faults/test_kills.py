@@ -57,7 +57,7 @@ def shop(own_broker, tmp_path_factory):
             assert [step.slots for step in opened.plan.steps] == [(0,), (1,)]
             assert {receipt.result for receipt in opened.receipts} == {ReceiptResult.EQUAL}
             yield shop
-        lost, twice = shop.lost_and_twice()
+        lost, twice = shop.lost_and_duplicates()
         assert lost == 0
         assert twice <= UNCLEAN * biggest_batch(shop), "more than the batches in hand"
 

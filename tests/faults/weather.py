@@ -216,7 +216,7 @@ class Weather:
 
     def look(self) -> Before:
         """All that a fault is judged by."""
-        lost, twice = self.shop.lost_and_twice()
+        lost, twice = self.shop.lost_and_duplicates()
         with self.shop.fleet() as fleet:
             slots = [s for s in fleet.slots(self.shop.group) if s.phase is Phase.ACTIVE]
         return Before(

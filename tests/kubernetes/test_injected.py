@@ -106,7 +106,7 @@ def test_containers_that_admission_adds(
             shop.apply()
             shop.rest(3)
             shop.produce_to(shop.topic, 1000)
-            assert shop.lost_and_twice() == (0, 0)
+            assert shop.lost_and_duplicates() == (0, 0)
             with shop.fleet() as fleet:
                 for worker in fleet.workers(shop.group):
                     assert worker.running

@@ -114,4 +114,4 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
         (leave,) = [s for s in down.plan.steps if s.kind is StepKind.LEAVE]
         shop.rest(4)
         assert there - pods(shop) == {owners[n] for n in leave.slots}, "exactly the drained pods"
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)

@@ -64,7 +64,7 @@ def test_pods_whose_batches_run_on_a_cluster(
         try:
             shop.apply()
             shop.produce_to(shop.topic, 3000)
-            assert shop.lost_and_twice() == (0, 0)
+            assert shop.lost_and_duplicates() == (0, 0)
             ran = told(shop.bootstrap, places)
             assert ran
             assert all(f"/{application['id']}/" in place for place in ran), ran

@@ -58,7 +58,7 @@ def test_another_topic(assignor, most, unique, open_shop, counting):
         costs = count.apply()
         assert costs[StepKind.ROLL] == [0]
         assert 1 <= costs[StepKind.REJOIN][0] <= most
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)
 
 
 def test_what_cannot_share_a_generation(unique, open_shop, counting):
@@ -76,7 +76,7 @@ def test_what_cannot_share_a_generation(unique, open_shop, counting):
         ):
             shop.declare(worker=change)
             assert count.apply() == STOPPED, change
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_fails_with_another_membership_puts_back_what_ran(
         shop.until(lambda: shop.all_active(2), "what ran to run")
         if code is not FAILS_AT_ONCE:
             assert count.recorded() == before
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)
 
 
 def _processed(shop, topic: str) -> int:
@@ -147,7 +147,7 @@ def test_code_that_cannot_start_goes_back(unique, open_shop, counting):
                 "its workers to be gone",
             )
         assert count.recorded() == before
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)
 
 
 def test_a_fleet_starts_again_after_a_rollback(unique, open_shop, counting, tmp_path):
@@ -171,7 +171,7 @@ def test_a_fleet_starts_again_after_a_rollback(unique, open_shop, counting, tmp_
             (change,) = fleet.up(actor="test", progress=shop.say)
             assert change.state is ChangeState.DONE, change.sentence
         assert shop.all_active(3)
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)
 
 
 def test_a_canarys_first_batch_is_waited_for(unique, open_shop, counting):
@@ -196,7 +196,7 @@ def test_a_canarys_first_batch_is_waited_for(unique, open_shop, counting):
         assert change.state is ChangeState.ROLLED_BACK, change.sentence
         assert "no such column" in change.sentence
     assert count.recorded() == before
-    shop.until(lambda: shop.lost_and_twice() == (0, 0), "what it failed with to be processed")
+    shop.until(lambda: shop.lost_and_duplicates() == (0, 0), "what it failed with to be processed")
 
 
 # --- A topic grows under a fleet: picked up by its workers, then scaled for by the policy -----
@@ -232,7 +232,7 @@ def test_partitions_are_picked_up_and_scaled_for(assignor, unique, open_shop, co
         assert 1 <= grown <= 2
         (up,) = count.apply()[StepKind.OPEN]
         assert 1 <= up <= 2
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)
 
 
 # --- A fleet whose topics are a pattern: before anything matches, and as topics appear --------
@@ -274,4 +274,4 @@ def test_topics_of_a_pattern(unique, open_shop, counting):
             (finding,) = doctor_on_topics(fleet, fleet.snapshot())
             assert "2 topics with 6 partitions" in finding.found
         assert count.apply() == {StepKind.OPEN: [1]}
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)

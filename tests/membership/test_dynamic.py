@@ -49,7 +49,7 @@ def test_roll_and_down(fleet_of, counting):
         shop.new_code()
         assert count.apply() == {StepKind.ROLL: [2]}
         assert count.apply(wanted=1) == {StepKind.LEAVE: [1]}
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)
 
 
 @pytest.mark.long
@@ -73,7 +73,7 @@ def test_four_rolled_with_more_and_less_room(assignor, width, fleet_of, counting
         assert 1 <= up <= MOST[assignor]
         (down,) = count.apply(wanted=2)[StepKind.LEAVE]
         assert 1 <= down <= MOST[assignor]
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)
 
 
 @pytest.mark.long
@@ -102,7 +102,7 @@ def test_a_bad_first_rolling_batch_leaves_again(members, bad, costs, fleet_of, c
             assert fleet.targets(shop.group).open == held
             assert not fleet.targets(shop.group).handover
         assert count.recorded() - before in costs
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)
 
 
 @pytest.mark.long
@@ -127,7 +127,7 @@ def test_a_killed_member_is_evicted_by_its_taker(fleet_of, counting):
             shop.until(taken, "the slot to be taken")
             assert time.monotonic() - killed < 150, "not the session timeout of 180 s"
         assert count.recorded() - before <= 2
-    lost, _ = shop.lost_and_twice()
+    lost, _ = shop.lost_and_duplicates()
     assert lost == 0
 
 
@@ -156,4 +156,4 @@ def test_the_workers_complete_a_leave(fleet_of, counting):
                 "the members to close",
             )
         assert count.recorded() - before == 1
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)

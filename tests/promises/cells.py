@@ -49,7 +49,7 @@ class Cells:
             self._settle()
             cost = self.recorded() - before
             time.sleep(1)
-        lost, twice = self.shop.lost_and_twice()
+        lost, twice = self.shop.lost_and_duplicates()
         outcome = Outcome(cost, lost - self._lost, twice - self._twice, seconds)
         self._lost, self._twice = lost, twice
         return outcome

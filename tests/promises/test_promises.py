@@ -65,7 +65,7 @@ def test_up_roll_down(kind, broker, unique, open_shop):
         shop.declare(scaling={"policy": "fixed", "workers": 2, "down_after": "0s"})
         shrunk = _apply(shop, broker, wanted=2)  # the policy shrinks on agreement
         assert 1 <= shrunk <= MOST[kind]["down"]
-    assert shop.lost_and_twice() == (0, 0)
+    assert shop.lost_and_duplicates() == (0, 0)
     assert {e.revision for e in shop.entries()} == _revisions(shop)
 
 

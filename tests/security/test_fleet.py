@@ -18,7 +18,7 @@ from fleet import cli
 from fleet.config.acls import grants
 from fleet.dagster.asset_keys import name_of
 from fleet.dagster.change_assets import plan_asset
-from fleet.dagster.resources import FleetResource, declared
+from fleet.dagster.resources import FleetResource, load_declared_spec
 from fleet.model import ReceiptResult
 from tests.security.conftest import Guarded, secrets_of
 from tests.support.kafka_tools import rebalances
@@ -100,7 +100,7 @@ def test_a_fleet_with_logins(vault, capsys):
         assert _apply(vault) == 0
         _search(vault, capsys)
         assert _apply(vault, wanted=1) == 1
-    assert vault.lost_and_twice() == (0, 0)
+    assert vault.lost_and_duplicates() == (0, 0)
 
     # One step beyond: what a worker may not do any more ends it with that sentence [10].
     (read,) = [g for g in _grants("worker", vault.group, vault.topic) if g.name == vault.topic]
@@ -127,7 +127,7 @@ def test_a_fleet_whose_records_cannot_be_read(vault):
         assert _unverified(vault) == 1
         vault.new_code()
         assert _unverified(vault) == 0
-    assert vault.lost_and_twice() == (0, 0)
+    assert vault.lost_and_duplicates() == (0, 0)
 
 
 def _unverified(vault: Vault) -> int:
@@ -231,7 +231,7 @@ def _page(url: str) -> bytes:
 
 def _dagster(vault: Vault) -> dict[str, bytes]:
     """The plan asset, materialised for real; all that Dagster keeps of it."""
-    spec = declared({"FLEET_CONFIG": str(vault.config)})
+    spec = load_declared_spec({"FLEET_CONFIG": str(vault.config)})
     folder = vault.home / "dagster-of-test"
     folder.mkdir()
     resource = FleetResource(config=str(vault.config), home=str(vault.home))

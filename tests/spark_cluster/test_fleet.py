@@ -134,7 +134,7 @@ def test_a_fleet_and_the_history_run_on_one_cluster(
         made.shop.declare(replicas={"min": 2, "max": 2, "standby": 0})
         made.shop.apply()
         made.shop.produce_to(made.shop.topic, 1000)
-        assert made.shop.lost_and_twice() == (0, 0)
+        assert made.shop.lost_and_duplicates() == (0, 0)
         assert made.rows() == made.due()
         settings = "".join(
             f.read_text() for f in files_below(made.shop.home) if f.name == "settings.json"
@@ -175,7 +175,7 @@ def test_kill_9_and_new_code_on_a_cluster(
             made.shop.new_code()
             until(lambda: _rolled(made.shop), "the roll")
             until(lambda: 2 in {version for _, version, _ in made.places()}, "the new code")
-        assert made.shop.lost_and_twice()[0] == 0
+        assert made.shop.lost_and_duplicates()[0] == 0
         assert made.rows() == made.due()
     executors = {place.rpartition("/")[0] for place, _, _ in made.places()}
     assert len(executors) == 2, "the master gave another executor for the killed one"

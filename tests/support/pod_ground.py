@@ -179,14 +179,14 @@ class Ground:
         assert all(end for _, end in due.values()), "every partition was read"
         entries = self.shop.entries()
         held = self.shop.held([self.shop.topic])
-        found = coverage(entries, group=name, due=due, held=held)
-        for slip in (*found.lost, *found.twice):
+        found = coverage(entries, group=name, due=due, topic_records=held)
+        for slip in (*found.lost, *found.duplicates):
             print(slip)
             near = [e for e in entries if e.group == name and e.tp == slip.tp]
             for entry in near:
                 if entry.first <= slip.end and entry.last >= slip.first - 1:
                     print(f"  {entry}")
-        return found.lost_and_twice
+        return found.lost_and_duplicates
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.ground import Sandbox
 from fleet.act.local.local_runtime import find_orphans
 from fleet.clock import SystemClock
-from fleet.demo.coverage import Held, JournalEntry, coverage, read, read_topics
-from fleet.demo.measure import ended_well
+from fleet.demo.coverage import JournalEntry, TopicRecords, coverage, read, read_topics
+from fleet.demo.measure import require_done
 from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
 from fleet.slots import Change, Phase
@@ -129,7 +129,7 @@ class Workshop(Sandbox):
         """Make it so, or so many slots; a change that does not end well raises."""
         with self.fleet() as fleet:
             how = {"wanted": wanted, "roll": roll, "actor": "test", "progress": self.say}
-            return ended_well(fleet.apply(self.group, **how))
+            return require_done(fleet.apply(self.group, **how))
 
     def all_active(self, count: int) -> bool:
         """So many slots are open, and each is held by a worker that is ready and alive."""
@@ -217,7 +217,7 @@ class Workshop(Sandbox):
             for p in seen.partitions
         )
 
-    def lost_and_twice(self) -> tuple[int, int]:
+    def lost_and_duplicates(self) -> tuple[int, int]:
         """(records never processed, processed more than once), by the rows of calls, once all
         that was written is committed.
         """
@@ -225,9 +225,9 @@ class Workshop(Sandbox):
         due = {tp: (0, end) for tp, end in self.ends().items() if tp.topic == self.topic}
         entries = self.entries()
         held = self.held({self.topic, *(e.tp.topic for e in entries)})
-        return coverage(entries, group=self.group, due=due, held=held).lost_and_twice
+        return coverage(entries, group=self.group, due=due, topic_records=held).lost_and_duplicates
 
-    def held(self, topics: Iterable[str]) -> Held:
+    def held(self, topics: Iterable[str]) -> TopicRecords:
         """What topics hold, read from outside."""
         return read_topics(self.client(), sorted(topics))
 

@@ -337,7 +337,7 @@ def down(invocation: Invocation, *, purge: bool, dry_run: bool, yes: bool) -> No
             with fleet:
                 fleet.down(purge=purge, progress=progress)
         stage = Stage(fleet_home())
-        stage.end_left()
+        stage.end_leftovers()
         if purge:
             stage.forget()
     click.echo(f"cluster {cluster.name}: down{', and purged' if purge else ''}")

@@ -176,9 +176,9 @@ def _cause(r: Rebalance) -> str:
 
 
 def _explain(console: Console, rebalances: Sequence[Rebalance]) -> None:
-    """What the signs of a duration mean, where they occur."""
+    """Explains the signs of the durations shown."""
     signs = {duration_text(r)[0] for r in rebalances}
-    told = []
+    meanings = []
     if "≥" in signs:
         meanings.append("≥ = at least")
     if "~" in signs:
