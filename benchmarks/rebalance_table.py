@@ -29,7 +29,7 @@ from benchmarks.figures import quantile
 from fleet.commands.answers import print_json, stdout, table
 from fleet.commands.invocation import SCHEMA_VERSION, verbose_option
 from fleet.errors import ConfigError
-from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import (
     FLEET_HEARTBEAT,
     FLEET_RESUBSCRIBE,
@@ -73,11 +73,11 @@ class SizedChange(NamedTuple):
         together, fleet = self.changed(members), self.way == "fleet"
         at, last = SETTLED + shift, members - together
         happening = {
-            "join": Happening(at, "start", members, together=together),
-            "leave": Happening(
+            "join": ScenarioEvent(at, "start", members, together=together),
+            "leave": ScenarioEvent(
                 at, "batched-leave" if fleet else "leave", last, 0, together=together
             ),
-            "restart": Happening(
+            "restart": ScenarioEvent(
                 at, "restart", last, HANDOVER if fleet else AWAY, together=together
             ),
         }[self.change]
@@ -85,7 +85,7 @@ class SizedChange(NamedTuple):
             members,
             self.membership == "static",
             2 * members,
-            happenings=(happening,),
+            events=(happening,),
             drifts_at=SETTLED // 2,
         ).by(self.protocol)
         if not fleet:

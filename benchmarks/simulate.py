@@ -45,7 +45,7 @@ from fleet.sim.coordinator.requests import (
     TopicPartitions,
 )
 from fleet.sim.coordinator.topic_image import TopicFacts
-from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
 from fleet.sim.scenarios.play import play
 
 MEMBERS: Final = 20
@@ -162,12 +162,12 @@ def rolls(members: int, partitions: int) -> dict[str, Scenario]:
 
     def story(gap: int, away: int, *, static: bool) -> Scenario:
         rolling_batches = tuple(
-            Happening(
+            ScenarioEvent(
                 60_000 + gap * n, "restart", first, away, together=min(quarter, members - first)
             )
             for n, first in enumerate(range(0, members, quarter))
         )
-        return Scenario(members, static, partitions, happenings=rolling_batches)
+        return Scenario(members, static, partitions, events=rolling_batches)
 
     fleet = story(2_000, 50, static=True)
     return {

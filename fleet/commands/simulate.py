@@ -18,7 +18,7 @@ from fleet.text import duration, plural
 
 if TYPE_CHECKING:
     from fleet.sim.scenarios.group_story import Scenario
-    from fleet.sim.scenarios.play import Played
+    from fleet.sim.scenarios.play import ScenarioOutcome
 
     Named = tuple[str, Callable[[random.Random], Scenario]]
 
@@ -137,7 +137,7 @@ def load_scenario(path: Path) -> ScenarioSpec:
     raise ConfigError("\n".join(each.render(str(path)) for each in problems))
 
 
-COUNTS = ("rebalances", "moved", "redone")
+COUNTS = ("rebalances", "moved", "duplicates")
 FIGURES = (*COUNTS, "downtime_p50", "downtime_p95", "downtime_longest", "settled")
 """Counts, then seconds. Downtime is a partition's time without an owner."""
 
@@ -290,13 +290,13 @@ def _scenario(name: str, members: int | None) -> "Scenario":
 
 
 def _played(spec: "ScenarioSpec") -> "Scenario":
-    from fleet.sim.scenarios.group_story import Happening, Scenario
+    from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
 
     fields = {name: getattr(spec, name) for name in Scenario._fields if hasattr(spec, name)}
     fields |= {"session_timeout": spec.session, "heartbeat_interval": spec.heartbeat_seconds}
     fields |= {"shortest_delay": spec.network.shortest, "longest_delay": spec.network.longest}
     events = tuple(
-        Happening(
+        ScenarioEvent(
             _ms(each.at), each.do, each.member, _ms(each.lasts), _ms(each.wait), each.together
         )
         for each in spec.events
@@ -304,18 +304,18 @@ def _played(spec: "ScenarioSpec") -> "Scenario":
     in_ms: dict[str, Any] = {
         name: _ms(each) if isinstance(each, float) else each for name, each in fields.items()
     }
-    return Scenario(**in_ms, happenings=events)
+    return Scenario(**(in_ms | {"events": events}))
 
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _figures(played: "Played") -> dict[str, float | None]:
+def _figures(played: "ScenarioOutcome") -> dict[str, float | None]:
     return {
         "rebalances": played.rebalances,
         "moved": played.moved,
-        "redone": played.redone,
+        "duplicates": played.duplicates,
         "downtime_p50_seconds": _quantile(played.pauses, 50) / 1000,
         "downtime_p95_seconds": _quantile(played.pauses, 95) / 1000,
         "downtime_longest_seconds": played.longest / 1000,

@@ -23,9 +23,9 @@ from fleet.config.spec import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ClassicWorke
 from fleet.decide.scaling import expected_topics, subscribed
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import ExpectedCost, Plan, Step, StepKind
-from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import FLEET_RESUBSCRIBE, HANDOVER
-from fleet.sim.scenarios.play import Played, play
+from fleet.sim.scenarios.play import ScenarioOutcome, play
 
 # A membership change as a story for the coordinator's model, told as it is carried out: joint
 # joins, one batched leave after the drain, handovers one after the other; each worker has a part of
@@ -107,28 +107,30 @@ def story_of(
         connected=True,
         rejoins_after=_SECOND_ROUND,
     )
-    happens: tuple[Happening, ...]
+    happens: tuple[ScenarioEvent, ...]
     match kind:
         case "open":
-            happens = (Happening(at, "start", staying, together=changing),)
+            happens = (ScenarioEvent(at, "start", staying, together=changing),)
         case "leave":
             happens = (_leave(at, staying, changing, group, rng),)
         case "hand over":
             happens = _handovers(at, changing, width, group)
         case "rejoin":
             happens = (
-                Happening(at, "batched-leave", staying - 1, lasts=0),
-                Happening(at + 4 * usual.longest_delay, "start", staying - 1),
+                ScenarioEvent(at, "batched-leave", staying - 1, lasts=0),
+                ScenarioEvent(at + 4 * usual.longest_delay, "start", staying - 1),
             )
     busy = _batches_in_hand(at, staying, group, rng) if kind != "hand over" else ()
-    return usual._replace(happenings=(*busy, *happens))
+    return usual._replace(events=(*busy, *happens))
 
 
-def _leave(at: int, first: int, leaving: int, group: PlayedGroup, rng: random.Random) -> Happening:
+def _leave(
+    at: int, first: int, leaving: int, group: PlayedGroup, rng: random.Random
+) -> ScenarioEvent:
     """The request comes when the last of them has drained."""
     drains = [rng.randint(0, group.batch) for _ in range(leaving)]
     waits = max(drains) - sum(drains) // leaving + _LEAVE_REQUEST
-    return Happening(at, "batched-leave", first, lasts=waits, together=leaving)
+    return ScenarioEvent(at, "batched-leave", first, lasts=waits, together=leaving)
 
 
 def beyond_usual(group: PlayedGroup, kind: ChangeKind, unowned: int) -> int:
@@ -149,9 +151,9 @@ def handover_every(group: PlayedGroup) -> int:
     return group.batch // 2 + HANDOVER + group.batch + _LOOKS_EVERY
 
 
-def _handovers(at: int, rolled: int, width: int, group: PlayedGroup) -> tuple[Happening, ...]:
+def _handovers(at: int, rolled: int, width: int, group: PlayedGroup) -> tuple[ScenarioEvent, ...]:
     return tuple(
-        Happening(
+        ScenarioEvent(
             at + turn * handover_every(group),
             "restart",
             first,
@@ -164,10 +166,10 @@ def _handovers(at: int, rolled: int, width: int, group: PlayedGroup) -> tuple[Ha
 
 def _batches_in_hand(
     at: int, members: int, group: PlayedGroup, rng: random.Random
-) -> tuple[Happening, ...]:
+) -> tuple[ScenarioEvent, ...]:
     """Who hears of a rebalance within a batch ends it first."""
     return tuple(
-        Happening(at, "slow", number, lasts=left)
+        ScenarioEvent(at, "slow", number, lasts=left)
         for number in range(members)
         if (left := rng.randint(0, group.batch))
     )
@@ -356,7 +358,7 @@ def played(
         story = story_of(small, kind, staying=stay, changing=some, width=width, rng=rng)
         run = play(story, rng)
         if kind == "leave" and run.settled is not None:  # the request comes after the drain
-            run = run._replace(settled=run.settled - story.happenings[-1].lasts)
+            run = run._replace(settled=run.settled - story.events[-1].lasts)
         runs.append(run)
     cost = summed(
         runs,
@@ -370,7 +372,7 @@ def played(
 
 
 def summed(
-    runs: Sequence[Played],
+    runs: Sequence[ScenarioOutcome],
     *,
     of: float = 1.0,
     shown: Callable[[int], int] = lambda unowned: unowned,

@@ -36,7 +36,7 @@ from fleet.decide.state_snapshot import StateSnapshot
 from fleet.errors import FleetError
 from fleet.model import Alternative, GroupSnapshot, Plan, Step, StepKind
 from fleet.model.rebalances import MembershipSpan, Rebalance
-from fleet.sim.scenarios.group_story import PROTOCOLS, Happening, Scenario
+from fleet.sim.scenarios.group_story import PROTOCOLS, Scenario, ScenarioEvent
 from fleet.sim.scenarios.play import play
 from fleet.text import duration, plural
 
@@ -111,10 +111,10 @@ def scaled_to(
             rng=rng,
         )
     changes = (
-        *(Happening(_BEGINS + _APART * n, "start", group.members + n) for n in range(more)),
-        *(Happening(_BEGINS + _APART * n, "leave", members + n) for n in range(fewer)),
+        *(ScenarioEvent(_BEGINS + _APART * n, "start", group.members + n) for n in range(more)),
+        *(ScenarioEvent(_BEGINS + _APART * n, "leave", members + n) for n in range(fewer)),
     )
-    usual = Scenario(group.members, group.static, group.partitions, happenings=changes)
+    usual = Scenario(group.members, group.static, group.partitions, events=changes)
     return usual.by(group.protocol)
 
 
@@ -174,10 +174,10 @@ def _story(found: RecordedGroup, members: int, rng: random.Random) -> Scenario:
         return usual
     at = _BEGINS + rng.randint(0, usual.heartbeat_interval)
     if found.static:
-        left = Happening(at, "batched-leave", members, _SEEN_AFTER, together=going)
+        left = ScenarioEvent(at, "batched-leave", members, _SEEN_AFTER, together=going)
     else:
-        left = Happening(at, "leave", members, together=going)
-    return usual._replace(happenings=(left,))
+        left = ScenarioEvent(at, "leave", members, together=going)
+    return usual._replace(events=(left,))
 
 
 # A policy's scale-up for a backlog that is read before new members own anything brings nothing: by

@@ -31,7 +31,7 @@ from fleet.errors import FleetError
 from fleet.lag.lag_columns import NONE, Floats, Longs
 from fleet.lag.snapshot import CASES, Snapshot
 from fleet.log.readers.log_view import KEEP, MOST, OpenTransaction
-from fleet.log.readers.tail import Coordinators, Tail
+from fleet.log.readers.tail import CoordinatorPoller, Tail
 from fleet.log.records import Unreadable
 from fleet.manager.cycle import Fleet
 from fleet.manager.keeping_up import standing, worst_lag_status
@@ -527,7 +527,7 @@ class StormFamilies(Closing):
 
     def __init__(self, fleet: Fleet, tail: Tail) -> None:
         self._fleet, self._tail = fleet, tail
-        self._coordinators = Coordinators(fleet.client, clock=fleet.clock)
+        self._coordinators = CoordinatorPoller(fleet.client, clock=fleet.clock)
         self._watch = StormWatch()
         self._changes: dict[str, tuple[Change, ...]] = {}
 

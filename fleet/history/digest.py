@@ -226,7 +226,7 @@ def runs(keys: Sequence[Any]) -> tuple[Any, Any]:
     return order, begins
 
 
-def decoded_last(
+def decode_last_commits(
     partition: Any,
     offset: Any,
     timestamp: Any,
@@ -317,7 +317,7 @@ class Task:
 
     def _done(self, ranges: Sequence[OffsetRange], parsed: ReadOptions) -> Iterator[dict[str, Any]]:
         interval = self._digest["interval"]
-        decode = partial(decoded_last, interval=interval)
+        decode = partial(decode_last_commits, interval=interval)
         yield from self.returned(
             read_share(parsed, ranges, decode if interval else partial(columns, events=False))
         )
@@ -372,7 +372,7 @@ def _packed(table: str, rows: pa.Table) -> dict[str, Any]:
     return {"table": table, "data": out.getvalue().to_pybytes()}
 
 
-def unpacked(returned: pa.Table, table: str, partition: int | None = None) -> pa.Table | None:
+def unpack(returned: pa.Table, table: str, partition: int | None = None) -> pa.Table | None:
     """Reads what tasks returned as `data`; None if there is nothing."""
     mine = returned.filter(
         pc.and_(pc.equal(returned["table"], table), pc.is_valid(returned["data"]))
@@ -398,7 +398,7 @@ def last_two(commits: pa.Table, events: Sequence[pa.Table] = ()) -> pa.Table:
     return commits.take(pa.array(place[np.sort(found)]))
 
 
-def digested(
+def digest_ranges(
     spark: Any, ranges: Iterable[OffsetRange], *, options: Mapping[str, str], **batch: Any
 ) -> pa.Table:
     """Has the ranges read and written; RETURNED of all tasks.

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from fleet.history.memory import JobMemory, Key, Told
+from fleet.history.memory import JobMemory, Key, ReportedLag
 from fleet.lag.lag_columns import NONE, Longs
-from fleet.lag.snapshot import CASES, Lag, Logs, Snapshot, measured
+from fleet.lag.snapshot import CASES, Lag, Logs, Snapshot, measure_lag
 from fleet.model import LagCase, TopicPartition
 from fleet.model.rebalances import Known
 
@@ -42,7 +42,7 @@ def lag_rows(memory: JobMemory, logs: Logs, *, cluster: str) -> Iterable[dict[st
             due.append((key, commit.timestamp / 1000))
             which.append(place)
     committed = np.array([memory.commits[key].committed for key, _ in due], dtype=np.int64)
-    lag = measured(committed, tps=tps, which=np.array(which, dtype=np.int64), logs=logs)
+    lag = measure_lag(committed, tps=tps, which=np.array(which, dtype=np.int64), logs=logs)
     yield from _rows(due, committed, lag, cluster=cluster, at=logs.at, known=Known.COMMITS)
 
 
@@ -75,7 +75,7 @@ def _due(memory: JobMemory, key: Key, committed: int, end: int | None, at: float
     same = told is not None and (told.committed, told.end) == (committed, end)
     if told is not None and same and not waits and 0 <= at - told.at < ANYWAY:
         return False  # before told.at: the clock was set back
-    memory.tell(key, Told(committed, end, at))
+    memory.report_lag(key, ReportedLag(committed, end, at))
     return True
 
 

@@ -50,7 +50,7 @@ class LastCommit(NamedTuple):
     """This one came sooner than half of it: a revocation, a drain."""
 
 
-class Told(NamedTuple):
+class ReportedLag(NamedTuple):
     """What the last row of `lag` said."""
 
     committed: int | None
@@ -66,7 +66,7 @@ class JobMemory:
         self.commits: dict[Key, LastCommit] = {}
         self.deleted: dict[Key, LastCommit] = {}
         """Deletions where an open transaction may hold an earlier commit of the same."""
-        self.told: dict[Key, Told] = {}
+        self.told: dict[Key, ReportedLag] = {}
         self._by_group: dict[str, set[Key]] = {}
         self._changed_groups: set[str] = set()
         self._changed: dict[Key, None] = {}
@@ -103,7 +103,7 @@ class JobMemory:
             else:
                 self.commit(key, made)
         if row["told_at"] is not None:
-            self.told[key] = Told(row["told_committed"], row["told_end"], row["told_at"])
+            self.told[key] = ReportedLag(row["told_committed"], row["told_end"], row["told_at"])
 
     # --- changes ----------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class JobMemory:
         for key in [k for k, each in self.deleted.items() if each.partition not in waiting]:
             self.forget(key)
 
-    def tell(self, key: Key, told: Told) -> None:
+    def report_lag(self, key: Key, told: ReportedLag) -> None:
         """A row of `lag` was written."""
         self.told[key] = told
         self._changed[key] = None

@@ -24,12 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fleet.errors import FleetError
-from fleet.history.digest import last_two, unpacked
+from fleet.history.digest import last_two, unpack
 from fleet.history.lag_rows import lag_rows
 from fleet.history.memory import DELETED, JobMemory, Kept, Key, LastCommit
 from fleet.history.read_options import TOPIC
-from fleet.history.retention import tidied
-from fleet.history.tables import EVENTS, DataFile, Led, State, Writer, decoded, row_of
+from fleet.history.retention import tidy
+from fleet.history.tables import EVENTS, DataFile, LeaderEpochStart, State, Writer, decoded, row_of
 from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.lag.gap import is_early, usual_gap
 from fleet.lag.snapshot import Logs
@@ -90,7 +90,7 @@ class OffsetsLog(Protocol):
 
 
 @dataclass(slots=True)
-class Done:
+class BatchSummary:
     """What a run did. `rows` are those added to each table; `commits` what they stand for."""
 
     batches: int = 0
@@ -107,9 +107,9 @@ class Done:
     polled: bool = False
     """The offsets topic could not be read: groups were looked at instead."""
 
-    def __add__(self, other: "Done") -> "Done":
+    def __add__(self, other: "BatchSummary") -> "BatchSummary":
         pairs = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return Done(
+        return BatchSummary(
             **{
                 name: mine | theirs if isinstance(mine, bool | set) else mine + theirs
                 for name, mine in pairs
@@ -140,14 +140,14 @@ class Recorder:
         self._named: set[tuple[int, int, int]] = set()
         self._since: dict[int, int] = {}
 
-    def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> Done:
+    def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> BatchSummary:
         """Record what is there now, then the lag of this moment; compact where it is due.
 
         `stopped` is asked between two steps. Raises what reading and writing raise: then
         everything up to the last whole batch is in the tables.
         """
         began = self._writer.clock.monotonic()
-        done = Done()
+        done = BatchSummary()
         bounds = self._log.bounds()
         positions = self._writer.state.positions
         ends = {p: positions.get(p, each.end) for p, each in bounds.items()}
@@ -156,7 +156,7 @@ class Recorder:
             ranges = _first(todo, self.batch)
             left = _offsets(todo) - _offsets(ranges)
             done += (made := self._record(ranges, left))
-            self._say(_told(made, left))
+            self._say(_progress(made, left))
         if not stopped():
             done += self._look()
         if not stopped():
@@ -166,7 +166,7 @@ class Recorder:
 
     def compact(self) -> int:
         """Does what is due of retention; how many files were merged."""
-        return tidied(self._writer, self._memory)
+        return tidy(self._writer, self._memory)
 
     # --- what is new ------------------------------------------------------------------------
 
@@ -180,8 +180,8 @@ class Recorder:
             if known is not None and known > end:
                 raise FleetError(
                     f"the tables of {self._writer.place} hold __consumer_offsets-{partition} up "
-                    f"to {known}, but it ends at {end}: this is another cluster, or one restored "
-                    "from before; give it another history.path"
+                    f"to {known}, but it ends at {end}: the cluster is another one, or was "
+                    "restored; set another history.path"
                 )
             start = first if known is None else max(known, first)
             if known is not None and known < first:
@@ -198,13 +198,13 @@ class Recorder:
         """Say what nobody can read any more, once."""
         if gap not in self._named:
             self._named.add(gap)
-            self._say(gap_told(gap))
+            self._say(gap_sentence(gap))
 
     # --- one batch --------------------------------------------------------------------------
 
-    def _record(self, ranges: Sequence[OffsetRange], left: int) -> Done:
+    def _record(self, ranges: Sequence[OffsetRange], left: int) -> BatchSummary:
         writer, state = self._writer, self._writer.state
-        done = Done(batches=1, offsets=_offsets(ranges))
+        done = BatchSummary(batches=1, offsets=_offsets(ranges))
         with self._log.bounded(done.offsets):
             returned = self._log.digest(
                 ranges,
@@ -269,10 +269,9 @@ class Recorder:
         written = sum(file.rows for file in files)
         if missing := place.missing(files):
             raise FleetError(
-                f"Spark wrote {written:,} rows into {place}, and {written - missing:,} of them are "
-                "here: its executors and this process have to share that path; set history.path "
-                "to a mount that all of them have, or to an object store (nothing of this batch "
-                "became visible)"
+                f"Spark wrote {written:,} rows to {place}, but this process finds only "
+                f"{written - missing:,} of them, so it discarded the batch: set history.path to a "
+                "folder that the executors share with this process, or to an object store"
             )
         return files
 
@@ -280,25 +279,25 @@ class Recorder:
         rows = pa.concat_tables([EVENTS.empty_table(), *held])
         return self._writer.place.write("events", rows)
 
-    def _look(self) -> Done:
+    def _look(self) -> BatchSummary:
         """The lag of this moment."""
         if not self._memory.commits:
-            return Done()
+            return BatchSummary()
         ends = self._log.ends({TopicPartition(*key[1:]) for key in self._memory.commits})
         rows = list(lag_rows(self._memory, ends, cluster=self._cluster))
-        done = Done()
+        done = BatchSummary()
         if rows:
             done.rows["lag"] = len(rows)
             files = self._writer.write("lag", rows)
-            self._writer.commit("look", self._memory, files=files)
+            self._writer.commit("refresh", self._memory, files=files)
         return done
 
 
-def gap_told(gap: tuple[int, int, int]) -> str:
-    """A gap in words: topic, partition and offsets."""
+def gap_sentence(gap: tuple[int, int, int]) -> str:
+    """Describes a gap: topic, partition and offsets."""
     partition, start, end = gap
     where = f"__consumer_offsets-{partition}"
-    return f"{where}: offsets {start} to {end - 1} were gone, all or some, before they were read"
+    return f"{where}: Kafka deleted offsets from {start} to {end - 1} before the history read them"
 
 
 def _offsets(ranges: Iterable[OffsetRange]) -> int:
@@ -329,10 +328,10 @@ def _reached(state: State, ranges: Iterable[OffsetRange]) -> tuple[dict[int, int
     return positions, {p: at for p, at in stable.items() if at < positions[p]}
 
 
-def _told(done: Done, left: int) -> str:
+def _progress(done: BatchSummary, left: int) -> str:
     rows = ", ".join(f"{count:,} {table}" for table, count in sorted(done.rows.items()) if count)
     more = f"; {left:,} offsets to go" if left else ""
-    return f"{done.offsets:,} offsets: {rows or 'nothing kept'}{more}"
+    return f"{done.offsets:,} offsets: {rows or 'no rows'}{more}"
 
 
 # --- what the driver makes of a batch ----------------------------------------------------------
@@ -360,7 +359,7 @@ class Batch:
         """What comes from before these was in a transaction."""
         files = returned.filter(pc.is_valid(returned["name"])).select(DataFile._fields)
         self.files = [DataFile(**row) for row in files.to_pylist()]
-        topics = unpacked(returned, "topics")
+        topics = unpack(returned, "topics")
         pairs = () if topics is None else zip(*topics.to_pydict().values(), strict=True)
         self.topics = {**state.topics, **dict(pairs)}
         self.led = dict(state.led)
@@ -381,9 +380,9 @@ class Batch:
         waiting: partitions of the offsets topic in which a transaction is open: its commits may
         come behind a deletion that was written later.
         """
-        commits = unpacked(self._returned, "commits")
+        commits = unpack(self._returned, "commits")
         for partition in sorted(set(self._returned["partition"].drop_null().to_pylist())):
-            events = unpacked(self._returned, "events", partition)
+            events = unpack(self._returned, "events", partition)
             assert events is not None
             rows, records = self._decoded(events.sort_by("offset"))
             self._replay(partition, records, commits)
@@ -428,9 +427,9 @@ class Batch:
         """Notes that a partition is led anew; the last change is kept, with its place."""
         known, epoch = self.led.get(row["partition"]), row["leader_epoch"]
         if known is None:
-            self.led[row["partition"]] = Led(epoch)
+            self.led[row["partition"]] = LeaderEpochStart(epoch)
         elif epoch > known.epoch:
-            move = Led(epoch, row["offset"], row["timestamp"])
+            move = LeaderEpochStart(epoch, row["offset"], row["timestamp"])
             self.led[row["partition"]] = move
             self._moves.setdefault(row["partition"], []).append(move)
 

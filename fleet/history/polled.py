@@ -13,8 +13,8 @@ from typing import Any
 
 from fleet.history.lag_rows import polled_rows
 from fleet.history.memory import JobMemory, Kept
-from fleet.history.pipeline import Done
-from fleet.history.retention import tidied
+from fleet.history.pipeline import BatchSummary
+from fleet.history.retention import tidy
 from fleet.history.tables import Writer, row_of
 from fleet.lag.snapshot import Snapshot
 from fleet.model import GroupSnapshot, GroupState, Member, TopicPartition
@@ -36,12 +36,12 @@ class Poller:
         self._wanted = wanted
         self._memory = JobMemory.read(writer)
 
-    def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> Done:
+    def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> BatchSummary:
         """One look."""
         writer = self._writer
         began = writer.clock.monotonic()
         seen = self._look().only(self._wanted)
-        made = compared(self._memory, seen)
+        made = compare_snapshots(self._memory, seen)
         rebalances = [row_of(each) for each in made if isinstance(each, Rebalance)]
         members = [row_of(each) for each in made if not isinstance(each, Rebalance)]
         files = [
@@ -50,17 +50,17 @@ class Poller:
             *writer.write("lag", list(polled_rows(self._memory, seen))),
         ]
         writer.commit("polled", self._memory, files=files)
-        done = Done(batches=1, groups={row["group_id"] for row in rebalances}, polled=True)
+        done = BatchSummary(batches=1, groups={row["group_id"] for row in rebalances}, polled=True)
         for file in files:
             done.rows[file.table] += file.rows
         done.causes.update(row["cause"] for row in rebalances)
         if not stopped():
-            done.compacted = tidied(writer, self._memory, there=seen.groups.keys())
+            done.compacted = tidy(writer, self._memory, there=seen.groups.keys())
         done.seconds = writer.clock.monotonic() - began
         return done
 
 
-def compared(memory: JobMemory, snapshot: Snapshot) -> list[Rebalance | MembershipSpan]:
+def compare_snapshots(memory: JobMemory, snapshot: Snapshot) -> list[Rebalance | MembershipSpan]:
     """What changed since the look that the memory holds, which then holds this one.
 
     A group that is just rebalancing is left for the next look.

@@ -1,10 +1,10 @@
-"""One SELECT over the tables, by DuckDB in this process.
+"""Runs one SELECT over the tables with DuckDB in this process.
 
-Problem: an answer from the tables should need no server, no notebook and no code. Choice: DuckDB,
-which is one package and reads Arrow's datasets by name, with only the columns and the days that a
-query needs. All tables are those of one state, so that joins are of one moment, where Delta
-logs may be a batch apart. It can change nothing: a single SELECT, a database in memory, and no
-access to files or the network but through the tables. Cost: 22 MB of a package that is optional.
+Problem: a query of the tables should need no server, notebook or code. Choice: DuckDB is one
+package and reads Arrow datasets by name, with only the columns and days that a query needs. All
+tables belong to one state, so that joins are consistent, while Delta logs may be a batch apart. A
+query cannot change anything: it is one SELECT in an in-memory database, without access to files or
+the network. Cost: an optional package of 22 MB.
 """
 
 from collections.abc import Sequence
@@ -18,22 +18,22 @@ _READS: Final = ("SELECT", "EXPLAIN")
 
 
 class QueryAnswer(NamedTuple):
-    """Names of the columns, rows as Python values, and whether there were more."""
+    """Names of the columns, rows as Python values, and whether there are more."""
 
     columns: Sequence[str]
     rows: Sequence[tuple[Any, ...]]
     more: bool
 
 
-def answered(tables: Tables, sql: str, *, limit: int) -> QueryAnswer:
-    """The first `limit` rows of a query. Raises FleetError where it is none, or DuckDB refuses."""
+def run_query(tables: Tables, sql: str, *, limit: int) -> QueryAnswer:
+    """Returns the first `limit` rows. Raises FleetError if it is no SELECT or DuckDB refuses."""
     try:
         import duckdb  # noqa: PLC0415 - optional
     except ImportError as error:
         raise FleetError(f"`fleet history query` needs DuckDB: {pip_line('history')}") from error
     state = tables.state()
     if state is None:
-        raise FleetError(f"nothing is recorded in {tables.place} yet: `fleet history sync`")
+        raise FleetError(f"{tables.place} holds no history yet: run `fleet history sync`")
     with duckdb.connect(":memory:", config={"python_enable_replacements": False}) as database:
         for name, rows in tables.datasets(state).items():
             database.register(name, rows)
@@ -42,15 +42,15 @@ def answered(tables: Tables, sql: str, *, limit: int) -> QueryAnswer:
         try:
             statements = database.extract_statements(sql)
             if len(statements) != 1 or statements[0].type.name not in _READS:
-                raise FleetError("`fleet history query` takes one SELECT: tables are only read")
+                raise FleetError("`fleet history query` takes one SELECT, because it only reads")
             found = database.execute(statements[0])
             rows = found.fetchmany(limit + 1)
         except duckdb.Error as error:
-            raise FleetError(_told(error)) from error
+            raise FleetError(_message(error)) from error
         columns = [each[0] for each in found.description]
         return QueryAnswer(columns, rows[:limit], len(rows) > limit)
 
 
-def _told(error: Exception) -> str:
-    """DuckDB's sentence without its picture of the line."""
+def _message(error: Exception) -> str:
+    """Returns DuckDB's message without its excerpt of the query."""
     return f"DuckDB: {str(error).partition('LINE ')[0].strip()}"

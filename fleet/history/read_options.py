@@ -58,7 +58,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     )
     if unknown:
         raise ValueError(
-            f"option {unknown[0]} is not known: {', '.join(_NAMES)}, and kafka.<client option>"
+            f"unknown option {unknown[0]}: use {', '.join(_NAMES)}, or kafka.<client option>"
         )
     named = {_BY_LOWER[name]: value for name, value in given.items() if name in _BY_LOWER}
     return ReadOptions(
@@ -86,16 +86,16 @@ def _login(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, dict
     for name in plain:
         if _SECRET.search(name):
             raise ValueError(
-                f"option kafka.{name}: a secret does not belong into an option, which stands in "
-                f'plans and logs: give its place, e.g. login={{"{name}": {{"env": "NAME"}}}}'
+                f"option kafka.{name} is a secret, and plans and logs show options: name its "
+                f'source, e.g. login={{"{name}": {{"env": "NAME"}}}}'
             )
     login = _json("login", named["login"], dict) if "login" in named else {}
     if any(not isinstance(where, dict) or len(where) != 1 for where in login.values()):
         kinds = '{"env" | "file" | "path" | "value": "…"}'
-        raise ValueError(f"option login: each client option as {kinds}")
+        raise ValueError(f"option login: write each client option as {kinds}")
     found = {**login, **{name: {"value": value} for name, value in plain.items()}}
     if "bootstrap.servers" not in found:
-        raise ValueError("option bootstrap.servers is missing: host:port of a broker")
+        raise ValueError("option bootstrap.servers is missing: set it to HOST:PORT of a broker")
     return found
 
 
@@ -113,7 +113,7 @@ def _json(name: str, text: str, kind: type) -> Any:
 def _offsets(name: str, text: str) -> int | dict[int, int]:
     if text.strip().lower() in _WORDS:
         return _WORDS[text.strip().lower()]
-    allowed = f'option {name}: {text!r}: earliest, latest, or {{"partition": offset}} in JSON'
+    allowed = f'option {name}: {text!r} is not earliest, latest or JSON {{"partition": offset}}'
     try:
         found = _json(name, text, dict)
         if len(found) == 1 and isinstance(inner := next(iter(found.values())), dict):
@@ -122,7 +122,7 @@ def _offsets(name: str, text: str) -> int | dict[int, int]:
     except (ValueError, TypeError):
         raise ValueError(allowed) from None
     if any(number < 0 or offset < EARLIEST for number, offset in offsets.items()):
-        raise ValueError(f"{allowed}; -2 is earliest, -1 latest")
+        raise ValueError(f"{allowed} (-2: earliest, -1: latest)")
     return offsets
 
 
@@ -133,7 +133,7 @@ def _numbers(name: str, text: str | None, *, of: str) -> dict[int, int] | None:
         return {int(p): int(number) for p, number in _json(name, text, dict).items()}
     except (ValueError, TypeError):
         raise ValueError(
-            f'option {name}: {text!r}: {{"partition": {of}}} in JSON, {{}} where none is known'
+            f'option {name}: {text!r} is not JSON {{"partition": {of}}} ({{}} if none is known)'
         ) from None
 
 
@@ -152,7 +152,7 @@ def _pattern(text: str | None) -> str | None:
             re.compile(text)
         except re.error as error:
             raise ValueError(
-                f"option groupsPattern: {text!r} is no regular expression: {error}"
+                f"option groupsPattern: {text!r} is not a regular expression: {error}"
             ) from None
     return text
 
@@ -161,13 +161,14 @@ def _count(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.strip().isdigit() or int(text) < 1:
-        raise ValueError(f"option {name}: {text!r} is not a number from 1")
+        raise ValueError(f"option {name}: {text!r} is not a number of 1 or more")
     return int(text)
 
 
 def _isolation(text: str) -> str:
     if text not in {"read_committed", "read_uncommitted"}:
-        raise ValueError(f"option isolation.level: {text!r}: read_committed or read_uncommitted")
+        allowed = "read_committed or read_uncommitted"
+        raise ValueError(f"option isolation.level: {text!r} is not {allowed}")
     return text
 
 
@@ -177,5 +178,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= 3600:
-        raise ValueError(f"option readTimeout: {text!r}: seconds, more than 0 and at most 3600")
+        raise ValueError(f"option readTimeout: {text!r} is not between 0 and 3600 seconds")
     return seconds

@@ -37,7 +37,7 @@ AGES: Final = ((600, 7 * _DAY), (60, _DAY))
 _HOUR: Final = 3600.0
 
 
-def tidied(
+def tidy(
     writer: Writer,
     memory: JobMemory | None = None,
     *,
@@ -66,12 +66,12 @@ def tidied(
         writer.commit("compaction", memory, thinned=done)
     now = writer.clock.monotonic()
     if thoroughly or writer.cleared is None or now - writer.cleared >= KEPT_HOURS * _HOUR:
-        cleared(writer)
+        clear_old_days(writer)
         writer.cleared = now
     return merged
 
 
-def cleared(writer: Writer, *, hours: int = KEPT_HOURS) -> int:
+def clear_old_days(writer: Writer, *, hours: int = KEPT_HOURS) -> int:
     """Deletes files that no version has named for so many hours; how many."""
     gone: list[str] = []
     for table in ("state", *TABLES):
@@ -138,7 +138,9 @@ def _rewrite(writer: Writer, day: str, every: int, delta: "DeltaTable") -> None:
         for hour in range(24):
             start = begin + hour * _HOUR
             at = ds.field("sampled_at")
-            kept.append(thinned(rows.to_table(filter=(at >= start) & (at < start + _HOUR)), every))
+            kept.append(
+                thin_rows(rows.to_table(filter=(at >= start) & (at < start + _HOUR)), every)
+            )
     data = pa.concat_tables(kept)
     days = pa.repeat(pa.scalar(datetime.fromisoformat(day).date()), data.num_rows)
     write_deltalake(
@@ -152,7 +154,7 @@ def _rewrite(writer: Writer, day: str, every: int, delta: "DeltaTable") -> None:
     )
 
 
-def thinned(rows: pa.Table, every: int) -> pa.Table:
+def thin_rows(rows: pa.Table, every: int) -> pa.Table:
     """Of rows of `lag` the last of each partition, case and stretch of `every` s, by time."""
     if not rows.num_rows:
         return LAG.empty_table()

@@ -347,7 +347,7 @@ def _chosen(group: pa.Array, groups: frozenset[str] | None, pattern: str | None)
 
 
 def _gone(lost: OffsetRange, count: int | None) -> dict[str, Any]:
-    """A row that names offsets that the log no longer has: so many, or all before its first."""
+    """Builds a row for offsets that the log no longer has: `count`, or all before its first."""
     how = "the log begins behind them" if count is None else f"compaction took {count} of them"
     return {
         "partition": lost.partition,

@@ -271,11 +271,11 @@ class TablePlace:
         try:
             yield
         except FileNotFoundError as error:
-            raise FleetError(f"{self} lacks a file that it should have: {error}") from error
+            raise FleetError(f"a file of {self} is missing: {error}") from error
         except OSError as error:
             raise self._away(error) from error
         except pa.ArrowException as error:
-            raise FleetError(f"the tables of {self} cannot be read: {error}") from error
+            raise FleetError(f"the tables in {self} cannot be read: {error}") from error
 
     @contextmanager
     def committing(self) -> Iterator[None]:
@@ -291,7 +291,7 @@ class TablePlace:
             raise self._away(error) from error
 
     def _away(self, error: Exception) -> Unreachable:
-        return Unreachable(f"{self} does not answer, or takes nothing: {error}")
+        return Unreachable(f"{self} cannot be read or written: {error}")
 
     def write(self, table: str, rows: pa.Table, kind: str = "") -> Iterator[DataFile]:
         """Writes rows of a table to new files, one for each day; they are in no table yet.
@@ -359,7 +359,7 @@ class TablePlace:
 # --- the state --------------------------------------------------------------------------------
 
 
-class Led(NamedTuple):
+class LeaderEpochStart(NamedTuple):
     """Leader epoch of a partition of the offsets topic, and where its last change was seen."""
 
     epoch: int
@@ -381,7 +381,7 @@ class State:
     cluster: str
     at: float
     what: str
-    """batch | look | polled | compaction."""
+    """batch | refresh | polled | compaction."""
     writer: str = ""
     """The process that wrote it."""
     versions: Mapping[str, int] = field(default_factory=dict)
@@ -390,7 +390,7 @@ class State:
     topics: Mapping[str, str] = field(default_factory=dict)
     """Topic id → name, as the commits told it."""
     lost: tuple[tuple[int, int, int], ...] = ()
-    led: Mapping[int, Led] = field(default_factory=dict)
+    led: Mapping[int, LeaderEpochStart] = field(default_factory=dict)
     """Who leads each partition of the offsets topic, and so coordinates its groups."""
     began: float = 0.0
     since: Mapping[int, int] = field(default_factory=dict)
@@ -414,8 +414,8 @@ def _state_in(place: TablePlace, files: Iterable[DataFile]) -> State | None:
     schema = int(json.loads(text)["schema"])
     if schema > SCHEMA:
         raise SchemaTooNew(
-            f"{place} was written with schema {schema}, this version reads up to {SCHEMA}: "
-            "use the newer fleet that wrote it"
+            f"{place} has schema {schema}, but this version reads up to {SCHEMA}: use the newer "
+            "version of fleet that wrote it"
         )
     return _codec(State).validate_json(text)  # type: ignore[no-any-return]
 
@@ -589,7 +589,7 @@ class Writer:
         if found is not None and found.cluster != cluster:
             raise FleetError(
                 f"{place} holds the history of cluster {found.cluster}, not of {cluster}: "
-                "give each cluster a history.path of its own"
+                "set another history.path for each cluster"
             )
         self._deltas |= {table: self._made(table) for table in TABLES}
         self._seen = {table: delta.version() for table, delta in self._deltas.items()}
@@ -598,7 +598,7 @@ class Writer:
         if found is None:
             if any(self._seen[table] for table in TABLES):
                 raise FleetError(
-                    f"{place} holds tables that are no history of this version: give history.path "
+                    f"{place} holds tables that this version did not write: set history.path to "
                     "an empty folder"
                 )
             now = clock.now()
@@ -735,8 +735,9 @@ class Writer:
             delta.update_incremental()
             if delta.version() < known:
                 raise FleetError(
-                    f"{self.place}/{table} is at version {delta.version()}, and the state names "
-                    f"{known}: its log was cut; restore the folder, or give another history.path"
+                    f"{self.place}/{table} is at version {delta.version()}, but the state names "
+                    f"{known}: its log is truncated; restore the folder, or set another "
+                    "history.path"
                 )
             if delta.version() > known:
                 self._require_state()
@@ -758,8 +759,8 @@ class Writer:
         found = Tables(self.place.url).state()
         other = found.writer if found and found != self.state else "another program"
         return LostLease(
-            f"another `fleet history sync` writes {self.place} ({other}): one at a time; "
-            "nothing of this batch became visible, and it reads everything that is new anyway"
+            f"another `fleet history sync` writes {self.place} ({other}), so this one discarded "
+            "its batch; run one at a time"
         )
 
     def _transact(

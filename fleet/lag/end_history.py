@@ -179,14 +179,13 @@ class EndStore:
                 self._db = _opened(None)
                 self._prepare()
                 self.problem = self._unread = (
-                    f"{path} has schema {version}, this version knows {SCHEMA}, so that ages are "
-                    "known from this process's own looks alone: use the newer version, or remove "
-                    "the file (it is a cache)"
+                    f"{path} has schema {version}, but this version knows {SCHEMA}, so ages come "
+                    "only from this process: use the newer version, or delete the file (a cache)"
                 )
         except (OSError, sqlite3.Error) as error:
             raise FleetError(
-                f"end-offset samples cannot be kept in {path} ({error}); it is a cache: remove "
-                "the file, or point $FLEET_HOME to a writable folder"
+                f"end offsets cannot be stored in {path} ({error}): delete the file (a cache), or "
+                "set $FLEET_HOME to a writable folder"
             ) from error
 
     def close(self) -> None:
@@ -294,9 +293,9 @@ class EndStore:
 
     def _failed(self, error: sqlite3.Error) -> None:
         self.problem = (
-            f"end offsets cannot be kept in {self._path} ({error}), so that ages are known from "
-            "this process's own looks alone: make room there, end what locks the file, or remove "
-            "it and start again (it is a cache)"
+            f"end offsets cannot be stored in {self._path} ({error}), so ages come only from this "
+            "process: free disk space, stop the process that locks the file, or delete it (a "
+            "cache) and restart"
         )
 
     def _known(self, cluster: str, tp: TopicPartition) -> int | None:

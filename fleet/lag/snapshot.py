@@ -76,7 +76,7 @@ class Lag:
         return Lag(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
-def measured(
+def measure_lag(
     committed: Longs,
     *,
     tps: Sequence[TopicPartition],

@@ -29,7 +29,7 @@ class Unreadable(FleetError):
     """The coordinator's records may not be read here; receipts are unverified then."""
 
 
-class Malformed(ValueError):
+class MalformedRecord(ValueError):
     """The bytes do not hold what their version promises."""
 
 
@@ -97,7 +97,7 @@ class Cursor:
         """The next `size` bytes."""
         at, end = self.at, self.at + size
         if size < 0 or end > len(self.data):
-            raise Malformed(f"{size} bytes wanted at {at}, {self.left} left")
+            raise MalformedRecord(f"{size} bytes wanted at {at}, {self.left} left")
         self.at = end
         return self.data[at:end]
 
@@ -113,7 +113,7 @@ class Cursor:
             value |= (byte & 0x7F) << shift
             if not byte & 0x80:
                 return value
-        raise Malformed(f"a varint longer than five bytes before {self.at}")
+        raise MalformedRecord(f"a varint longer than five bytes before {self.at}")
 
     def size(self, *, flexible: bool, width: int) -> int:
         """A length, by a varint or by an integer of `width` bytes; -1: null."""
@@ -127,13 +127,13 @@ class Cursor:
         try:
             return None if size == -1 else self.raw(size).decode()
         except UnicodeDecodeError as error:
-            raise Malformed(f"a string that is not UTF-8 before {self.at}") from error
+            raise MalformedRecord(f"a string that is not UTF-8 before {self.at}") from error
 
     def count(self, *, flexible: bool) -> int:
         """Items of an array; null is empty. Each takes a byte or more, so that it is bounded."""
         count = self.size(flexible=flexible, width=4)
         if count < -1 or count > self.left:
-            raise Malformed(f"an array of {count} items with {self.left} bytes left")
+            raise MalformedRecord(f"an array of {count} items with {self.left} bytes left")
         return max(count, 0)
 
 
@@ -168,7 +168,7 @@ def reader(kind: Kind, version: int, *, flexible: bool) -> Read:
     def text(data: Cursor) -> str:
         found = data.text(flexible=flexible)
         if found is None:
-            raise Malformed(f"null before {data.at} where a string must be")
+            raise MalformedRecord(f"null before {data.at} where a string must be")
         return found
 
     return text
@@ -221,7 +221,9 @@ def _struct_reader(kind: Struct, version: int, flexible: bool) -> Read:
                     name, each = tagged[tag]
                     found[name] = each(value)
                     if value.left:
-                        raise Malformed(f"tag {tag} is {value.left} bytes longer than its field")
+                        raise MalformedRecord(
+                            f"tag {tag} is {value.left} bytes longer than its field"
+                        )
         return found
 
     return read
@@ -459,7 +461,7 @@ def _member(fields: dict[str, Any], consumer: bool) -> ClassicMember:
         for blob, read in (("subscription", _subscription), ("assignment", _assignment)):
             try:
                 fields |= read(fields[blob])
-            except Malformed as error:
+            except MalformedRecord as error:
                 fields.setdefault("problem", str(error))
     return ClassicMember(**fields)
 
@@ -510,7 +512,7 @@ class Type:
     def reads(self, version: int) -> Read:
         """What reads a value of a version; Malformed where it is not known."""
         if not 0 <= version <= self.newest:
-            raise Malformed(f"{self.name} value version {version}, known up to {self.newest}")
+            raise MalformedRecord(f"{self.name} value version {version}, known up to {self.newest}")
         return _READERS[self.value, version, version >= self.flexible]
 
 
@@ -644,12 +646,12 @@ def decode(key: bytes | None, value: bytes | None, *, offset: int, timestamp: in
     kind = -1
     try:
         if key is None:
-            raise Malformed("no key")
+            raise MalformedRecord("no key")
         data = Cursor(key)
         kind = data.i16()
         known = TYPES.get(kind)
         if known is None:
-            raise Malformed(f"record type {kind} is not known")
+            raise MalformedRecord(f"record type {kind} is not known")
         about = _READERS[known.key, 0, False](data)
         place = {"offset": offset, "timestamp_ms": timestamp, "type": kind}
         if value is None:
@@ -658,7 +660,7 @@ def decode(key: bytes | None, value: bytes | None, *, offset: int, timestamp: in
         data = Cursor(value)
         fields = known.reads(data.i16())(data)
         return known.make(**place, **about, **fields)
-    except Malformed as error:
+    except MalformedRecord as error:
         return Undecoded(
             offset=offset,
             timestamp_ms=timestamp,

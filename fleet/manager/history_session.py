@@ -12,7 +12,7 @@ from fleet.act.local.process_table import ProcessTable
 from fleet.config.acls import OFFSETS
 from fleet.config.spec import SPARK, without_token
 from fleet.errors import ConfigError, FleetError, Unreachable
-from fleet.history.digest import digested
+from fleet.history.digest import digest_ranges
 from fleet.history.pipeline import Recorder
 from fleet.history.polled import Poller
 from fleet.history.tables import TablePlace, Writer
@@ -81,7 +81,7 @@ class ClusterLog:
         """By tasks of Spark; rows where other leader epochs begin are among `events`."""
         fleet, history = self._fleet, self._fleet.spec.history
         session = self._spark.get()
-        return digested(
+        return digest_ranges(
             session,
             ranges,
             options={

@@ -363,7 +363,7 @@ def minutes_of(fleet: "Fleet", groups: Collection[str], *, grace: float = GRACE)
 def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, grace: float) -> Recent:
     """The last minutes of the partitions of the offsets topic that hold these groups."""
     # A Kafka client, only where it is used.
-    from fleet.log.readers.group_log import GroupLog, OutOfTime
+    from fleet.log.readers.group_log import GroupLog, ReadTimeout
 
     until = fleet.clock.monotonic() + LONGEST
     positions, rebalances, unread = Positions(), list[Rebalance](), set[str]()
@@ -375,7 +375,7 @@ def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, grace: fl
                 try:
                     first = log.position_at(group, now - HORIZON)
                     records = (*log.last_state(group, first), *log.read(group, first))
-                except OutOfTime:
+                except ReadTimeout:
                     unread.add(group)
                     continue
                 replay = Replay(fleet.spec.cluster.name, group)

@@ -1,16 +1,16 @@
-"""One look at all consumer groups of a cluster, in a handful of requests.
+"""Reads the state of all consumer groups of a cluster in a handful of requests.
 
-Problem: tools that ask per group or per partition take 10 s and more for 1,000 groups, many
-cannot tell an unknown group from one without offsets, and librdkafka's admin client may end the
-process where a coordinator does not answer (librdkafka #4605, #5040). Choice: requests of many
-groups, through kafka-python: metadata, ListGroups to every broker, then to every coordinator at
-once state, members and offsets of all its groups, then starts and ends of all logs from their
-leaders. One deadline over it all. A part that fails becomes a sentence in `Snapshot.problems`;
-only a cluster that does not answer at all is an error. Cost: the offsets of a group are read some
-milliseconds before the log ends, so a busy partition's lag is slightly over, never under.
+Problem: tools that ask per group or per partition take 10 s and more for 1,000 groups. Many cannot
+tell an unknown group from one without offsets. Librdkafka's admin client may abort the process if a
+coordinator does not answer (librdkafka #4605, #5040). Choice: batched requests through
+kafka-python: metadata, ListGroups to every broker, then state, members and offsets of all groups
+from their coordinators, then starts and ends of all logs from their leaders. One deadline covers
+them. A failed part becomes a sentence in `Snapshot.problems`; only a cluster that does not answer
+is an error. Cost: offsets are read some milliseconds before the log ends, so the lag of a busy
+partition is slightly too high, never too low.
 
-Existence: OffsetFetch answers "nothing" for an unknown group as for one without offsets
-(KIP-88, KIP-1043), so ListGroups and the describe's answer tell them apart.
+OffsetFetch returns nothing for an unknown group and for one without offsets (KIP-88, KIP-1043).
+ListGroups and the describe distinguish them.
 """
 
 import re
@@ -25,25 +25,25 @@ from fleet.errors import Unreachable
 from fleet.kafka_source.connections import Connections, NoAnswer, NoAnswerKind
 from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits, Longs, Rows
-from fleet.lag.snapshot import NO_SHARE, GroupFacts, Logs, Snapshot, measured
+from fleet.lag.snapshot import NO_SHARE, GroupFacts, Logs, Snapshot, measure_lag
 from fleet.model import INTERNAL_TOPICS, GroupState, Member, TopicPartition
 from fleet.observe.seen import ListedGroup, Offsets, Poll, PollAnswers, is_dead, no_group
-from fleet.observe.topic_questions import Asked, RecordTimes, TopicQuestions, Topics
+from fleet.observe.topic_questions import RecordTimes, Resource, TopicQuestions, Topics
 from fleet.observe.waiting_records import WaitingRecords
 
 if TYPE_CHECKING:
     from fleet.observe.group_questions import GroupQuestions
 
 
-# A cluster that cannot be looked at, in a sentence that says what to correct. Pure.
+# Errors of a connection as sentences that name the setting to correct. Pure.
 
 
 _TLS: Final = (
     (
         re.compile("certificate required|bad certificate|handshake failure", re.IGNORECASE),
         (
-            "asks for a client's certificate and got none that it takes ({why}); check "
-            "cluster.security.tls.cert_file and key_file, and who signed them"
+            "did not accept a client certificate ({why}); check cluster.security.tls.cert_file "
+            "and key_file, and the authority that signed them"
         ),
     ),
     (
@@ -53,61 +53,60 @@ _TLS: Final = (
     (
         re.compile("mismatch", re.IGNORECASE),
         (
-            "has a certificate for another name ({why}); name the brokers in "
-            "cluster.bootstrap_servers as their certificate does"
+            "has a certificate for another name ({why}); use the name of the certificate in "
+            "cluster.bootstrap_servers"
         ),
     ),
 )
 
 
 def unreachable(error: NoAnswer, *, place: str, login: str, timeout: float) -> Unreachable:
-    """`place`: the cluster and its address; `login`: who asked; `timeout`: seconds of a look."""
+    """Builds the error of a failed connection to `place` (cluster and address) as `login`."""
     why = _short(error)
     if error.kind is NoAnswerKind.LOGIN:
         return Unreachable(f"{place} refuses the login of {login} ({why}); {_login(why)}")
     if error.kind is NoAnswerKind.TOKEN:
-        return Unreachable(f"nobody can log in to {place}: {error}")
+        return Unreachable(f"login to {place} failed: {error}")
     if error.kind is NoAnswerKind.DOOR:
-        return Unreachable(f"{place} cannot be looked at: {error}")
+        return Unreachable(f"{place} cannot be reached: {error}")
     if error.kind is NoAnswerKind.TLS:
         for pattern, told in _TLS:
             if pattern.search(why):
                 return Unreachable(f"{place} {told.format(why=why)}")
         return Unreachable(
-            f"{place} cannot be reached by TLS ({why}); check cluster.security: tls.ca_file must "
-            "hold the authority that signed the brokers' certificates, and protocol be the "
-            "listener's"
+            f"TLS to {place} failed ({why}); check cluster.security: tls.ca_file must hold the "
+            "authority of the brokers' certificates, and protocol must be the listener's"
         )
     return Unreachable(
-        f"{place} does not answer within {timeout:g} s ({error}); see whether a broker listens "
-        "there and the security settings are right"
+        f"{place} did not answer within {timeout:g} s ({error}); check that a broker listens "
+        "there, and check cluster.security"
     )
 
 
 def _login(why: str) -> str:
     if "invalid_token" in why:
         return (
-            "its brokers do not take this token: compare issuer, audience and scope with what they "
-            "expect, and the clocks"
+            "the brokers rejected the token: check its issuer, audience and scope, and compare "
+            "the clocks"
         )
     if "SaslMechanism" in why:
-        return "its listener has another cluster.security.sasl.mechanism"
+        return "the listener uses another mechanism: check cluster.security.sasl.mechanism"
     if "SaslState" in why:
-        return "its listener wants no login: cluster.security.protocol is PLAINTEXT or SSL there"
-    return "check cluster.security.sasl: mechanism, username and where the password comes from"
+        return "the listener takes no login: set cluster.security.protocol to PLAINTEXT or SSL"
+    return "check cluster.security.sasl: mechanism, username and password"
 
 
 def _short(error: NoAnswer) -> str:
-    """The reason without names of classes and lines of code."""
+    """Returns the reason without class names and code lines."""
     text = re.sub(r"SaslAuthenticationFailedError: |KafkaError: ", "", str(error))
     return re.sub(r"SSL\w*Error: |\[SSL[^]]*\] | \(_ssl\.c:\d+\)", "", text).strip()
 
 
 class Observer:
-    """Looks at one cluster. `timeout` bounds one look, in seconds.
+    """Reads one cluster. `timeout` limits one refresh, in seconds.
 
     `config` is librdkafka's, with bootstrap.servers and security. Safe for several threads, which
-    look one after the other.
+    read one after the other.
     """
 
     def __init__(
@@ -133,17 +132,17 @@ class Observer:
         self._lock = threading.RLock()
 
     def snapshot(self, groups: Collection[str] | None = None) -> Snapshot:
-        """All groups, or those named (none for an empty collection), at one moment.
+        """Takes a snapshot of all groups, or of the named ones (none for an empty collection).
 
-        Named groups that do not exist come with `exists` False; of the others only those named
-        are described. Raises Unreachable where the cluster does not answer.
+        Named groups that do not exist have `exists` False. Raises Unreachable if the cluster does
+        not answer.
         """
         with self._lock:
             look = self._look()
             topics = self._topics(look)
             listed = self._listed(look)
             wanted = sorted(listed if groups is None else set(groups))
-            # A complete listing knows every group; only where a broker was silent, ask by name.
+            # A complete listing has every group; if a broker was silent, ask by name.
             asked = [group for group in wanted if group in listed or look.partial]
             descriptions, committed = self._groups.seen(asked, look)
             seen = PollAnswers(listed=listed, descriptions=descriptions, committed=committed)
@@ -169,13 +168,13 @@ class Observer:
         untold: Collection[str] = (),
         counted: Mapping[str, Offsets],
     ) -> Snapshot:
-        """What the groups committed, beside the ends of the logs now.
+        """Compares the groups' commits with the current ends of the logs.
 
         `untold`: groups whose offsets are unreadable; `counted`: the lag of share groups.
         """
         tps, which = commits.partitions()
         logs = self._logs(tps, topics, look)
-        lag = measured(
+        lag = measure_lag(
             commits.committed,
             tps=tps,
             which=which,
@@ -202,19 +201,19 @@ class Observer:
         )
 
     def read_on(self, seen: Snapshot, rows: Longs) -> Snapshot:
-        """The snapshot with what waits in rows that seem to stand still; where it can be read."""
+        """Adds to a snapshot what waits in rows that seem to stand still, if it can be read."""
         with self._lock:
             return self._waiting.read_on(seen, rows) if len(rows) else seen
 
     def close(self) -> None:
-        """Let go of the connections; the next look makes new ones."""
+        """Closes the connections; the next refresh opens new ones."""
         with self._lock:
             self._net.close()
 
     def state(self, group: str) -> GroupState:
-        """The group's state alone, by one describe: cheap enough to poll.
+        """Reads the group's state by one describe: cheap enough to poll.
 
-        Dead where it does not exist, Unknown where its coordinator does not answer just now.
+        Returns Dead if it does not exist, Unknown if its coordinator does not answer.
         """
         with self._lock:
             look = self._look()
@@ -226,18 +225,18 @@ class Observer:
             return GroupState.UNKNOWN if described is None else described.state
 
     def partitions(self) -> dict[str, int]:
-        """Topic name → number of partitions."""
+        """Reads topic name → number of partitions."""
         with self._lock:
             return dict(self._topics(self._look()).partitions)
 
     def allowed(
         self, groups: Collection[str], topics: Collection[str]
-    ) -> dict[Asked, frozenset[str]]:
-        """What this login may do to each group and topic (KIP-430), asked of the cluster itself.
+    ) -> dict[Resource, frozenset[str]]:
+        """Asks the cluster what this login may do with each group and topic (KIP-430).
 
-        A broker hides what a login may not describe, so that "not allowed" looks like "does not
-        exist"; asked by name it says which it is. Empty where not even Describe is allowed; what
-        could not be learned is left out, as a topic that does not exist. Nothing is tried out.
+        A broker hides what a login may not describe, so that it seems not to exist; a query by
+        name distinguishes the two. The set is empty if not even Describe is allowed. Unknown
+        resources are left out. Nothing is tried.
         """
         with self._lock:
             look = self._look()
@@ -250,13 +249,13 @@ class Observer:
             return found | {("group", group): names for group, names in told.items()}
 
     def logs(self, tps: Collection[TopicPartition]) -> Logs:
-        """Where the logs of these partitions stand, and stood before."""
+        """Reads the current starts and ends of these logs, with earlier ends."""
         with self._lock:
             look = self._look()
             return self._logs(tps, self._topics(look), look)
 
     def _logs(self, tps: Collection[TopicPartition], topics: Topics, look: Poll) -> Logs:
-        """Starts and ends of all logs; topics that are deleted. Raises Unreachable."""
+        """Reads starts and ends of the logs, and which topics are deleted. Raises Unreachable."""
         there = [tp for tp in tps if tp.partition < topics.partitions.get(tp.topic, 0)]
         try:
             starts, ends = self._about_topics.offsets(there, topics, look)
@@ -276,7 +275,7 @@ class Observer:
         return found
 
     def topic_ids(self) -> dict[str, str]:
-        """Topic name by topic id, as 32 hex digits like `fleet.log.records`."""
+        """Reads topic name by topic id (32 hex digits, as in `fleet.log.records`)."""
         with self._lock:
             return dict(self._topics(self._look()).names)
 
@@ -305,7 +304,7 @@ class Observer:
             raise self._unreachable(failed[0])
         look.partial = bool(failed)
         for failure in failed:
-            look.problems.append(f"groups of one broker are not listed: {failure}")
+            look.problems.append(f"a broker did not list its groups: {failure}")
         return found
 
     def _unreachable(self, error: NoAnswer) -> Unreachable:
@@ -318,7 +317,7 @@ class Observer:
 
 
 def _left(commits: Commits, facts: Mapping[str, GroupFacts]) -> Rows:
-    """Rows of topics that a settled group subscribes to no more."""
+    """Marks rows of topics to which a settled group no longer subscribes."""
     pairs = commits.group.astype(np.int64) << 32 | commits.topic
     different, which = np.unique(pairs, return_inverse=True)
     gone = [
@@ -330,7 +329,7 @@ def _left(commits: Commits, facts: Mapping[str, GroupFacts]) -> Rows:
 
 
 def _counted(commits: Commits, lags: Mapping[str, Offsets]) -> Longs | None:
-    """The lag that coordinators of share groups counted, by row; None where no group is one."""
+    """Returns the lag of share groups by row, as coordinators count it; None without any."""
     if not lags:
         return None
     found = np.full(len(commits), NO_SHARE, dtype=np.int64)

@@ -28,7 +28,7 @@ from fleet.observe.questions import (
 )
 from fleet.observe.seen import (
     DEAD,
-    LEAST,
+    MIN_WAIT_SECONDS,
     DescribedGroup,
     ListedGroup,
     Poll,
@@ -45,7 +45,7 @@ _MANY: Final = 1_000
 """Groups in one search for coordinators."""
 
 
-class Failed(NamedTuple):
+class GroupFailure(NamedTuple):
     """Why there is no answer about a group: Kafka's error code or NO_ANSWER, and in words."""
 
     code: int
@@ -81,12 +81,14 @@ class GroupQuestions:
                     continue
                 if answer.error_code:
                     failed[broker] = NoAnswer(code_named(answer.error_code))
-                if answer.error_code in _MOVING and look.left() > LEAST:
+                if answer.error_code in _MOVING and look.left() > MIN_WAIT_SECONDS:
                     asked.append(broker)
                 found |= {each.group_id: _listed(each) for each in answer.groups}
                 self._coordinators |= dict.fromkeys((g.group_id for g in answer.groups), broker)
             if asked:
-                self._net.pause(LEAST)  # a coordinator that starts or takes over, some 0.1 s
+                self._net.pause(
+                    MIN_WAIT_SECONDS
+                )  # a coordinator that starts or takes over, some 0.1 s
         self._types = {group: each.type for group, each in found.items()}
         return found, list(failed.values())
 
@@ -103,10 +105,10 @@ class GroupQuestions:
         ]
         found, failed = self._asked(asked, look)
         described, undescribed = self._best(groups, found, failed)
-        look.tell(undescribed, "group(s) cannot be described")
+        look.report(undescribed, "group(s) cannot be described")
         unreadable = {f"{each} of {g}": "" for g, d in described.items() for each in d.unreadable}
         if unreadable:
-            look.tell(
+            look.report(
                 dict.fromkeys(unreadable, "their assignment is damaged"), "member(s) own nothing"
             )
         committed = {
@@ -114,7 +116,7 @@ class GroupQuestions:
             for (question, group), offsets in found.items()
             if question not in _DESCRIBING and not is_dead(described.get(group))
         }
-        look.tell(
+        look.report(
             {
                 group: why.text
                 for (question, group), why in failed.items()
@@ -133,7 +135,7 @@ class GroupQuestions:
         again = [g for g in groups if is_dead(described.get(g)) and self._types.pop(g, "")]
         if again:  # of another kind than it was
             described |= self.described(again, look)
-        look.tell(undescribed, "group(s) cannot be described")
+        look.report(undescribed, "group(s) cannot be described")
         return described
 
     def allowed(self, groups: Sequence[str], look: Poll) -> dict[str, frozenset[str]]:
@@ -165,7 +167,7 @@ class GroupQuestions:
         self,
         groups: Iterable[str],
         found: Mapping[_Asked, DescribedGroup],
-        failed: Mapping[_Asked, Failed],
+        failed: Mapping[_Asked, GroupFailure],
     ) -> tuple[dict[str, DescribedGroup], dict[str, str]]:
         """By group: the description by the request for its kind; and why there is none."""
         described: dict[str, DescribedGroup] = {}
@@ -189,27 +191,27 @@ class GroupQuestions:
 
     def _asked(
         self, asked: Sequence[_Asked], look: Poll
-    ) -> tuple[dict[_Asked, Any], dict[_Asked, Failed]]:
+    ) -> tuple[dict[_Asked, Any], dict[_Asked, GroupFailure]]:
         """Ask all of it; look for coordinators that move for a while."""
         found: dict[_Asked, Any] = {}
-        failed: dict[_Asked, Failed] = {}
+        failed: dict[_Asked, GroupFailure] = {}
         left = list(dict.fromkeys(asked))
         until = look.clock.monotonic() + min(_GRACE, look.left())
         while left:
             failed |= self._round(left, found, look)
             left = [each for each in left if each in failed and failed[each].code in _MOVING]
-            if not left or look.clock.monotonic() + LEAST >= until:
+            if not left or look.clock.monotonic() + MIN_WAIT_SECONDS >= until:
                 break
             for each in left:
                 del failed[each]
-            self._net.pause(LEAST)
+            self._net.pause(MIN_WAIT_SECONDS)
         return found, failed
 
     def _round(
         self, asked: Sequence[_Asked], found: dict[_Asked, Any], look: Poll
-    ) -> dict[_Asked, Failed]:
+    ) -> dict[_Asked, GroupFailure]:
         """Ask once; answers are added to `found`."""
-        failed: dict[_Asked, Failed] = {}
+        failed: dict[_Asked, GroupFailure] = {}
         unplaced = self._find([group for _, group in asked], look)
         parts: dict[tuple[int, GroupQuestion], list[str]] = {}
         for question, group in asked:
@@ -228,12 +230,12 @@ class GroupQuestions:
         )
         for (_, question, groups), answer in zip(portions, answers, strict=True):
             if isinstance(answer, NoAnswer):
-                failed |= {(question, g): Failed(NO_ANSWER, str(answer)) for g in groups}
+                failed |= {(question, g): GroupFailure(NO_ANSWER, str(answer)) for g in groups}
                 self._forget(groups)
                 continue
             for group, error, value in question.take(answer, groups):
                 if error:
-                    failed[question, group] = Failed(error, code_named(error))
+                    failed[question, group] = GroupFailure(error, code_named(error))
                     if error in _MOVING:
                         self._forget([group])
                 else:
@@ -244,10 +246,10 @@ class GroupQuestions:
         for group in groups:
             self._coordinators.pop(group, None)
 
-    def _find(self, groups: Iterable[str], look: Poll) -> dict[str, Failed]:
+    def _find(self, groups: Iterable[str], look: Poll) -> dict[str, GroupFailure]:
         """Look for the coordinators that are not known; which cannot be found, and why."""
         unknown = sorted({group for group in groups if group not in self._coordinators})
-        failed: dict[str, Failed] = {}
+        failed: dict[str, GroupFailure] = {}
         batched = self._net.knows(FindCoordinatorRequest, 4)
         size = _MANY if batched else 1
         for first in range(0, len(unknown), size):
@@ -259,11 +261,11 @@ class GroupQuestions:
             try:
                 answer = self._net.ask_any(request, look.left())
             except NoAnswer as error:
-                return failed | dict.fromkeys(unknown[first:], Failed(NO_ANSWER, str(error)))
+                return failed | dict.fromkeys(unknown[first:], GroupFailure(NO_ANSWER, str(error)))
             for told in answer.coordinators if batched else [answer]:
                 group = told.key if batched else some[0]
                 if told.error_code:
-                    failed[group] = Failed(told.error_code, code_named(told.error_code))
+                    failed[group] = GroupFailure(told.error_code, code_named(told.error_code))
                 else:
                     self._coordinators[group] = told.node_id
         return failed

@@ -17,7 +17,7 @@ from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
 from fleet.lag.lag_columns import NONE
-from fleet.log.records import Malformed, assignment, subscription
+from fleet.log.records import MalformedRecord, assignment, subscription
 from fleet.model import Member, TopicPartition
 from fleet.observe.messages import (
     ConsumerGroupDescribeRequest,
@@ -84,11 +84,11 @@ def _classic(group: Any) -> DescribedGroup:
         try:
             if consumers:
                 held = _by_topic(assignment(bytes(each.member_assignment)).items())
-        except Malformed:
+        except MalformedRecord:
             unreadable.append(each.member_id)
         try:
             subscribed = subscription(bytes(each.member_metadata))[0] if consumers else ()
-        except Malformed:
+        except MalformedRecord:
             subscribed = ()
         known &= bool(subscribed)
         topics.update(subscribed, (tp.topic for tp in held))

@@ -1,4 +1,4 @@
-"""The answers of one look at a cluster, put together into values. No requests here."""
+"""Combines the answers of one poll of a cluster into values. Sends no requests."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from fleet.lag.lag_columns import NONE
 from fleet.lag.snapshot import GroupFacts
 from fleet.model import GroupState, Member, TopicPartition
 
-LEAST: Final = 0.1
+MIN_WAIT_SECONDS: Final = 0.1
 _NAMED: Final = 5
 """Groups or topics named in one sentence about a failure."""
 
 
 @dataclass(slots=True)
 class Poll:
-    """The deadline of one look, whatever hangs, and what went wrong: a sentence for each reason."""
+    """The deadline of one poll, and its problems: a sentence for each reason."""
 
     clock: Clock
     timeout: float
@@ -29,17 +29,15 @@ class Poll:
         self.began = self.clock.monotonic()
 
     def left(self) -> float:
-        """Seconds left, at least a little: what is already there can still be taken."""
-        return max(LEAST, self.began + self.timeout - self.clock.monotonic())
+        """Returns the seconds left, at least a little, so that answers that arrived count."""
+        return max(MIN_WAIT_SECONDS, self.began + self.timeout - self.clock.monotonic())
 
     def part(self, brokers: int) -> float:
-        """Seconds for one of several rounds of questions, where some of many brokers may be silent
-        and the others be asked more.
-        """
-        return self.left() if brokers == 1 else max(LEAST, self.left() / 3)
+        """Returns the seconds of one round of requests: silent brokers must not use up all."""
+        return self.left() if brokers == 1 else max(MIN_WAIT_SECONDS, self.left() / 3)
 
-    def tell(self, failed: Mapping[str, str], what: str) -> None:
-        """One sentence for each reason, from name → reason; `what` failed, as "group(s) ..."."""
+    def report(self, failed: Mapping[str, str], what: str) -> None:
+        """Adds one sentence for each reason, from name → reason; `what` is "group(s) ..."."""
         by_reason: dict[str, list[str]] = {}
         for name, why in failed.items():
             by_reason.setdefault(why, []).append(name)
@@ -49,7 +47,7 @@ class Poll:
 
 
 CONSUMER_PROTOCOL: Final = "consumer"
-"""What members of a classic group speak, unless they are Connect's or somebody else's."""
+"""Protocol type of classic consumer groups, unlike Connect's and others'."""
 _STATES: Final = {
     **{each.value.lower(): each for each in GroupState},
     "assigning": GroupState.REBALANCING,
@@ -59,14 +57,14 @@ _STATES: Final = {
 
 
 def state_of(told: str) -> GroupState:
-    """A state by the name that brokers use for it; they differ in capitals by protocol."""
+    """Returns the state for a broker's name of it; capitals differ by protocol."""
     return _STATES.get(told.lower(), GroupState.UNKNOWN)
 
 
 def type_of(group_type: str, protocol_type: str) -> str:
-    """`classic`, `consumer`, `share`, `streams`; or, as `connect`, a classic group's own protocol.
+    """Returns `classic`, `consumer`, `share`, `streams`, or a classic group's own protocol type.
 
-    Brokers before 3.7 tell no type: all their groups are classic.
+    Brokers before 3.7 send no type: all their groups are classic.
     """
     found = group_type.lower() or "classic"
     if found == "classic" and protocol_type not in {"", CONSUMER_PROTOCOL}:
@@ -76,7 +74,7 @@ def type_of(group_type: str, protocol_type: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedGroup:
-    """One group as ListGroups tells it."""
+    """One group as ListGroups returns it."""
 
     type: str
     state: GroupState
@@ -93,22 +91,22 @@ class DescribedGroup:
     unreadable: tuple[str, ...] = ()
     """Members whose assignment is no assignment; they stand in `members` without partitions."""
     topics: frozenset[str] | None = None
-    """Names and patterns that members subscribe to; None where they are not known."""
+    """Names and patterns to which members subscribe; None if unknown."""
 
 
 DEAD: Final = DescribedGroup(type="unknown", state=GroupState.DEAD)
-"""What stands for a group that does not exist."""
+"""Describes a group that does not exist."""
 
 
 Offsets = Mapping[TopicPartition, int]
-"""Committed offset by partition; NONE: negative, which is none."""
+"""Committed offset by partition; NONE: no offset."""
 
 
 class ShareOffsets(dict[TopicPartition, int]):
-    """Where each partition's first record lies that is not yet done with.
+    """Offset of each partition's first unfinished record, of a share group.
 
-    `lag`: records not yet done with, as the group's coordinator counts them (KIP-1226); NONE:
-    a broker that does not tell it.
+    `lag`: unfinished records, as the coordinator counts them (KIP-1226); NONE if the broker does
+    not send it.
     """
 
     def __init__(self, partitions: Mapping[TopicPartition, Any]) -> None:
@@ -118,32 +116,32 @@ class ShareOffsets(dict[TopicPartition, int]):
 
 @dataclass(slots=True)
 class PollAnswers:
-    """The answers of one look."""
+    """The answers of one poll."""
 
     descriptions: Mapping[str, DescribedGroup]
     listed: Mapping[str, ListedGroup] = field(default_factory=dict)
     committed: Mapping[str, Offsets] = field(default_factory=dict)
 
-    def _told(self, group: str) -> DescribedGroup | ListedGroup | None:
+    def _known(self, group: str) -> DescribedGroup | ListedGroup | None:
         return self.descriptions.get(group) or self.listed.get(group)
 
     def kind(self, group: str) -> str:
-        """Its type, or unknown."""
-        told = self._told(group)
-        return "unknown" if told is None else told.type
+        """Returns the group's type, or `unknown`."""
+        known = self._known(group)
+        return "unknown" if known is None else known.type
 
     def state(self, group: str) -> GroupState:
-        """As described, or else as listed."""
-        told = self._told(group)
-        return GroupState.UNKNOWN if told is None else told.state
+        """Returns the group's state as described, or else as listed."""
+        known = self._known(group)
+        return GroupState.UNKNOWN if known is None else known.state
 
     def members(self, group: str) -> tuple[Member, ...]:
-        """Members as described; none where the describe failed."""
+        """Returns the members as described; none if the describe failed."""
         described = self.descriptions.get(group)
         return described.members if described else ()
 
     def facts(self, group: str) -> GroupFacts:
-        """One group that exists."""
+        """Returns the facts of a group that exists."""
         described = self.descriptions.get(group)
         return GroupFacts(
             state=self.state(group),
@@ -154,7 +152,7 @@ class PollAnswers:
         )
 
     def counted(self) -> dict[str, Offsets]:
-        """Lag by share group, as its coordinator counts it."""
+        """Returns the lag of each share group, as its coordinator counts it."""
         return {
             group: offsets.lag
             for group, offsets in self.committed.items()
@@ -162,7 +160,7 @@ class PollAnswers:
         }
 
     def rows(self, group: str) -> Iterator[tuple[str, TopicPartition, int | None]]:
-        """Partitions that the group committed, and those that it owns and never committed."""
+        """Yields the partitions that the group committed, or owns without a commit."""
         committed = self.committed.get(group, {})
         for tp, offset in committed.items():
             yield group, tp, offset
@@ -172,10 +170,10 @@ class PollAnswers:
 
 
 def is_dead(described: DescribedGroup | None) -> bool:
-    """What a describe answers for a group that does not exist."""
+    """Returns whether a describe means that the group does not exist."""
     return described is not None and described.state is GroupState.DEAD
 
 
 def no_group() -> GroupFacts:
-    """A name that no group has."""
+    """Returns the facts of a group that does not exist."""
     return GroupFacts(state=GroupState.DEAD, type="unknown", members=0, exists=False)

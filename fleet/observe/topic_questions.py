@@ -24,9 +24,9 @@ from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
 from fleet.lag.lag_columns import NONE, Longs
 from fleet.lag.snapshot import Lag, Logs
 from fleet.model import TopicPartition
-from fleet.observe.seen import LEAST, Poll
+from fleet.observe.seen import MIN_WAIT_SECONDS, Poll
 
-Asked = tuple[str, str]
+Resource = tuple[str, str]
 """("group", name) or ("topic", name)."""
 _NO_ID: Final = "0" * 32
 _NO_LEADER: Final = 5
@@ -88,11 +88,11 @@ class TopicQuestions:
             found = self._listed(wanted, topics.leaders, each, look)
             silent = {topics.leaders.get(w) for w in wanted if found[w].error == NO_ANSWER}
             if silent and silent >= set(topics.leaders.values()):
-                raise NoAnswer("no broker told where its logs begin and end")
+                raise NoAnswer("no broker returned the starts and ends of its logs")
             told.append({tp: found[w].offset for w, tp in wanted.items() if not found[w].error})
             refused = {w: found[w].error for w in wanted if found[w].error}
             failed |= {f"{w[0]}-{w[1]}": code_named(code) for w, code in refused.items()}
-        look.tell(failed, "partition(s) have unreadable offsets")
+        look.report(failed, "partition(s) have unreadable offsets")
         starts, ends = told
         return starts, ends
 
@@ -128,9 +128,9 @@ class TopicQuestions:
         found = nobody | ask(nobody, leaders)
         for _ in range(_AGAIN):
             moved = [where for where, each in found.items() if each.error in _MOVING]
-            if not moved or look.left() <= LEAST:
+            if not moved or look.left() <= MIN_WAIT_SECONDS:
                 break
-            self._net.pause(LEAST)
+            self._net.pause(MIN_WAIT_SECONDS)
             try:
                 now = leaders_of(self._net.metadata({t for t, _ in moved}, look.left()))
             except NoAnswer:
@@ -145,18 +145,18 @@ class TopicQuestions:
         try:
             told = self._named(topics, look)
         except NoAnswer as error:
-            look.tell(dict.fromkeys(topics, str(error)), "topic(s) cannot be read")
+            look.report(dict.fromkeys(topics, str(error)), "topic(s) cannot be read")
             return frozenset()
         for name, topic in told.items():
             if topic.error_code not in {0, ABSENT}:
                 look.problems.append(f"topic {name} cannot be read: {code_named(topic.error_code)}")
         return frozenset(name for name, topic in told.items() if topic.error_code == ABSENT)
 
-    def allowed(self, topics: Collection[str], look: Poll) -> dict[Asked, frozenset[str]]:
+    def allowed(self, topics: Collection[str], look: Poll) -> dict[Resource, frozenset[str]]:
         """What this login may do to each; see Observer.allowed. Raises NoAnswer."""
         from fleet.observe.questions import operations_of  # noqa: PLC0415 - loads kafka-python
 
-        found: dict[Asked, frozenset[str]] = {}
+        found: dict[Resource, frozenset[str]] = {}
         for name, topic in self._named(topics, look, operations=True).items():
             told = operations_of(topic.authorized_operations)
             if topic.error_code in DENIED:

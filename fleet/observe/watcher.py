@@ -1,13 +1,12 @@
-"""All groups of a cluster again and again, for whoever looks every few seconds.
+"""Refreshes all groups of a cluster every few seconds.
 
-Problem: `Observer.snapshot` describes every group and fetches every group's offsets: 0.2 s of a
-core for 1,000 groups of 48 partitions, and more of the brokers'. Choice: what the offsets topic
-already holds (members, generations, commits) comes from the tail that reads it; only what it cannot
-tell is asked: the listing with each group's state, and starts and ends of the logs in two requests.
-Where the tail is not current (a first reading, a login without Read), the coordinators are asked,
-and the snapshot says so. Between looks it remembers what verdicts need: when what changed was
-committed, and how the ages grew. A coordinator whose answer is lost takes nothing of that away.
-Cost: two ways to the same figures; a test compares them.
+Problem: `Observer.snapshot` describes every group and fetches its offsets: 0.2 s of a core for
+1,000 groups of 48 partitions, and more of the brokers. Choice: members, generations and commits
+come from the tail, which reads the offsets topic. Only the listing with each group's state, and the
+starts and ends of the logs, need requests. If the tail is not current (a first read, a login
+without Read), the watcher asks the coordinators, and the snapshot says so. Between refreshes it
+keeps what lag statuses need: the times of commits and the growth of ages. A lost answer of a
+coordinator does not reset them. Cost: two ways to the same figures; a test compares them.
 """
 
 import itertools
@@ -29,18 +28,18 @@ from fleet.observe.admin import Observer
 from fleet.observe.seen import ListedGroup, Offsets, Poll, PollAnswers
 
 _WAIT: Final = 0.25
-"""Seconds that a look waits for the tail to hold what was written before it."""
+"""Seconds that a refresh waits for the tail to catch up."""
 _FIRST: Final = 5.0
-"""And the first ones, since asking the coordinators about all groups costs far more than reading:
-with 5,000 groups of 48 partitions 150 MB."""
+"""Seconds for the first refresh: asking the coordinators costs far more than waiting (150 MB for
+5,000 groups of 48 partitions)."""
 _STALE: Final = 30.0
-"""An older tail is not used: the coordinators are asked."""
+"""Seconds after which a tail is too old, so that the watcher asks the coordinators."""
 
 
 class GroupWatcher(Observer):
-    """An observer that looks at everything, with a tail's help. Looks come from one thread.
+    """An observer of all groups that uses a tail. One thread refreshes it.
 
-    `tail` None: always by the coordinators. Raises Unreachable as an observer does.
+    `tail` None: it always asks the coordinators. Raises Unreachable as an observer does.
     """
 
     def __init__(
@@ -58,13 +57,13 @@ class GroupWatcher(Observer):
         self._tail = tail
         self._polled = Positions()
         self._told_at: dict[str, float] = {}
-        """Group → when its coordinator last told its offsets, by a clock that nobody sets."""
+        """Group → when its coordinator last returned its offsets, by the monotonic clock."""
         self._share_numbers: dict[tuple[str, TopicPartition], int] = {}
         self._numbers = itertools.count(-2, -1)
         self._growth, self._growth_by_log = Growth(), False
 
     def refresh(self) -> Snapshot:
-        """Look once, at partitions that were committed."""
+        """Takes a snapshot of all groups and their committed partitions."""
         with self._lock:
             return self._looked()
 
@@ -72,13 +71,13 @@ class GroupWatcher(Observer):
         look = self._look()
         topics = self._topics(look)
         listed = self._listed(look)
-        from_log = self._current()  # so that it knows every group that is listed
+        from_log = self._current()  # so that it has every group of the listing
         if from_log and self._tail is not None:
             facts, commits = self._by_log(listed, self._tail)
             if self._tail.unnamed_topics():  # of groups that never committed (KIP-848)
                 self._tail.name_topics(topics.names)
             untold: frozenset[str] = frozenset()
-            shares = [group for group, told in facts.items() if told.type == "share"]
+            shares = [group for group, fact in facts.items() if fact.type == "share"]
             committed: Mapping[str, Offsets] = self._groups.seen(shares, look)[1] if shares else {}
         else:
             facts, commits, untold, committed = self._by_coordinators(listed, look)
@@ -87,7 +86,7 @@ class GroupWatcher(Observer):
         rows = commits.of_groups(facts)  # a group's tombstones may come after its end
         shown = commits if rows.all() else commits.where(rows)
         seen = self._measured(look, facts, shown, topics, untold=untold, counted=shared.counted())
-        if from_log != self._growth_by_log:  # rows of the one are not rows of the other
+        if from_log != self._growth_by_log:  # the row numbers differ
             self._growth, self._growth_by_log = Growth(), from_log
         lag = seen.lag
         gained, over = self._growth.update(seen.commits.row, lag.waited, lag.seconds, look.began)
@@ -101,7 +100,7 @@ class GroupWatcher(Observer):
     # --- members and commits ----------------------------------------------------------------
 
     def _current(self) -> bool:
-        """Whether the tail holds what was written before now, or did a moment ago."""
+        """Returns whether the tail has, or had a moment ago, all records written so far."""
         if self._tail is None:
             return False
         try:
@@ -134,9 +133,9 @@ class GroupWatcher(Observer):
         return {g: facts for g, facts in groups.items() if chosen(g)}, tail.commits()
 
     def _share_rows(self, seen: PollAnswers) -> Commits:
-        """Rows of share groups, whose offsets no record of the offsets topic tells.
+        """Returns the rows of share groups, whose offsets are not in the offsets topic.
 
-        Each keeps its number, which no row of the tail's has.
+        Each row keeps its number, which differs from those of the tail.
         """
         rows = [row for group in sorted(seen.counted()) for row in seen.rows(group)]
         known = self._share_numbers
@@ -149,9 +148,9 @@ class GroupWatcher(Observer):
     def _by_coordinators(
         self, listed: Mapping[str, ListedGroup], look: Poll
     ) -> tuple[dict[str, GroupFacts], Commits, frozenset[str], Mapping[str, Offsets]]:
-        """Describe all and fetch all offsets; what changed since the last look was committed.
+        """Describes all groups and fetches all offsets; a changed offset counts as a commit.
 
-        And groups whose offsets nobody has told for a while: before, what was told last counts.
+        Also returns groups whose offsets are missing for long; before, the last ones count.
         """
         chosen = self._tail.chosen if self._tail is not None else (lambda _: True)
         wanted = sorted(filter(chosen, listed))

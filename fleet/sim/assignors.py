@@ -56,7 +56,7 @@ class Applicants:
         return list(HashOrder.collected(first.topics, None, first.subscribed))
 
 
-def unfolded(target: Target) -> Target:
+def unfold(target: Target) -> Target:
     """A copy that may be changed."""
     copy: Target = HashOrder(len(target))
     for topic, partitions in target.items():
@@ -73,7 +73,7 @@ def unfolded(target: Target) -> Target:
 # partition that another still owns is given to nobody yet. Cost: one topic, no racks.
 
 
-class HeardMember(NamedTuple):
+class ReportedMember(NamedTuple):
     """A member as the leader hears of it; `owned` in the generation that it names."""
 
     member_id: str
@@ -84,16 +84,16 @@ class HeardMember(NamedTuple):
 
 Shares: TypeAlias = dict[str, tuple[int, ...]]
 """Partitions by member id."""
-Assignor: TypeAlias = Callable[[Sequence[HeardMember], int], Shares]
+Assignor: TypeAlias = Callable[[Sequence[ReportedMember], int], Shares]
 """Members and the number of partitions in, everyone's share out."""
 
 
-def in_order(members: Sequence[HeardMember]) -> list[HeardMember]:
+def in_order(members: Sequence[ReportedMember]) -> list[ReportedMember]:
     """As librdkafka's range and roundrobin walk them."""
     return sorted(members, key=cmp_to_key(_compared))
 
 
-def _compared(one: HeardMember, other: HeardMember) -> int:
+def _compared(one: ReportedMember, other: ReportedMember) -> int:
     if one.instance_id is not None and other.instance_id is not None:
         a, b = one.instance_id.encode(), other.instance_id.encode()
     else:
@@ -101,7 +101,7 @@ def _compared(one: HeardMember, other: HeardMember) -> int:
     return (a > b) - (a < b)
 
 
-def ranges(members: Sequence[HeardMember], partitions: int) -> Shares:
+def ranges(members: Sequence[ReportedMember], partitions: int) -> Shares:
     """Neighbouring partitions; the first members get what does not divide."""
     ordered = in_order(members)
     each, more = divmod(partitions, len(ordered))
@@ -109,13 +109,13 @@ def ranges(members: Sequence[HeardMember], partitions: int) -> Shares:
     return {m.member_id: tuple(range(starts[n], starts[n + 1])) for n, m in enumerate(ordered)}
 
 
-def round_robin(members: Sequence[HeardMember], partitions: int) -> Shares:
+def round_robin(members: Sequence[ReportedMember], partitions: int) -> Shares:
     """One partition for each in turn."""
     ordered = in_order(members)
     return {m.member_id: tuple(range(n, partitions, len(ordered))) for n, m in enumerate(ordered)}
 
 
-def withheld(members: Sequence[HeardMember], shares: Shares) -> Shares:
+def withhold(members: Sequence[ReportedMember], shares: Shares) -> Shares:
     """The same without what another member still owns: it is revoked first (KIP-429).
 
     Where two claim one partition, the later member counts as its owner.
@@ -182,7 +182,7 @@ _Pair: TypeAlias = tuple[str, str]
 """From whom, to whom."""
 
 
-def sticky(members: Sequence[HeardMember], partitions: int) -> Shares:
+def sticky(members: Sequence[ReportedMember], partitions: int) -> Shares:
     """Everyone's share."""
     balancing = _Balancing(members, partitions)
     if len(members) > 1:
@@ -226,7 +226,7 @@ class _Moves:
 
 
 class _Balancing:
-    def __init__(self, members: Sequence[HeardMember], partitions: int) -> None:
+    def __init__(self, members: Sequence[ReportedMember], partitions: int) -> None:
         self.partitions = partitions
         self.shares: dict[str, list[int]] = {m.member_id: [] for m in members}
         self.before: dict[int, str] = {}
@@ -242,7 +242,7 @@ class _Balancing:
         self.free = [p for p in self.order if p not in self.owner]
         self.moves = _Moves()
 
-    def _take_up(self, members: Sequence[HeardMember]) -> None:
+    def _take_up(self, members: Sequence[ReportedMember]) -> None:
         claims: dict[int, list[tuple[int, str]]] = {}
         for member in members:
             for partition in member.owned:
@@ -457,7 +457,7 @@ class _Plan:
             target = member.target
             gone = [topic for topic in target if topic not in subscribed]
             if gone:
-                target = unfolded(target)
+                target = unfold(target)
                 for topic in gone:
                     del target[topic]
                 self.unfolded.add(member.id)
@@ -547,7 +547,7 @@ class _Plan:
     def _changeable(self, number: int) -> Target:
         member = self.given.members[number].id
         if member not in self.unfolded:
-            self.targets[member] = unfolded(self.targets[member])
+            self.targets[member] = unfold(self.targets[member])
             self.unfolded.add(member)
         return self.targets[member]
 
@@ -600,12 +600,12 @@ def _kept(target: Target, topics: list[bytes], quota: int, free: Places) -> tupl
     changed: Target | None = None
     for topic, partitions in target.items():
         if topic not in topics:
-            changed = unfolded(target) if changed is None else changed
+            changed = unfold(target) if changed is None else changed
             del changed[topic]
         elif len(partitions) <= quota:
             quota -= len(partitions)
         else:
-            changed = unfolded(target) if changed is None else changed
+            changed = unfold(target) if changed is None else changed
             given_up = list(partitions)[quota:]
             quota = 0
             stays = HashOrder.collected(partitions, None)
@@ -623,7 +623,7 @@ def _fill(targets: Targets, short: list[tuple[str, int]], free: Places, before: 
     for member, quota in short:
         target = targets[member]
         if target is before[member]:
-            target = unfolded(target)
+            target = unfold(target)
         for topic, partition in free[at : at + quota]:
             chosen = target.found(topic, HashOrder())
             chosen[partition] = None

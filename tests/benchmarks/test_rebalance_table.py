@@ -74,7 +74,7 @@ def test_every_way_is_a_story_of_its_own() -> None:
     assert {each.changed(3) for each in every if each.way != "one"} == {2}
     assert {each.changed(450) for each in every} == {1, 45}
     fleet = SizedChange("leave", "range", "static", "fleet").scenario(20, 7)
-    (leave,) = fleet.happenings
+    (leave,) = fleet.events
     assert (leave.at, leave.do, leave.member, leave.together) == (60_007, "batched-leave", 18, 2)
     assert (fleet.static, fleet.heartbeat_interval, fleet.session_timeout) == (True, 500, 180_000)
     assert (
@@ -82,7 +82,7 @@ def test_every_way_is_a_story_of_its_own() -> None:
         == FLEET_RESUBSCRIBE
     )
     for change, members in (("join", 3), ("restart", 1)):
-        (happening,) = SizedChange(change, "range", "dynamic", "tenth").scenario(3).happenings
+        (happening,) = SizedChange(change, "range", "dynamic", "tenth").scenario(3).events
         assert (happening.member, happening.together) == (members, 2)
 
 

@@ -30,7 +30,7 @@ def test_goals() -> None:
 def test_every_member_is_rolled_once() -> None:
     """Also where a quarter does not divide."""
     for scenario in rolls(10, 100).values():
-        rolled = [each.member + n for each in scenario.happenings for n in range(each.together)]
+        rolled = [each.member + n for each in scenario.events for n in range(each.together)]
         assert rolled == list(range(10))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fleet.history.digest import RETURNED, Task, decoded_last
+from fleet.history.digest import RETURNED, Task, decode_last_commits
 from fleet.history.memory import JobMemory
 from fleet.history.pipeline import Batch
 from fleet.history.tables import State
@@ -88,7 +88,7 @@ def test_offsets_that_expire_between_two_events_leave_the_replay(tmp_path):
     "decode",
     [
         pytest.param(WHOLE, id="decoded whole"),
-        pytest.param(partial(decoded_last, interval=INTERVAL), id="thinned early"),
+        pytest.param(partial(decode_last_commits, interval=INTERVAL), id="thinned early"),
     ],
 )
 def test_a_cause_is_the_same_wherever_batches_are_cut(tmp_path, decode):

@@ -12,7 +12,7 @@ from fleet.clock import SystemClock
 from fleet.history.digest import RETURNED, Task
 from fleet.history.memory import JobMemory
 from fleet.history.pipeline import Batch
-from fleet.history.retention import cleared
+from fleet.history.retention import clear_old_days
 from fleet.history.tables import Tables
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.log.record_columns import LED
@@ -63,7 +63,7 @@ def test_a_second_attempt_doubles_no_row(broker, unique, tmp_path: Path):
     for events in second.replayed(waiting={}):
         files += writer.place.write("events", events)
     writer.commit("batch", files=files)
-    cleared(writer, hours=0)
+    clear_old_days(writer, hours=0)
     assert writer.place.missing(files) == 0
     assert writer.place.missing(first.files) == sum(file.rows for file in first.files)
     tables = Tables(path)

@@ -18,7 +18,7 @@ from tests.history.records_made import group_metadata
 from tests.history.test_tables import NOW, opened
 
 PARTITION = 7
-TOLD = "__consumer_offsets-7: offsets {} to {} were gone, all or some, before they were read"
+TOLD = "__consumer_offsets-7: Kafka deleted offsets from {} to {} before the history read them"
 
 
 class Topic:
@@ -98,7 +98,7 @@ def test_what_compaction_took_is_named_with_its_place(path, capsys):
     assert not done.problems
     assert recorder.catch_up().lost == []
     assert topic.since == writer.state.since == {PARTITION: 100}
-    assert [each for each in said if "gone" in each] == [
+    assert [each for each in said if "deleted" in each] == [
         TOLD.format(100, 149),
         TOLD.format(300, 319),
     ]

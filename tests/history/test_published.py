@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from fleet.act import spark_server
 from fleet.clock import ManualClock
 from fleet.history import tables
-from fleet.history.retention import MANY, tidied
+from fleet.history.retention import MANY, tidy
 from fleet.history.tables import REBALANCES, TABLES, Tables, row_of
 from tests.history.test_tables import DAY, NOW, membership, opened, rebalance
 from tests.sinks.test_s3 import BUCKET, LOGIN, endpoint
@@ -80,12 +80,12 @@ def test_a_log_says_what_the_state_says(tmp_path, clock):
         add(writer, number)
     assert published(tmp_path, "rebalances") == recorded(tmp_path, "rebalances")
     before = DeltaTable(str(tmp_path / "rebalances"))
-    assert tidied(writer) == 2 * MANY
+    assert tidy(writer) == 2 * MANY
     assert changes(tmp_path, "rebalances") == {False}
     assert len(DeltaTable(str(tmp_path / "rebalances")).file_uris()) == 2
     assert before.count() == 2 * MANY + 2, "a reader under way has its files"
     clock.sleep(2 * DAY)
-    tidied(writer)
+    tidy(writer)
     assert changes(tmp_path, "rebalances") == {True}
     add(opened(tmp_path, clock), 51, NOW + DAY)
     for table in TABLES:
@@ -172,7 +172,7 @@ def test_a_column_that_a_release_adds_is_published(tmp_path, clock, monkeypatch)
     writer = opened(tmp_path, clock)
     add(writer, 1)
     for merged in (0, 2):
-        assert tidied(writer, thoroughly=bool(merged)) == 2 * merged  # of two tables
+        assert tidy(writer, thoroughly=bool(merged)) == 2 * merged  # of two tables
         held = published(tmp_path, "rebalances")
         assert held == recorded(tmp_path, "rebalances")
         assert sorted(str(row["aborted"]) for row in held) == ["0", "0", "None", "None"]
@@ -206,7 +206,7 @@ def test_every_reader_counts_the_same_rows_during_compaction(tmp_path, clock, sp
         while not enough.is_set():
             written.append(written[-1] + 2)
             add(writer, len(written) - 1)
-            tidied(writer)
+            tidy(writer)
 
     work = threading.Thread(target=write, daemon=True)
     work.start()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.offset_commits import key, value
 from fleet.config.spec import Selection
-from fleet.history.digest import Rollup, decoded_last
+from fleet.history.digest import Rollup, decode_last_commits
 from fleet.history.tables import days_of
 from fleet.log.record_columns import LED, columns
 from tests.history.records_made import commit, contract, event
@@ -192,14 +192,14 @@ def test_what_is_thinned_before_it_is_decoded_comes_to_the_same(made):
         )
         return listed(digest.run(batches))
 
-    assert rows(partial(decoded_last, interval=1000)) == rows(partial(columns, events=False))
+    assert rows(partial(decode_last_commits, interval=1000)) == rows(partial(columns, events=False))
 
 
 def test_a_change_of_leader_goes_with_what_was_thinned_before():
     """Its row says nothing of commits, and parts none of them."""
     pairs = [raw("commit", 1, 0, number) for number in range(5)]
     arrays = (pa.array(each, pa.binary()) for each in zip(*pairs, strict=True))
-    thin = decoded_last([0] * 5, range(5), range(5), *arrays, interval=1000)
+    thin = decode_last_commits([0] * 5, range(5), range(5), *arrays, interval=1000)
     led = {"partition": 0, "offset": 0, "timestamp": 0, "type": LED, "leader_epoch": 3}
     both = [pa.RecordBatch.from_pylist([led], schema=thin.schema), thin]
     rows = listed(Rollup(interval=1000).run([pa.concat_batches(both)]))
@@ -216,7 +216,7 @@ def test_only_well_formed_commits_are_thinned_before():
         pairs = [raw(kind, 1, 0, number) for number, kind in enumerate(kinds)]
         arrays = (pa.array(each, pa.binary()) for each in zip(*pairs, strict=True))
         place = [0] * len(kinds), range(len(kinds)), range(len(kinds))
-        return decoded_last(*place, *arrays, interval=1000).num_rows
+        return decode_last_commits(*place, *arrays, interval=1000).num_rows
 
     assert made(*["commit"] * 5, "tombstone") == 1
     assert made("legacy", "commit", "commit") == 3

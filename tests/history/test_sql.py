@@ -13,7 +13,7 @@ import pytest
 from fleet import cli
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
-from fleet.history.query import answered
+from fleet.history.query import run_query
 from fleet.history.tables import DAY, TABLES, Tables
 from tests.history.test_published import add
 from tests.history.test_tables import DAY as SECONDS
@@ -103,15 +103,15 @@ def test_its_json_is_the_contract(path, capsys):
 def test_it_only_reads_and_only_tables(path, query, sentence):
     """Told in DuckDB's words, without its picture of the line."""
     with pytest.raises(FleetError, match=sentence.replace("?", r"\?")) as told:
-        answered(Tables(path), query, limit=5)
+        run_query(Tables(path), query, limit=5)
     assert "LINE" not in str(told.value)
 
 
 def test_what_is_missing_is_said(path, tmp_path, monkeypatch):
     """No tables, no rows, no DuckDB."""
-    with pytest.raises(FleetError, match="nothing is recorded"):
-        answered(Tables(tmp_path / "none"), "SELECT 1", limit=5)
-    assert answered(Tables(path), "SELECT 1 FROM lag", limit=5).rows == []
+    with pytest.raises(FleetError, match="holds no history yet"):
+        run_query(Tables(tmp_path / "none"), "SELECT 1", limit=5)
+    assert run_query(Tables(path), "SELECT 1 FROM lag", limit=5).rows == []
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(FleetError, match="needs DuckDB: pip install"):
-        answered(Tables(path), "SELECT 1", limit=5)
+        run_query(Tables(path), "SELECT 1", limit=5)

@@ -45,7 +45,7 @@ def test_a_tail_waits_for_a_store_that_is_away(lake, away):
     poller().catch_up()
     away(gone=True)
     for asked in (poller, lambda: Tables(lake).state()):
-        with pytest.raises(Unreachable, match=f"{lake} does not answer") as raised:
+        with pytest.raises(Unreachable, match=f"{lake} cannot be read or written") as raised:
             asked()
     said: list[str] = []
     _wait_out(raised.value, said.append)
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_told_with_its_place(tmp_path):
         lambda: JobMemory.read(writer),
     ):
         with (
-            pytest.raises(FleetError, match=f"tables of {tmp_path} cannot be read") as raised,
+            pytest.raises(FleetError, match=f"tables in {tmp_path} cannot be read") as raised,
             writer.place.answering(),
         ):
             asked()
@@ -82,7 +82,7 @@ def test_a_disk_that_takes_nothing_is_waited_for(tmp_path):
     log = tmp_path / "state" / "_delta_log"
     log.rename(tmp_path / "elsewhere")
     log.write_text("where the folder is to be")
-    with pytest.raises(Unreachable, match="takes nothing"):
+    with pytest.raises(Unreachable, match="cannot be read or written"):
         writer.commit("batch", files=files)
     log.unlink()
     (tmp_path / "elsewhere").rename(log)

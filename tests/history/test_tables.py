@@ -11,8 +11,8 @@ from fleet.errors import FleetError, LostLease, SchemaTooNew
 from fleet.history import tables
 from fleet.history.lag_rows import lag_rows
 from fleet.history.memory import JobMemory, Kept, LastCommit
-from fleet.history.polled import Poller, compared
-from fleet.history.retention import MANY, cleared, tidied
+from fleet.history.polled import Poller, compare_snapshots
+from fleet.history.retention import MANY, clear_old_days, tidy
 from fleet.history.tables import TABLES, TablePlace, Tables, Writer, row_of
 from fleet.lag.snapshot import Logs
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
@@ -129,9 +129,8 @@ def test_a_second_job_loses_by_name(writer, tmp_path, clock):
     add(writer, rebalance(1))
     other = opened(tmp_path, clock)
     add(writer, rebalance(2))
-    with pytest.raises(
-        LostLease, match=rf"`fleet history sync` writes .*\({writer.state.writer}\): one at"
-    ):
+    said = rf"`fleet history sync` writes .*\({writer.state.writer}\), so this one"
+    with pytest.raises(LostLease, match=said):
         add(other, rebalance(2))
     add(writer, rebalance(3))
     assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 2, 3]
@@ -157,7 +156,7 @@ def test_what_other_programs_write_is_taken_back(writer, tmp_path, clock):
     for number in range(3):
         add(writer, rebalance(number))
     DeltaTable(str(tmp_path / "rebalances")).delete("number = 1")
-    tidied(writer, thoroughly=True)
+    tidy(writer, thoroughly=True)
     DeltaTable(str(tmp_path / "rebalances")).delete("number = 2")
     opened(tmp_path, clock)
     assert DeltaTable(str(tmp_path / "rebalances")).count() == 3
@@ -169,10 +168,10 @@ def test_a_log_that_was_cut_is_no_history(writer, tmp_path, clock):
     add(writer, rebalance(1))
     add(writer, rebalance(2))
     (tmp_path / "rebalances" / "_delta_log" / f"{2:020d}.json").unlink()
-    with pytest.raises(FleetError, match="rebalances is at version 1, and the state names 2"):
+    with pytest.raises(FleetError, match="rebalances is at version 1, but the state names 2"):
         opened(tmp_path, clock)
     (tmp_path / "state").rename(tmp_path / "elsewhere")
-    with pytest.raises(FleetError, match="tables that are no history"):
+    with pytest.raises(FleetError, match="tables that this version did not write"):
         opened(tmp_path, clock)
 
 
@@ -187,7 +186,7 @@ def test_a_newer_state_is_refused(writer, tmp_path):
     """State carries its schema; keys that are not known are passed over."""
     add(writer, rebalance(1))
     writer.commit("batch", schema=writer.state.schema + 1)
-    with pytest.raises(SchemaTooNew, match="newer fleet"):
+    with pytest.raises(SchemaTooNew, match="newer version of fleet"):
         Tables(tmp_path).rebalances()
 
 
@@ -200,11 +199,11 @@ def test_compaction_keeps_every_row_and_files_go_later(tmp_path):
         add(writer, rebalance(number, now), memory=memory)
     lone = writer.write("rebalances", [row_of(rebalance(99, now))])
     before = Tables(tmp_path).rebalances()
-    assert tidied(writer) == MANY + 2
+    assert tidy(writer) == MANY + 2
     assert len(writer.files("rebalances")) == 1
     assert Tables(tmp_path).rebalances() == before
-    assert cleared(writer) == 0
-    assert cleared(writer, hours=0) >= MANY + 2 + len(lone)
+    assert clear_old_days(writer) == 0
+    assert clear_old_days(writer, hours=0) >= MANY + 2 + len(lone)
     add(writer, rebalance(50, now))
     assert Tables(tmp_path).rebalances() == [*before, rebalance(50, now)]
     for table in ("state", *TABLES):
@@ -220,12 +219,12 @@ def test_a_tail_deletes_files_once_an_hour(writer, clock, monkeypatch):
     """At its start, and every hour; a store that was away is asked again."""
     looked_at = []
     monkeypatch.setattr(
-        "fleet.history.retention.cleared", lambda writer: looked_at.append(clock.monotonic())
+        "fleet.history.retention.clear_old_days", lambda writer: looked_at.append(clock.monotonic())
     )
     began = clock.monotonic()
     for wait in (0, 10, 3000, 589, 2, 10, 3600):
         clock.sleep(wait)
-        tidied(writer)
+        tidy(writer)
     assert [at - began for at in looked_at] == [0, 3601, 7211]
 
 
@@ -242,7 +241,7 @@ def test_logs_do_not_grow_for_ever(tmp_path, clock, monkeypatch):
     logs = [tmp_path / name / "_delta_log" for name in ("state", "rebalances")]
     assert all((log / f"{0:020d}.json").exists() for log in logs)
     writer = opened(tmp_path, clock)
-    cleared(writer)
+    clear_old_days(writer)
     assert not any((log / f"{0:020d}.json").exists() for log in logs)
     assert len(Tables(tmp_path).rebalances()) == 11
     assert opened(tmp_path, clock).state == writer.state
@@ -271,7 +270,7 @@ def test_days_past_retention_go(writer, tmp_path, clock):
     add(writer, rebalance(1, NOW - 11 * DAY), rebalance(2, NOW - 9 * DAY), rebalance(3))
     assert [r.number for r in Tables(tmp_path).rebalances()] == [2, 3]
     clock.sleep(2 * DAY)
-    assert tidied(writer) == 0
+    assert tidy(writer) == 0
     assert [r.number for r in Tables(tmp_path).rebalances()] == [3]
 
 
@@ -366,18 +365,18 @@ def looked(members, at, state=GroupState.STABLE):
 def test_polling_tells_what_two_looks_differ_in():
     """Marked so, without generation and start; a static member that is back is no rebalance."""
     memory = JobMemory()
-    assert compared(memory, looked({"a:1": [0, 1]}, NOW)) == []
-    assert compared(memory, looked({"a:1": [0, 1]}, NOW + 1)) == []
-    assert compared(memory, looked({"b:1": [1]}, NOW + 2, GroupState.PREPARING)) == []
-    joined = compared(memory, looked({"a:1": [0], "b:1": [1]}, NOW + 3))
+    assert compare_snapshots(memory, looked({"a:1": [0, 1]}, NOW)) == []
+    assert compare_snapshots(memory, looked({"a:1": [0, 1]}, NOW + 1)) == []
+    assert compare_snapshots(memory, looked({"b:1": [1]}, NOW + 2, GroupState.PREPARING)) == []
+    joined = compare_snapshots(memory, looked({"a:1": [0], "b:1": [1]}, NOW + 3))
     assert [type(each) for each in joined] == [MembershipSpan, MembershipSpan, Rebalance]
     made = joined[-1]
     assert isinstance(made, Rebalance)
     assert (made.cause, made.joined, made.moved) == (Cause.JOIN, ("b",), (TopicPartition("t", 1),))
     assert (made.number, made.end_source, made.start_source) == (-1, Known.POLLED, Known.NOT)
-    replaced = compared(memory, looked({"a:2": [0], "b:1": [1]}, NOW + 4))
+    replaced = compare_snapshots(memory, looked({"a:2": [0], "b:1": [1]}, NOW + 4))
     assert [getattr(each, "event", None) for each in replaced] == ["replaced"]
-    left = compared(memory, looked({"b:1": [0, 1]}, NOW + 5))
+    left = compare_snapshots(memory, looked({"b:1": [0, 1]}, NOW + 5))
     assert isinstance(left[-1], Rebalance)
     assert (left[-1].cause, left[-1].confidence) == (Cause.REMOVAL, Confidence.AMBIGUOUS)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import ManualClock
-from fleet.history.retention import thinned, tidied
+from fleet.history.retention import thin_rows, tidy
 from fleet.history.tables import LAG, Tables
 from tests.history.test_published import published, recorded
 from tests.history.test_tables import DAY, NOW, opened
@@ -46,7 +46,7 @@ def test_the_last_row_of_each_partition_and_case_stays(looks):
             rows.append(made)
             kept[at // 60, group, partition, case] = len(rows) - 1
     table = pa.Table.from_pylist(rows, schema=LAG)
-    stayed = thinned(table, 60)["records"].to_pylist()
+    stayed = thin_rows(table, 60)["records"].to_pylist()
     assert stayed == sorted(kept.values())
 
 
@@ -60,13 +60,13 @@ def test_each_day_is_thinned_once_and_published(tmp_path):
         writer.commit("look", files=writer.write("lag", rows))
     counts = defaultdict(int)
     for _ in range(10):
-        tidied(writer)
+        tidy(writer)
         every = max(writer.state.thinned, default=10)
         counts[every] += 1
         assert Tables(tmp_path).rows()["lag"] == 2 * 3600 // every
         assert published(tmp_path, "lag") == recorded(tmp_path, "lag")
         number = writer.state.number
-        tidied(writer)
+        tidy(writer)
         assert writer.state.number == number, "nothing is due"
         clock.sleep(DAY)
     assert counts == {10: 2, 60: 6, 600: 2}
@@ -79,7 +79,7 @@ def test_days_are_thinned_the_oldest_first_and_none_is_left_out(tmp_path):
     rows = [row(MIDNIGHT - day * DAY + 10 * look) for day in range(12) for look in range(120)]
     writer.commit("look", files=writer.write("lag", rows))
     for _ in range(12):
-        tidied(writer)
+        tidy(writer)
     held = Counter(int((MIDNIGHT - at) // -DAY) for at in times(tmp_path))
     assert held == {-day: 2 if day > 7 else 20 if day > 1 else 120 for day in range(12)}
 

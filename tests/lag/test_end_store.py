@@ -156,7 +156,7 @@ def test_a_newer_releases_file_is_left_as_it_is(tmp_path):
         db.execute("PRAGMA user_version=99")
     store = EndStore(path)
     assert store.record("c", 100.0, {TP: 7})
-    assert "has schema 99, this version knows 1" in (store.problem or "")
+    assert "has schema 99, but this version knows 1" in (store.problem or "")
     assert dict(store.stored("c")) == {TP: ((100.0, 7),)}
     store.close()
     with sqlite3.connect(path) as db:
@@ -168,7 +168,7 @@ def test_a_file_that_is_no_database_is_said(tmp_path):
     """The sentence names the file and what to do."""
     path = tmp_path / "samples.db"
     path.write_text("not a database " * 100)
-    with pytest.raises(FleetError, match="remove the file"):
+    with pytest.raises(FleetError, match="delete the file"):
         EndStore(path)
 
 
@@ -191,7 +191,7 @@ def test_a_full_disk_ends_no_look_and_mixes_no_partitions(tmp_path):
     one._db.execute(f"PRAGMA max_page_count={pages}")
     many = {TopicPartition("t" * 200, number): number for number in range(500)}
     assert not one.record("c", 110.0, {late: 111} | many)
-    assert f"cannot be kept in {path} (database or disk is full)" in (one.problem or "")
+    assert f"cannot be stored in {path} (database or disk is full)" in (one.problem or "")
     assert not one.record("c", 110.5, {late: 111} | many)
     one._db.execute("PRAGMA max_page_count=1000000")
     two, others = EndStore(path), [TopicPartition("other", number) for number in range(9)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fleet.lag import lag_columns
 from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits
-from fleet.lag.snapshot import CASES, GroupFacts, Logs, measured
+from fleet.lag.snapshot import CASES, GroupFacts, Logs, measure_lag
 from fleet.model import GroupState, LagCase, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -18,7 +18,7 @@ TP = TopicPartition("t", 0)
 
 def lag_of(committed, start, end, *, unreadable=False, **logs):
     """The case and the records of one row."""
-    found = measured(
+    found = measure_lag(
         np.array([NONE if committed is None else committed]),
         tps=[TP],
         which=np.array([0]),
@@ -78,7 +78,7 @@ def test_a_row_is_as_old_as_the_record_at_which_reading_goes_on():
     before = EndHistory()
     for at, end in ((80.0, 0), (90.0, 10)):
         before.add(at, {TP: end})
-    found = measured(
+    found = measure_lag(
         np.array([5, 2, 10, 11, NONE]),
         tps=[TP],
         which=np.zeros(5, dtype=np.int64),
@@ -106,11 +106,11 @@ def test_many_rows_are_measured_as_one_by_one(monkeypatch):
         before=before,
     )
     untold = draw.integers(0, 5, 40) == 0
-    together = measured(committed, tps=tps, which=which, logs=logs, unreadable=untold)
+    together = measure_lag(committed, tps=tps, which=which, logs=logs, unreadable=untold)
     assert len(np.unique(together.case)) == 6
     for row in range(40):
         one = slice(row, row + 1)
-        alone = measured(
+        alone = measure_lag(
             committed[one], tps=tps, which=which[one], logs=logs, unreadable=untold[one]
         )
         for column in fields(alone):
@@ -148,7 +148,7 @@ def test_a_share_groups_lag_is_what_its_coordinator_counts(start, counted, lag, 
     before = EndHistory()
     for at in range(50, 101):
         before.add(float(at), {TP: 2 * (at - 50)})
-    found = measured(
+    found = measure_lag(
         np.array([start]),
         tps=[TP],
         which=np.array([0]),
@@ -182,12 +182,12 @@ def test_a_topic_is_left_once_a_settled_group_reads_others_alone(state, topics, 
     facts = GroupFacts(state=state, type="classic", members=1, topics=known)
     assert facts.has_left("t") is left
     told = {"tps": [TP], "which": np.array([0]), "left": np.array([left])}
-    found = measured(np.array([5]), **told, logs=Logs(at=1.0, starts={TP: 0}, ends={TP: 9}))
+    found = measure_lag(np.array([5]), **told, logs=Logs(at=1.0, starts={TP: 0}, ends={TP: 9}))
     assert (CASES[found.case[0]] is LagCase.LEFT, int(found.records[0])) == (
         left, NONE if left else 4,
     )  # fmt: skip
     gone = Logs(at=1.0, starts={}, ends={}, deleted=frozenset({"t"}))
-    assert CASES[measured(np.array([5]), **told, logs=gone).case[0]] is LagCase.TOPIC_DELETED
+    assert CASES[measure_lag(np.array([5]), **told, logs=gone).case[0]] is LagCase.TOPIC_DELETED
 
 
 def test_rows_of_two_readers_stand_in_one():

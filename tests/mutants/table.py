@@ -198,7 +198,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.asking:Question.done", "worker/test_asking.py::test_an_answer_of_any_size_is_heard_without_waiting",
         "self._told += part", "self._told = part"),
     "45-aborted-commits-count": (
-        "log.readers.log_view:HeldCommits.end", "observe/test_open_transactions.py::test_what_counts_when_a_transaction_ends",
+        "log.readers.log_view:PendingCommits.end", "observe/test_open_transactions.py::test_what_counts_when_a_transaction_ends",
         "tuple(found.values()) if committed else ()", "tuple(found.values())"),
     "46-damaged-batch-is-read": (
         "kafka_source.record_batches:_places", "ranges/test_record_batches.py",

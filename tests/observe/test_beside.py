@@ -15,7 +15,7 @@ class View:
         return {}
 
 
-class Answers(tail.Beside):
+class Answers(tail.BrokerPoller):
     """Whatever the cluster answered: raised in turn, then all is well."""
 
     def __init__(self, *failures):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fleet.clock import ManualClock
 from fleet.kafka_source.record_batches import cut
 from fleet.lag.lag_columns import NONE
-from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
+from fleet.log.readers.log_view import KEEP, MOST, LogView, all_groups
 from fleet.model import TopicPartition
 from tests.support.played_group import GROUP, TOPIC, TOPIC_ID, played_groups
 from tests.support.sampling import examples
@@ -17,7 +17,7 @@ from tests.support.written_log import NOW, batch
 
 
 def view(**options) -> LogView:
-    known = {"groups": everything, "keep": KEEP, "most": MOST}
+    known = {"groups": all_groups, "keep": KEEP, "most": MOST}
     return LogView(cluster="test", clock=ManualClock(), **{**known, **options})
 
 

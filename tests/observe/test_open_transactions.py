@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.log.readers.log_view import HeldCommits, HeldRecord
+from fleet.log.readers.log_view import PendingCommits, PendingRecord
 from fleet.log.records import partition_for
 from tests.observe.test_tail import broker, config, members, tailing, topic
 from tests.support import commits
@@ -106,13 +106,13 @@ def test_interleaved_producers_as_the_coordinator_answers(config, topic, unique)
         until(equal, "the coordinator's answers")
 
 
-def record(offset: int, key: bytes, value: bytes | None = b"v") -> HeldRecord:
-    return HeldRecord(offset, 1000 * offset, key, value)
+def record(offset: int, key: bytes, value: bytes | None = b"v") -> PendingRecord:
+    return PendingRecord(offset, 1000 * offset, key, value)
 
 
 def test_what_counts_when_a_transaction_ends():
     """The last of each key, unless it was written otherwise since; nothing of an aborted one."""
-    held = HeldCommits()
+    held = PendingCommits()
     for at, key in enumerate((b"a", b"b", b"a", b"c")):
         held.hold(4, 7, record(at, key))
     held.hold(4, 8, record(9, b"a"))

@@ -45,7 +45,7 @@ def asked(answers: int, topics: Topics, *, error: int = 0) -> tuple[Any, Poll]:
 @pytest.mark.parametrize("answers", [0, 1])
 def test_no_leader_of_the_cluster_answers(answers: int) -> None:
     """Neither about starts nor, in the second case, about ends."""
-    with pytest.raises(NoAnswer, match="no broker told where its logs begin and end"):
+    with pytest.raises(NoAnswer, match="no broker returned the starts and ends of its logs"):
         asked(answers, OF_ONE)
 
 

@@ -8,7 +8,7 @@ from fleet.clock import ManualClock
 from fleet.decide.lag_status import LagStatus
 from fleet.lag.end_history import EndHistory
 from fleet.lag.snapshot import Logs
-from fleet.log.readers.log_view import LogView, everything
+from fleet.log.readers.log_view import LogView, all_groups
 from fleet.log.readers.positions import key_to
 from fleet.manager.keeping_up import worst_lag_status
 from fleet.model import GroupState, TopicPartition
@@ -24,7 +24,7 @@ class Played(GroupWatcher):
     """One whose brokers are these columns; where no tail is current the coordinators answer."""
 
     def __init__(self, clock: ManualClock, *, tail: bool) -> None:
-        view = LogView(cluster="c", clock=clock, groups=everything, keep=60.0, most=9)
+        view = LogView(cluster="c", clock=clock, groups=all_groups, keep=60.0, most=9)
         config = {"bootstrap.servers": "localhost:1"}
         told: Any = view if tail else None
         super().__init__(cluster="c", config=config, clock=clock, tail=told, ends=EndHistory())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
 
-from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
 
 
 class Life(NamedTuple):
@@ -45,7 +45,7 @@ def lives(group: str, topic: str, servers: str, scenario: Scenario) -> list[Life
             start, stuck = began.pop(number), stucks.pop(number, None)
             found.append(Life(group, number, start, at, crashes, config, topic, stuck))
 
-    for each in sorted(scenario.happenings, key=lambda happening: happening.at):
+    for each in sorted(scenario.events, key=lambda happening: happening.at):
         for number in range(each.member, each.member + each.together):
             if each.do == "slow":
                 stucks[number] = (each.at, each.lasts)
@@ -56,7 +56,7 @@ def lives(group: str, topic: str, servers: str, scenario: Scenario) -> list[Life
     return found
 
 
-def _live(each: Happening, number: int, began: dict[int, int], ends: Any) -> None:
+def _live(each: ScenarioEvent, number: int, began: dict[int, int], ends: Any) -> None:
     if each.do == "start":
         began[number] = each.at
     elif each.do == "restart":

@@ -8,7 +8,7 @@ process, which is killed then.
 import random
 from typing import Final, NamedTuple
 
-from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
 
 PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer", "roundrobin")
 PARTITIONS: Final = (3, 6, 8, 12)
@@ -47,7 +47,7 @@ def tale(seed: int) -> Tale:
     members = rng.randint(1, 8)
     began = (seed % 30) * 90
     story = [
-        Happening(began + BETWEEN_STARTS * number, "start", number) for number in range(members)
+        ScenarioEvent(began + BETWEEN_STARTS * number, "start", number) for number in range(members)
     ]
     events = []
     alive = list(range(members))
@@ -64,7 +64,7 @@ def tale(seed: int) -> Tale:
         session_timeout=SESSION,
         heartbeat_interval=HEARTBEAT,
         max_poll_interval=MOST_BETWEEN_POLLS,
-        happenings=tuple(story),
+        events=tuple(story),
         protocol=protocol,
     )
     return Tale(f"{seed}-{protocol}-{'static' if static else 'dynamic'}", scenario, tuple(events))
@@ -72,7 +72,7 @@ def tale(seed: int) -> Tale:
 
 def _event(
     rng: random.Random, at: int, place: int, alive: list[int], *, static: bool, shortest: int
-) -> list[Happening]:
+) -> list[ScenarioEvent]:
     """One thing that happens; who is alive after it stays in the list."""
     kinds = ["join", "join", "leave", "crash", "restart"]
     if static:
@@ -84,19 +84,21 @@ def _event(
         many = rng.randint(1, 4)
         first = max(alive) + 1
         alive += range(first, first + many)
-        return [Happening(at, "start", first, together=many)]
+        return [ScenarioEvent(at, "start", first, together=many)]
     if kind == "batched-leave":
         many = rng.randint(1, min(3, len(alive) - 1))
         gone = [alive.pop() for _ in range(many)]
         if gone != list(range(gone[0], gone[0] - many, -1)):  # only neighbours go together
             alive += sorted(gone[1:])
             gone = gone[:1]
-        return [Happening(at, "batched-leave", min(gone), lasts=AFTER_CLOSE, together=len(gone))]
+        return [
+            ScenarioEvent(at, "batched-leave", min(gone), lasts=AFTER_CLOSE, together=len(gone))
+        ]
     who = rng.choice(alive)
     if kind in {"restart", "handover"}:
         away = rng.choice((200, 500, 1_500)) if kind == "restart" else 0
-        return [Happening(at, "restart", who, lasts=max(away, shortest))]
+        return [ScenarioEvent(at, "restart", who, lasts=max(away, shortest))]
     if kind == "slow":
-        return [Happening(at, "slow", who, lasts=STUCK)]
+        return [ScenarioEvent(at, "slow", who, lasts=STUCK)]
     alive.remove(who)
-    return [Happening(CRASHES[place] if kind == "crash" else at, kind, who)]
+    return [ScenarioEvent(CRASHES[place] if kind == "crash" else at, kind, who)]

@@ -118,9 +118,9 @@ def modelled(tale: Tale) -> list[Seen]:
         )
         if seed >= CALM:  # a process does not act, or close, at the very moment
             late = tuple(
-                each._replace(at=each.at + rng.randint(0, LATE)) for each in scenario.happenings
+                each._replace(at=each.at + rng.randint(0, LATE)) for each in scenario.events
             )
-            scenario = scenario._replace(happenings=late)
+            scenario = scenario._replace(events=late)
         written = play_records(scenario, rng)
         found.append(seen((_decoded(*each) for each in written), tale))
     return found

@@ -95,7 +95,7 @@ def _leaves(tales: Sequence[Tale], groups: Mapping[str, str]) -> list[_Leave]:
             tuple(f"member-{each.member + n:05d}" for n in range(each.together)),
         )
         for tale in tales
-        for each in tale.scenario.happenings
+        for each in tale.scenario.events
         if each.do == "batched-leave"
     )
 

@@ -147,10 +147,10 @@ def cases(guarded, plain, folder, stack) -> dict[str, tuple[str, Security, str]]
         "authority": (
             boot,
             good.model_copy(update={"tls": untrusted}),
-            "cannot be reached by TLS .*verify failed.*ca_file must hold",
+            "TLS to .* failed .*verify failed.*ca_file must hold",
         ),
         "no-certificate": (
-            certificate, Security(protocol="SSL", tls=tls), "asks for a client's certificate",
+            certificate, Security(protocol="SSL", tls=tls), "did not accept a client certificate",
         ),
         "certificate": (
             certificate, Security(protocol="SSL", tls=mallory), "client's certificate .*cert_file",
@@ -161,7 +161,7 @@ def cases(guarded, plain, folder, stack) -> dict[str, tuple[str, Security, str]]
         "login-unwanted": (
             plain,
             Security(protocol="SASL_PLAINTEXT", sasl=password),
-            "refuses the login of admin .*wants no login",
+            "refuses the login of admin .*takes no login",
         ),
         "client": (boot, oauth(guarded), "refuses the client nobody .401 invalid_client: who is"),
         "endpoint-away": (
@@ -190,7 +190,7 @@ def cases(guarded, plain, folder, stack) -> dict[str, tuple[str, Security, str]]
         "external-token": (
             boot,
             function("tests.support.token_signer:unsigned"),
-            "refuses the login of this client .*do not take this token",
+            "refuses the login of this client .*rejected the token",
         ),
     }  # fmt: skip
 

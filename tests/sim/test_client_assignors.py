@@ -5,15 +5,15 @@ import random
 import pytest
 
 from fleet.log.records import assignment, subscription
-from fleet.sim.assignors import HeardMember, ranges, round_robin, sticky, withheld
+from fleet.sim.assignors import ReportedMember, ranges, round_robin, sticky, withhold
 from fleet.sim.scenarios import coordinator_sides
 
-ABC = [HeardMember(name) for name in "cab"]
+ABC = [ReportedMember(name) for name in "cab"]
 
 
-def has(name: str, *partitions: int) -> HeardMember:
+def has(name: str, *partitions: int) -> ReportedMember:
     """A member that owns these in generation 1."""
-    return HeardMember(name, None, partitions, 1)
+    return ReportedMember(name, None, partitions, 1)
 
 
 def test_ranges() -> None:
@@ -29,7 +29,9 @@ def test_round_robin() -> None:
 
 def test_order_is_by_instance_id_where_both_have_one() -> None:
     """As bytes: -10 before -2."""
-    found = ranges([HeardMember("x", "g-2"), HeardMember("y", "g-10"), HeardMember("z", "g-0")], 3)
+    found = ranges(
+        [ReportedMember("x", "g-2"), ReportedMember("y", "g-10"), ReportedMember("z", "g-0")], 3
+    )
     assert found == {"z": (0,), "y": (1,), "x": (2,)}
 
 
@@ -43,24 +45,24 @@ def test_a_newcomer_gets_from_whoever_has_most() -> None:
     members = [has("a", 0, 3, 6), has("b", 1, 4), has("c", 2, 5), has("d")]
     found = sticky(members, 7)
     assert found == {"a": (3, 6), "b": (1, 4), "c": (2, 5), "d": (0,)}
-    assert withheld(members, found) == found | {"d": ()}
+    assert withhold(members, found) == found | {"d": ()}
 
 
 def test_the_free_ones_go_to_whoever_has_least_the_highest_first() -> None:
     """Nobody else's moves."""
     members = [
-        HeardMember("b", None, (1, 4), 1),
-        HeardMember("c", None, (2, 5), 1),
-        HeardMember("d", None, (0,), 1),
+        ReportedMember("b", None, (1, 4), 1),
+        ReportedMember("c", None, (2, 5), 1),
+        ReportedMember("d", None, (0,), 1),
     ]
     assert sticky(members, 7) == {"b": (1, 3, 4), "c": (2, 5), "d": (0, 6)}
 
 
 def test_the_newest_of_two_claims_counts() -> None:
     """And two of one generation are both disbelieved."""
-    members = [HeardMember("a", None, (0, 1, 2), 4), HeardMember("b", None, (0, 3, 4), 3)]
+    members = [ReportedMember("a", None, (0, 1, 2), 4), ReportedMember("b", None, (0, 3, 4), 3)]
     assert sticky(members, 5) == {"a": (0, 1, 2), "b": (3, 4)}
-    members = [HeardMember("a", None, (0,), 3), HeardMember("b", None, (0,), 3)]
+    members = [ReportedMember("a", None, (0,), 3), ReportedMember("b", None, (0,), 3)]
     assert sticky(members, 1) == {"a": (0,), "b": ()}
 
 
@@ -74,7 +76,7 @@ def test_whatever_was_claimed_all_is_given_once_and_evenly(seed: int) -> None:
     members = []
     for number in range(count):
         size = rng.randint(0, partitions // count)
-        members.append(HeardMember(f"m{number}", None, tuple(owned[:size]), 1))
+        members.append(ReportedMember(f"m{number}", None, tuple(owned[:size]), 1))
         del owned[:size]
     found = sticky(members, partitions)
     assert sorted(p for share in found.values() for p in share) == list(range(partitions))
@@ -88,8 +90,8 @@ def test_the_bytes_are_those_of_a_consumer() -> None:
     """Read by the decoder of the coordinator's log, and by the leader."""
     told = coordinator_sides.subscription((3, 1), 7, (1, 3))
     assert subscription(told) == (("topic",), {"topic": (3, 1)})
-    assert coordinator_sides.claimed("m", "i", told) == HeardMember("m", "i", (3, 1), 7)
-    assert coordinator_sides.claimed("m", None, coordinator_sides.subscription()) == HeardMember(
+    assert coordinator_sides.claimed("m", "i", told) == ReportedMember("m", "i", (3, 1), 7)
+    assert coordinator_sides.claimed("m", None, coordinator_sides.subscription()) == ReportedMember(
         "m"
     )
     given = coordinator_sides.assignment((2, 5))

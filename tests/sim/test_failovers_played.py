@@ -7,16 +7,16 @@ import pytest
 
 from fleet.sim.coordinator.requests import ErrorCode, HeartbeatRequest, HeartbeatResponse
 from fleet.sim.scenarios.coordinator_sides import not_coordinator
-from fleet.sim.scenarios.group_story import PROTOCOLS, Happening, Scenario
+from fleet.sim.scenarios.group_story import PROTOCOLS, Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import library
-from fleet.sim.scenarios.play import Played, play
+from fleet.sim.scenarios.play import ScenarioOutcome, play
 
 AT: Final = 60_000
 
 
-def played(protocol: str, *happenings: Happening, seed: int = 1, **how) -> Played:
+def played(protocol: str, *events: ScenarioEvent, seed: int = 1, **how) -> ScenarioOutcome:
     """Four members of eight partitions."""
-    scenario = Scenario(4, partitions=8, happenings=happenings).by(protocol)
+    scenario = Scenario(4, partitions=8, events=events).by(protocol)
     return play(scenario._replace(**how), random.Random(seed))
 
 
@@ -34,8 +34,8 @@ def test_a_move_costs_nothing(name: str, members: int) -> None:
 def test_a_move_in_every_phase_of_a_round(protocol: str, static: bool) -> None:
     """R50-R54: from the moment a fifth member comes until after the round, in steps."""
     for after in (0, 5, 20, 60, 100, 150, 180, 500, 1_000, 2_000, 5_000):
-        join = Happening(AT, "start", 4)
-        move = Happening(AT + after, "failover", lasts=700)
+        join = ScenarioEvent(AT, "start", 4)
+        move = ScenarioEvent(AT + after, "failover", lasts=700)
         found = played(protocol, join, move, static=static)
         assert found.settled is not None, after
         assert sorted(set(found.owners)) == [0, 1, 2, 3, 4], after
@@ -45,7 +45,7 @@ def test_a_move_in_every_phase_of_a_round(protocol: str, static: bool) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_death_that_nobody_told_the_next_coordinator(protocol: str) -> None:
     """R24, R50: it is missed a whole session after the move, and its partitions go to others."""
-    crash, move = Happening(AT, "crash", 0), Happening(AT + 30_000, "failover")
+    crash, move = ScenarioEvent(AT, "crash", 0), ScenarioEvent(AT + 30_000, "failover")
     found = played(protocol, crash, move)
     assert set(found.owners) == {1, 2, 3}
     assert 80_000 <= found.longest <= 95_000, "35 s, and a session of 45 s"
@@ -58,7 +58,7 @@ def test_moves_among_whatever_comes_and_goes(protocol: str, seed: int) -> None:
     rng = random.Random(f"moves {protocol} {seed}")
     doings = ("start", "leave", "crash", "restart", "failover", "failover", "batched-leave")
     story = tuple(
-        Happening(
+        ScenarioEvent(
             AT + rng.randrange(120_000),
             rng.choice(doings),
             rng.randrange(1, 6),
@@ -80,9 +80,12 @@ def test_the_answer_of_a_former_coordinator() -> None:
 def test_a_move_within_a_round_stops_nobody_else() -> None:
     """Who is told that the coordinator has gone keeps what it owns, and asks again in a second."""
     for after in range(0, 3_300, 100):
-        join = Happening(AT, "start", 4)
+        join = ScenarioEvent(AT, "start", 4)
         found = played(
-            "cooperative-sticky", join, Happening(AT + after, "failover", lasts=5_000), static=True
+            "cooperative-sticky",
+            join,
+            ScenarioEvent(AT + after, "failover", lasts=5_000),
+            static=True,
         )
         assert sum(pause > 0 for pause in found.pauses) <= found.moved, after
 
@@ -91,9 +94,9 @@ def test_a_member_that_was_late_before_its_first_answer_joins_all_the_same() -> 
     """KIP-848: it never was a member, so that nobody answers its leave."""
     found = played(
         "consumer",
-        Happening(AT, "failover", lasts=400_000),
-        Happening(AT + 1_000, "start", 4),
-        Happening(AT + 2_000, "slow", 4, lasts=350_000),
+        ScenarioEvent(AT, "failover", lasts=400_000),
+        ScenarioEvent(AT + 1_000, "start", 4),
+        ScenarioEvent(AT + 2_000, "slow", 4, lasts=350_000),
         shortest_delay=50,
         longest_delay=50,
     )
@@ -104,8 +107,8 @@ def test_a_member_that_was_late_before_its_first_answer_joins_all_the_same() -> 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_group_that_was_empty_for_long_counts_on(protocol: str) -> None:
     """Its offsets keep it: both rebalances of its members' return count, none is taken away."""
-    empty = Happening(AT, "leave", 0, together=4)
-    soon = played(protocol, empty, Happening(300_000, "start", 0, together=4))
-    late = played(protocol, empty, Happening(1_800_000, "start", 0, together=4))
+    empty = ScenarioEvent(AT, "leave", 0, together=4)
+    soon = played(protocol, empty, ScenarioEvent(300_000, "start", 0, together=4))
+    late = played(protocol, empty, ScenarioEvent(1_800_000, "start", 0, together=4))
     assert late.settled is not None
     assert soon.rebalances == late.rebalances > 0

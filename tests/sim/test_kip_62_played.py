@@ -9,9 +9,9 @@ from fleet.commands.simulate import ScenarioSpec, load_scenario
 from fleet.errors import ConfigError
 from fleet.sim.coordinator.requests import ErrorCode, HeartbeatResponse, LeaveGroupRequest
 from fleet.sim.scenarios.classic_client import LATE_MS, JavaClient
-from fleet.sim.scenarios.group_story import CLIENTS, Happening, Scenario
+from fleet.sim.scenarios.group_story import CLIENTS, Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import library
-from fleet.sim.scenarios.play import Played, play
+from fleet.sim.scenarios.play import ScenarioOutcome, play
 from fleet.sim.scenarios.simulated_client import ClientState
 
 AT = 60_000
@@ -19,18 +19,18 @@ BEFORE, AFTER = "java-0.10.0", "java-0.10.1"
 SESSION = 10_000
 
 
-def played(client: str, *happenings: Happening, seed: int = 1, **told: Any) -> Played:
+def played(client: str, *events: ScenarioEvent, seed: int = 1, **told: Any) -> ScenarioOutcome:
     """Three members, six partitions, a session of 10 s."""
-    scenario = Scenario(3, partitions=6, happenings=happenings, client=client, initial_delay=0)
+    scenario = Scenario(3, partitions=6, events=events, client=client, initial_delay=0)
     return play(scenario._replace(**{"session_timeout": SESSION, **told}), random.Random(seed))
 
 
-def batch(lasts: int, at: int = AT, member: int = 2) -> Happening:
+def batch(lasts: int, at: int = AT, member: int = 2) -> ScenarioEvent:
     """The application is at it for so long."""
-    return Happening(at, "slow", member, lasts)
+    return ScenarioEvent(at, "slow", member, lasts)
 
 
-def when(found: Played, said: str) -> list[int]:
+def when(found: ScenarioOutcome, said: str) -> list[int]:
     """Milliseconds of the lines of the trace that say so."""
     return [round(float(each.split()[0]) * 1000) for each in found.trace if said in each]
 
@@ -38,13 +38,13 @@ def when(found: Played, said: str) -> list[int]:
 def test_a_batch_beyond_the_session_costs_two_rebalances_before_and_none_with_it() -> None:
     """It hears that it is out when it commits; the others have had its partitions for long."""
     found = played(BEFORE, batch(25_000))
-    assert (found.rebalances, found.redone) == (2, 1)
+    assert (found.rebalances, found.duplicates) == (2, 1)
     assert when(found, "may not commit its batch (error 25)")[0] in range(AT + 25_000, AT + 25_011)
     alone = [each for each in when(found, "3 partitions") if each > AT]
     assert AT + SESSION - 3_000 <= min(alone) <= AT + SESSION + 3_100
     assert found.settled in range(25_000, 29_000), "the others hear of it within a heartbeat"
     found = played(AFTER, batch(25_000))
-    assert (found.rebalances, found.redone, found.settled) == (0, 0, 0)
+    assert (found.rebalances, found.duplicates, found.settled) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("client", [BEFORE, AFTER])
@@ -52,7 +52,7 @@ def test_shorter_batches_cost_nothing(client: str) -> None:
     """Commit and heartbeat after each; a hundred in a row, 20 ms apart."""
     batches = [batch(6_500, AT + 6_520 * n) for n in range(100)]
     found = played(client, *batches)
-    assert (found.rebalances, found.redone) == (0, 0)
+    assert (found.rebalances, found.duplicates) == (0, 0)
 
 
 def test_without_batches_heartbeats_keep_both_in() -> None:
@@ -63,11 +63,11 @@ def test_without_batches_heartbeats_keep_both_in() -> None:
 
 def test_a_round_waits_for_a_session_before_and_for_the_batch_with_it() -> None:
     """The expected cost of KIP-62: all others stand still for as long as the batch takes."""
-    story = (batch(25_000), Happening(AT + 1_000, "start", 3))
+    story = (batch(25_000), ScenarioEvent(AT + 1_000, "start", 3))
     before, after = played(BEFORE, *story), played(AFTER, *story)
-    assert (before.rebalances, before.redone) == (2, 1), "it is late, and joins another round"
+    assert (before.rebalances, before.duplicates) == (2, 1), "it is late, and joins another round"
     assert before.longest in range(4_000, 10_100)
-    assert (after.rebalances, after.redone) == (1, 0), "it commits, and joins the round"
+    assert (after.rebalances, after.duplicates) == (1, 0), "it commits, and joins the round"
     assert after.longest in range(20_900, 24_100)
     assert after.settled in range(25_000, 25_100)
 
@@ -114,9 +114,9 @@ def test_a_thread_leaves_for_an_application_that_does_not_poll(interval: int, le
     """At max.poll.interval.ms or the session, whichever is longer; it goes on until its commit."""
     found = played(AFTER, batch(40_000), max_poll_interval=interval)
     assert when(found, "exceeds max.poll.interval.ms") == [AT + left_at]
-    assert (found.rebalances, found.redone) == (2, 1)
+    assert (found.rebalances, found.duplicates) == (2, 1)
     assert found.longest < 3_100, "its partitions were its own until others took them"
-    assert not played(AFTER, batch(left_at - 1), max_poll_interval=interval).redone
+    assert not played(AFTER, batch(left_at - 1), max_poll_interval=interval).duplicates
 
 
 def test_a_dead_member_stops_a_round_for_its_session() -> None:
@@ -133,23 +133,23 @@ def test_a_dead_member_stops_a_round_for_its_session() -> None:
 
 def test_a_batch_begins_once_a_poll_returns() -> None:
     """Not while the member joins."""
-    found = played(BEFORE, Happening(AT, "start", 3), batch(20_000, AT + 1, 3))
+    found = played(BEFORE, ScenarioEvent(AT, "start", 3), batch(20_000, AT + 1, 3))
     began = when(found, "member 3 does not poll")[0]
     assert began >= when(found, "member 3 generation")[0] > AT
-    assert found.redone == 1
+    assert found.duplicates == 1
 
 
 def test_a_commit_looks_for_a_coordinator_that_moved() -> None:
     """It is asked again until somebody coordinates; the batch counts."""
-    moved = Happening(AT + 4_000, "failover", lasts=3_000)
+    moved = ScenarioEvent(AT + 4_000, "failover", lasts=3_000)
     for client in (BEFORE, AFTER):
         found = played(client, batch(5_000), moved)
-        assert (found.rebalances, found.redone) == (0, 0), client
+        assert (found.rebalances, found.duplicates) == (0, 0), client
 
 
 def test_a_member_that_is_refused_by_a_moved_coordinator_joins_later() -> None:
     """A hundred milliseconds later, again and again."""
-    story = (Happening(AT, "failover", lasts=3_000), Happening(AT + 100, "start", 3))
+    story = (ScenarioEvent(AT, "failover", lasts=3_000), ScenarioEvent(AT + 100, "start", 3))
     found = played(BEFORE, *story)
     assert found.rebalances == 1
     assert min(when(found, "member 3 generation")) in range(AT + 3_000, AT + 6_200)
@@ -162,7 +162,7 @@ def test_whatever_comes_and_goes_every_partition_finds_an_owner(client: str, see
     rng = random.Random(f"{client} {seed}")
     doings = ("start", "leave", "crash", "restart", "slow", "slow", "failover")
     story = tuple(
-        Happening(
+        ScenarioEvent(
             AT + rng.randrange(300_000),
             rng.choice(doings),
             rng.randrange(1, 6),
@@ -225,7 +225,7 @@ def test_a_thread_that_leaves_says_so_and_tells_the_application_nothing(
     (leave,) = member.place.sent
     assert isinstance(leave, LeaveGroupRequest)
     assert [each.member_id for each in leave.members] == ["m"]
-    assert (member.owned, member.redone) == ((0, 1), 0)
+    assert (member.owned, member.duplicates) == ((0, 1), 0)
 
 
 @pytest.mark.parametrize("member", CLIENTS[1:], indirect=True)
@@ -241,10 +241,10 @@ def test_a_batch_is_lost_once(member: JavaClient) -> None:
     """However many tell it."""
     member.lose_batch()
     member.lose_batch()
-    assert member.redone == 1
+    assert member.duplicates == 1
     member.busy_until += 1
     member.lose_batch()
-    assert member.redone == 2
+    assert member.duplicates == 2
 
 
 def test_two_batches_at_once_are_as_long_as_the_longer_one() -> None:
@@ -254,15 +254,15 @@ def test_two_batches_at_once_are_as_long_as_the_longer_one() -> None:
         found = played(client, *story, max_poll_interval=20_000)
         out = when(found, "exceeds max.poll.interval.ms")
         assert len(out) == (0 if client == BEFORE else 1), client
-        assert (found.rebalances, found.redone) == (2, 1), client
+        assert (found.rebalances, found.duplicates) == (2, 1), client
         assert found.settled in range(81_000, 85_000), client
 
 
 def test_a_stuck_epoch_member_does_its_batch_in_vain_once_its_session_is_over() -> None:
     """It is silent from max.poll.interval.ms on; back before that, it may still commit."""
     told = {"protocol": "consumer", "max_poll_interval": 20_000, "heartbeat_interval": 5_000}
-    assert played("librdkafka", batch(60_000), **told).redone == 1
-    assert played("librdkafka", batch(22_000), **told).redone == 0
+    assert played("librdkafka", batch(60_000), **told).duplicates == 1
+    assert played("librdkafka", batch(22_000), **told).duplicates == 0
 
 
 @pytest.mark.parametrize(

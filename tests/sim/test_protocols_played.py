@@ -7,21 +7,21 @@ import pytest
 
 from fleet.errors import FleetError
 from fleet.sim.scenarios.classic_client import ClassicClient
-from fleet.sim.scenarios.group_story import PROTOCOLS, Happening, Scenario
+from fleet.sim.scenarios.group_story import PROTOCOLS, Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import library
-from fleet.sim.scenarios.play import Played, play
+from fleet.sim.scenarios.play import ScenarioOutcome, play
 from fleet.sim.scenarios.simulated_client import CLIENT_MOVES, ClientState
 
 AT = 60_000
 
 
-def played(protocol: str, *happenings: Happening, seed: int = 1, **told: Any) -> Played:
+def played(protocol: str, *events: ScenarioEvent, seed: int = 1, **told: Any) -> ScenarioOutcome:
     """Four members, eight partitions."""
-    scenario = Scenario(members=4, partitions=8, happenings=happenings).by(protocol)
+    scenario = Scenario(members=4, partitions=8, events=events).by(protocol)
     return play(scenario._replace(**told), random.Random(seed))
 
 
-def told(name: str, members: int = 8) -> Played:
+def told(name: str, members: int = 8) -> ScenarioOutcome:
     """A story of the library."""
     return play(library(name, members), random.Random(1))
 
@@ -36,7 +36,7 @@ def test_whatever_comes_and_goes_every_partition_finds_an_owner(
     rng = random.Random(f"{protocol} {static} {seed}")
     doings = ("start", "leave", "crash", "restart", "slow", "batched-leave")
     story = tuple(
-        Happening(
+        ScenarioEvent(
             AT + rng.randrange(300_000),
             rng.choice(doings),
             rng.randrange(1, 6),
@@ -55,34 +55,34 @@ def test_whatever_comes_and_goes_every_partition_finds_an_owner(
 )
 def test_one_more_costs_one_and_two_where_it_is_cooperative(protocol: str, cost: int) -> None:
     """The second round is for what the first took away."""
-    join = Happening(AT, "start", 4)
+    join = ScenarioEvent(AT, "start", 4)
     assert played(protocol, join).rebalances == cost
     cooperative = played("cooperative-sticky", join)
     assert cooperative.rebalances == 2
     assert cooperative.moved == 1, "one of eight: 2, 2, 2, 1 and 1"
     assert cooperative.longest > 0
-    assert played("cooperative-sticky", Happening(AT, "leave", 3)).rebalances == 1
+    assert played("cooperative-sticky", ScenarioEvent(AT, "leave", 3)).rebalances == 1
 
 
 def test_a_cooperative_member_keeps_what_is_not_taken_from_it() -> None:
     """Only the moved partition pauses; with an eager assignor all do."""
-    join = Happening(AT, "start", 4)
+    join = ScenarioEvent(AT, "start", 4)
     assert sum(pause > 0 for pause in played("cooperative-sticky", join).pauses) == 1
     assert all(pause > 0 for pause in played("range", join).pauses)
 
 
 def test_a_heartbeat_waits_for_the_main_loop() -> None:
     """An interval that is no multiple of half a second is sent later."""
-    gone = Happening(AT, "leave", 3)
+    gone = ScenarioEvent(AT, "leave", 3)
     assert played("range", gone, heartbeat_interval=1_200).settled in range(1_600)
 
 
 def test_a_cooperative_member_without_partitions_is_missed_at_its_session() -> None:
     """Librdkafka sends no LeaveGroup for it."""
     story = (
-        Happening(AT, "start", 4),
-        Happening(2 * AT, "leave", 4),
-        Happening(3 * AT, "leave", 3),
+        ScenarioEvent(AT, "start", 4),
+        ScenarioEvent(2 * AT, "leave", 4),
+        ScenarioEvent(3 * AT, "leave", 3),
     )
     for protocol, least in (("cooperative-sticky", 40.0), ("range", 0.0)):
         trace = played(protocol, *story, partitions=4).trace
@@ -112,7 +112,7 @@ def test_a_handover_is_no_rebalance() -> None:
 
 def test_a_static_epoch_member_that_crashed_is_refused_until_its_session_ends() -> None:
     """The newcomer ends by 111; so ours does not come back in time."""
-    story = (Happening(AT, "crash", 2), Happening(AT + 1_000, "start", 2))
+    story = (ScenarioEvent(AT, "crash", 2), ScenarioEvent(AT + 1_000, "start", 2))
     found = played("consumer", *story, static=True)
     assert any("is refused (error 111)" in line for line in found.trace)
     assert set(found.owners) == {0, 1, 3}
@@ -120,7 +120,7 @@ def test_a_static_epoch_member_that_crashed_is_refused_until_its_session_ends() 
 
 def test_a_stuck_epoch_member_is_missed_at_its_session() -> None:
     """max.poll.interval.ms makes it silent; a classic one leaves at once."""
-    stuck = Happening(AT, "slow", 2, lasts=120_000)
+    stuck = ScenarioEvent(AT, "slow", 2, lasts=120_000)
     for protocol, least in (("consumer", 44_000), ("range", 0)):
         trace = played(protocol, stuck, max_poll_interval=10_000, session_timeout=45_000).trace
         taken = [line for line in trace if "4 partitions" in line or "3 partitions" in line]
@@ -129,7 +129,7 @@ def test_a_stuck_epoch_member_is_missed_at_its_session() -> None:
 
 def test_resubscribed_members_do_not_wait_for_their_heartbeats() -> None:
     """Fleet's way with KIP-848."""
-    join = Happening(AT, "start", 4)
+    join = ScenarioEvent(AT, "start", 4)
     plain, resubscribed = played("consumer", join), played("consumer", join, resubscribe=260)
     assert resubscribed.settled is not None
     assert plain.settled is not None

@@ -12,9 +12,9 @@ from fleet import cli
 from fleet.commands.simulate import _played, load_scenario
 from fleet.errors import ConfigError
 from fleet.log.records import GroupMetadata, decode
-from fleet.sim.scenarios.group_story import PROTOCOLS, Happening, Scenario
+from fleet.sim.scenarios.group_story import PROTOCOLS, Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import LIBRARY, library
-from fleet.sim.scenarios.play import Played, play, play_records
+from fleet.sim.scenarios.play import ScenarioOutcome, play, play_records
 from fleet.text import duration
 from tests.docs.pages import blocks
 from tests.support.json_contract import documented, shape
@@ -24,7 +24,7 @@ PAGE = "docs/how-to/simulate.md"
 MODEL = "docs/contributing/simulation-model.md"
 
 
-def played(scenario: Scenario, seed: int = 1) -> Played:
+def played(scenario: Scenario, seed: int = 1) -> ScenarioOutcome:
     """One story."""
     return play(scenario, random.Random(seed))
 
@@ -61,8 +61,8 @@ def test_a_dynamic_restart_costs_two_rebalances_and_a_static_one_none(members: i
 
 def test_a_static_member_that_stays_away_is_missed_at_its_session_timeout() -> None:
     """Then the others get its partitions; it joins as a new one when it is back."""
-    away = Happening(60_000, "restart", lasts=60_000)
-    found = played(Scenario(3, static=True, partitions=6, happenings=(away,)))
+    away = ScenarioEvent(60_000, "restart", lasts=60_000)
+    found = played(Scenario(3, static=True, partitions=6, events=(away,)))
     assert found.rebalances == 2
     assert 42_000 <= found.longest <= 49_000
 
@@ -74,8 +74,8 @@ def test_a_start_at_once_is_one_rebalance() -> None:
 
 def test_a_crash_pauses_for_about_the_session_timeout() -> None:
     """Less what has passed since its last heartbeat, and a heartbeat until the others know."""
-    crash = (Happening(61_000, "crash"),)
-    found = played(Scenario(4, partitions=8, session_timeout=10_000, happenings=crash))
+    crash = (ScenarioEvent(61_000, "crash"),)
+    found = played(Scenario(4, partitions=8, session_timeout=10_000, events=crash))
     assert found.rebalances == 1
     assert 7_000 <= found.longest <= 13_100
     assert set(found.owners) == {1, 2, 3}
@@ -93,9 +93,9 @@ def test_a_slow_consumer_leaves_and_comes_back() -> None:
 @pytest.mark.parametrize("back", [300_000, 1_800_000])
 def test_a_group_that_is_empty_for_long_is_still_there(protocol: str, do: str, back: int) -> None:
     """One that has committed stays for a week: its generations go on."""
-    gone = Happening(60_000, do, together=2)
+    gone = ScenarioEvent(60_000, do, together=2)
     found = played(
-        Scenario(2, partitions=4, happenings=(gone, Happening(back, "start", together=2))).by(
+        Scenario(2, partitions=4, events=(gone, ScenarioEvent(back, "start", together=2))).by(
             protocol
         )
     )
@@ -103,15 +103,15 @@ def test_a_group_that_is_empty_for_long_is_still_there(protocol: str, do: str, b
     assert found.owners.count(0) == found.owners.count(1) == 2
     assert found.rebalances >= 2, "the one that empties it, and the one when they are back"
     late = played(
-        Scenario(2, partitions=4, happenings=(gone, Happening(back, "leave"))).by(protocol)
+        Scenario(2, partitions=4, events=(gone, ScenarioEvent(back, "leave"))).by(protocol)
     )
     assert (late.settled is not None, late.owners) == (True, (None,) * 4)
 
 
 def _one_by_one(gap: int, static: bool, **told: int) -> Scenario:
     """Five more, so many ms apart."""
-    story = tuple(Happening(60_000 + gap * n, "start", 10 + n) for n in range(5))
-    scenario = Scenario(10, static=static, partitions=40, happenings=story)
+    story = tuple(ScenarioEvent(60_000 + gap * n, "start", 10 + n) for n in range(5))
+    scenario = Scenario(10, static=static, partitions=40, events=story)
     return scenario._replace(**told)
 
 
@@ -124,10 +124,10 @@ def _one_by_one(gap: int, static: bool, **told: int) -> Scenario:
         lambda static: _one_by_one(2_000, static),
         lambda static: _one_by_one(2_000, static, shortest_delay=50, longest_delay=200),
         lambda static: _one_by_one(500, static)._replace(
-            happenings=(
-                Happening(60_000, "leave", together=10),
-                Happening(70_000, "start", together=10),
-                Happening(74_200, "failover", lasts=100),
+            events=(
+                ScenarioEvent(60_000, "leave", together=10),
+                ScenarioEvent(70_000, "start", together=10),
+                ScenarioEvent(74_200, "failover", lasts=100),
             )
         ),
     ],
@@ -138,7 +138,7 @@ def test_rebalances_are_those_that_were_completed(
 ) -> None:
     """Each is a generation in the coordinator's log; rounds that were cut off are not."""
     story = scenario(static)
-    began = min((each.at for each in story.happenings), default=0)
+    began = min((each.at for each in story.events), default=0)
     for seed in range(1, 4):
         known = {0}  # a new group's first record
         new = 0
@@ -153,8 +153,8 @@ def test_rebalances_are_those_that_were_completed(
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_group_that_never_was_is_settled(protocol: str) -> None:
     """Its members end before they have asked for anything."""
-    story = (Happening(0, "start"), Happening(1, "crash"))
-    found = played(Scenario(1, start_within=0, connects_in=500, happenings=story).by(protocol))
+    story = (ScenarioEvent(0, "start"), ScenarioEvent(1, "crash"))
+    found = played(Scenario(1, start_within=0, connects_in=500, events=story).by(protocol))
     assert (found.rebalances, found.settled) == (0, 0)
 
 
@@ -201,7 +201,7 @@ def test_every_key_of_a_file_is_played(tmp_path) -> None:
         start_within=5_000,
         shortest_delay=2,
         longest_delay=9,
-        happenings=(Happening(60_000, "slow", 2, 3_000, 4_000, 2),),
+        events=(ScenarioEvent(60_000, "slow", 2, 3_000, 4_000, 2),),
         protocol="roundrobin",
         assignment_interval=2_000,
         resubscribe=200,

@@ -35,7 +35,7 @@ from fleet.text import duration, plural
 if TYPE_CHECKING:
     from collections import Counter
 
-    from fleet.history.pipeline import Done
+    from fleet.history.pipeline import BatchSummary
     from fleet.history.query import QueryAnswer
     from fleet.manager.cycle import Fleet
 
@@ -213,7 +213,7 @@ def compact(invocation: Invocation, *, dry_run: bool, yes: bool) -> None:
     `fleet history sync` does this by itself when there are many files.
     """
     need("pyarrow", "deltalake", extra="history")
-    from fleet.history.retention import cleared, tidied
+    from fleet.history.retention import clear_old_days, tidy
     from fleet.history.tables import TABLES
     from fleet.manager.history_session import writer_of
 
@@ -359,7 +359,7 @@ def query(invocation: Invocation, sql: str, *, output: str, limit: int) -> None:
     nothing.
     """
     need("pyarrow", "deltalake", "duckdb", extra="history")
-    from fleet.history.query import answered
+    from fleet.history.query import run_query
     from fleet.history.tables import Tables
 
     with invocation.open() as fleet:

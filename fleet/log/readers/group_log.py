@@ -53,7 +53,7 @@ _GENERATION_TYPE: Final = 2
 _RETRY_PAUSE: Final = 0.2
 
 
-class OutOfTime(Unreachable):
+class ReadTimeout(Unreachable):
     """What `GroupLog.end_within` gave was not enough."""
 
 
@@ -216,22 +216,22 @@ class GroupLog(Closing):
             raise self._unreachable(error) from error
 
     @staticmethod
-    def _late(partition: int, at: int, until: int) -> "OutOfTime":
-        return OutOfTime(
-            f"partition {partition} of {TOPIC} was read up to offset {at} of {until} in the time "
-            "there was; `fleet history sync --follow` keeps tables that answer at once"
+    def _late(partition: int, at: int, until: int) -> "ReadTimeout":
+        return ReadTimeout(
+            f"reading {TOPIC}-{partition} took too long: it reached offset {at} of {until}; "
+            "`fleet history sync --follow` keeps tables that answer at once"
         )
 
     def _unreachable(self, why: object) -> Unreachable:
         return Unreachable(
-            f"{TOPIC} at {self._address} cannot be read: {why}; see whether the broker is up and "
-            "the address is right"
+            f"{TOPIC} at {self._address} cannot be read: {why}; check that the broker runs and "
+            "that cluster.bootstrap_servers is right"
         )
 
     def _denied(self, why: object) -> Unreadable:
         return Unreadable(
-            f"{TOPIC} at {self._address} may not be read ({why}); grant Read on that "
-            "topic, or receipts stay unverified"
+            f"{TOPIC} at {self._address} may not be read ({why}); grant Read on "
+            "this topic, or receipts stay unverified"
         )
 
 

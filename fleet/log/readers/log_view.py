@@ -32,7 +32,7 @@ from fleet.model.sessions import SessionThen
 # cut, it is noted up to which record's time its groups were told of: what is told again until then
 # is one of those that are kept, by its place in the log, or was forgotten already.
 
-Told = TypeVar("Told", Rebalance, MembershipSpan)
+Kept = TypeVar("Kept", Rebalance, MembershipSpan)
 
 
 class KeptRebalances:
@@ -57,7 +57,7 @@ class KeptRebalances:
         else:
             self._keep_one(self._memberships, made, now)
 
-    def _keep_one(self, rows: "dict[str, deque[Told]]", made: Told, now: float) -> bool:
+    def _keep_one(self, rows: "dict[str, deque[Kept]]", made: Kept, now: float) -> bool:
         kept = rows.get(made.group, deque())
         if _at(made) <= self._until.get(made.group, 0) / 1000:
             forgotten = now - self._keep
@@ -116,13 +116,13 @@ def _place(told: Rebalance | MembershipSpan) -> tuple[object, ...]:
     return told.log_partition, told.log_offset, told.number, *what
 
 
-def _of(kept: "Mapping[str, deque[Told]]", group: str | None) -> list[Told]:
+def _of(kept: "Mapping[str, deque[Kept]]", group: str | None) -> list[Kept]:
     if group is not None:
         return list(kept.get(group, ()))
     return [each for group_s in kept.values() for each in group_s]
 
 
-def _between(kept: Iterable[Told], since: float | None, until: float | None) -> list[Told]:
+def _between(kept: Iterable[Kept], since: float | None, until: float | None) -> list[Kept]:
     found = [
         each
         for each in kept
@@ -131,7 +131,7 @@ def _between(kept: Iterable[Told], since: float | None, until: float | None) -> 
     return sorted(found, key=_at)
 
 
-def _drop_before(kept: "dict[str, deque[Told]]", oldest: float) -> None:
+def _drop_before(kept: "dict[str, deque[Kept]]", oldest: float) -> None:
     for group in list(kept):
         while kept[group] and _at(kept[group][0]) < oldest:
             kept[group].popleft()
@@ -144,7 +144,7 @@ def _drop_before(kept: "dict[str, deque[Told]]", oldest: float) -> None:
 # same group counts already (KIP-98, KIP-447; Kafka's OffsetMetadataManager).
 
 
-class HeldRecord(NamedTuple):
+class PendingRecord(NamedTuple):
     """A record of the offsets topic as it stands in the log; `ms` is its time."""
 
     offset: int
@@ -164,11 +164,11 @@ class OpenTransaction(NamedTuple):
     commits: int
 
 
-class HeldCommits:
+class PendingCommits:
     """By partition of the offsets topic and producer."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[int, int], dict[bytes | None, HeldRecord]] = {}
+        self._held: dict[tuple[int, int], dict[bytes | None, PendingRecord]] = {}
         self._since: dict[tuple[int, int], int] = {}
         self._numbers: frozenset[int] = frozenset()
 
@@ -176,7 +176,7 @@ class HeldCommits:
         """Whether a transaction is open in this partition of the topic."""
         return number in self._numbers
 
-    def hold(self, number: int, producer: int, record: HeldRecord) -> None:
+    def hold(self, number: int, producer: int, record: PendingRecord) -> None:
         """Keep a record until its transaction ends."""
         place = (number, producer)
         if place not in self._held:
@@ -185,14 +185,14 @@ class HeldCommits:
         self._held[place].pop(record.key, None)
         self._held[place][record.key] = record
 
-    def overtaken(self, number: int, by: HeldRecord) -> None:
+    def overtaken(self, number: int, by: PendingRecord) -> None:
         """This counts: what is held of the same key and was written before it is out."""
         for place, records in self._held.items():
             found = records.get(by.key) if place[0] == number else None
             if found is not None and found.offset < by.offset:
                 del records[by.key]
 
-    def end(self, number: int, producer: int, *, committed: bool) -> Iterable[HeldRecord]:
+    def end(self, number: int, producer: int, *, committed: bool) -> Iterable[PendingRecord]:
         """What counts from now on, in the order written."""
         place = (number, producer)
         found = self._held.pop(place, {})
@@ -223,7 +223,7 @@ MOST: Final = 1_000
 """Rebalances kept of one group."""
 
 
-def everything(_: str) -> bool:
+def all_groups(_: str) -> bool:
     """Every group."""
     return True
 
@@ -268,7 +268,7 @@ class LogView:
         self._kept = KeptRebalances(keep=keep, most=most)
         self._starts = RoundStarts()
         self._names: dict[str, str] = {}
-        self._held = HeldCommits()
+        self._held = PendingCommits()
         self._errors: dict[tuple[int, int], int] = {}
         self._records = 0
         self.session: Callable[[str, str, float], SessionThen | None] = lambda *_: None
@@ -451,14 +451,14 @@ class LogView:
                 self._records += stop - at
             if stop < len(keys):
                 record = (int(read.offset[stop]), int(read.timestamp[stop]), keys[stop])
-                held = HeldRecord(*record, read.value(stop))
+                held = PendingRecord(*record, read.value(stop))
                 if producer[stop] >= 0:
                     self._held.hold(number, int(producer[stop]), held)
                 else:
                     self._counts(number, held)
             at = stop + 1
 
-    def _counts(self, number: int, record: HeldRecord) -> None:
+    def _counts(self, number: int, record: PendingRecord) -> None:
         """Outside of a transaction, or when it ended."""
         if self._held.any_in(number):
             self._held.overtaken(number, record)

@@ -1,4 +1,4 @@
-"""All groups of a cluster, live: one reader of the whole `__consumer_offsets`.
+"""Follows all groups of a cluster live: one reader of the whole `__consumer_offsets`.
 
 Problem: asking the coordinators about 1,000 groups takes a second and says nothing of
 rebalances; the log that they write says all of it, but a group's state is spread over it.
@@ -31,7 +31,7 @@ from fleet.kafka_source.broker_settings import AskedSessions, every_group, unset
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
-from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
+from fleet.log.readers.log_view import KEEP, MOST, LogView, all_groups
 from fleet.log.records import TOPIC, Unreadable
 from fleet.model.rebalances import CoordinatorMove
 from fleet.model.sessions import SessionThen
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     from fleet.log.readers.log_view import LogView
 
 
-# What the offsets topic does not hold is asked beside it: sessions of KIP-848 groups, which are
-# configuration, sooner than a changed one can run out; and every second which groups are unsettled,
-# for when a classic round began nobody writes down. No coordinator is asked.
+# Two things are not in the offsets topic. The session timeouts of KIP-848 groups are configuration:
+# they are polled before a changed one can expire. The start of a classic round is not recorded: a
+# poll every second asks which groups are unsettled. The poller does not ask coordinators.
 
 _log = logging.getLogger("fleet")
 _EVERY: Final = 1.0
 _SESSIONS: Final = 5
-"""Sessions are asked for at one look in so many."""
+"""Polls between two requests for session timeouts."""
 _BROKERS: Final = 30
-"""And brokers and all groups at one in so many."""
+"""Polls between two requests for brokers and all groups."""
 _TIMEOUT: Final = 2.0
 
 
-class Beside(Closing):
-    """Asks from `start` to `close`, for a view that is told."""
+class BrokerPoller(Closing):
+    """Polls brokers for group state and session timeouts, which `__consumer_offsets` lacks."""
 
     def __init__(self, config: Mapping[str, Any], *, clock: Clock, view: "LogView") -> None:
         self._view, self._clock = view, clock
@@ -64,19 +64,19 @@ class Beside(Closing):
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, on a thread of its own."""
-        self._thread = threading.Thread(target=self._run, name="beside-offsets", daemon=True)
+        """Starts polling on a separate thread."""
+        self._thread = threading.Thread(target=self._run, name="broker-poller", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stops polling."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(timeout=10.0)
         self._sessions.close()
 
     def session(self, group: str, protocol: str, at: float) -> SessionThen | None:
-        """A group's session, for a member that was removed at that time."""
+        """Returns a group's session timeout at the time of a member's removal."""
         return self._sessions.of(group, protocol, at, live=True)
 
     def _run(self) -> None:
@@ -90,10 +90,10 @@ class Beside(Closing):
                     self._sessions.ask(self._view.configured())
             except NoAnswer:
                 looks = 0  # brokers may be others now
-            except Exception as error:  # noqa: BLE001 - what asks goes on, and says why not
+            except Exception as error:  # noqa: BLE001 - the poller goes on and logs it
                 looks, failed = 0, f"{type(error).__name__}: {error}"
                 if failed != said:
-                    _log.warning("starts and sessions of rebalances are not asked for: %s", failed)
+                    _log.warning("polling for starts of rebalances and sessions failed: %s", failed)
                 said = failed
 
     def _look(self, *, anew: bool) -> None:
@@ -108,13 +108,13 @@ class Beside(Closing):
         self._view.unsettled(found.groups, asked=asked, answered=answered, whole=found.whole)
 
 
-# When a broker dies, all groups that it coordinated feel it, and no record of theirs says so. A
-# leader epoch of the offsets topic that rose says that a coordinator moved or started again, also
-# where the same broker leads as before; what a broker that is behind says of it is not heard.
+# When a broker dies, all groups that it coordinated are affected, but no record shows it. A higher
+# leader epoch of the offsets topic shows that a coordinator moved or restarted, also on the same
+# broker. Older epochs from a broker that lags behind are ignored.
 
 
-class Coordinators(Closing):
-    """Looks again and again; not for several threads at once."""
+class CoordinatorPoller(Closing):
+    """Polls for moves of coordinators; not safe for several threads."""
 
     def __init__(self, config: Mapping[str, Any], *, clock: Clock, timeout: float = 5.0) -> None:
         self._net = Connections(config, client_id="fleet-coordinators")
@@ -123,11 +123,11 @@ class Coordinators(Closing):
         self._known: dict[int, tuple[int, int]] = {}
 
     def close(self) -> None:
-        """Let go of the connections; the next look makes new ones."""
+        """Closes the connections; the next poll opens new ones."""
         self._net.close()
 
     def poll(self) -> CoordinatorMove | None:
-        """What moved since the last look; None where nothing did, or nobody can tell."""
+        """Returns what moved since the last poll; None if nothing did or no broker answers."""
         try:
             seen = self._leaders()
         except NoAnswer:
@@ -149,7 +149,7 @@ class Coordinators(Closing):
         )
 
     def _leaders(self) -> dict[int, tuple[int, int]]:
-        """Partition → (leader, leader epoch), of partitions that have a leader now."""
+        """Reads partition → (leader, leader epoch) of partitions that have a leader."""
         (topic,) = self._net.metadata([TOPIC], self._timeout).topics
         return {
             part.partition_index: (part.leader_id, part.leader_epoch)
@@ -186,7 +186,7 @@ class Tail(LogView, Closing):
         *,
         cluster: str,
         clock: Clock,
-        groups: Callable[[str], bool] = everything,
+        groups: Callable[[str], bool] = all_groups,
         since: float | None = None,
         keep: float = KEEP,
         most: int = MOST,
@@ -200,8 +200,8 @@ class Tail(LogView, Closing):
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._beside = Beside(config, clock=clock, view=self)
-        self.session = self._beside.session
+        self._broker_poller = BrokerPoller(config, clock=clock, view=self)
+        self.session = self._broker_poller.session
         # Under the lock from here.
         self._next: dict[int, int] = {}
         self._goal: tuple[float, int, dict[int, int]] | None = None
@@ -221,7 +221,7 @@ class Tail(LogView, Closing):
             self._kept.counting_from = self._clock.now()
             self._thread = threading.Thread(target=self._run, name="offsets-tail", daemon=True)
             self._thread.start()
-            self._beside.start()
+            self._broker_poller.start()
         return self
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class Tail(LogView, Closing):
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=10.0)
-        self._beside.close()
+        self._broker_poller.close()
         with self._news:
             self._news.notify_all()
 
@@ -460,6 +460,6 @@ class Tail(LogView, Closing):
         if refused:
             return (
                 f"{TOPIC} at {self._address} may not be read ({why}); grant Read and "
-                "Describe on that topic for members, generations and rebalances"
+                "Describe on it to get members, generations and rebalances"
             )
-        return f"{TOPIC} at {self._address} is not being read: {why}"
+        return f"{TOPIC} at {self._address} cannot be read: {why}"

@@ -210,11 +210,11 @@ class Replay:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Replay":
-        """What `as_json` gave. SchemaTooNew where a newer version wrote it."""
+        """Reads the output of `as_json`. Raises SchemaTooNew if a newer version wrote it."""
         if kept["schema"] > SCHEMA:
             raise SchemaTooNew(
-                f"a group's replay was kept with schema {kept['schema']}, and this version knows "
-                f"{SCHEMA}: use the version that wrote it, or build the history anew"
+                f"a group's replay has schema {kept['schema']}, but this version knows {SCHEMA}: "
+                "use the version that wrote it, or delete the history and build it again"
             )
         state = ReplayedGroup.from_json(kept["group"])
         replay = cls(state.cluster, state.group)

@@ -22,9 +22,9 @@ from fleet.sim.coordinator.classic_group import (
     ClassicGroupMember,
     ClassicState,
     CoordinatorConfig,
+    CoordinatorContext,
     Decision,
     PendingWrite,
-    Surroundings,
     UnexpectedRequest,
     nothing_done,
     told,
@@ -216,7 +216,7 @@ class ClassicCoordinator:
     def __init__(
         self, uuids: Iterator[str], *, config: CoordinatorConfig | None = None, now: int = 0
     ) -> None:
-        self.around = Surroundings(config or CoordinatorConfig(), uuids, now)
+        self.around = CoordinatorContext(config or CoordinatorConfig(), uuids, now)
         self.groups: dict[str, ClassicGroup] = {}
         self.log: list[GroupRecord] = []
         self._requests = ClassicRequests(self.around, self.groups)

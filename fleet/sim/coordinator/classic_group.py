@@ -138,7 +138,7 @@ def nothing_done(error: ErrorCode) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Surroundings:
+class CoordinatorContext:
     """Shared by all groups of a coordinator."""
 
     config: CoordinatorConfig

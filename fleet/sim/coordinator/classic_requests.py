@@ -11,9 +11,9 @@ from fleet.sim.coordinator.classic_group import (
     ClassicGroup,
     ClassicGroupMember,
     ClassicState,
+    CoordinatorContext,
     Decision,
     PendingWrite,
-    Surroundings,
     UnexpectedRequest,
     nothing_done,
     told,
@@ -67,7 +67,9 @@ def sync_key(group: str) -> str:
 class ClassicRounds:
     """Over all classic groups of a coordinator."""
 
-    def __init__(self, around: Surroundings, groups: MutableMapping[str, ClassicGroup]) -> None:
+    def __init__(
+        self, around: CoordinatorContext, groups: MutableMapping[str, ClassicGroup]
+    ) -> None:
         self.around = around
         self.groups = groups
 

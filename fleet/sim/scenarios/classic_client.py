@@ -13,7 +13,15 @@ Not modelled: that it gives up everything when its coordinator does not answer f
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fleet.sim.assignors import Assignor, HeardMember, Shares, ranges, round_robin, sticky, withheld
+from fleet.sim.assignors import (
+    Assignor,
+    ReportedMember,
+    Shares,
+    ranges,
+    round_robin,
+    sticky,
+    withhold,
+)
 from fleet.sim.coordinator.requests import (
     UNKNOWN_MEMBER,
     ErrorCode,
@@ -39,8 +47,8 @@ from fleet.sim.scenarios.simulated_client import GROUP, MOVED, ClientState, Simu
 JOIN_EVERY_MS: Final = 1_000
 
 
-def _cooperative(members: Sequence[HeardMember], partitions: int) -> Shares:
-    return withheld(members, sticky(members, partitions))
+def _cooperative(members: Sequence[ReportedMember], partitions: int) -> Shares:
+    return withhold(members, sticky(members, partitions))
 
 
 ASSIGNORS: Final[dict[str, Assignor]] = {

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from fleet.log import encoding
-from fleet.sim.assignors import HeardMember
+from fleet.sim.assignors import ReportedMember
 from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator
 from fleet.sim.coordinator.classic_group import ClassicState, CoordinatorConfig
 from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
@@ -69,7 +69,7 @@ def subscription(
 
 
 @lru_cache(maxsize=1 << 14)
-def claimed(member_id: str, instance_id: str | None, told: bytes) -> HeardMember:
+def claimed(member_id: str, instance_id: str | None, told: bytes) -> ReportedMember:
     """A member as the leader reads it."""
     at = 2 + len(_ONE_TOPIC)
     (size,) = _I32.unpack_from(told, at)
@@ -82,7 +82,7 @@ def claimed(member_id: str, instance_id: str | None, told: bytes) -> HeardMember
         (count,) = _I32.unpack_from(told, at)
         owned = struct.unpack_from(f">{count}i", told, at + 4)
         at += 4 + 4 * count
-    return HeardMember(member_id, instance_id, owned, _I32.unpack_from(told, at)[0])
+    return ReportedMember(member_id, instance_id, owned, _I32.unpack_from(told, at)[0])
 
 
 def assignment(partitions: Iterable[int]) -> bytes:

@@ -11,7 +11,7 @@ CLIENTS: Final = ("librdkafka", "java-0.10.0", "java-0.10.1")
 """How members behave; Java's before KIP-62 (as 0.9) and with it, see `java_client`."""
 
 
-class Happening(NamedTuple):
+class ScenarioEvent(NamedTuple):
     """One event: `do` to `member` (its number from 0), for so long."""
 
     at: int
@@ -47,7 +47,7 @@ class Scenario(NamedTuple):
     shortest_delay: int = 1
     longest_delay: int = 5
     """Of a message, one way, evenly distributed."""
-    happenings: tuple[Happening, ...] = ()
+    events: tuple[ScenarioEvent, ...] = ()
     protocol: str = "range"
     """One of PROTOCOLS."""
     assignment_interval: int = 1_000

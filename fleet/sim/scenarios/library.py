@@ -1,6 +1,6 @@
 """Stories that everybody knows, each as it was and with what an improvement made of it.
 
-A story with the same happenings stands under one name for each way to play it: dynamic members
+A story with the same events stands under one name for each way to play it: dynamic members
 and range (what a consumer does by itself), static ones (KIP-345), cooperative-sticky (KIP-429),
 KIP-848, and Fleet's way, with the worker's own settings. KIP-62 is older than librdkafka's group
 members: its stories are played by Java's consumer of 0.10.0 and 0.10.1, with the defaults of each
@@ -10,7 +10,7 @@ and a coordinator without an initial delay.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
 
 SETTLED: Final = 60_000
 """When stories begin: long after the start."""
@@ -27,7 +27,7 @@ JAVA_SESSIONS: Final = {"java-0.10.0": 30_000, "java-0.10.1": 10_000}
 """session.timeout.ms as it was by default."""
 
 
-class Story(NamedTuple):
+class Entry(NamedTuple):
     """A scenario of the library."""
 
     says: str
@@ -35,8 +35,8 @@ class Story(NamedTuple):
     """By the number of members."""
 
 
-def _group(members: int, *happenings: Happening, static: bool = False) -> Scenario:
-    return Scenario(members, static, 2 * members, happenings=happenings)
+def _group(members: int, *events: ScenarioEvent, static: bool = False) -> Scenario:
+    return Scenario(members, static, 2 * members, events=events)
 
 
 def _start(members: int) -> Scenario:
@@ -44,7 +44,7 @@ def _start(members: int) -> Scenario:
 
 
 def _deploy(members: int) -> Scenario:
-    return _group(members, Happening(SETTLED, "roll"))
+    return _group(members, ScenarioEvent(SETTLED, "roll"))
 
 
 def _crashes(members: int) -> Scenario:
@@ -54,31 +54,31 @@ def _crashes(members: int) -> Scenario:
             each
             for n in range(5)
             for each in (
-                Happening(SETTLED + n * 90_000, "crash"),
-                Happening(SETTLED + n * 90_000 + 10_000, "start"),
+                ScenarioEvent(SETTLED + n * 90_000, "crash"),
+                ScenarioEvent(SETTLED + n * 90_000 + 10_000, "start"),
             )
         ),
     )
 
 
 def _slow(members: int) -> Scenario:
-    return _group(members, Happening(SETTLED, "slow", lasts=420_000))
+    return _group(members, ScenarioEvent(SETTLED, "slow", lasts=420_000))
 
 
 def _batches(members: int) -> Scenario:
     """With 5 s between them to join in."""
     return _group(
-        members, *(Happening(SETTLED + n * 50_000, "slow", lasts=BATCH) for n in range(10))
+        members, *(ScenarioEvent(SETTLED + n * 50_000, "slow", lasts=BATCH) for n in range(10))
     )
 
 
 def _join_in_batch(members: int) -> Scenario:
-    slow = Happening(SETTLED, "slow", lasts=BATCH)
-    return _group(members, slow, Happening(SETTLED + 5_000, "start", members))
+    slow = ScenarioEvent(SETTLED, "slow", lasts=BATCH)
+    return _group(members, slow, ScenarioEvent(SETTLED + 5_000, "start", members))
 
 
 def _failover(members: int) -> Scenario:
-    return _group(members, Happening(SETTLED, "failover"))
+    return _group(members, ScenarioEvent(SETTLED, "failover"))
 
 
 def _more(members: int) -> int:
@@ -87,29 +87,31 @@ def _more(members: int) -> int:
 
 def _up(members: int) -> Scenario:
     """As processes come: 2 s apart."""
-    joins = (Happening(SETTLED + 2_000 * n, "start", members + n) for n in range(_more(members)))
+    joins = (
+        ScenarioEvent(SETTLED + 2_000 * n, "start", members + n) for n in range(_more(members))
+    )
     return _partitioned(members, *joins)
 
 
 def _down(members: int) -> Scenario:
     more = _more(members)
-    leaves = (Happening(SETTLED + 2_000 * n, "leave", members + n) for n in range(more))
+    leaves = (ScenarioEvent(SETTLED + 2_000 * n, "leave", members + n) for n in range(more))
     return _partitioned(members, *leaves)._replace(members=members + more)
 
 
 def _targets(members: int) -> Scenario:
-    opened = Happening(SETTLED, "start", members, together=_more(members))
+    opened = ScenarioEvent(SETTLED, "start", members, together=_more(members))
     return _partitioned(members, opened)
 
 
 def _batch(members: int) -> Scenario:
     more = _more(members)
-    left = Happening(SETTLED, "batched-leave", members, lasts=0, together=more)
+    left = ScenarioEvent(SETTLED, "batched-leave", members, lasts=0, together=more)
     return _partitioned(members, left)._replace(members=members + more)
 
 
-def _partitioned(members: int, *happenings: Happening) -> Scenario:
-    return Scenario(members, False, 2 * (members + _more(members)), happenings=happenings)
+def _partitioned(members: int, *events: ScenarioEvent) -> Scenario:
+    return Scenario(members, False, 2 * (members + _more(members)), events=events)
 
 
 def _static(story: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
@@ -128,10 +130,10 @@ def _java(client: str, story: Callable[[int], Scenario]) -> Callable[[int], Scen
     )
 
 
-def _kip_62(name: str, says: str, story: Callable[[int], Scenario]) -> dict[str, Story]:
+def _kip_62(name: str, says: str, story: Callable[[int], Scenario]) -> dict[str, Entry]:
     return {
-        f"{name}-before-kip-62": Story(f"{says}, heartbeats by poll", _java("java-0.10.0", story)),
-        f"{name}-after-kip-62": Story(
+        f"{name}-before-kip-62": Entry(f"{says}, heartbeats by poll", _java("java-0.10.0", story)),
+        f"{name}-after-kip-62": Entry(
             "the same with heartbeats in the background", _java("java-0.10.1", story)
         ),
     }
@@ -150,49 +152,49 @@ def _fleet(story: Callable[[int], Scenario], protocol: str = "range") -> Callabl
 
 
 def _handovers(members: int) -> Scenario:
-    return _group(members, Happening(SETTLED, "roll", lasts=HANDOVER, wait=1_000))
+    return _group(members, ScenarioEvent(SETTLED, "roll", lasts=HANDOVER, wait=1_000))
 
 
-STORIES: Final = {
-    "start": Story("all members start within one second", _start),
-    "deploy": Story("dynamic members are restarted one by one: 5 s away, 10 s between", _deploy),
-    "deploy-static": Story("the same with static members (KIP-345)", _static(_deploy)),
-    "deploy-cooperative": Story(
+ENTRIES: Final = {
+    "start": Entry("all members start within one second", _start),
+    "deploy": Entry("dynamic members are restarted one by one: 5 s away, 10 s between", _deploy),
+    "deploy-static": Entry("the same with static members (KIP-345)", _static(_deploy)),
+    "deploy-cooperative": Entry(
         "the same with cooperative-sticky (KIP-429)", _by("cooperative-sticky", _deploy)
     ),
-    "deploy-consumer": Story("the same with KIP-848", _by("consumer", _deploy)),
-    "deploy-consumer-static": Story(
+    "deploy-consumer": Entry("the same with KIP-848", _by("consumer", _deploy)),
+    "deploy-consumer-static": Entry(
         "the same with KIP-848 and static members", _static(_by("consumer", _deploy))
     ),
-    "deploy-fleet": Story("Fleet's roll: standbys take over, one by one", _fleet(_handovers)),
-    "scale-up": Story("a quarter more members, one every 2 s", _up),
-    "scale-up-cooperative": Story("the same with KIP-429", _by("cooperative-sticky", _up)),
-    "scale-up-consumer": Story("the same with KIP-848", _by("consumer", _up)),
-    "scale-up-fleet": Story("Fleet's slot targets: they all join at once", _fleet(_targets)),
-    "scale-up-fleet-consumer": Story(
+    "deploy-fleet": Entry("Fleet's roll: standbys take over, one by one", _fleet(_handovers)),
+    "scale-up": Entry("a quarter more members, one every 2 s", _up),
+    "scale-up-cooperative": Entry("the same with KIP-429", _by("cooperative-sticky", _up)),
+    "scale-up-consumer": Entry("the same with KIP-848", _by("consumer", _up)),
+    "scale-up-fleet": Entry("Fleet's slot targets: they all join at once", _fleet(_targets)),
+    "scale-up-fleet-consumer": Entry(
         "Fleet's slot targets with KIP-848: members are re-subscribed", _fleet(_targets, "consumer")
     ),
-    "scale-down": Story("a fifth of the members leaves, one every 2 s", _down),
-    "scale-down-cooperative": Story("the same with KIP-429", _by("cooperative-sticky", _down)),
-    "scale-down-consumer": Story("the same with KIP-848", _by("consumer", _down)),
-    "scale-down-fleet": Story("Fleet's batched leave: one request names all", _fleet(_batch)),
-    "scale-down-fleet-consumer": Story(
+    "scale-down": Entry("a fifth of the members leaves, one every 2 s", _down),
+    "scale-down-cooperative": Entry("the same with KIP-429", _by("cooperative-sticky", _down)),
+    "scale-down-consumer": Entry("the same with KIP-848", _by("consumer", _down)),
+    "scale-down-fleet": Entry("Fleet's batched leave: one request names all", _fleet(_batch)),
+    "scale-down-fleet-consumer": Entry(
         "Fleet's batched leave with KIP-848", _fleet(_batch, "consumer")
     ),
-    "crash-loop": Story("one member crashes five times and comes back 10 s later", _crashes),
-    "crash-loop-static": Story("the same with static members (KIP-345)", _static(_crashes)),
-    "failover": Story("another broker becomes the coordinator, after 5 s without one", _failover),
-    "failover-consumer": Story("the same with KIP-848", _by("consumer", _failover)),
-    "slow-consumer": Story("one member does not poll for 7 minutes", _slow),
-    "slow-consumer-consumer": Story("the same with KIP-848", _by("consumer", _slow)),
+    "crash-loop": Entry("one member crashes five times and comes back 10 s later", _crashes),
+    "crash-loop-static": Entry("the same with static members (KIP-345)", _static(_crashes)),
+    "failover": Entry("another broker becomes the coordinator, after 5 s without one", _failover),
+    "failover-consumer": Entry("the same with KIP-848", _by("consumer", _failover)),
+    "slow-consumer": Entry("one member does not poll for 7 minutes", _slow),
+    "slow-consumer-consumer": Entry("the same with KIP-848", _by("consumer", _slow)),
     **_kip_62("slow-consumer", "one member does not poll for 7 minutes", _slow),
     **_kip_62("slow-batches", "one member does ten batches of 45 s", _batches),
     **_kip_62("join-in-batch", "one more starts while a member is at a batch", _join_in_batch),
     **_kip_62("crash-loop", "one member crashes five times, back 10 s later", _crashes),
 }
-LIBRARY: Final = {name: story.says for name, story in STORIES.items()}
+LIBRARY: Final = {name: story.says for name, story in ENTRIES.items()}
 
 
 def library(name: str, members: int) -> Scenario:
     """A scenario of LIBRARY, with two partitions per member. Raises KeyError."""
-    return STORIES[name].played(members)
+    return ENTRIES[name].played(members)

@@ -27,7 +27,7 @@ from fleet.sim.scenarios.coordinator_sides import (
     not_coordinator,
 )
 from fleet.sim.scenarios.epoch_client import EpochClient
-from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
 from fleet.sim.scenarios.simulated_client import GROUP, ClientState, SimulatedClient
 
 # Who processes which partition, and how long each had nobody.
@@ -87,14 +87,14 @@ LOOK_EVERY: Final = 100
 """Milliseconds: how often a roll looks whether a member is back."""
 
 
-class Played(NamedTuple):
+class ScenarioOutcome(NamedTuple):
     """What a story cost, from its first event on (without events: from the start)."""
 
     rebalances: int
     """Generations completed, or target assignments (KIP-848)."""
     moved: int
     """Times that a partition got another owner than before."""
-    redone: int
+    duplicates: int
     """Batches (`slow`) that were done in vain, since the member had lost them when they ended."""
     pauses: tuple[int, ...]
     """Milliseconds without an owner, per partition, all its pauses together, ascending."""
@@ -116,7 +116,7 @@ class WrittenRecord(NamedTuple):
     value: bytes | None
 
 
-def play(scenario: Scenario, rng: random.Random) -> Played:
+def play(scenario: Scenario, rng: random.Random) -> ScenarioOutcome:
     """Play it to its end."""
     with uncollected(), _played(scenario, rng) as world:
         return world.play()
@@ -130,16 +130,16 @@ def play_records(scenario: Scenario, rng: random.Random) -> tuple[WrittenRecord,
 
 
 @contextmanager
-def _played(scenario: Scenario, rng: random.Random) -> Iterator["ScenarioWorld"]:
+def _played(scenario: Scenario, rng: random.Random) -> Iterator["ScenarioRun"]:
     """A world that leaves nothing to the collector, which would walk all of it."""
-    world = ScenarioWorld(scenario, rng)
+    world = ScenarioRun(scenario, rng)
     try:
         yield world
     finally:
         world.end()
 
 
-class ScenarioWorld:
+class ScenarioRun:
     """A scenario while it is played: its coordinator, its members, and time."""
 
     def __init__(self, scenario: Scenario, rng: random.Random) -> None:
@@ -152,7 +152,7 @@ class ScenarioWorld:
         )
         self.clients: dict[int, SimulatedClient] = {}
         self.trace: list[str] = []
-        self._began = min((each.at for each in scenario.happenings), default=0)
+        self._began = min((each.at for each in scenario.events), default=0)
         self.ownership = PartitionOwners(scenario.partitions, self._began)
         self._before: int | None = None
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
@@ -260,24 +260,24 @@ class ScenarioWorld:
 
     # What happens.
 
-    def play(self) -> Played:
+    def play(self) -> ScenarioOutcome:
         """To the end."""
         for number in range(self.scenario.members):
             delay = self.rng.randint(0, self.scenario.start_within)
             self._plan(delay, self._client(number).start)
         if self.scenario.drifts_at:
             self._plan(self.scenario.drifts_at, self._drift)
-        for each in self.scenario.happenings:
+        for each in self.scenario.events:
             self._plan(each.at, partial(self._happens, each))
         while not (self._planned == 0 and self._is_settled) and self._step():
             pass
         settled = self._is_settled
         if not settled:
             self.ownership.end(self.now)
-        return Played(
+        return ScenarioOutcome(
             self.coordinator.rebalances - (self._before or 0),
             self.ownership.moved,
-            sum(each.redone for each in self.clients.values()),
+            sum(each.duplicates for each in self.clients.values()),
             tuple(sorted(self.ownership.paused)),
             self.ownership.longest,
             self.ownership.changed_at - self._began if settled else None,
@@ -351,7 +351,7 @@ class ScenarioWorld:
 
         self.after(delay, does)
 
-    def _happens(self, each: Happening) -> None:
+    def _happens(self, each: ScenarioEvent) -> None:
         clients = [self._client(each.member + n) for n in range(each.together)]
         match each.do:
             case "failover":
@@ -366,7 +366,7 @@ class ScenarioWorld:
                     self._does(each, client)
         self._resubscribe()
 
-    def _does(self, each: Happening, client: SimulatedClient) -> None:
+    def _does(self, each: ScenarioEvent, client: SimulatedClient) -> None:
         match each.do:
             case "start":
                 client.start()
@@ -412,7 +412,7 @@ class ScenarioWorld:
 
         self._plan(self.scenario.longest_delay + after + self._delay(), arrives)
 
-    def _roll(self, each: Happening, left: list[int]) -> None:
+    def _roll(self, each: ScenarioEvent, left: list[int]) -> None:
         if not left:
             return
         client = self._client(left[0])

@@ -18,7 +18,7 @@ from fleet.sim.coordinator.requests import ErrorCode, MemberIdentity
 from fleet.sim.scenarios.group_story import Scenario
 
 if TYPE_CHECKING:
-    from fleet.sim.scenarios.play import ScenarioWorld
+    from fleet.sim.scenarios.play import ScenarioRun
 
 GROUP: Final = "simulated"
 TICK_MS: Final = (1_000, 500)
@@ -78,12 +78,12 @@ class SimulatedClient(ABC):
     member_id: str = ""
     busy_until: int = 0
     """The application polls again then; before that it polls all the time."""
-    redone: int = 0
+    duplicates: int = 0
     """Batches done in vain, in all its lives: when they ended they were another's to do."""
-    _redone_until: int = 0
+    _duplicate_until: int = 0
     """When the last of them ended: each counts once."""
 
-    def __init__(self, number: int, scenario: Scenario, place: "ScenarioWorld") -> None:
+    def __init__(self, number: int, scenario: Scenario, place: "ScenarioRun") -> None:
         self.number, self.scenario, self.place = number, scenario, place
         self.state = ClientState.DOWN
         self.life = 0
@@ -166,9 +166,9 @@ class SimulatedClient(ABC):
 
     def lose_batch(self) -> None:
         """What the application is at, or was until now, has to be done again."""
-        if self._redone_until != self.busy_until:
-            self._redone_until = self.busy_until
-            self.redone += 1
+        if self._duplicate_until != self.busy_until:
+            self._duplicate_until = self.busy_until
+            self.duplicates += 1
 
     # What each protocol does in its own way.
 
