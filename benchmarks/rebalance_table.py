@@ -29,7 +29,7 @@ from benchmarks.figures import quantile
 from fleet.commands.answers import print_json, stdout, table
 from fleet.commands.invocation import SCHEMA_VERSION, verbose_option
 from fleet.errors import ConfigError
-from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
+from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import (
     FLEET_HEARTBEAT,
     FLEET_RESUBSCRIBE,

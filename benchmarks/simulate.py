@@ -45,7 +45,7 @@ from fleet.sim.coordinator.requests import (
     TopicPartitions,
 )
 from fleet.sim.coordinator.topic_image import TopicFacts
-from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
+from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 from fleet.sim.scenarios.play import play
 
 MEMBERS: Final = 20

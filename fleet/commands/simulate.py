@@ -17,7 +17,7 @@ from fleet.errors import ConfigError
 from fleet.text import duration, plural
 
 if TYPE_CHECKING:
-    from fleet.sim.scenarios.group_story import Scenario
+    from fleet.sim.scenarios.group_scenario import Scenario
     from fleet.sim.scenarios.play import ScenarioOutcome
 
     Named = tuple[str, Callable[[random.Random], Scenario]]
@@ -290,7 +290,7 @@ def _scenario(name: str, members: int | None) -> "Scenario":
 
 
 def _played(spec: "ScenarioSpec") -> "Scenario":
-    from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
+    from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 
     fields = {name: getattr(spec, name) for name in Scenario._fields if hasattr(spec, name)}
     fields |= {"session_timeout": spec.session, "heartbeat_interval": spec.heartbeat_seconds}

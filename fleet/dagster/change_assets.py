@@ -37,7 +37,7 @@ from fleet.dagster.change_metadata import (
     failure_metadata,
     plan_metadata,
 )
-from fleet.dagster.judgements import receipt_outcome
+from fleet.dagster.check_outcomes import receipt_outcome
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
 from fleet.errors import FleetError
 from fleet.slots import Change, ChangeState

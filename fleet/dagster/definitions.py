@@ -29,8 +29,8 @@ from dagster import (
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.change_assets import change_assets, change_jobs
+from fleet.dagster.check_outcomes import lag_outcome, receipt_outcome, storm_outcome
 from fleet.dagster.group_assets import group_assets, history_assets, history_job, history_schedule
-from fleet.dagster.judgements import lag_outcome, receipt_outcome, storm_outcome
 from fleet.dagster.reconcile_schedule import reconcile_schedule
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures, load_declared_spec
 from fleet.dagster.storm_sensor import read_recent_rebalances, storm_sensor

@@ -28,7 +28,7 @@ from dagster import (
 
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.judgements import storm_outcome
+from fleet.dagster.check_outcomes import storm_outcome
 from fleet.dagster.reconcile_schedule import rotate
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.watch_sensor import (

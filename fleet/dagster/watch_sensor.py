@@ -33,8 +33,8 @@ from dagster import (
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
+from fleet.dagster.check_outcomes import CheckOutcome, lag_outcome, receipt_outcome
 from fleet.dagster.group_assets import discovered_partitions
-from fleet.dagster.judgements import CheckOutcome, lag_outcome, receipt_outcome
 from fleet.dagster.reconcile_schedule import all_runs
 from fleet.dagster.resources import FleetResource
 from fleet.decide.lag_status import GroupLagStatus

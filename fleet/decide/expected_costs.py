@@ -23,7 +23,7 @@ from fleet.config.spec import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ClassicWorke
 from fleet.decide.scaling import expected_topics, subscribed
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import ExpectedCost, Plan, Step, StepKind
-from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
+from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import FLEET_RESUBSCRIBE, HANDOVER
 from fleet.sim.scenarios.play import ScenarioOutcome, play
 

@@ -36,7 +36,7 @@ from fleet.decide.state_snapshot import StateSnapshot
 from fleet.errors import FleetError
 from fleet.model import Alternative, GroupSnapshot, Plan, Step, StepKind
 from fleet.model.rebalances import MembershipSpan, Rebalance
-from fleet.sim.scenarios.group_story import PROTOCOLS, Scenario, ScenarioEvent
+from fleet.sim.scenarios.group_scenario import PROTOCOLS, Scenario, ScenarioEvent
 from fleet.sim.scenarios.play import play
 from fleet.text import duration, plural
 

@@ -27,7 +27,7 @@ from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits, Longs, Rows
 from fleet.lag.snapshot import NO_SHARE, GroupFacts, Logs, Snapshot, measure_lag
 from fleet.model import INTERNAL_TOPICS, GroupState, Member, TopicPartition
-from fleet.observe.seen import ListedGroup, Offsets, Poll, PollAnswers, is_dead, no_group
+from fleet.observe.poll_answers import ListedGroup, Offsets, Poll, PollAnswers, is_dead, no_group
 from fleet.observe.topic_questions import RecordTimes, Resource, TopicQuestions, Topics
 from fleet.observe.waiting_records import WaitingRecords
 

@@ -17,16 +17,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.failures import DENIED, NO_ANSWER, code_named
 from fleet.model import TopicPartition
-from fleet.observe.questions import (
-    ALLOWED,
-    DESCRIBING,
-    NOT_FOUND,
-    OFFSETS,
-    OFFSETS_ONE_BY_ONE,
-    SHARE_OFFSETS,
-    GroupQuestion,
-)
-from fleet.observe.seen import (
+from fleet.observe.poll_answers import (
     DEAD,
     MIN_WAIT_SECONDS,
     DescribedGroup,
@@ -35,6 +26,15 @@ from fleet.observe.seen import (
     is_dead,
     state_of,
     type_of,
+)
+from fleet.observe.questions import (
+    ALLOWED,
+    DESCRIBING,
+    NOT_FOUND,
+    OFFSETS,
+    OFFSETS_ONE_BY_ONE,
+    SHARE_OFFSETS,
+    GroupQuestion,
 )
 
 _MOVING: Final = frozenset({14, 15, 16})

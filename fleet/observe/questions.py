@@ -25,7 +25,13 @@ from fleet.observe.messages import (
     ShareGroupDescribeRequest,
     StreamsGroupDescribeRequest,
 )
-from fleet.observe.seen import CONSUMER_PROTOCOL, DescribedGroup, ShareOffsets, state_of, type_of
+from fleet.observe.poll_answers import (
+    CONSUMER_PROTOCOL,
+    DescribedGroup,
+    ShareOffsets,
+    state_of,
+    type_of,
+)
 
 NOT_FOUND: Final = 69
 """GROUP_ID_NOT_FOUND: no such group, or none of this kind."""

@@ -24,7 +24,7 @@ from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
 from fleet.lag.lag_columns import NONE, Longs
 from fleet.lag.snapshot import Lag, Logs
 from fleet.model import TopicPartition
-from fleet.observe.seen import MIN_WAIT_SECONDS, Poll
+from fleet.observe.poll_answers import MIN_WAIT_SECONDS, Poll
 
 Resource = tuple[str, str]
 """("group", name) or ("topic", name)."""

@@ -25,7 +25,7 @@ from fleet.log.readers.tail import Tail
 from fleet.log.records import Unreadable
 from fleet.model import GroupState, TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.seen import ListedGroup, Offsets, Poll, PollAnswers
+from fleet.observe.poll_answers import ListedGroup, Offsets, Poll, PollAnswers
 
 _WAIT: Final = 0.25
 """Seconds that a refresh waits for the tail to catch up."""

@@ -23,7 +23,7 @@ from prometheus_client.samples import Sample
 from fleet.clock import SystemClock
 from fleet.commands.groups.group_status import GroupStatus, gather
 from fleet.commands.ui import Watch
-from fleet.dagster.judgements import CheckOutcome
+from fleet.dagster.check_outcomes import CheckOutcome
 from fleet.dagster.watch_sensor import refresh_groups
 from fleet.exporter.exporting import Exporter
 from fleet.kafka_source.connections import Connections

@@ -7,7 +7,7 @@ from fleet.kafka_source.connections import NoAnswer
 from fleet.lag.end_history import EndHistory
 from fleet.log.readers.tail import Tail
 from fleet.model import GroupState, TopicPartition
-from fleet.observe.seen import DescribedGroup, ListedGroup, Poll
+from fleet.observe.poll_answers import DescribedGroup, ListedGroup, Poll
 from fleet.observe.topic_questions import Topics
 from fleet.observe.watcher import GroupWatcher
 

@@ -9,7 +9,7 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.kafka_source.connections import NoAnswer
 from fleet.model import TopicPartition
-from fleet.observe.seen import Poll
+from fleet.observe.poll_answers import Poll
 from fleet.observe.topic_questions import TopicQuestions, Topics
 
 LOGS = [TopicPartition("t", 0), TopicPartition("t", 1)]

@@ -12,7 +12,7 @@ from fleet.log.readers.log_view import LogView, all_groups
 from fleet.log.readers.positions import key_to
 from fleet.manager.keeping_up import worst_lag_status
 from fleet.model import GroupState, TopicPartition
-from fleet.observe.seen import DescribedGroup, ListedGroup
+from fleet.observe.poll_answers import DescribedGroup, ListedGroup
 from fleet.observe.topic_questions import Topics
 from fleet.observe.watcher import GroupWatcher
 

@@ -15,7 +15,7 @@ from fleet.dagster.change_metadata import (
     plan_metadata,
     plan_sentence,
 )
-from fleet.dagster.judgements import lag_outcome, receipt_outcome, storm_outcome
+from fleet.dagster.check_outcomes import lag_outcome, receipt_outcome, storm_outcome
 from fleet.dagster.resources import fleet_errors_as_failures
 from fleet.decide.lag_status import GroupLagStatus, LagStatus
 from fleet.decide.storms import Storm

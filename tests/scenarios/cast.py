@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer
 
-from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
+from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 
 
 class Life(NamedTuple):

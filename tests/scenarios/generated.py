@@ -8,7 +8,7 @@ process, which is killed then.
 import random
 from typing import Final, NamedTuple
 
-from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
+from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 
 PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer", "roundrobin")
 PARTITIONS: Final = (3, 6, 8, 12)

@@ -9,7 +9,7 @@ from fleet.commands.simulate import ScenarioSpec, load_scenario
 from fleet.errors import ConfigError
 from fleet.sim.coordinator.requests import ErrorCode, HeartbeatResponse, LeaveGroupRequest
 from fleet.sim.scenarios.classic_client import LATE_MS, JavaClient
-from fleet.sim.scenarios.group_story import CLIENTS, Scenario, ScenarioEvent
+from fleet.sim.scenarios.group_scenario import CLIENTS, Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import library
 from fleet.sim.scenarios.play import ScenarioOutcome, play
 from fleet.sim.scenarios.simulated_client import ClientState

@@ -16,7 +16,7 @@ from fleet.sim.coordinator.requests import (
     SyncGroupAssignment,
     SyncGroupRequest,
 )
-from fleet.sim.scenarios.group_story import Scenario
+from fleet.sim.scenarios.group_scenario import Scenario
 from tests.sim.classic_cluster import JOIN, RANGE, Cluster, commit
 
 

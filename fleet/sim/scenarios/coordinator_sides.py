@@ -30,7 +30,7 @@ from fleet.sim.coordinator.requests import (
     SyncGroupResponse,
 )
 from fleet.sim.coordinator.topic_image import TopicFacts
-from fleet.sim.scenarios.group_story import Scenario
+from fleet.sim.scenarios.group_scenario import Scenario
 from fleet.sim.scenarios.simulated_client import GROUP
 
 # What classic members tell their leader and what it answers, in the bytes that consumers use.

@@ -10,7 +10,7 @@ and a coordinator without an initial delay.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
+from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 
 SETTLED: Final = 60_000
 """When stories begin: long after the start."""

@@ -27,7 +27,7 @@ from fleet.sim.scenarios.coordinator_sides import (
     not_coordinator,
 )
 from fleet.sim.scenarios.epoch_client import EpochClient
-from fleet.sim.scenarios.group_story import Scenario, ScenarioEvent
+from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 from fleet.sim.scenarios.simulated_client import GROUP, ClientState, SimulatedClient
 
 # Who processes which partition, and how long each had nobody.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fleet.errors import FleetError
 from fleet.sim.coordinator.requests import ErrorCode, MemberIdentity
-from fleet.sim.scenarios.group_story import Scenario
+from fleet.sim.scenarios.group_scenario import Scenario
 
 if TYPE_CHECKING:
     from fleet.sim.scenarios.play import ScenarioRun
