@@ -21,7 +21,7 @@ class Benchmarks(click.Group):
     """The command `a-b` is `a_b` of the module `benchmarks.a_b`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """All names."""
+        """Returns all names."""
         return list(NAMES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002

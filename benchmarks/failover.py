@@ -66,7 +66,7 @@ class FailoverResult(BenchmarkResult):
     duplicates: int
 
     def goals(self) -> tuple[Goal, ...]:
-        """See `BenchmarkResult`."""
+        """Returns the goals of the benchmark."""
         p95 = None if self.seen.seconds is None else self.seen.seconds.p95
         return (
             Goal("processed again at p95, seconds", self.options.max_seconds, p95),
@@ -98,7 +98,7 @@ class FailoverResult(BenchmarkResult):
         ]
 
     def remarks(self) -> list[str]:
-        """See `BenchmarkResult`."""
+        """Returns remarks below the table."""
         times = self._times()
         shown = "-" if times is None else f"{times:g}"
         return [

@@ -64,7 +64,7 @@ class Goal:
         return self.measured >= self.limit if self.at_least else self.measured <= self.limit
 
     def sentence(self) -> str:
-        """For people."""
+        """Describes the goal in a sentence."""
         found = (
             "nothing was measured" if self.measured is None else f"{_short(self.measured)} measured"
         )
@@ -211,7 +211,7 @@ def peak(pid: int) -> float:
 
 
 def below(pid: int) -> list[int]:
-    """All descendants."""
+    """Returns all descendants of these processes."""
     found, waiting = [], [pid]
     while waiting:
         parent = waiting.pop()

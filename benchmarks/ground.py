@@ -269,7 +269,7 @@ class Ground(Sandbox, Closing):
 
     @property
     def runtime(self) -> KeepingRuntime:
-        """Its runtime."""
+        """Returns the runtime of the fleet."""
         assert isinstance(self.fleet.runtime, KeepingRuntime)
         return self.fleet.runtime
 
@@ -355,7 +355,7 @@ class Ground(Sandbox, Closing):
 
     @contextlib.contextmanager
     def streaming(self, rate: int) -> Iterator[None]:
-        """Another rate meanwhile."""
+        """Streams at another rate inside the block."""
         assert self._stream is not None
         self._stream.rate(rate)
         try:
@@ -364,7 +364,7 @@ class Ground(Sandbox, Closing):
             self._stream.rate(self.rate)
 
     def pool(self, group: str) -> StandbyPool:
-        """The group's workers."""
+        """Returns the workers of a group."""
         return StandbyPool(self.runtime, self.fleet.store, group)
 
     def wait(self, predicate: Callable[[], bool], seconds: float, what: str) -> None:

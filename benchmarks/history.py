@@ -76,7 +76,7 @@ class RecordingResult:
         return self.commits / self.seconds
 
     def as_json(self) -> dict[str, Any]:
-        """For `-o json`."""
+        """Returns the figures for `-o json`."""
         return {
             "commits": self.commits,
             "commits_per_second": round(self.rate),
@@ -95,7 +95,7 @@ class RecordingResult:
         }
 
     def sentences(self) -> list[str]:
-        """For people."""
+        """Describes the figures in sentences."""
         memory = ", ".join(f"{name} {size:.0f} MB" for name, size in self.memory.items())
         return [
             f"{self.rows:,} rows stand for {self.commits:,} commits, read in {self.seconds:.1f} s",
@@ -285,7 +285,7 @@ class HistoryResult(BenchmarkResult):
         )
 
     def figures(self) -> dict[str, Any]:
-        """See `BenchmarkResult`."""
+        """Returns the figures for JSON."""
         return {
             "met": self.met,
             "commits": self.options.commits,
@@ -297,7 +297,7 @@ class HistoryResult(BenchmarkResult):
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """See `BenchmarkResult`."""
+        """Returns the rows of the table."""
         rates = {
             **{f"decoder alone, one core: {name}": rate for name, rate in self.decoder.items()},
             **{f"two bare consumers, {name}": rate for name, rate in self.bare.items()},
@@ -306,7 +306,7 @@ class HistoryResult(BenchmarkResult):
         return [("", "records/s"), *((name, f"{rate:,.0f}") for name, rate in rates.items())]
 
     def remarks(self) -> list[str]:
-        """See `BenchmarkResult`."""
+        """Returns remarks below the table."""
         return [
             *(() if self.recorded is None else self.recorded.sentences()),
             *(

@@ -96,7 +96,7 @@ class Size:
     """The groups and the sum of their lag are those that were made."""
 
     def goals(self) -> tuple[Goal, ...]:
-        """Of this size."""
+        """Returns the goals of the benchmark."""
         times = max(1.0, self.groups / PER)
         many = f"{self.groups:,} groups: "
         return (
@@ -146,7 +146,7 @@ class ObserveResult(BenchmarkResult):
     sizes: list[Size] = field(default_factory=list)
 
     def goals(self) -> tuple[Goal, ...]:
-        """Of all sizes."""
+        """Returns the goals of the benchmark."""
         return tuple(goal for size in self.sizes for goal in size.goals())
 
     @property
@@ -155,7 +155,7 @@ class ObserveResult(BenchmarkResult):
         return len(self.sizes) == len(self.options.groups) and all_met(self.goals())
 
     def figures(self) -> dict[str, Any]:
-        """See `BenchmarkResult`."""
+        """Returns the figures for JSON."""
         return {
             "met": self.met,
             "partitions": self.options.partitions,
@@ -164,7 +164,7 @@ class ObserveResult(BenchmarkResult):
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """See `BenchmarkResult`."""
+        """Returns the rows of the table."""
         rates = ("look p50", "p95", "scrape max", "memory", "members' age")
         shown: list[tuple[str, ...]] = [("groups", *rates, "one by one", "coordinators")]
         for size in self.sizes:
@@ -184,7 +184,7 @@ class ObserveResult(BenchmarkResult):
         return shown
 
     def remarks(self) -> list[str]:
-        """See `BenchmarkResult`."""
+        """Returns remarks below the table."""
         return [
             f"{size.groups:,} groups: CPU for each look, every 5 s: {_seconds(size.cpu)}; where "
             f"all stand still: {_seconds(size.cpu_stuck)}"

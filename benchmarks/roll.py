@@ -64,7 +64,7 @@ class Side:
         return None if self.downtimes is None else self.downtimes.total / self.rolls
 
     def as_json(self) -> dict[str, Any]:
-        """One way's figures."""
+        """Returns the figures of one way."""
         return {
             "rolls": self.rolls,
             "handovers": self.handovers,
@@ -144,7 +144,7 @@ class RollResult(BenchmarkResult):
         ]
 
     def remarks(self) -> list[str]:
-        """See `BenchmarkResult`."""
+        """Returns remarks below the table."""
         batch = "unknown" if self.batch is None else f"{self.batch.p50:.2f} s"
         times = ", ".join(
             f"{name.replace('_', ' ')} {'-' if value is None else f'{value:g}'}"

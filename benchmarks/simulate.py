@@ -196,7 +196,7 @@ class SimulateOptions:
 
 
 class RollCost(NamedTuple):
-    """A whole roll."""
+    """The cost of simulating a whole roll."""
 
     name: str
     cpu_seconds: float
@@ -215,7 +215,7 @@ class SimulateResult(BenchmarkResult):
     memory: float
 
     def goals(self) -> tuple[Goal, ...]:
-        """See `BenchmarkResult`."""
+        """Returns the goals of the benchmark."""
         rates = (
             Goal(f"events/s, {name}", self.options.min_rate, rate, at_least=True)
             for name, rate in self.rates.items()
@@ -231,7 +231,7 @@ class SimulateResult(BenchmarkResult):
         return (*rates, *rolls)
 
     def figures(self) -> dict[str, Any]:
-        """See `BenchmarkResult`."""
+        """Returns the figures for JSON."""
         return {
             "met": self.met,
             "events_per_second": {name: round(rate) for name, rate in self.rates.items()},
@@ -266,7 +266,7 @@ class SimulateResult(BenchmarkResult):
         ]
 
     def remarks(self) -> list[str]:
-        """See `BenchmarkResult`."""
+        """Returns remarks below the table."""
         options = self.options
         return [
             f"rolls of {options.members:,} members with {options.partitions:,} partitions",

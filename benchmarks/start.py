@@ -66,7 +66,7 @@ class Starts:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Three spreads."""
+        """Returns the three spreads as JSON."""
         return {
             "cpu_seconds": self.cpu,
             "seconds": self.seconds,
@@ -98,7 +98,7 @@ class StartResult(BenchmarkResult):
     parts: Sequence[Part]
 
     def goals(self) -> tuple[Goal, ...]:
-        """See `BenchmarkResult`."""
+        """Returns the goals of the benchmark."""
         return (
             Goal(
                 "CPU seconds of a start, p50",
@@ -113,7 +113,7 @@ class StartResult(BenchmarkResult):
         )
 
     def figures(self) -> dict[str, Any]:
-        """See `BenchmarkResult`."""
+        """Returns the figures for JSON."""
         return {
             "met": self.met,
             **self.forked.as_json(),
@@ -144,7 +144,7 @@ class StartResult(BenchmarkResult):
         ]
 
     def remarks(self) -> list[str]:
-        """See `BenchmarkResult`."""
+        """Returns remarks below the table."""
         return [
             f"PSS of a worker with a slot, after its first batches: {self.worker:.1f} MB",
             f"PSS of the fork server beside it: {self.fork_server:.1f} MB",

@@ -41,7 +41,7 @@ def measured(df: Any) -> dict[str, Any]:
 
 
 def process(df: Any, context: Any) -> None:
-    """The worker's entrypoint."""
+    """Runs the worker's side of the benchmark."""
     line = measured(df)
     if not context.warm:
         with open(os.environ[JOURNAL], "a", encoding="utf-8") as journal:  # noqa: PTH123

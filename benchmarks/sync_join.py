@@ -62,7 +62,7 @@ class SyncJoinOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One recorded rebalance."""
+    """One rebalance as the coordinator recorded it."""
 
     joined: int
     moved: int
@@ -102,7 +102,7 @@ class SyncJoinRun:
         return len(self.leaves)
 
     def sentence(self) -> str:
-        """For people."""
+        """Describes the run in a sentence."""
         apart = "" if self.spread is None else f", subscribes {self.spread * 1000:.0f} ms apart"
         rounds = "; ".join(f"{r.joined} joined, {r.moved} moved" for r in self.joins)
         return (
@@ -111,7 +111,7 @@ class SyncJoinRun:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """One run."""
+        """Returns the figures of one run."""
         return {
             "rebalances": self.joining,
             "rounds": self.joins,
@@ -146,7 +146,7 @@ class SyncJoinResult(BenchmarkResult):
     duplicates: int
 
     def goals(self) -> tuple[Goal, ...]:
-        """See `BenchmarkResult`."""
+        """Returns the goals of the benchmark."""
         most = self.options.max_rebalances
         joins = MOST_JOINS[self.protocol] if most is None else most
         spreads = [run.spread for run in self.runs]
@@ -229,7 +229,7 @@ class SyncJoinResult(BenchmarkResult):
         return shown
 
     def remarks(self) -> list[str]:
-        """See `BenchmarkResult`."""
+        """Returns remarks below the table."""
         how = "2 (x3): 2 rebalances in each of 3 runs"
         apart = spread(r.spread for r in self.runs if r.spread is not None)
         lines = [f"beside {BASE} members; {how}; lost {self.lost}, duplicates {self.duplicates}"]

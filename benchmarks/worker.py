@@ -126,7 +126,7 @@ class WorkerResult(BenchmarkResult):
         return ours / max(known) if ours and len(known) == len(theirs) else None
 
     def figures(self) -> dict[str, Any]:
-        """See `BenchmarkResult`."""
+        """Returns the figures for JSON."""
         return {
             "met": self.met,
             "records_per_second": {name: round(rate) for name, rate in self.rate.items()},
@@ -136,7 +136,7 @@ class WorkerResult(BenchmarkResult):
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """See `BenchmarkResult`."""
+        """Returns the rows of the table."""
         head = ("", "records/s", "fleet's ratio", "CPU, µs a record", "age p50", "p95")
         lines = (
             (
@@ -152,7 +152,7 @@ class WorkerResult(BenchmarkResult):
         return [head, *lines]
 
     def remarks(self) -> list[str]:
-        """See `BenchmarkResult`."""
+        """Returns remarks below the table."""
         return []
 
 

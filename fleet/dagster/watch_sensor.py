@@ -106,7 +106,7 @@ class StartedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorMemory:
-    """The sensor's cursor."""
+    """The content of the sensor's cursor."""
 
     groups: Mapping[str, LastEvent] = field(default_factory=dict)
     """Digest of the group id → its last event."""

@@ -37,7 +37,7 @@ class Poller:
         self._memory = JobMemory.read(writer)
 
     def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> BatchSummary:
-        """One look."""
+        """Polls once and writes the differences."""
         writer = self._writer
         began = writer.clock.monotonic()
         seen = self._look().only(self._wanted)

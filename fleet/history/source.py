@@ -89,7 +89,7 @@ class ConsumerOffsets(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """For spark.read.format."""
+        """Returns the name for spark.read.format."""
         return FORMAT
 
     def schema(self) -> t.StructType:
@@ -97,7 +97,7 @@ class ConsumerOffsets(DataSource):
         return t.StructType([t.StructField(f.name, _SPARK_TYPES[f.type]) for f in COLUMNS])
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - PySpark's signature
-        """One batch."""
+        """Creates the reader of one batch."""
         return OffsetsReader(read_options(self.options))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802, ARG002
@@ -119,7 +119,7 @@ class OffsetsReader(DataSourceReader):
         return _shares(options, {number: (start.get(number, 0), end[number]) for number in end})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On a task."""
+        """Reads the rows of a task."""
         return _read(self._options, partition)
 
 
@@ -135,7 +135,7 @@ class OffsetsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _keyed(_starts(self._options.starting, _reach(self._options)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
-        """`maxOffsetsPerTrigger`."""
+        """Returns the limit of `maxOffsetsPerTrigger`."""
         most = self._options.most
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -160,7 +160,7 @@ class OffsetsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _shares(self._options, {int(p): (start.get(p, 0), end[p]) for p in end})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On a task."""
+        """Reads the rows of a task."""
         return _read(self._options, partition)
 
     def _ends(self) -> dict[str, int]:

@@ -189,7 +189,7 @@ class EndStore:
             ) from error
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file of samples."""
         with self._lock:
             self._db.close()
 

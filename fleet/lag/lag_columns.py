@@ -93,7 +93,7 @@ class Commits:
         )
 
     def where(self, rows: Rows | Longs | slice) -> "Commits":
-        """These rows alone."""
+        """Returns only these rows."""
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)[2:]}
         return Commits(self.groups, self.topics, **columns)
 

@@ -72,7 +72,7 @@ class Lag:
         return cls(start=start, end=end, case=case, records=records, seconds=seconds, waited=waited)
 
     def where(self, rows: Rows | Longs | slice) -> "Lag":
-        """These rows alone."""
+        """Returns only these rows, as columns."""
         return Lag(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
@@ -243,7 +243,7 @@ class Snapshot:
         object.__setattr__(self, "groups", made)
 
     def where(self, rows: Rows | Longs | slice) -> "Snapshot":
-        """These rows alone."""
+        """Returns only these rows, as columns."""
         return replace(
             self,
             commits=self.commits.where(rows),
@@ -257,7 +257,7 @@ class Snapshot:
         return map(self.where, portions(len(self.commits)))
 
     def only(self, wanted: Callable[[str], bool]) -> "Snapshot":
-        """These groups alone."""
+        """Returns only the wanted groups."""
         facts = {group: facts for group, facts in self.facts.items() if wanted(group)}
         return replace(self.where(self.commits.of_groups(facts)), facts=facts)
 

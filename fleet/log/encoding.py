@@ -23,12 +23,12 @@ _COMMIT_VERSION: Final = 4
 
 
 def i16(value: int) -> bytes:
-    """int16."""
+    """Encodes a number as int16."""
     return _I16.pack(value)
 
 
 def i32(value: int) -> bytes:
-    """int32."""
+    """Encodes a number as int32."""
     return _I32.pack(value)
 
 
@@ -75,7 +75,7 @@ def _member(m: WrittenMember) -> bytes:
 
 
 def group_metadata(members: Iterable[WrittenMember] = (), **fields: str | int | None) -> bytes:
-    """A classic group."""
+    """Encodes the record of a classic group."""
     written = [_member(each) for each in members]
     empty = record_value(GROUP_METADATA, _GROUP_VERSION, members=(), **fields)
     return empty[: -_I32.size] + i32(len(written)) + b"".join(written)

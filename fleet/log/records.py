@@ -102,7 +102,7 @@ class Cursor:
         return self.data[at:end]
 
     def i16(self) -> int:
-        """int16."""
+        """Reads the next int16."""
         return int.from_bytes(self.raw(2), "big", signed=True)
 
     def uvarint(self) -> int:
@@ -122,7 +122,7 @@ class Cursor:
         return int.from_bytes(self.raw(width), "big", signed=True)
 
     def text(self, *, flexible: bool) -> str | None:
-        """A nullable string."""
+        """Reads a nullable string."""
         size = self.size(flexible=flexible, width=2)
         try:
             return None if size == -1 else self.raw(size).decode()
@@ -230,7 +230,7 @@ def _struct_reader(kind: Struct, version: int, flexible: bool) -> Read:
 
 
 def uvarint(value: int) -> bytes:
-    """Unsigned LEB128."""
+    """Encodes a number as unsigned LEB128."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)

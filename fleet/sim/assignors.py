@@ -183,7 +183,7 @@ _Pair: TypeAlias = tuple[str, str]
 
 
 def sticky(members: Sequence[ReportedMember], partitions: int) -> Shares:
-    """Everyone's share."""
+    """Assigns partitions as the sticky assignor does."""
     balancing = _Balancing(members, partitions)
     if len(members) > 1:
         balancing.balance()
@@ -207,7 +207,7 @@ class _Moves:
         return back[0] if back else partition
 
     def add(self, partition: int, old: str, new: str) -> None:
-        """It moved."""
+        """Notes that a partition moved."""
         before = self.of.get(partition)
         if before is None:
             self._note(partition, (old, new))

@@ -91,7 +91,7 @@ class _Walked(dict[K, V]):
         self._order = None
 
     def pop(self, key: K, *otherwise: Any) -> Any:
-        """As `remove`."""
+        """Removes a key, as Java's `remove`."""
         self._order = None
         return super().pop(key, *otherwise)
 
@@ -200,14 +200,14 @@ class HashOrder(_Walked[K, V]):
             self._heads.remove(key)
 
     def pop(self, key: K, *otherwise: Any) -> Any:
-        """As `remove`."""
+        """Removes a key, as Java's `remove`."""
         found = super().pop(key, *otherwise)
         if self._heads and key in self._heads:
             self._heads.remove(key)
         return found
 
     def keep(self, wanted: Collection[K]) -> None:
-        """As `retainAll`."""
+        """Keeps the wanted keys, as Java's `retainAll`."""
         for key in [key for key in dict.__iter__(self) if key not in wanted]:
             del self[key]
 

@@ -54,7 +54,7 @@ class Timers(Generic[Action]):
         self._set.pop(key, None)
 
     def clear(self) -> None:
-        """Take all away."""
+        """Cancels all timers."""
         self._set.clear()
         self._heap.clear()
 

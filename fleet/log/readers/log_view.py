@@ -224,7 +224,7 @@ MOST: Final = 1_000
 
 
 def all_groups(_: str) -> bool:
-    """Every group."""
+    """Selects every group."""
     return True
 
 

@@ -229,7 +229,7 @@ class Positions:
         return int(offset), int(ms), float(self._gap[row]), bool(self._early[row])
 
     def keys(self) -> frozenset[bytes]:
-        """Of all rows."""
+        """Returns the keys of all rows."""
         return frozenset(key for key, _ in self._rows)
 
     def copy(self) -> Commits:

@@ -42,13 +42,13 @@ class ClassicReplay:
     """The last round was for a topic that grew, or for members that noticed it later."""
 
     def as_json(self) -> list[object]:
-        """For JSON."""
+        """Returns the state as JSON values."""
         withheld = [[tp.topic, tp.partition] for tp in self.withheld]
         return [self.at, self.assignor, withheld, list(self.left), self.grew]
 
     @classmethod
     def from_json(cls, kept: list[object]) -> "ClassicReplay":
-        """What `as_json` gave."""
+        """Restores the output of `as_json`."""
         at, assignor, withheld, left, grew, *_ = kept
         assert isinstance(withheld, list)
         assert isinstance(left, list)

@@ -124,7 +124,7 @@ class _Stretch:
             self._moved.setdefault(row.log_offset, set())
 
     def result(self) -> Counted:
-        """All of it."""
+        """Returns everything that was counted."""
         return Counted(
             group=self._group,
             generations=tuple(

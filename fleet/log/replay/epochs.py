@@ -83,7 +83,7 @@ class Open:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any], group: ReplayedGroup) -> "Open":
-        """What `as_json` gave."""
+        """Restores the output of `as_json`."""
         values = kept_under(_KEPT_PENDING, kept)
         rebalance = Rebalance(
             cluster=group.cluster,
@@ -386,7 +386,7 @@ class Epochs:
     # --- state ------------------------------------------------------------------------------
 
     def as_json(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the state as JSON values."""
         return {
             "epoch": self.epoch,
             "epoch_at": self.epoch_at,
@@ -404,7 +404,7 @@ class Epochs:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any], group: ReplayedGroup) -> "Epochs":
-        """What `as_json` gave."""
+        """Restores the output of `as_json`."""
         steps = [
             Reason(Cause(cause), Confidence(sure), tuple(Cause(each) for each in also))
             for cause, sure, also, *_ in kept["steps"]

@@ -289,7 +289,7 @@ class ReplayedGroup:
     # --- commits ----------------------------------------------------------------------------
 
     def commit(self, record: OffsetCommit) -> None:
-        """Note a commit."""
+        """Notes a commit of a partition."""
         if record.topic_id is not None and record.topic_id not in self.learnt:
             self.learn(record.topic_id, record.tp.topic)
         known = self.commits.get(record.tp)
@@ -385,7 +385,7 @@ class ReplayedGroup:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "ReplayedGroup":
-        """What `as_json` gave."""
+        """Restores the output of `as_json`."""
         members = [_from_member(each) for each in kept["members"]]
         gone = [_from_member(each) for each in kept["gone"]]
         early = [_from_member(each) for each in kept["early"]]
@@ -427,7 +427,7 @@ def by_topic(partitions: Mapping[TopicPartition, Any]) -> dict[str, dict[str, An
 
 
 def from_topic(kept: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, Any]:
-    """What `by_topic` gave."""
+    """Restores the output of `by_topic`."""
     return {
         TopicPartition(topic, int(number)): value
         for topic, numbers in kept.items()

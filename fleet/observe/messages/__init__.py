@@ -19,7 +19,7 @@ class ConsumerGroupDescribeRequest(ApiMessage, load_json=_HERE):  # type: ignore
 
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=_HERE):  # type: ignore[call-arg, misc]
-    """Its answer."""
+    """Answers ConsumerGroupDescribe (KIP-848)."""
 
 
 class ShareGroupDescribeRequest(ApiMessage, load_json=_HERE):  # type: ignore[call-arg, misc]
@@ -27,7 +27,7 @@ class ShareGroupDescribeRequest(ApiMessage, load_json=_HERE):  # type: ignore[ca
 
 
 class ShareGroupDescribeResponse(ApiMessage, load_json=_HERE):  # type: ignore[call-arg, misc]
-    """Its answer."""
+    """Answers ShareGroupDescribe (KIP-932)."""
 
 
 class StreamsGroupDescribeRequest(ApiMessage, load_json=_HERE):  # type: ignore[call-arg, misc]
@@ -35,7 +35,7 @@ class StreamsGroupDescribeRequest(ApiMessage, load_json=_HERE):  # type: ignore[
 
 
 class StreamsGroupDescribeResponse(ApiMessage, load_json=_HERE):  # type: ignore[call-arg, misc]
-    """Its answer."""
+    """Answers StreamsGroupDescribe (KIP-1071)."""
 
 
 class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_HERE):  # type: ignore[call-arg, misc]
@@ -43,4 +43,4 @@ class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_HERE):  # type: ig
 
 
 class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_HERE):  # type: ignore[call-arg, misc]
-    """Its answer."""
+    """Answers DescribeShareGroupOffsets (KIP-932)."""

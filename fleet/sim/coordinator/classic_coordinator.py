@@ -227,7 +227,7 @@ class ClassicCoordinator:
 
     @property
     def now(self) -> int:
-        """Milliseconds."""
+        """Returns the model's time in milliseconds."""
         return self.around.now
 
     # Events.

@@ -55,7 +55,7 @@ class ConsumerCoordinator:
 
     @property
     def now(self) -> int:
-        """The time."""
+        """Returns the model's time in milliseconds."""
         return self.shard.now
 
     def heartbeat(

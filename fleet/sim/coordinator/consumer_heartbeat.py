@@ -389,7 +389,7 @@ _KNOWN: Final = 4096
 
 @lru_cache(maxsize=_KNOWN)
 def compiled(regex: str) -> re.Pattern[str]:
-    """The expression.
+    """Compiles a regular expression of a subscription.
 
     Raises RequestRefused (INVALID_REGULAR_EXPRESSION) where RE2 has none like it.
     """

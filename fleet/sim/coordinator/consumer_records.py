@@ -33,7 +33,7 @@ class EpochValue:
     metadata_hash: int
 
     def written(self) -> bytes:
-        """The value's bytes."""
+        """Encodes the value of the record."""
         hashed = _tagged(struct.pack(">q", self.metadata_hash)) if self.metadata_hash else b"\0"
         return struct.pack(">hi", 0, self.epoch) + hashed
 
@@ -83,7 +83,7 @@ class TargetEpochValue:
     computed_ms: int
 
     def written(self) -> bytes:
-        """The value's bytes."""
+        """Encodes the value of the record."""
         computed = _tagged(struct.pack(">q", self.computed_ms)) if self.computed_ms else b"\0"
         return struct.pack(">hi", 0, self.epoch) + computed
 
@@ -100,7 +100,7 @@ class TargetValue:
         return cls(tuple((topic, tuple(each)) for topic, each in target.items()))
 
     def written(self) -> bytes:
-        """The value's bytes."""
+        """Encodes the value of the record."""
         parts = [b"\0\0", uvarint(len(self.partitions) + 1)]
         for topic, partitions in self.partitions:
             parts += (topic, _ints(partitions), b"\0")
@@ -124,7 +124,7 @@ class CurrentValue:
         return cls(member.epoch, member.previous_epoch, member.state.value, *owned)
 
     def written(self) -> bytes:
-        """The value's bytes."""
+        """Encodes the value of the record."""
         parts = [struct.pack(">hiib", 0, self.epoch, self.previous_epoch, self.state)]
         for owned in (self.assigned, self.revoking):
             parts.append(uvarint(len(owned) + 1))
@@ -142,7 +142,7 @@ class RegexValue:
     resolved_ms: int
 
     def written(self) -> bytes:
-        """The value's bytes."""
+        """Encodes the value of the record."""
         return (
             b"\0\0"
             + _texts(self.topics)
@@ -156,7 +156,7 @@ class OldMetadataValue:
     """The topics as brokers before 4.1 wrote them, here without any: today only its end is."""
 
     def written(self) -> bytes:
-        """The value's bytes."""
+        """Encodes the value of the record."""
         return b"\0\0\x01\0"
 
 

@@ -55,7 +55,7 @@ from fleet.sim.timers import Timers
 
 
 class ConsumerGroups:
-    """Groups by id."""
+    """Holds the groups by id."""
 
     def __init__(self) -> None:
         self.by_id: SlotOrder[str, EpochGroup] = SlotOrder()

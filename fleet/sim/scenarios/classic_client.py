@@ -61,7 +61,7 @@ ASSIGNORS: Final[dict[str, Assignor]] = {
 
 
 class ClassicClient(SimulatedClient):
-    """See the module."""
+    """Simulates librdkafka's member of a classic group."""
 
     generation: int = -1
     _last: tuple[int, ...] | None = None
@@ -143,7 +143,7 @@ class ClassicClient(SimulatedClient):
     # Joining.
 
     def join(self) -> None:
-        """JoinGroup now."""
+        """Sends a JoinGroup at once."""
         self.become(ClientState.JOINING)
         if self._joined_at is None and self.scenario.connected:
             self._subscribed_at = self.place.now
@@ -353,7 +353,7 @@ _JOINS: Final = frozenset({ClientState.CONNECTING, ClientState.JOINING})
 
 
 class JavaClient(ClassicClient):
-    """See the module."""
+    """Simulates Java's member of a classic group, before and after KIP-62."""
 
     _commits: bool = False
     """The batch is done, and whether it counts is not known yet."""

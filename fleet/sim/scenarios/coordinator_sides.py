@@ -49,7 +49,7 @@ _I32 = struct.Struct(">i")
 def subscription(
     owned: Iterable[int] = (), generation: int = -1, last: tuple[int, ...] | None = None
 ) -> bytes:
-    """ConsumerProtocolSubscription.
+    """Encodes a ConsumerProtocolSubscription.
 
     `last`: the assignment of that generation, which a sticky member repeats as its user data.
     """
@@ -86,7 +86,7 @@ def claimed(member_id: str, instance_id: str | None, told: bytes) -> ReportedMem
 
 
 def assignment(partitions: Iterable[int]) -> bytes:
-    """ConsumerProtocolAssignment."""
+    """Encodes a ConsumerProtocolAssignment."""
     return encoding.i16(0) + _partitions(partitions) + encoding.blob(b"")
 
 
@@ -204,7 +204,7 @@ class ClassicSide:
 
 
 class EpochSide:
-    """A KIP-848 group's."""
+    """Runs the coordinator of a KIP-848 group."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.model = ConsumerCoordinator(
@@ -221,16 +221,16 @@ class EpochSide:
 
     @property
     def rebalances(self) -> int:
-        """Target assignments."""
+        """Counts the target assignments."""
         return self._targets
 
     @property
     def next_deadline(self) -> int | None:
-        """See ClassicSide."""
+        """Returns the time of the next timer."""
         return self.model.shard.timers.next_deadline
 
     def ask(self, ticket: int, request: Any, client: Client) -> dict[int, Any]:
-        """See ClassicSide."""
+        """Hands a client's request to the coordinator."""
         if isinstance(request, ConsumerGroupHeartbeatRequest):
             answer: Any = self.model.heartbeat(request, client)
         else:
@@ -242,31 +242,31 @@ class EpochSide:
         return {ticket: answer}
 
     def wait(self, until: int) -> None:
-        """See ClassicSide."""
+        """Moves the time on, without timers."""
         self.model.shard.now = until
 
     def advance(self, until: int) -> dict[int, Any]:
-        """See ClassicSide."""
+        """Moves the time on and runs the timers."""
         for _ in self.model.advance(until):
             pass
         return {}
 
     def unload(self) -> dict[int, Any]:
-        """See ClassicSide."""
+        """Stops the coordinator for a failover."""
         self.model.shard.timers.clear()
         return {}
 
     def load(self) -> None:
-        """See ClassicSide."""
+        """Loads the next coordinator from the log."""
         self.model.fail_over()
 
     @property
     def written(self) -> int:
-        """See ClassicSide."""
+        """Returns how many records the coordinator wrote."""
         return len(self.model.log)
 
     def records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
-        """See ClassicSide."""
+        """Returns a range of the written records."""
         return ((each.key_bytes(), each.value_bytes()) for each in self.model.log[start:end])
 
     @property
@@ -275,13 +275,13 @@ class EpochSide:
 
     @property
     def is_at_rest(self) -> bool:
-        """See ClassicSide."""
+        """Returns whether the group is stable."""
         group = self._group
         at_rest = {ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY}
         return group is None or group.state in at_rest
 
     def consists_of(self, members: set[str]) -> bool:
-        """See ClassicSide."""
+        """Returns whether these are the group's members."""
         group = self._group
         return members == (set() if group is None else set(group.members))
 

@@ -31,7 +31,7 @@ from fleet.sim.scenarios.simulated_client import (
 
 
 class EpochClient(SimulatedClient):
-    """See the module."""
+    """Simulates librdkafka's member of a KIP-848 group."""
 
     epoch: int = 0
     _interval: int = 0
@@ -90,7 +90,7 @@ class EpochClient(SimulatedClient):
             self.leave()
 
     def poll_interval_over(self) -> None:
-        """It falls silent."""
+        """Stops heartbeats after max.poll.interval.ms."""
         self.place.tell(self.number, "exceeds max.poll.interval.ms")
         self.become(ClientState.OUT)
 

@@ -261,7 +261,7 @@ class ScenarioRun:
     # What happens.
 
     def play(self) -> ScenarioOutcome:
-        """To the end."""
+        """Runs the scenario to its end."""
         for number in range(self.scenario.members):
             delay = self.rng.randint(0, self.scenario.start_within)
             self._plan(delay, self._client(number).start)
