@@ -90,7 +90,7 @@ class RollResult(BenchmarkResult):
     baseline: Side
 
     def goals(self) -> tuple[Goal, ...]:
-        """See `BenchmarkResult`."""
+        """Returns the goals of the benchmark."""
         limit = self.options.max_downtime
         downtime = None if self.ours.downtimes is None else self.ours.downtimes.p95
         short = max(0, self.options.handovers - self.ours.handovers)

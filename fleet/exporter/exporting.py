@@ -43,7 +43,8 @@ from fleet.system.closing import Closing
 from fleet.system.listening import ELSEWHERE, Listening
 from fleet.text import duration, plural
 
-# The exporter's metrics. Their names are a contract (docs/reference/metrics.md), which a test checks.
+# The exporter's metrics. Their names are a contract (docs/reference/metrics.md), which a test
+# checks.
 #
 # Problem: a scrape must be fast whatever the cluster does. An unknown figure must not read as zero.
 # Choice: each complete refresh renders all families, and a scrape returns these bytes. Unknown

@@ -452,7 +452,9 @@ def test_every_alert_has_a_runbook_that_is_there() -> None:
         assert rule["keep_firing_for"] == "120s"
         base, _, name = rule["annotations"]["runbook_url"].rpartition("/")
         assert base == "http://127.0.0.1:9309/runbooks"
-        assert read_runbook(name) == (repository() / "docs/troubleshoot/runbooks" / name).read_text()
+        assert (
+            read_runbook(name) == (repository() / "docs/troubleshoot/runbooks" / name).read_text()
+        )
         assert "fleet_url" not in rule["annotations"], "nobody said where the page is"
     assert read_runbook("../json.md") is None
 

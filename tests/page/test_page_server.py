@@ -16,7 +16,7 @@ import pytest
 from fleet import cli
 from fleet.clock import ManualClock
 from fleet.commands.ui import ClusterView, Refresher, live_rows
-from fleet.log.readers.log_view import LogView, everything
+from fleet.log.readers.log_view import LogView, all_groups
 from fleet.manager.past import Recent, recent_from
 from fleet.model import GroupState, LagCase
 from fleet.ui.page_server import PageServer, is_served
@@ -210,7 +210,7 @@ def test_a_reading_that_stopped_tells_nothing_of_now():
     clock = ManualClock(1_000_000.0)
     refresher = Refresher.__new__(Refresher)
     refresher._fleet, refresher._apart = SimpleNamespace(clock=clock), 2.0
-    refresher.tail = Stopped(cluster="c", clock=clock, groups=everything, keep=60.0, most=9)
+    refresher.tail = Stopped(cluster="c", clock=clock, groups=all_groups, keep=60.0, most=9)
     told = refresher._recent()
     assert (told.kind, told.known, told.per_hour("g")) == ("none", False, None)
     assert told.sentence == Stopped.problem

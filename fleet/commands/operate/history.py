@@ -223,8 +223,8 @@ def compact(invocation: Invocation, *, dry_run: bool, yes: bool) -> None:
         action = f"merge the small ones of {plural(before, 'file')} in {fleet.history_path}"
         if not agree([f"{action}, and delete unused files"], yes=yes, dry_run=dry_run):
             return
-        merged = tidied(writer, thoroughly=True)
-        deleted = cleared(writer)
+        merged = tidy(writer, thoroughly=True)
+        deleted = clear_old_days(writer)
         after = sum(len(writer.files(table)) for table in TABLES)
     click.echo(f"merged {plural(merged, 'file')}: {before} → {after}; deleted {deleted} unused")
 
@@ -247,7 +247,7 @@ def _stop_requests() -> Iterator[Callable[[], bool]]:
             signal.signal(number, old if old is not None else signal.SIG_DFL)
 
 
-def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
+def _answer(fleet: "Fleet", done: "BatchSummary") -> dict[str, Any]:
     """Returns the JSON of `fleet history sync -o json`."""
     state = _state(fleet)
     return {
@@ -303,9 +303,9 @@ def _gaps(lost: Iterable[tuple[int, int, int]]) -> list[dict[str, int]]:
 
 def _gap_sentences(lost: Sequence[Mapping[str, int]]) -> list[str]:
     """Describes the latest gaps, and counts the earlier ones."""
-    from fleet.history.pipeline import gap_told
+    from fleet.history.pipeline import gap_sentence
 
-    latest = [gap_told((gap["partition"], gap["from"], gap["to"])) for gap in lost[-_GAPS:]]
+    latest = [gap_sentence((gap["partition"], gap["from"], gap["to"])) for gap in lost[-_GAPS:]]
     more = len(lost) - len(latest)
     return [*latest, *([f"and {more:,} earlier gaps: -o json lists all"] if more else [])]
 
@@ -363,7 +363,7 @@ def query(invocation: Invocation, sql: str, *, output: str, limit: int) -> None:
     from fleet.history.tables import Tables
 
     with invocation.open() as fleet:
-        answer = answered(Tables(fleet.history_path), sql, limit=limit)
+        answer = run_query(Tables(fleet.history_path), sql, limit=limit)
     {"table": _print_rows, "json": _print_json, "csv": _print_csv}[output](answer)
     if answer.more and output != "json":
         click.echo(f"printed the first {limit:,} rows: --limit N prints more", err=True)
