@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from fleet.cli import run
-from fleet.leaving import leave
+from fleet.process_exit import exit_process
 
 NAMES: Final = (
     *("roll", "sync-join", "failover", "start", "worker", "observe", "history", "simulate"),
@@ -48,4 +48,4 @@ def benchmarks() -> None:
 
 
 if __name__ == "__main__":
-    leave(run(command=benchmarks, name="python -m benchmarks"))
+    exit_process(run(command=benchmarks, name="python -m benchmarks"))

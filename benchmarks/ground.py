@@ -34,7 +34,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.log.readers.group_log import GroupLog
 from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Counted
+from fleet.model.rebalances import RebalanceCounts
 from fleet.security import client_config
 from fleet.slots import Change
 from fleet.system.closing import Closing
@@ -386,7 +386,7 @@ class Ground(Sandbox, Closing):
     # --- measuring --------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def measured(self, group: str) -> Iterator[list[Counted]]:
+    def measured(self, group: str) -> Iterator[list[RebalanceCounts]]:
         """What the coordinator records meanwhile; the list holds it afterwards."""
         assert self._log is not None
         meter = Meter(log=self._log, clock=self.clock)

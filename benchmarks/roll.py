@@ -168,7 +168,11 @@ def _row(name: str, side: Side) -> tuple[str, ...]:
 
 
 def side_of(
-    stretches: Sequence[Counted], *, handovers: int, account: tuple[int, int], seconds: float
+    stretches: Sequence[RebalanceCounts],
+    *,
+    handovers: int,
+    account: tuple[int, int],
+    seconds: float,
 ) -> Side:
     """All rolls of one way, one stretch of the records each."""
     lost, duplicates = account
@@ -206,7 +210,7 @@ def _managed(ground: Ground, protocol: str, options: RollOptions) -> tuple[Side,
     ground.start_group(group)
     ground.apply(group)
     ground.steady(group)
-    stretches: list[Counted] = []
+    stretches: list[RebalanceCounts] = []
     handovers, seconds = 0, 0.0
     while handovers < options.handovers:
         ground.new_code()

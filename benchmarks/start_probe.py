@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.figures import pss_of
-from fleet.collector import uncollected
+from fleet.collector import gc_disabled
 
 LOADED = "load"
 """Once for all workers that a fork server forks."""
@@ -54,7 +54,7 @@ def main(spark: str, token_file: str, bootstrap: str) -> None:
     """All parts; whoever starts this has a broker and a Spark Connect server there."""
     _tell("interpreter", LOADED, time.process_time(), None, pss_of("self"))
     for name, module in _IMPORTS:
-        with _part(name, LOADED), uncollected():
+        with _part(name, LOADED), gc_disabled():
             importlib.import_module(module)
     from fleet.worker.batch.spark_link import load_client  # noqa: PLC0415 - measured
 

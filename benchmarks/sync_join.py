@@ -28,7 +28,7 @@ from benchmarks.command import measure, number_option, protocol_option, rate_opt
 from benchmarks.figures import BenchmarkResult, CpuUsage, Goal, spread
 from benchmarks.ground import Ground
 from fleet.demo.measure import await_settled
-from fleet.model.rebalances import Counted
+from fleet.model.rebalances import RebalanceCounts
 from fleet.slots import Phase
 
 BASE: Final = 2
@@ -399,7 +399,7 @@ def _parts(heartbeat: float, number: int) -> tuple[float, float]:
 
 
 def _run_of(
-    ground: Ground, group: str, k: int, began: float, found: tuple[Counted, ...]
+    ground: Ground, group: str, k: int, began: float, found: tuple[RebalanceCounts, ...]
 ) -> SyncJoinRun:
     """One run: its joins, then its leave."""
     joining, leaving = found
@@ -427,7 +427,7 @@ def _took(counted: Counted, began: Sequence[float]) -> ChangeTimes:
     )
 
 
-def _rounds(counted: Counted) -> tuple[Round, ...]:
+def _rounds(counted: RebalanceCounts) -> tuple[Round, ...]:
     return tuple(Round(joined=len(g.joined), moved=len(g.moved)) for g in counted.generations)
 
 

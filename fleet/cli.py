@@ -24,7 +24,7 @@ from fleet import __version__
 from fleet.commands.invocation import DETAILED, Invocation, config_option, verbose_option
 from fleet.errors import FleetError
 from fleet.extras import lacking
-from fleet.leaving import leave
+from fleet.process_exit import exit_process
 from fleet.text import visible
 
 

@@ -1,7 +1,7 @@
-"""Time, passed in.
+"""Clocks that callers pass in.
 
-Code that decides or waits takes a Clock, so that tests can warp time. Wall time stamps what
-people and other machines read; monotonic time measures how long something has not changed.
+Code that decides or waits takes a Clock, so that tests can control time. Wall time stamps what
+people and other machines read. Monotonic time measures how long something has not changed.
 """
 
 import time
@@ -10,18 +10,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a room may know about time. Seconds, as float."""
+    """Gives a package the time and lets it wait. All times are seconds, as float."""
 
     def now(self) -> float:
-        """Wall clock, seconds since the epoch."""
+        """Returns the wall time in seconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """A clock that never goes back; its zero means nothing."""
+        """Returns seconds that never go back; only differences have a meaning."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Waits for this many seconds; a negative number is no wait."""
         ...
 
 
@@ -29,32 +29,32 @@ class SystemClock:
     """The machine's clock."""
 
     def now(self) -> float:
-        """Wall clock, seconds since the epoch."""
+        """Returns the wall time in seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Monotonic seconds."""
+        """Returns the machine's monotonic seconds."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait; negative is no wait."""
+        """Waits for this many seconds; a negative number is no wait."""
         time.sleep(max(0.0, seconds))
 
 
 @dataclass(slots=True)
 class ManualClock:
-    """A clock that moves only when told to: `sleep` advances it at once."""
+    """A clock for tests: `sleep` advances it at once."""
 
     at: float = 1_000_000.0
 
     def now(self) -> float:
-        """The set wall time."""
+        """Returns the wall time as set."""
         return self.at
 
     def monotonic(self) -> float:
-        """The same value; only differences matter."""
+        """Returns the same value as `now`; only differences have a meaning."""
         return self.at
 
     def sleep(self, seconds: float) -> None:
-        """Advance."""
+        """Advances the clock by this many seconds."""
         self.at += max(0.0, seconds)

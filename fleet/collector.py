@@ -1,9 +1,9 @@
-"""Work of a few seconds without Python's collector of cycles.
+"""Pauses Python's cyclic garbage collector for a few seconds of work.
 
-Problem: whoever makes hundreds of thousands of objects that stay until it is done (modules that are
-loaded, a group of 1,000 members that is simulated) has all of them looked through again and again:
-an eighth to a quarter of its CPU. Choice: the collector rests meanwhile. Cost: so do the cycles of
-other threads, until the block ends.
+Problem: work that creates hundreds of thousands of objects and keeps them (imports, the simulation
+of a group of 1,000 members) makes the collector scan them again and again. That is an eighth to a
+quarter of its CPU. Choice: the collector is disabled meanwhile. Cost: the cycles of other threads
+wait until the block ends.
 """
 
 import contextlib
@@ -12,24 +12,21 @@ from collections.abc import Iterator
 
 from fleet.system import memory_files
 
-# What a worker's imports made stays: the collector of cycles is spared it.
-#
-# Problem: an import makes hundreds of thousands of objects that stay, and the collector looks
-# through them again and again. Choice: it rests while modules are loaded (`fleet.collector`), and
-# only then, since a worker may wait for its store or for Spark as long as it takes; what a warm
-# standby is made of it never looks through again. Cost: cycles made by imports are never freed,
-# some hundred KB.
+# Problem: the collector also scans the objects that a worker's imports created. Choice: it is
+# disabled only while modules are loaded, because a worker may wait long for its store or for Spark.
+# The objects of a warm standby are then exempt for good. Cost: cycles created by imports are never
+# freed, some hundred KB.
 
 
-def settled() -> None:
-    """What is there now stays: it is collected no more, and what its making took is given back."""
+def freeze_imports() -> None:
+    """Exempts all present objects from collection and returns free memory to the system."""
     gc.freeze()
     memory_files.trim()
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """No collection in this block."""
+def gc_disabled() -> Iterator[None]:
+    """Disables cyclic garbage collection inside the block."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -13,7 +13,7 @@ from fleet.config.spec import ClusterSpec
 from fleet.errors import ConfigError, Unreachable
 from fleet.kafka_source.connections import kafka_python
 from fleet.kafka_source.login import NoToken, references, resolved
-from fleet.leaving import is_called
+from fleet.process_exit import mark_native_callbacks
 
 _WHO: Final = "(cluster.security names it): every process of the fleet needs it"
 
@@ -31,7 +31,7 @@ def client_config(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if "oauth_cb" in options:
-        is_called()
+        mark_native_callbacks()
         try:
             options["oauth_cb"].token()
         except NoToken as error:

@@ -264,7 +264,7 @@ class Performer:
             if receipt.result is ReceiptResult.DIFFERS and held:
                 why = " ".join(receipt.sentences)
                 raise FleetError(
-                    f"step {index + 1} cost {receipt.ours} rebalances where "
+                    f"step {index + 1} cost {receipt.rebalances} rebalances where "
                     f"{step.expected_cost} was expected: "
                     f"{plural(held, 'step')} not carried out. {why}".strip()
                 )

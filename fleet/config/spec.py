@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fleet.config.topic_patterns import matches, topic_entry
-from fleet.model import without_login
+from fleet.model import require_no_login
 
 # How clients reach a cluster, as fleet.yaml says it; part of `fleet.config.spec`.
 #
@@ -382,9 +382,9 @@ class Selection(Strict):
 class History(Strict):
     """Where the history of every group is kept, and for how long."""
 
-    path: Annotated[str, AfterValidator(without_login), AfterValidator(folder_of_tables)] | None = (
-        None
-    )
+    path: (
+        Annotated[str, AfterValidator(require_no_login), AfterValidator(folder_of_tables)] | None
+    ) = None
     """Any path that Spark writes, without a login; None: `history` in FLEET_HOME."""
     retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
     """How long rows are kept."""

@@ -305,7 +305,7 @@ def _ways(state: StateSnapshot, group: PlayedGroup, change: _Change) -> list[Alt
             settled_s=cost.settled,
             backlog=backlog(cost),
             keeps_limits=keeps[size],
-            taken=size == usual,
+            chosen=size == usual,
             cheapest=size == best,
         )
         for size, cost in known.items()
@@ -313,7 +313,7 @@ def _ways(state: StateSnapshot, group: PlayedGroup, change: _Change) -> list[Alt
     wait = None if flow is None else flow.gone_after(flow.waiting, members=change.held)
     if flow is not None and wait and usual in known:
         later = flow.after(0.0, known[usual], members=members)
-        taken = next(each for each in made if each.taken)
+        taken = next(each for each in made if each.chosen)
         name = f"{taken.way}, when the backlog is gone"
         made.append(
             replace(
@@ -321,7 +321,7 @@ def _ways(state: StateSnapshot, group: PlayedGroup, change: _Change) -> list[Alt
                 way=name,
                 starts_in_s=round(wait, 1),
                 backlog=round(later),
-                taken=False,
+                chosen=False,
                 cheapest=False,
             )
         )

@@ -13,7 +13,7 @@ session expired cannot be told from these records, so the sentences say "left or
 from collections.abc import Iterable
 
 from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult
-from fleet.model.rebalances import Counted, Rebalance
+from fleet.model.rebalances import Rebalance, RebalanceCounts
 from fleet.text import count_of, few, plural
 
 _NAMED = 5
@@ -42,7 +42,7 @@ def judge(
     *,
     plan: Plan,
     step_index: int,
-    counted: Counted | None,
+    counted: RebalanceCounts | None,
     our_instances: frozenset[str],
     started_at: float,
     ended_at: float,
@@ -86,8 +86,8 @@ def judge(
         step=step_index,
         kind=step.kind,
         expected_cost=expected_cost,
-        ours=len(ours),
-        others=len(others),
+        rebalances=len(ours),
+        external_rebalances=len(others),
         aborted=counted.aborted if counted else 0,
         moved=sum(len(generation.moved) for generation in ours),
         longest_downtime_s=counted.longest_silence_s if counted else None,
@@ -124,7 +124,7 @@ def _changed(generation: Rebalance) -> frozenset[str]:
 
 
 def _sentences(
-    counted: Counted,
+    counted: RebalanceCounts,
     ours: list[Rebalance],
     others: list[Rebalance],
     our_instances: frozenset[str],
@@ -145,14 +145,14 @@ def _sentences(
             f"{', '.join(before)}."
         )
     longest = counted.longest_silence_s or 0.0
-    paused = {tp: pause for tp, pause in counted.unended.items() if pause > longest}
+    paused = {tp: pause for tp, pause in counted.open_downtimes.items() if pause > longest}
     if paused:
         so_far = max(paused.values())
         said.append(
             f"{plural(len(paused), 'partition')} ({_names(map(str, paused))}) that moved had no "
             f"commit yet when the records were read: paused for {so_far:.1f} s so far."
         )
-    if stayed := counted.stayed:
+    if stayed := counted.stayed_silences:
         said.append(
             f"{plural(len(stayed), 'partition')} ({_names(map(str, stayed))}) had no commit for up "
             f"to {max(stayed.values()):.1f} s, though no other member took over: brokers or the "

@@ -296,7 +296,7 @@ def excused(changes: Iterable[Change], *, static: bool = True) -> tuple[Excused,
     for change in changes:
         steps = change.plan.steps
         for receipt in change.receipts:
-            expected_cost, ours = receipt.expected_cost.rebalances_max, receipt.ours
+            expected_cost, ours = receipt.expected_cost.rebalances_max, receipt.rebalances
             first, last = receipt.from_generation, receipt.to_generation
             found.append(
                 Excused(
@@ -489,7 +489,7 @@ def assess_cluster(
     since = before.since if before else min(now, move.at if move else now)
     parts = []
     if move is not None:
-        parts.append(f"{move.words} {duration(now - move.at)} ago")
+        parts.append(f"{move.summary} {duration(now - move.at)} ago")
     if many or lasting:
         parts.append(f"{plural(len(groups), 'group')} in a storm at once ({few(groups)})")
     return ClusterStorm(

@@ -16,7 +16,7 @@ from fleet.log.records import Record
 from fleet.log.replay.counting import count
 from fleet.manager.cycle import Fleet
 from fleet.model import GroupState, TopicPartition
-from fleet.model.rebalances import Counted
+from fleet.model.rebalances import RebalanceCounts
 from fleet.slots import Change, ChangeState
 
 # Waits watch the lag and stop only if it no longer falls: a slow machine takes ten times as long.
@@ -179,7 +179,7 @@ class MeasuredStep:
     before: tuple[Record, ...]
     expected: int = 0
     ended_at: float | None = None
-    counted: Counted | None = None
+    counted: RebalanceCounts | None = None
 
 
 @dataclass(kw_only=True)

@@ -19,7 +19,7 @@ from fleet.history.memory import JobMemory, Key, ReportedLag
 from fleet.lag.lag_columns import NONE, Longs
 from fleet.lag.snapshot import CASES, Lag, Logs, Snapshot, measure_lag
 from fleet.model import LagCase, TopicPartition
-from fleet.model.rebalances import Known
+from fleet.model.rebalances import TimeSource
 
 ANYWAY: Final = 3600.0
 """Seconds after which a partition that stands still has its row again."""
@@ -64,7 +64,7 @@ def polled_rows(memory: JobMemory, seen: Snapshot) -> Iterable[dict[str, Any]]:
         seen.lag.where(np.array(rows, dtype=np.int64)),
         cluster=seen.cluster,
         at=seen.at,
-        known=Known.POLLED,
+        known=TimeSource.POLLED,
     )
 
 
@@ -86,7 +86,7 @@ def _rows(
     *,
     cluster: str,
     at: float,
-    known: Known,
+    known: TimeSource,
 ) -> Iterable[dict[str, Any]]:
     """Rows of (group, topic, partition) and the time of the commit."""
     columns = (committed, lag.start, lag.end, lag.records, lag.seconds, lag.case)

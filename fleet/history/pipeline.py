@@ -38,7 +38,7 @@ from fleet.log.records import Record, Undecoded, decode
 from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Rebalance
-from fleet.model.sessions import SessionThen
+from fleet.model.sessions import SessionAtRemoval
 
 BATCH: Final = 2_000_000
 """Offsets of one batch."""
@@ -128,7 +128,7 @@ class Recorder:
         *,
         say: Callable[[str], None],
         batch: int = BATCH,
-        session: Callable[[str, str, float], SessionThen | None] = lambda *_: None,
+        session: Callable[[str, str, float], SessionAtRemoval | None] = lambda *_: None,
     ) -> None:
         self._writer = writer
         self._log = log
@@ -347,7 +347,7 @@ class Batch:
         *,
         state: State,
         names: Callable[[Collection[str]], Mapping[str, str]],
-        session: Callable[[str, str, float], SessionThen | None] = lambda *_: None,
+        session: Callable[[str, str, float], SessionAtRemoval | None] = lambda *_: None,
     ) -> None:
         """returned: RETURNED of the tasks; state: that of before this batch."""
         self._returned = returned

@@ -18,7 +18,7 @@ from fleet.history.retention import tidy
 from fleet.history.tables import Writer, row_of
 from fleet.lag.snapshot import Snapshot
 from fleet.model import GroupSnapshot, GroupState, Member, TopicPartition
-from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Confidence, MembershipSpan, Rebalance, TimeSource
 
 _SETTLED = frozenset({GroupState.STABLE, GroupState.EMPTY})
 _Seen = dict[str, tuple[str, list[list[Any]]]]
@@ -116,9 +116,9 @@ def _difference(
             before=None,
             incarnation=0,
             started_at=None,
-            start_source=Known.NOT,
+            start_source=TimeSource.NOT,
             ended_at=snapshot.at,
-            end_source=Known.POLLED,
+            end_source=TimeSource.POLLED,
             cause=cause,
             confidence=Confidence.AMBIGUOUS if left or not causes else Confidence.LIKELY,
             also=tuple(also),

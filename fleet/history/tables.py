@@ -45,7 +45,7 @@ from pyarrow import fs
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, LostLease, SchemaTooNew, Unreachable
 from fleet.extras import need
-from fleet.model import TopicPartition, without_login
+from fleet.model import TopicPartition, require_no_login
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class TablePlace:
             self.fs = fs.LocalFileSystem()
             return
         try:
-            without_login(text)
+            require_no_login(text)
         except ValueError as error:
             raise ConfigError(f"history.path {error}") from None
         self.url = f"{_SAME.get(scheme, scheme)}://{rest.rstrip('/')}"

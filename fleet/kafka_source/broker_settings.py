@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from fleet.clock import Clock
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.model import UNKNOWN, BrokerLimits
-from fleet.model.sessions import Session, SessionThen, SessionTimes
+from fleet.model.sessions import Session, SessionAtRemoval, SessionTimes
 from fleet.system.closing import Closing
 
 # Session timeouts of KIP-848, share and streams groups are configuration, and may change: one
@@ -97,7 +97,9 @@ class AskedSessions(Closing):
         with self._lock:
             self._ask(groups)
 
-    def of(self, group: str, protocol: str, at: float, *, live: bool = False) -> SessionThen | None:
+    def of(
+        self, group: str, protocol: str, at: float, *, live: bool = False
+    ) -> SessionAtRemoval | None:
         """For a member that was removed at that time; None: it cannot be said.
 
         Asks where that was after the last asking, or the clock was set back since; where somebody

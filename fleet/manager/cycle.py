@@ -51,7 +51,7 @@ from fleet.lag.lag_columns import Longs
 from fleet.lag.snapshot import Logs, Snapshot
 from fleet.log.records import Unreadable
 from fleet.model import BrokerLimits, Plan, TopicPartition
-from fleet.model.rebalances import Counted, Rebalance
+from fleet.model.rebalances import Rebalance, RebalanceCounts
 from fleet.observe.admin import Observer
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.security import client_config, kafka_python_config
@@ -265,7 +265,7 @@ class Fleet(Closing):
         """One group's rebalances since a wall time; None where they cannot be read."""
         return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
 
-    def counted(self, group: str, since: int) -> Counted | None:
+    def counted(self, group: str, since: int) -> RebalanceCounts | None:
         """One group's rebalances and pauses from a place in the log on; None where unreadable."""
         return self._ledger.counted(group, since)
 

@@ -1,7 +1,7 @@
-"""The values that every room speaks.
+"""Values that every package uses.
 
-All are frozen, slotted and keyword-only; a change is `dataclasses.replace`. Offsets are
-Kafka's: a committed offset names the next record to read. Times are wall-clock seconds.
+All are frozen, slotted and keyword-only; a change is `dataclasses.replace`. Offsets are Kafka's: a
+committed offset names the next record to read. Times are wall-clock seconds.
 """
 
 import re
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-# What an examination finds: one fact, how bad it is, what to do.
+# A finding of `fleet doctor`: one fact, its severity, and what to do.
 
 
 class Severity(StrEnum):
-    """How bad a finding is; only FAIL changes the exit code."""
+    """How bad a finding is. Only FAIL changes the exit code."""
 
     OK = "OK"
     WARN = "WARN"
@@ -22,36 +22,36 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's answer."""
+    """One line of the report of `fleet doctor`."""
 
     check: str
     level: Severity
     found: str
     remedy: str = ""
-    """What to do; empty where nothing is to be done."""
+    """What to do; empty if nothing is to be done."""
 
 
 def ok(check: str, found: str) -> Finding:
-    """All is well."""
+    """Creates a finding without a problem."""
     return Finding(check, Severity.OK, found)
 
 
 def warn(check: str, found: str, remedy: str) -> Finding:
-    """Something works less well, or not yet."""
+    """Creates a finding for something that works less well, or not yet."""
     return Finding(check, Severity.WARN, found, remedy)
 
 
 def fail(check: str, found: str, remedy: str = "") -> Finding:
-    """Something does not work."""
+    """Creates a finding for something that does not work."""
     return Finding(check, Severity.FAIL, found, remedy)
 
 
-# What brokers are set to, of what bounds a group.
+# Broker settings that limit a group.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLimits:
-    """Of the brokers that were asked, the narrowest; None = not known.
+    """The narrowest limits of the brokers that answered; None if not known.
 
     Times in seconds: `group.initial.rebalance.delay.ms`, `group.min.session.timeout.ms` and
     `group.max.session.timeout.ms`. Members: `group.max.size`, `group.consumer.max.size`.
@@ -67,26 +67,28 @@ class BrokerLimits:
 UNKNOWN: Final = BrokerLimits()
 
 
-# Addresses of object stores hold no login: they stand in files, messages, JSON and Delta logs.
-#
-# pyarrow takes `s3://KEY:SECRET@bucket`; the environment is where a secret belongs.
+# An object store's address holds no login, because files, messages, JSON and Delta logs show it.
+# pyarrow accepts `s3://KEY:SECRET@bucket`; a secret belongs in the environment.
 
 
 _BUCKETS: Final = frozenset({"s3", "s3a", "s3n", "gs", "gcs"})
-"""Schemes whose first part is a bucket's name alone; abfss:// has container@account there."""
+"""URL schemes whose first part is only a bucket name. abfss:// has container@account there."""
 _SECRET: Final = re.compile(r"[?&](client_secret|secret_key|sig)=", re.IGNORECASE)
 
 
-def without_login(address: str) -> str:
-    """The same. ValueError, which does not repeat it, where it holds a key or a password."""
+def require_no_login(address: str) -> str:
+    """Returns the address.
+
+    Raises ValueError if it holds a key or a password; the error does not repeat the address.
+    """
     scheme, mark, rest = address.partition("://")
     name = rest.partition("/")[0]
     marks = "@:" if scheme in _BUCKETS else ""
     held = ":" in name.rpartition("@")[0] or any(each in name for each in marks)
     if mark and (held or _SECRET.search(rest)):
         raise ValueError(
-            f"holds a login, and a secret is never written in an address: write {scheme}:// and "
-            "the place alone, and give the login in the store's usual environment "
+            f"holds a login, and an address must not hold a secret: write {scheme}:// and the "
+            "location only, and set the login in the store's environment variables "
             "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://)"
         )
     return address
@@ -97,12 +99,12 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
-"""Topics that Kafka keeps for itself; a member's pattern may match them too."""
+"""Topics that Kafka keeps for itself. A subscribed pattern may match them too."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """One partition of one topic (named as Kafka names it)."""
+    """One partition of one topic, with the topic's name in Kafka."""
 
     topic: str
     partition: int
@@ -112,7 +114,7 @@ class TopicPartition:
 
 
 class LagCase(StrEnum):
-    """Why a lag figure reads as it does; all but OK, BELOW_START, NOTHING and HELD have none."""
+    """Why a lag has its value. Only OK, BELOW_START, NOTHING and HELD have a figure."""
 
     OK = "ok"
     NEVER_COMMITTED = "never committed"
@@ -130,10 +132,10 @@ class LagCase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """One partition as one group sees it.
+    """One partition as one group has it.
 
-    lag is in records and never negative; None where it cannot be said. lag_seconds is the
-    age of the committed position by interpolation over end-offset samples; None = unknown.
+    lag is in records and never negative; None if it is not known. lag_seconds is the age of the
+    committed position, interpolated over samples of the end offset; None if not known.
     """
 
     tp: TopicPartition
@@ -144,12 +146,12 @@ class PartitionState:
     lag_seconds: float | None
     case: LagCase
     owner: str | None = None
-    """member id of the owner, None where nobody owns it."""
+    """member id of the owner; None if no member owns it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One member as DescribeGroups / ConsumerGroupDescribe tells it."""
+    """One member as DescribeGroups or ConsumerGroupDescribe reports it."""
 
     member_id: str
     instance_id: str | None
@@ -159,7 +161,10 @@ class Member:
 
 
 class GroupState(StrEnum):
-    """Kafka's; REBALANCING is KIP-848's Assigning and Reconciling, and Streams' NotReady."""
+    """Kafka's group states.
+
+    REBALANCING stands for Assigning and Reconciling of KIP-848 and for NotReady of Streams groups.
+    """
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -172,7 +177,10 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshot:
-    """One group at one moment. `exists` False = no such group (ListGroups tells, KIP-88 cannot)."""
+    """One group at one moment.
+
+    `exists` is False if no such group exists, which only ListGroups reports (KIP-88 cannot).
+    """
 
     group: str
     exists: bool
@@ -185,13 +193,13 @@ class GroupSnapshot:
 
     @property
     def lag(self) -> int | None:
-        """Records waiting, over all partitions where it can be said; None where nowhere."""
+        """Records that wait in all partitions whose lag is known; None if none is known."""
         known = [p.lag for p in self.partitions if p.lag is not None]
         return sum(known) if known else None
 
     @property
     def lag_seconds(self) -> float | None:
-        """The oldest known age of what waits, seconds; 0 where nothing does, None where unknown."""
+        """Age in seconds of the oldest waiting record; 0 if none waits, None if not known."""
         told = [p for p in self.partitions if p.lag is not None]
         waiting = [p.lag_seconds for p in told if p.lag]
         known = [age for age in waiting if age is not None]
@@ -202,7 +210,7 @@ class GroupSnapshot:
 
 
 class StepKind(StrEnum):
-    """A step is one membership change (or none at all, for a roll)."""
+    """The kind of a step. A step is one membership change; a roll changes no membership."""
 
     OPEN = "open"
     """slots opened together: k joins, one rebalance."""
@@ -222,19 +230,18 @@ class StepKind(StrEnum):
 class ExpectedCost:
     """What a step is expected to cost, counted in coordinator records.
 
-    The bounds are the promise that a receipt is held against. What is expected within them, and
-    all times, come from the coordinator's model (`fleet.decide.expected_costs`); None = cannot be
-    said.
+    The bounds are the guarantee that a receipt is checked against. The expected values and all
+    times come from the coordinator's model (`fleet.decide.expected_costs`). None = not known.
     """
 
     rebalances_min: int
     rebalances_max: int
     moved_min: int | None = None
     moved_max: int | None = None
-    """Partitions that change owner; None = cannot be said."""
+    """Partitions that change owner; both None if not known."""
     downtime_s: float | None = None
-    """Seconds between a partition's commits beyond the usual, as a receipt records them, over the
-    partitions that pause at all: p50. 0: none does; None = cannot be said."""
+    """Median seconds between two commits of a partition beyond the usual gap, as receipts record
+    it, over the partitions with any downtime. 0: none has any; None = not known."""
     note: str = ""
     rebalances_expected: int | None = None
     moved_expected: int | None = None
@@ -242,7 +249,7 @@ class ExpectedCost:
     settled_s: float | None = None
     """Seconds from the first member's move until the last partition has its owner."""
     backlog: int | None = None
-    """Records that wait then, by this group's measured rates."""
+    """Records that wait by then, by this group's measured rates."""
 
     def __str__(self) -> str:
         if self.rebalances_min == self.rebalances_max:
@@ -252,7 +259,7 @@ class ExpectedCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of a plan. `slots` are the numbers it touches, in order."""
+    """One step of a plan. `slots` are the slot numbers that it changes, in order."""
 
     kind: StepKind
     slots: tuple[int, ...]
@@ -265,7 +272,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """What one change of a plan would cost done this way; figures as in Expected cost."""
+    """What one change of a plan would cost if done another way; figures as in ExpectedCost."""
 
     step: int
     """The change's first step in the plan."""
@@ -279,16 +286,16 @@ class Alternative:
     """From its own start."""
     backlog: int | None
     keeps_limits: bool
-    """The storm budget, and of a roll rollout.max_parallel."""
+    """Whether it keeps the storm budget and, for a roll, rollout.max_parallel."""
     cheapest: bool
-    """Of those that keep the limits."""
-    taken: bool
-    """The plan's own way."""
+    """Whether it is the cheapest of those that keep the limits."""
+    chosen: bool
+    """Whether the plan does it this way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A change with its stated expected cost, or the reasons why there is none."""
+    """A change with its expected cost, or the reasons why it is refused."""
 
     id: str
     cluster: str
@@ -296,24 +303,25 @@ class Plan:
     created_at: float
     snapshot_at: float
     wanted: int
-    """Slots wanted after the plan."""
+    """Number of slots after the plan."""
     revision: str
     steps: tuple[Step, ...]
     refusals: tuple[str, ...] = ()
-    """Why nothing may be done now, each a sentence; with any of these the plan is not performed."""
+    """Why nothing may be done now, each a sentence. A plan with a refusal is not performed."""
     notes: tuple[str, ...] = ()
-    """What a person should know: promises that cannot be kept, caps, named hot partitions."""
+    """What an operator should know: guarantees that cannot be kept, caps, partitions with most lag.
+    """
     alternatives: tuple[Alternative, ...] = ()
-    """Each change of several members in other ways, its own among them."""
+    """Other ways to do each change of several members, with the plan's own way."""
 
     @property
     def empty(self) -> bool:
-        """Nothing to do."""
+        """Whether the plan has nothing to do."""
         return not self.steps
 
 
 class ReceiptResult(StrEnum):
-    """How a receipt compares with its expected cost."""
+    """How the recorded rebalances compare with the expected cost."""
 
     EQUAL = "equal"
     DIFFERS = "differs"
@@ -325,8 +333,8 @@ class ReceiptResult(StrEnum):
 class Receipt:
     """What one step was expected to cost and what the coordinator recorded.
 
-    `ours` and `others` are completed generations (classic) or assignment epochs; `aborted`
-    are rounds that never completed (gaps in generation numbers).
+    `rebalances` and `external_rebalances` are completed generations (classic) or assignment epochs.
+    `aborted` are rounds that never completed, which are gaps in the generation numbers.
     """
 
     plan_id: str
@@ -334,17 +342,17 @@ class Receipt:
     step: int
     kind: StepKind
     expected_cost: ExpectedCost
-    ours: int
-    others: int
+    rebalances: int
+    external_rebalances: int
     aborted: int
     moved: int
     longest_downtime_s: float | None
     settled_s: float | None = None
-    """From the first member's move to the last record of ours; None where either is not known."""
+    """Seconds from the first member's move to the last record of this step; None if not known."""
     from_generation: int | None
     to_generation: int | None
     started_at: float
     seconds: float
     result: ReceiptResult
     sentences: tuple[str, ...] = ()
-    """Named causes of others' rebalances, unclean drains, join spread, and so on."""
+    """Named causes of external rebalances, unclean drains, the join spread, and so on."""

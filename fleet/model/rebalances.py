@@ -1,14 +1,14 @@
-"""A rebalance and what caused it, as values for every room.
+"""A rebalance and its cause, as values for every package.
 
-Problem: tables, commands, metrics and alerts all speak of the same thing, and the log that it
-is taken from leaves gaps. Choice: one value per rebalance with its place in the log as its
-identity, and beside every time how it is known; what the log cannot tell is None or AMBIGUOUS,
-never guessed. Cost: callers must handle None.
+Problem: tables, commands, metrics and alerts describe the same rebalance, and the log that it is
+derived from has gaps. Choice: one value per rebalance, identified by its place in the log. Each
+time has its source. What the log does not hold is None or AMBIGUOUS, never a guess. Cost: callers
+must handle None.
 
-A rebalance is one completed generation (classic) or one new assignment epoch (KIP-848); a static
-member that is replaced is none, and comes as a `MembershipSpan` row. Members are named by instance
-id where they have one (KIP-345), else by member id. Times are wall-clock seconds by the
-coordinator's own timestamps.
+A rebalance is one completed generation (classic) or one new assignment epoch (KIP-848). A static
+member that is replaced is no rebalance; it is a `MembershipSpan` row. Members are named by instance
+id if they have one (KIP-345), else by member id. Times are wall-clock seconds of the coordinator's
+own timestamps.
 """
 
 from bisect import bisect_left
@@ -30,12 +30,12 @@ class Cause(StrEnum):
     LEAVE = "leave"
     BATCHED_LEAVE = "batched leave"
     EXPIRY = "expiry"
-    """A session or processing timeout: the member was removed by the coordinator."""
+    """A session or processing timeout: the coordinator removed the member."""
     REMOVAL = "removal"
-    """Somebody left or expired; the log of classic groups cannot tell which."""
+    """A member left or expired; the log of classic groups does not say which."""
     SUBSCRIPTION = "subscription change"
     PARTITIONS = "partition count"
-    """A topic grew, shrank, came or went."""
+    """A topic got more or fewer partitions, was created or was deleted."""
     ASSIGNOR = "assignor change"
     LEADER_REJOIN = "leader rejoin"
     SECOND_ROUND = "second cooperative round"
@@ -48,50 +48,50 @@ class Cause(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Cause":
-        """One that a newer release found, and this one has no word for."""
+        """Maps a cause that only a newer release knows."""
         del value
         return cls.UNKNOWN
 
 
 class Confidence(StrEnum):
-    """How sure a cause is."""
+    """How certain a cause is."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
-    """Told by a hint, such as a last commit older than the session timeout."""
+    """Derived from a hint, such as a last commit older than the session timeout."""
     AMBIGUOUS = "ambiguous"
-    """The log allows more than one, and says no more."""
+    """The log allows more than one cause."""
 
     @classmethod
     def _missing_(cls, value: object) -> "Confidence":
-        """As a cause of a newer release."""
+        """Maps a confidence that only a newer release knows."""
         del value
         return cls.AMBIGUOUS
 
 
-class Known(StrEnum):
-    """How a time is known."""
+class TimeSource(StrEnum):
+    """Where a time comes from."""
 
     RECORD = "record"
     """Written by the coordinator for this very event."""
     COMMITS = "commits"
     """The burst of commits at revocation: the rebalance began no later."""
     STATES = "states"
-    """Between two looks at the group's state: within a second, or a quarter of the duration."""
+    """Between two polls of the group's state: within a second, or a quarter of the duration."""
     SEEN = "seen"
-    """It was unsettled when somebody looked: the rebalance began no later."""
+    """The group was rebalancing when it was polled: the rebalance began no later."""
     POLLED = "polled"
-    """Seen by polling the group's state."""
+    """Found by polling the group's state."""
     NOT = "not known"
 
     @classmethod
-    def _missing_(cls, value: object) -> "Known":
-        """In a way that only a newer release knows."""
+    def _missing_(cls, value: object) -> "TimeSource":
+        """Maps a source that only a newer release knows."""
         del value
         return cls.NOT
 
 
-_TIMED = frozenset({Known.RECORD, Known.STATES, Known.POLLED})
+_TIMED = frozenset({TimeSource.RECORD, TimeSource.STATES, TimeSource.POLLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,8 @@ class Rebalance:
     """One rebalance of one group.
 
     `log_partition` and `log_offset` are the place of the record in `__consumer_offsets` that
-    completed it: its identity, whoever derives it and however often (-1 where it was polled).
+    completed it. They identify it, however often and by whatever process it is derived (-1 if it
+    was polled).
     """
 
     cluster: str
@@ -109,13 +110,13 @@ class Rebalance:
     number: int
     """Generation or assignment epoch."""
     before: int | None
-    """The one before; None where the log no longer has it."""
+    """The number before; None if the log no longer has it."""
     incarnation: int
-    """Counts how often the group was made anew, as far as the log reaches back; 0 is the first."""
+    """How often the group was recreated, as far as the log reaches back; 0 is the first."""
     started_at: float | None
-    start_source: Known
+    start_source: TimeSource
     ended_at: float
-    end_source: Known
+    end_source: TimeSource
     cause: Cause
     confidence: Confidence
     also: tuple[Cause, ...] = ()
@@ -124,7 +125,7 @@ class Rebalance:
     left: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     members: int = 0
-    """Members after it."""
+    """Members after the rebalance."""
     moved: tuple[TopicPartition, ...] = ()
     """Partitions whose owner differs from the last one they had."""
     aborted: int = 0
@@ -133,26 +134,28 @@ class Rebalance:
     log_partition: int
     log_offset: int
     resubscribed: tuple[str, ...] = field(default=(), compare=False)
-    """Members that stayed, with other topics than before. Of this and `added` the history keeps
-    nothing: they are told to who reads on without a stop."""
+    """Members that stayed and subscribed to other topics. The history stores neither this nor
+    `added`; only readers of the live log get them."""
     added: tuple[TopicPartition, ...] = field(default=(), compare=False)
-    """Partitions never assigned before, of topics that were: the topic grew."""
+    """Partitions that were never assigned before, of topics that were: the topic grew."""
 
     @property
     def seconds(self) -> float | None:
-        """From its start, or the latest that it can be, to its end; None where nothing is known."""
+        """Returns the time from its start, or the latest possible start, to its end; None if
+        unknown.
+        """
         return None if self.started_at is None else max(0.0, self.ended_at - self.started_at)
 
     @property
     def is_timed(self) -> bool:
-        """`seconds` is its duration; else it took at least so long, if anything is known."""
-        ends = self.end_source is not Known.NOT
+        """Whether `seconds` is its duration; else `seconds` is a lower bound."""
+        ends = self.end_source is not TimeSource.NOT
         return self.started_at is not None and self.start_source in _TIMED and ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipSpan:
-    """One member of one group from one event on, or gone with it."""
+    """One member of one group, from one event on or until it left."""
 
     cluster: str
     group: str
@@ -160,7 +163,7 @@ class MembershipSpan:
     number: int
     """Generation, or member epoch, at that time."""
     event: str
-    """joined | left | replaced | owns (what it owns changed)."""
+    """joined | left | replaced | owns (its partitions changed)."""
     member: str
     member_id: str
     instance_id: str | None
@@ -172,31 +175,31 @@ class MembershipSpan:
 
 
 def standing(rows: Sequence[MembershipSpan]) -> list[MembershipSpan]:
-    """Of one group's rows in order those of stays that none of them ends."""
+    """Returns the rows, in order, of members that did not leave."""
     left = {row.member: place for place, row in enumerate(rows) if row.event == "left"}
     return [row for place, row in enumerate(rows) if place > left.get(row.member, -1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorMove:
-    """Partitions of `__consumer_offsets` that got another leader, or the same one anew.
+    """Partitions of `__consumer_offsets` that got another leader, or a restarted one.
 
     All groups of such a partition have another coordinator, or one that has just started.
     """
 
     at: float
-    """When it was seen, wall-clock seconds."""
+    """When it was noticed, wall-clock seconds."""
     partitions: int
     of: int
-    """Partitions of the topic."""
+    """Number of partitions of the topic."""
     lost: tuple[int, ...]
     """Brokers that led them before."""
     gained: tuple[int, ...]
     """Brokers that lead them now."""
 
     @property
-    def words(self) -> str:
-        """`17 of 50 coordinators moved from broker 2 to brokers 0, 1`."""
+    def summary(self) -> str:
+        """Returns for example `17 of 50 coordinators moved from broker 2 to brokers 0, 1`."""
         what = f"{self.partitions} of {self.of} coordinators"
         if self.lost == self.gained:
             return f"{what} started again on {_brokers(self.gained)}"
@@ -207,116 +210,117 @@ def _brokers(ids: tuple[int, ...]) -> str:
     return f"broker{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"
 
 
-# What the coordinator recorded over a stretch of its log: `fleet.log.replay.counting` makes it of
-# records, `fleet.decide.receipts` compares it with a plan.
+# What the coordinator recorded in a part of its log. `fleet.log.replay.counting` derives it from
+# records, and `fleet.decide.receipts` compares it with a plan.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """Rebalances, moves and pauses of one group between two positions of the offsets log."""
+class RebalanceCounts:
+    """Rebalances, moves and downtimes of one group between two positions of the offsets log."""
 
     group: str
     generations: tuple[Rebalance, ...]
     """Completed generations (classic) or assignment epochs (KIP-848), compared with the last."""
     replacements: int
-    """Static members that came back under their instance id; no rebalance in itself."""
+    """Static members that rejoined under their instance id; that is no rebalance."""
     pauses: Mapping[TopicPartition, float] = field(default_factory=dict)
-    """Longest pause per partition that was handed over, seconds [27]."""
+    """Longest downtime per partition that was handed over, seconds [27]."""
     every_downtime: tuple[float, ...] = ()
-    """The pause of each hand-over of a partition, in order of the log, seconds [27]."""
-    unended: Mapping[TopicPartition, float] = field(default_factory=dict)
-    """Read until it was handed over and not committed again by the last record: pause so far, s."""
+    """The downtime of each handover of a partition, in order of the log, seconds [27]."""
+    open_downtimes: Mapping[TopicPartition, float] = field(default_factory=dict)
+    """Downtime so far of partitions handed over without a commit since, seconds."""
     silences: Mapping[TopicPartition, float] = field(default_factory=dict)
-    """Longest time without a commit, beyond the usual, of partitions that committed steadily, s."""
+    """Longest time without a commit beyond the usual gap, of partitions with steady commits,
+    seconds."""
     from_generation: int | None = None
-    """The generation before the stretch; None where there was none or it cannot be known."""
+    """The generation before the first record; None if none existed or it is not known."""
     to_generation: int | None = None
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
-    """Who owns what after the last record."""
+    """The owner of each partition after the last record."""
     undecoded: int = 0
-    """Records of unknown type or version, or truncated; nothing was guessed from them."""
+    """Records of unknown type or version, or truncated; nothing is derived from them."""
 
     @property
     def rebalances(self) -> int:
-        """Completed generations, or new assignment epochs."""
+        """Returns the number of completed generations or new assignment epochs."""
         return len(self.generations)
 
     @property
     def aborted(self) -> int:
-        """Rounds that never completed."""
+        """Returns the number of rounds that never completed."""
         return sum(generation.aborted for generation in self.generations)
 
     @property
     def moved(self) -> int:
-        """Changes of owner, each partition once per change."""
+        """Returns the number of changes of owner, each partition once per change."""
         return sum(len(generation.moved) for generation in self.generations)
 
     @property
     def longest_downtime_s(self) -> float | None:
-        """The longest pause of a handed-over partition; None where none can be said."""
+        """Returns the longest downtime of a handover; None if none is known."""
         return max(self.pauses.values(), default=None)
 
     @property
-    def stayed(self) -> Mapping[TopicPartition, float]:
-        """The silences of partitions whose owner stayed."""
+    def stayed_silences(self) -> Mapping[TopicPartition, float]:
+        """Returns the silences of partitions whose owner stayed."""
         return {tp: silence for tp, silence in self.silences.items() if tp not in self.pauses}
 
     @property
     def moved_silence_s(self) -> float:
-        """The longest silence of a partition that was handed over; 0 if there is none."""
+        """Returns the longest silence of a partition that was handed over; 0 if none."""
         return max((s for tp, s in self.silences.items() if tp in self.pauses), default=0.0)
 
     @property
     def longest_silence_s(self) -> float | None:
-        """The longest that a partition stood still, handed over or not; None as above."""
+        """Returns the longest downtime or silence of any partition; None if none is known."""
         return max((*self.pauses.values(), *self.silences.values()), default=None)
 
 
-# Rebalances of one group, counted up: what a counter and a histogram are made of. Pure.
+# Rebalances of one group, summed for a counter and a histogram. Pure.
 
 
 BUCKETS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of durations, seconds; what is longer counts beyond them."""
+"""Upper bounds of durations in seconds; longer ones count beyond them."""
 
 
 @dataclass(slots=True)
 class Durations:
-    """A histogram's numbers."""
+    """The counts and the sum of a histogram."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    """Per bucket, not summed up; the last is beyond all bounds."""
+    """Per bucket, not cumulative; the last is beyond all bounds."""
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Counts one duration."""
         self.counts[bisect_left(BUCKETS, seconds)] += 1
         self.seconds += seconds
 
     def copy(self) -> "Durations":
-        """As it is now."""
+        """Returns a copy that later additions do not change."""
         return Durations(list(self.counts), self.seconds)
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over rebalances; of those whose duration is not known what it is at least is apart."""
+    """Sums over rebalances. Those of unknown duration have lower bounds of their own."""
 
     by_cause: Counter[Cause] = field(default_factory=Counter)
     moved: int = 0
     aborted: int = 0
     durations: Durations = field(default_factory=Durations)
     least: Durations = field(default_factory=Durations)
-    """What the others took at least; 0 where nothing is known."""
+    """Lower bounds of the other durations; 0 if nothing is known."""
 
     def add(self, rebalance: Rebalance) -> None:
-        """Count one."""
+        """Counts one rebalance."""
         self.by_cause[rebalance.cause] += 1
         self.moved += len(rebalance.moved)
         self.aborted += rebalance.aborted
         (self.durations if rebalance.is_timed else self.least).add(rebalance.seconds or 0.0)
 
     def copy(self) -> "Totals":
-        """As it is now."""
+        """Returns a copy that later additions do not change."""
         return Totals(
             Counter(self.by_cause),
             self.moved,

@@ -9,8 +9,8 @@ from fleet.log.records import Record, Unreadable
 from fleet.log.replay.causes import Replay
 from fleet.log.replay.counting import count
 from fleet.model import GroupState
-from fleet.model.rebalances import Counted, Rebalance
-from fleet.model.sessions import AskSession, never_asked
+from fleet.model.rebalances import Rebalance, RebalanceCounts
+from fleet.model.sessions import SessionLookup, no_session_lookup
 from fleet.observe.admin import Observer
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class CoordinatorLedger:
         except Unreadable:
             return None
 
-    def counted(self, group: str, since: int) -> Counted | None:
+    def counted(self, group: str, since: int) -> RebalanceCounts | None:
         """What was recorded from the position `since` to now."""
         try:
             key = (group, since)
@@ -78,11 +78,13 @@ class CoordinatorLedger:
         ended = [row for row in made if isinstance(row, Rebalance)]
         return [*ended, *replay.pending()]
 
-    def _count(self, group: str, records: Sequence[Record], before: Sequence[Record]) -> Counted:
+    def _count(
+        self, group: str, records: Sequence[Record], before: Sequence[Record]
+    ) -> RebalanceCounts:
         return count(records, before=before, session=self._session_of(group))
 
-    def _session_of(self, group: str) -> AskSession:
-        return never_asked if self._sessions is None else partial(self._sessions.of, group)
+    def _session_of(self, group: str) -> SessionLookup:
+        return no_session_lookup if self._sessions is None else partial(self._sessions.of, group)
 
     def _since(self, group: str, at: float) -> tuple[Sequence[Record], tuple[Record, ...]]:
         """The group's records since a wall time, and the state before them."""

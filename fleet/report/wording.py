@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from fleet.model.rebalances import Cause, Confidence, Known, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Rebalance, TimeSource
 from fleet.text import duration
 
 _UUID: Final = 36
@@ -32,7 +32,7 @@ def duration_text(rebalance: Rebalance) -> str:
     if rebalance.seconds is None:
         return "-"
     ways = (rebalance.start_source, rebalance.end_source)
-    about = "~" if Known.POLLED in ways or Known.STATES in ways else ""
+    about = "~" if TimeSource.POLLED in ways or TimeSource.STATES in ways else ""
     return (about if rebalance.is_timed else "≥ ") + duration(rebalance.seconds)
 
 

@@ -7,19 +7,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from fleet.collector import uncollected
+from fleet.collector import gc_disabled
 
-with uncollected():
+with gc_disabled():
     from fleet.config.settings import LEFT_OUT, read_settings
     from fleet.errors import SchemaTooNew
-    from fleet.leaving import leave
+    from fleet.process_exit import exit_process
     from fleet.system.home import fleet_home
 
 
 def main() -> int:
     """Parse, load, run; the exit code."""
     if sys.argv[1:2] == ["--fork-server"]:
-        with uncollected():
+        with gc_disabled():
             from fleet.worker.slot.fork_server import serve  # noqa: PLC0415
 
         if not serve():
@@ -36,11 +36,11 @@ def main() -> int:
         return 2
     if left_out:
         sys.stderr.write(f"{LEFT_OUT}: {', '.join(left_out)}\n")
-    with uncollected():  # only once the settings are known good
+    with gc_disabled():  # only once the settings are known good
         from fleet.worker.slot.process import run  # noqa: PLC0415
 
     return run(settings, name=options.name, home=fleet_home())
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_process(main())

@@ -52,7 +52,7 @@ def template_of(raw: str) -> str | None:
     return raw.partition(_TILDE)[2] or None
 
 
-def settled(settings: WorkerSettings, environ: Mapping[str, str]) -> WorkerSettings:
+def with_pod_settings(settings: WorkerSettings, environ: Mapping[str, str]) -> WorkerSettings:
     """The settings as this worker lives by them: its raw revision, the pod's HTTP port."""
     group = settings.group
     if group.worker is None or not isinstance(group.runtime, KubernetesRuntimeSpec):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from fleet.errors import NoRoom
 from fleet.model import GroupState
-from fleet.model.rebalances import Counted, Rebalance
+from fleet.model.rebalances import Rebalance, RebalanceCounts
 from fleet.slots import Phase, Slot, WorkerProcess
 from fleet.slots.store import Store
 from fleet.worker.slot.leave_completion import all_drained
@@ -136,8 +136,8 @@ class Crowd:
         """As many as there are."""
         return len(self.generations)
 
-    def counted(self, group: str, since: int) -> Counted | None:
-        return Counted(
+    def counted(self, group: str, since: int) -> RebalanceCounts | None:
+        return RebalanceCounts(
             group=GROUP,
             generations=tuple(self.generations[since:]),
             replacements=0,

@@ -282,7 +282,9 @@ def test_a_forced_rebalance_is_asked_for_once_whenever_its_actor_dies(scene):
         before = len(here.crowd.generations)
         more = killed_at(here, number)
         assert len(here.crowd.generations) - before == 1, f"killed at write {number}"
-        assert [r.ours for r in here.store.change(GROUP).receipts] == [1], f"at write {number}"
+        assert [r.rebalances for r in here.store.change(GROUP).receipts] == [1], (
+            f"at write {number}"
+        )
         number += 1
     assert number > 4
 

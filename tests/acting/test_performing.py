@@ -43,7 +43,7 @@ def test_slots_open_together(scene):
     assert opened == [0, 1, 2]
     assert ahead >= 1.0
     assert warm == 4, "three that join, and the standby"
-    assert [r.ours for r in done.receipts] == [1]
+    assert [r.rebalances for r in done.receipts] == [1]
     assert "joins were spread over 0.000 s" in done.receipts[0].sentences
     assert {s.phase for s in here.slots()} == {Phase.ACTIVE}
 
@@ -54,7 +54,7 @@ def test_workers_of_a_later_opening_start_with_the_first(scene):
     done = here.perform(step_of(OPEN, (0,)), step_of(OPEN, (1, 2)))
     assert done.state is ChangeState.DONE, done.sentence
     assert here.crowd.asked == [4], "three that join, and the standby"
-    assert [r.ours for r in done.receipts] == [1, 1]
+    assert [r.rebalances for r in done.receipts] == [1, 1]
 
 
 def test_a_step_that_is_done_already_changes_nothing(scene):
@@ -65,7 +65,7 @@ def test_a_step_that_is_done_already_changes_nothing(scene):
     done = here.perform(step_of(OPEN, range(3), "old", FREE), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     assert here.targets() == targets
-    assert [r.ours for r in done.receipts] == [0]
+    assert [r.rebalances for r in done.receipts] == [0]
 
 
 def test_a_receipt_says_where_deleted_commits_go_on(scene):
@@ -183,7 +183,7 @@ def test_a_forced_rebalance_is_asked_for_once(scene):
     assert done.state is ChangeState.DONE, done.sentence
     assert asked[0] == {0: token}
     assert here.targets().rejoin == {}
-    assert [r.ours for r in done.receipts] == [1]
+    assert [r.rebalances for r in done.receipts] == [1]
 
 
 def test_standbys_are_made_up_for(scene):
@@ -252,7 +252,7 @@ def test_a_group_is_settled_before_it_is_counted(scene):
     here.clock.turn = second_round
     two = ExpectedCost(rebalances_min=1, rebalances_max=2)
     done = here.perform(step_of(OPEN, (1,), "old", expected_cost=two), revision="old")
-    assert [r.ours for r in done.receipts] == [2]
+    assert [r.rebalances for r in done.receipts] == [2]
 
 
 def test_a_group_of_kip_848_is_settled_soon_after_it_is_stable(scene):
@@ -276,7 +276,7 @@ def test_a_group_of_kip_848_is_settled_soon_after_it_is_stable(scene):
     here.clock.turn = reconciling
     two = ExpectedCost(rebalances_min=1, rebalances_max=2)
     done = here.perform(step_of(OPEN, (1,), "old", expected_cost=two), revision="old")
-    assert [r.ours for r in done.receipts] == [2]
+    assert [r.rebalances for r in done.receipts] == [2]
     assert 2.0 <= here.clock.now() - stable[0] <= 4.0
     (first,) = (w.joined_at for w in here.crowd.people.values() if w.slot and w.slot.number == 1)
     assert done.receipts[0].settled_s == pytest.approx(stable[0] - first, abs=0.1)
@@ -340,7 +340,7 @@ def test_a_change_is_carried_on_from_the_step_it_stands_at(scene):
     assert adopted is not None
     done = here.performer().perform(adopted)
     assert (done.state, done.actor) == (ChangeState.DONE, "next")
-    assert [r.ours for r in done.receipts] == [1, 1]
+    assert [r.rebalances for r in done.receipts] == [1, 1]
     assert here.targets().open == {0, 1, 2}
 
 

@@ -35,7 +35,7 @@ def test_a_roll_costs_nothing_and_goes_one_by_one(scene):
     done = here.perform(step_of(ROLL, range(4)))
     assert done.state is ChangeState.DONE, done.sentence
     assert here.revisions() == ["new"] * 4
-    assert [r.ours for r in done.receipts] == [0]
+    assert [r.rebalances for r in done.receipts] == [0]
     assert [pins for pins in asked if pins] == [[0], [1, 2], [3]]
     assert here.targets().handover == {}
     assert old <= set(here.crowd.removed)

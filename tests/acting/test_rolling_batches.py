@@ -21,7 +21,7 @@ def test_a_rolling_batch_joins_before_the_old_leave(scene):
     assert done.state is ChangeState.DONE, done.sentence
     assert here.crowd.left == [[(None, each) for each in old]]
     assert here.targets().open == {2, 3}
-    assert [r.ours for r in done.receipts] == [2]
+    assert [r.rebalances for r in done.receipts] == [2]
     assert {s.revision for s in here.slots() if s.number in here.targets().open} == {"new"}
     assert here.targets().handover == {}
 

@@ -24,7 +24,7 @@ def test_all_stop_before_members_of_another_kind(scene):
     done = here.perform(*stopping())
     assert done.state is ChangeState.DONE, done.sentence
     assert here.revisions() == ["new", "new"]
-    assert [r.ours for r in done.receipts] == [1, 1]
+    assert [r.rebalances for r in done.receipts] == [1, 1]
     assert [w.revision for w in here.crowd.workers() if w.wanted] == ["new"] * 3
     assert here.targets().handover == {}
 

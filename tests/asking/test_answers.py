@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fleet.commands.groups.rebalances import answer, print_rebalances, summary
 from fleet.manager.past import Recent, Replayed, Source, recent_from
-from fleet.model.rebalances import Cause, Confidence, Known
+from fleet.model.rebalances import Cause, Confidence, TimeSource
 from tests.asking.worlds import START, membership, rebalance
 from tests.support.json_contract import documented, shape
 
@@ -18,7 +18,7 @@ LOG = Source(kind="log", place="__consumer_offsets", reaches=START, as_of=START 
 ROUNDS = [
     rebalance(11, 0, cause=Cause.CREATED, before=None, joined=("orders-0", "orders-1"), took=3.0),
     rebalance(
-        12, 1800, joined=(f"rdkafka-{UUID}",), moved=3, took=2.3, how=Known.COMMITS, aborted=1,
+        12, 1800, joined=(f"rdkafka-{UUID}",), moved=3, took=2.3, how=TimeSource.COMMITS, aborted=1,
         assignor="cooperative-sticky",
     ),
     rebalance(

@@ -93,7 +93,7 @@ def announced(draw):
         numbers: Any = {"from_generation": first, "to_generation": first + 10}
         if draw(st.booleans()):
             numbers = {"from_generation": None, "to_generation": None}
-        receipt = receipt_of(plan, ours=most, started_at=began, seconds=took, **numbers)
+        receipt = receipt_of(plan, rebalances=most, started_at=began, seconds=took, **numbers)
         made.append(change_of(plan, ChangeState.DONE, receipt))
     return tuple(made)
 

@@ -133,7 +133,7 @@ def test_a_pause_is_on_the_lanes_that_had_to_stop(assignor, paused):
 def test_who_leaves_had_paused_from_its_last_sign_of_life():
     """A cooperative group reads on; what the dead member owned was read by nobody."""
     line = picture(
-        [rebalance(2, 50, took=8.0, how=Known.COMMITS, assignor="cooperative-sticky")],
+        [rebalance(2, 50, took=8.0, how=TimeSource.COMMITS, assignor="cooperative-sticky")],
         [
             membership("joined", "orders-0", 10, 2),
             membership("joined", "orders-1", 10, 2),

@@ -24,12 +24,14 @@ UUID = "0f3a9c12-7d1e-4a53-9b1a-2f6f0c9d8e7b"
     ("changed", "text"),
     [
         pytest.param({"took": 2.34}, "2.3 s", id="by-record"),
-        pytest.param({"took": 2.34, "how": Known.COMMITS}, "≥ 2.3 s", id="by-commits"),
-        pytest.param({"took": 2.34, "how": Known.SEEN}, "≥ 2.3 s", id="by-a-first-look"),
-        pytest.param({"took": 2.34, "how": Known.STATES}, "~2.3 s", id="by-looks"),
-        pytest.param({"took": 2.34, "end_source": Known.NOT}, "≥ 2.3 s", id="no-end"),
-        pytest.param({"took": 2.34, "how": Known.POLLED}, "~2.3 s", id="by-polling"),
-        pytest.param({"took": 2.34, "end_source": Known.POLLED}, "~2.3 s", id="end-by-polling"),
+        pytest.param({"took": 2.34, "how": TimeSource.COMMITS}, "≥ 2.3 s", id="by-commits"),
+        pytest.param({"took": 2.34, "how": TimeSource.SEEN}, "≥ 2.3 s", id="by-a-first-look"),
+        pytest.param({"took": 2.34, "how": TimeSource.STATES}, "~2.3 s", id="by-looks"),
+        pytest.param({"took": 2.34, "end_source": TimeSource.NOT}, "≥ 2.3 s", id="no-end"),
+        pytest.param({"took": 2.34, "how": TimeSource.POLLED}, "~2.3 s", id="by-polling"),
+        pytest.param(
+            {"took": 2.34, "end_source": TimeSource.POLLED}, "~2.3 s", id="end-by-polling"
+        ),
         pytest.param({}, "-", id="not-known"),
     ],
 )

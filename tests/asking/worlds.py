@@ -3,7 +3,7 @@
 from typing import Any
 
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, MembershipSpan, Rebalance, TimeSource
 from tests.support.rebalances import rebalance as plain
 
 START = 1_795_000_000.0
@@ -16,7 +16,7 @@ def rebalance(number: int, at: float, **changed) -> Rebalance:
     if "took" in changed:
         known |= {
             "started_at": START + at - changed.pop("took"),
-            "start_source": changed.pop("how", Known.RECORD),
+            "start_source": changed.pop("how", TimeSource.RECORD),
         }
     if isinstance(changed.get("moved"), int):
         changed["moved"] = partitions(changed["moved"])

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import roll, sync_join
 from benchmarks.command import of_protocols
 from benchmarks.figures import spread
-from fleet.model.rebalances import Counted
+from fleet.model.rebalances import RebalanceCounts
 from tests.support.json_contract import BENCHMARKS, documented, shape
 from tests.support.rebalances import rebalance
 

@@ -81,13 +81,14 @@ PLAN = Plan(
     alternatives=(
         Alternative(step=0, way="all at once", rebalances=2, moved=4, downtime_s=0.525,
                     downtime_p95_s=0.532, settled_s=0.796, backlog=120, keeps_limits=True,
-                    cheapest=True, taken=True),
+                    cheapest=True, chosen=True),
     ),
 )  # fmt: skip
 RECEIPT = Receipt(
     plan_id=PLAN.id, group="orders", step=0, kind=StepKind.OPEN, expected_cost=EXPECTED_COST,
-    ours=2, others=0, aborted=1, moved=6, longest_downtime_s=0.4, from_generation=7,
-    to_generation=9, started_at=101.0, seconds=6.5, result=ReceiptResult.EQUAL, settled_s=0.9,
+    rebalances=2, external_rebalances=0, aborted=1, moved=6, longest_downtime_s=0.4,
+    from_generation=7, to_generation=9, started_at=101.0, seconds=6.5,
+    result=ReceiptResult.EQUAL, settled_s=0.9,
     sentences=("join spread 0.03 s",),
 )  # fmt: skip
 CHANGE = Change(
@@ -243,7 +244,9 @@ def test_unverified_counts_are_null():
     """Where the coordinator's records cannot be read, no number is claimed."""
     receipt = dataclasses.replace(RECEIPT, result=ReceiptResult.UNVERIFIED)
     answer = change_answer(dataclasses.replace(CHANGE, receipts=(receipt,)))["receipts"][0]
-    assert [answer[key] for key in ("ours", "others", "aborted", "moved")] == [None] * 4
+    assert [answer[key] for key in ("rebalances", "external_rebalances", "aborted", "moved")] == [
+        None
+    ] * 4
 
 
 @pytest.mark.parametrize(
@@ -293,7 +296,7 @@ def test_a_plan_states_its_expected_cost_before_anything_is_done():
     assert re.search(r"2 \(1-2\)\s+4 \(3-6\)\s+0\.53 s\s+0\.53 s\s+0\.80 s\s+120", text)
     assert re.search(r"all at once\s+now\s+2\s+4\s.*120\s+chosen, cheapest", text)
     later = dataclasses.replace(
-        PLAN.alternatives[0], starts_in_s=40.0, backlog=None, keeps_limits=False, taken=False
+        PLAN.alternatives[0], starts_in_s=40.0, backlog=None, keeps_limits=False, chosen=False
     )
     text = printed(print_plan, dataclasses.replace(PLAN, alternatives=(later,)), width=160)
     assert re.search(r"in 40 s .* - +cheapest, exceeds the limits", text)
@@ -314,7 +317,7 @@ def test_a_refused_plan_says_why():
 
 def test_a_receipt_that_differs_stands_out():
     """DIFFERS is spelled in capitals beside what was expected and what was recorded."""
-    receipt = dataclasses.replace(RECEIPT, result=ReceiptResult.DIFFERS, ours=5)
+    receipt = dataclasses.replace(RECEIPT, result=ReceiptResult.DIFFERS, rebalances=5)
     text = printed(print_change, dataclasses.replace(CHANGE, receipts=(receipt,)))
     assert re.search(r"1\s+open\s+1-2\s+5\s+0\s+1\s+6\s+0\.40 s\s+6\.5 s\s+DIFFERS", text)
     assert "step 1: join spread 0.03 s" in text

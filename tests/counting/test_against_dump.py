@@ -22,7 +22,7 @@ from fleet.clock import SystemClock
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import partition_for
 from fleet.log.replay.counting import count
-from fleet.model.rebalances import Counted
+from fleet.model.rebalances import RebalanceCounts
 from fleet.worker.member.protocols import fatal_of
 from tests.support import kafka_tools
 from tests.support.commits import commit
@@ -163,7 +163,7 @@ class Script:
         config = {"bootstrap.servers": broker.bootstrap_servers}
         self.log = GroupLog(config, clock=SystemClock())
 
-    def step(self, act: Callable[[], object], until: Callable[[], bool]) -> Counted:
+    def step(self, act: Callable[[], object], until: Callable[[], bool]) -> RebalanceCounts:
         """Act, wait until it holds, and count what was recorded in between."""
         since = self.log.position(self.reports.group)
         before = self.log.last_state(self.reports.group, since)

@@ -170,10 +170,10 @@ def test_a_pause_that_has_not_ended_is_told_so_far():
         commit(1, 11, 115.0),  # read again, nothing new
     ]
     found = count(records, before=BEFORE)
-    assert found.unended == {t(1): pytest.approx(4.0)}
+    assert found.open_downtimes == {t(1): pytest.approx(4.0)}
     assert found.pauses == {t(2): pytest.approx(1.0)}
     ended = count([*records, commit(1, 12, 116.0)], before=BEFORE)
-    assert (ended.unended, ended.longest_downtime_s) == ({}, pytest.approx(5.0))
+    assert (ended.open_downtimes, ended.longest_downtime_s) == ({}, pytest.approx(5.0))
 
 
 def test_a_silence_of_an_owner_that_stayed_is_downtime():

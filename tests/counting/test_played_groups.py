@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 
 from fleet.log.replay.counting import count
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Counted
+from fleet.model.rebalances import RebalanceCounts
 from tests.support.played_group import TOPIC, TOPIC_ID, PlayedGroup, compacted, played_groups
 from tests.support.sampling import examples
 
 NAMES = {TOPIC_ID: TOPIC}
 
 
-def told(found: Counted) -> list[tuple[object, ...]]:
+def told(found: RebalanceCounts) -> list[tuple[object, ...]]:
     return [
         (
             *(g.log_offset, g.number, g.joined, g.left, g.replaced, g.resubscribed, g.aborted),

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.decide.receipts import judge
 from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult, StepKind, TopicPartition
-from fleet.model.rebalances import Counted, Rebalance
+from fleet.model.rebalances import Rebalance, RebalanceCounts
 from tests.support.plans import plan_of, step_of
 from tests.support.rebalances import rebalance as gen
 
@@ -19,10 +19,12 @@ def plan(low: int, high: int) -> Plan:
 
 
 def receipt(*generations: Rebalance, low: int = 1, high: int = 1, **more: Any) -> Receipt:
-    counted = Counted(
+    counted = RebalanceCounts(
         group="g", generations=generations, replacements=0, pauses={TopicPartition("t", 0): 0.4},
         from_generation=4, to_generation=9, undecoded=more.get("undecoded", 0),
-        unended={TopicPartition("t", n): s for n, s in enumerate(more.get("unended", ()), start=1)},
+        open_downtimes={
+            TopicPartition("t", n): s for n, s in enumerate(more.get("open_downtimes", ()), start=1)
+        },
     )  # fmt: skip
     return judge(
         plan=plan(low, high), step_index=0, counted=counted, our_instances=OURS,
@@ -34,7 +36,12 @@ def receipt(*generations: Rebalance, low: int = 1, high: int = 1, **more: Any) -
 def test_as_planned_is_equal():
     """Both slots joined in one generation."""
     found = receipt(gen(5, joined={"g-2", "g-3"}, moved=(TopicPartition("t", 0),)))
-    assert (found.result, found.ours, found.others, found.moved) == (ReceiptResult.EQUAL, 1, 0, 1)
+    assert (found.result, found.rebalances, found.external_rebalances, found.moved) == (
+        ReceiptResult.EQUAL,
+        1,
+        0,
+        1,
+    )
     assert (found.from_generation, found.to_generation, found.seconds) == (4, 9, 5.5)
     assert (found.longest_downtime_s, found.sentences) == (0.4, ("Join spread 0.03 s.",))
 
@@ -42,8 +49,8 @@ def test_as_planned_is_equal():
 def test_a_longest_pause_that_has_not_ended_is_told():
     """Of partitions that stand still for longer already than the longest that is known, 0.4 s."""
     joined = gen(5, joined={"g-2", "g-3"})
-    assert receipt(joined, unended=[0.3]).sentences == ("Join spread 0.03 s.",)
-    (said, _) = receipt(joined, unended=[0.3, 2.44, 1.0]).sentences
+    assert receipt(joined, open_downtimes=[0.3]).sentences == ("Join spread 0.03 s.",)
+    (said, _) = receipt(joined, open_downtimes=[0.3, 2.44, 1.0]).sentences
     assert said == (
         "2 partitions (t-2, t-3) that moved had no commit yet when the records were read: "
         "paused for 2.4 s so far."
@@ -56,7 +63,7 @@ def test_a_longest_pause_that_has_not_ended_is_told():
         ({"pauses": 37.0, "silences": 37.0}, ReceiptResult.DIFFERS),
         ({"pauses": 37.0}, ReceiptResult.EQUAL),
         ({"silences": 37.0}, ReceiptResult.EQUAL),
-        ({"unended": 37.0}, ReceiptResult.EQUAL),
+        ({"open_downtimes": 37.0}, ReceiptResult.EQUAL),
         ({"pauses": 7.0, "silences": 7.0}, ReceiptResult.EQUAL),
     ],
 )
@@ -66,7 +73,7 @@ def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
     What was not handed over, or waits still, may have had no input: it is told, and no more.
     """
     told = {name: {TopicPartition("t", 1): seconds} for name, seconds in downtime.items()}
-    counted = Counted(group="g", generations=(), replacements=1, **told)
+    counted = RebalanceCounts(group="g", generations=(), replacements=1, **told)
     found = judge(
         plan=plan(0, 0), step_index=0, counted=counted, our_instances=OURS,
         started_at=10.0, ended_at=60.0, most_downtime=15.0,
@@ -120,7 +127,11 @@ def test_the_verdict_is_whether_ours_lie_within_the_expected_cost(generations, l
 def test_causes_outside_the_step_are_others_and_named(other, words):
     """They are not held against the plan [26]."""
     found = receipt(gen(5, joined={"g-2", "g-3"}), other, gen(7))
-    assert (found.result, found.ours, found.others) == (ReceiptResult.EQUAL, 1, 2)
+    assert (found.result, found.rebalances, found.external_rebalances) == (
+        ReceiptResult.EQUAL,
+        1,
+        2,
+    )
     assert any(words in sentence for sentence in found.sentences)
     assert any("further round" in sentence for sentence in found.sentences)
 
@@ -128,7 +139,11 @@ def test_causes_outside_the_step_are_others_and_named(other, words):
 def test_a_round_shared_with_others_is_ours_and_says_so():
     """It would have happened anyway."""
     found = receipt(gen(5, joined={"g-2", "g-3", "x"}))
-    assert (found.result, found.ours, found.others) == (ReceiptResult.EQUAL, 1, 0)
+    assert (found.result, found.rebalances, found.external_rebalances) == (
+        ReceiptResult.EQUAL,
+        1,
+        0,
+    )
     assert "also holds a change of others: x" in found.sentences[0]
 
 
@@ -159,5 +174,5 @@ def test_unreadable_records_are_unverified():
         plan=plan(1, 1), step_index=0, counted=None, our_instances=OURS,
         started_at=10.0, ended_at=9.0, extra=("Unclean.",),
     )  # fmt: skip
-    assert (found.result, found.ours, found.seconds) == (ReceiptResult.UNVERIFIED, 0, 0.0)
+    assert (found.result, found.rebalances, found.seconds) == (ReceiptResult.UNVERIFIED, 0, 0.0)
     assert (found.longest_downtime_s, found.sentences[-1]) == (None, "Unclean.")

@@ -27,4 +27,4 @@ def test_power_cut_in_a_roll_mends_itself(stage, room):
         assert "its process is gone" in again.story(run)
         until(lambda: stage.is_in(ChangeState.DONE), "the change to be completed")
         (receipt,) = stage.change().receipts
-        assert (receipt.ours, receipt.result.value) == (0, "equal")
+        assert (receipt.rebalances, receipt.result.value) == (0, "equal")

@@ -30,7 +30,7 @@ def ways(seen: StateSnapshot, wanted: int, *, roll: bool = False) -> dict[str, A
 def marks(found: dict[str, Alternative]) -> dict[str, str]:
     """Taken, cheapest, within the limits."""
     return {
-        name: "t" * way.taken + "c" * way.cheapest + "k" * way.keeps_limits
+        name: "t" * way.chosen + "c" * way.cheapest + "k" * way.keeps_limits
         for name, way in found.items()
     }
 
@@ -116,7 +116,7 @@ def test_a_backlog_is_waited_for_where_it_ever_ends() -> None:
     now = ways(flowing((60, 2.0), (40, 2.0)), 4)["all at once"]
     assert later.starts_in_s == 0.7
     assert replace(later, starts_in_s=0.0, way=now.way, backlog=now.backlog) == replace(
-        now, taken=False, cheapest=False
+        now, chosen=False, cheapest=False
     )
     assert later.backlog is not None
     assert now.backlog is not None

@@ -237,14 +237,14 @@ def test_second_cooperative_rounds_belong_to_their_cause() -> None:
     assert storm.summary == "orders-3 joins every 50 s"
 
 
-def _change(state: ChangeState, *, ours: int, most: int, **receipt: Any) -> Change:
+def _change(state: ChangeState, *, rebalances: int, most: int, **receipt: Any) -> Change:
     plan = make_plan(state_snapshot(held=3), wanted=5, now=100.0)
     (step,) = plan.steps
     expected_cost = ExpectedCost(rebalances_min=1, rebalances_max=most)
     plan = replace(plan, steps=(replace(step, expected_cost=expected_cost),))
-    counted = {"from_generation": 10, "to_generation": 10 + ours, **receipt}
-    result = ReceiptResult.EQUAL if ours <= most else ReceiptResult.DIFFERS
-    done = receipt_of(plan, ours=ours, **{"result": result, **counted})
+    counted = {"from_generation": 10, "to_generation": 10 + rebalances, **receipt}
+    result = ReceiptResult.EQUAL if rebalances <= most else ReceiptResult.DIFFERS
+    done = receipt_of(plan, rebalances=rebalances, **{"result": result, **counted})
     return change_of(plan, state, *(() if state is ChangeState.RUNNING else (done,)))
 
 
@@ -255,21 +255,23 @@ def _opened(count: int) -> list[Rebalance]:
 
 def test_what_a_plan_was_to_cost_does_not_count() -> None:
     """Within its expected cost nobody is called; what it cost beyond counts."""
-    priced = excused([_change(ChangeState.DONE, ours=2, most=2)])
+    priced = excused([_change(ChangeState.DONE, rebalances=2, most=2)])
     assert charged(_opened(2), priced) == ()
-    dear = excused([_change(ChangeState.DONE, ours=4, most=2)])
+    dear = excused([_change(ChangeState.DONE, rebalances=4, most=2)])
     assert len(charged(_opened(4), dear)) == 2
-    running = excused([_change(ChangeState.RUNNING, ours=0, most=2)])
+    running = excused([_change(ChangeState.RUNNING, rebalances=0, most=2)])
     assert len(charged(_opened(3), running)) == 1
 
 
 def test_others_are_not_hidden_by_a_plan() -> None:
     """Another member's rebalance counts, also while a change of ours runs."""
-    running = excused([_change(ChangeState.RUNNING, ours=0, most=2)])
+    running = excused([_change(ChangeState.RUNNING, rebalances=0, most=2)])
     external = came(112.0, "billing-1", number=12)
     assert charged([external], running) == (external,)
     assert (
-        charged([external], excused([_change(ChangeState.RUNNING, ours=0, most=2)], static=False))
+        charged(
+            [external], excused([_change(ChangeState.RUNNING, rebalances=0, most=2)], static=False)
+        )
         == ()
     )
     before = came(20.0, "orders-3", number=9)

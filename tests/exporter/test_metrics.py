@@ -35,7 +35,7 @@ from fleet.exporter.exporting import (
 )
 from fleet.log.readers.log_view import OpenTransaction
 from fleet.model import LagCase
-from fleet.model.rebalances import Cause, CoordinatorMove, Known, Rebalance, Totals
+from fleet.model.rebalances import Cause, CoordinatorMove, Rebalance, TimeSource, Totals
 from fleet.worker.slot.reporting import _exposition
 from tests.support.needs import repository
 from tests.support.rebalances import rebalance as plain
@@ -46,7 +46,9 @@ DOC = repository() / "docs" / "reference" / "metrics.md"
 ROW = re.compile(r"^\| `(fleet_\w+)` \| (\w+) \| ([\w, ]+) \|", re.MULTILINE)
 
 
-def rebalance(cause: Cause, seconds: float | None, known: Known = Known.STATES) -> Rebalance:
+def rebalance(
+    cause: Cause, seconds: float | None, known: TimeSource = TimeSource.STATES
+) -> Rebalance:
     if seconds is None:
         return plain(3, 100.0, cause=cause)
     return plain(3, 100.0, cause=cause, started_at=100.0 - seconds, start_source=known)
@@ -66,9 +68,9 @@ def picture(
     totals = Totals()
     for seconds in (0.05, 0.7, 4000.0, None):
         totals.add(rebalance(Cause.JOIN, seconds))
-    for known in (Known.COMMITS, Known.SEEN):
+    for known in (TimeSource.COMMITS, TimeSource.SEEN):
         totals.add(rebalance(Cause.JOIN, 7.0, known))
-    totals.add(replace(rebalance(Cause.JOIN, 50.0, Known.RECORD), end_source=Known.NOT))
+    totals.add(replace(rebalance(Cause.JOIN, 50.0, TimeSource.RECORD), end_source=TimeSource.NOT))
     late = {"committed": 5, "lag_seconds": 1.5}
     parts = [
         partition_seen(0, 7, topic="t", **late),

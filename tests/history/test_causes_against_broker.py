@@ -21,7 +21,7 @@ from fleet.log.readers.group_log import GroupLog
 from fleet.log.readers.tail import Tail
 from fleet.log.records import OffsetCommit
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Cause, Confidence, Known, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Rebalance, TimeSource
 from fleet.observe.admin import Observer
 from fleet.observe.ledger import CoordinatorLedger
 from tests.support import kafka_tools, lane_scripts
@@ -271,7 +271,7 @@ def test_epochs_took_as_long_as_kafka_decodes_them(seen, name) -> None:
     for row in seen[name].lane.rebalances:
         if row.protocol == "consumer":
             began = _epoch_at(seen[name].dump, row)
-            assert (row.start_source, row.end_source) == (Known.RECORD, Known.RECORD)
+            assert (row.start_source, row.end_source) == (TimeSource.RECORD, TimeSource.RECORD)
             assert row.seconds is not None
             assert abs(row.seconds - (_settled_at(seen[name].dump, row) - began)) < CLOSE_S, row
 
@@ -283,7 +283,7 @@ def test_times_are_the_coordinators_within_a_fifth_of_a_second(seen) -> None:
     apart += [
         row.started_at - judge.started_at
         for row, judge in pairs
-        if row.start_source is Known.RECORD and row.started_at is not None
+        if row.start_source is TimeSource.RECORD and row.started_at is not None
     ]
     late = [each for each in apart if abs(each) >= CLOSE_S]
     assert len(late) <= len(apart) / 10, late
@@ -325,7 +325,7 @@ def _settled_at(dump: list[kafka_tools.Record], row: Rebalance) -> float:
 def test_commits_at_revocation_bound_the_start(seen) -> None:
     each = seen["range"]
     pairs = zip(each.lane.rebalances, each.rounds, strict=True)
-    told = [pair for pair in pairs if pair[0].start_source is Known.COMMITS]
+    told = [pair for pair in pairs if pair[0].start_source is TimeSource.COMMITS]
     assert told
     for row, judge in told:
         assert row.started_at is not None

@@ -16,7 +16,7 @@ from fleet.log.records import (
 )
 from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Confidence, MembershipSpan, Rebalance, TimeSource
 
 START = 1_800_000_000.0
 
@@ -162,7 +162,7 @@ def test_rounds_that_never_completed_are_counted_beside() -> None:
     story.generation(2, A, B)
     (row,) = story.rebalances
     assert (row.cause, row.aborted, row.joined) == (Cause.CREATED, 1, ("a-1", "b-1"))
-    assert (row.start_source, row.seconds) == (Known.RECORD, 3.0)
+    assert (row.start_source, row.seconds) == (TimeSource.RECORD, 3.0)
 
 
 def test_a_member_that_was_idle_may_have_left_or_expired() -> None:
@@ -235,7 +235,7 @@ def test_one_assignment_for_several_epochs_tells_the_first_event_and_the_others(
     story.epoch(4)
     assert [row.number for row in story.rebalances] == [2]
     (pending,) = story.replay.pending()
-    assert (pending.number, pending.end_source) == (4, Known.NOT)
+    assert (pending.number, pending.end_source) == (4, TimeSource.NOT)
     story.later(2)
     story.owns("b", 4, 0)
     story.owns("c", 4, 1, state=2)
@@ -251,7 +251,7 @@ def test_an_assignment_whose_members_the_log_no_longer_has_has_no_known_end() ->
     story = Story()
     story.epoch(17)
     (row,) = story.rebalances
-    assert (row.cause, row.end_source, row.members) == (Cause.UNKNOWN, Known.NOT, 0)
+    assert (row.cause, row.end_source, row.members) == (Cause.UNKNOWN, TimeSource.NOT, 0)
 
 
 def test_names_may_come_late_and_in_parts() -> None:
@@ -294,7 +294,7 @@ def test_a_group_that_never_settles_keeps_few_open_rebalances() -> None:
         story.deleted(5, f"m{number}")
     assert len(story.replay.pending()) == 32
     assert len(story.rebalances) == 198 - 32
-    assert {row.end_source for row in story.rebalances} == {Known.NOT}
+    assert {row.end_source for row in story.rebalances} == {TimeSource.NOT}
 
 
 def test_the_state_does_not_grow_with_members_that_come_and_go() -> None:
@@ -352,7 +352,7 @@ def test_what_a_newer_release_keeps_is_read_as_far_as_it_is_known() -> None:
             each.append("green")
     read = Replay.from_json(kept)
     (pending,) = read.pending()
-    assert (pending.number, pending.cause, pending.end_source) == (5, Cause.UNKNOWN, Known.NOT)
+    assert (pending.number, pending.cause, pending.end_source) == (5, Cause.UNKNOWN, TimeSource.NOT)
     again = read.as_json()
     assert again["group"] == now["group"]
     assert again["classic"] == now["classic"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.log.replay.group_state import RoundStarts, StartBounds
-from fleet.model.rebalances import Known
+from fleet.model.rebalances import TimeSource
 from tests.history.test_replay import START, A, B, Story
 from tests.support.sampling import examples
 
@@ -111,7 +111,7 @@ def test_a_replay_asks_for_them() -> None:
     story.later(60)
     story.generation(2, A, stable=0.5)
     row = story.rebalances[-1]
-    assert (row.start_source, row.is_timed) == (Known.STATES, True)
+    assert (row.start_source, row.is_timed) == (TimeSource.STATES, True)
     assert abs(row.seconds - 32.5) < 0.1
 
 
@@ -126,5 +126,5 @@ def test_a_commit_out_of_its_rhythm_is_no_revocation_where_the_group_was_seen_se
     story.later(START + 22.9 - story.at)
     story.generation(2, A, stable=0.0)
     row = story.rebalances[-1]
-    assert (row.start_source, row.is_timed) == (Known.STATES, True)
+    assert (row.start_source, row.is_timed) == (TimeSource.STATES, True)
     assert row.seconds < 1

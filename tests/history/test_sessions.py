@@ -1,6 +1,6 @@
 """Which session timeout held for a member that was removed, from what was told now and then."""
 
-from fleet.model.sessions import Session, SessionThen, SessionTimes
+from fleet.model.sessions import Session, SessionAtRemoval, SessionTimes
 
 LONG, SHORT = Session(45.0, 5.0), Session(6.0, 2.0)
 
@@ -16,8 +16,8 @@ def every_five(session: Session, first: int, last: int) -> list[tuple[float, Ses
     return [(float(at), session) for at in range(first, last + 1, 5)]
 
 
-def then(session: Session, *, sure: bool = True) -> SessionThen:
-    return SessionThen(
+def then(session: Session, *, sure: bool = True) -> SessionAtRemoval:
+    return SessionAtRemoval(
         least_s=session.timeout_s,
         most_s=session.timeout_s,
         silent_s=session.timeout_s - session.heartbeat_s,
@@ -46,7 +46,9 @@ def test_a_timer_that_was_armed_before_a_change_runs_out_as_it_was() -> None:
     """From 45 s to 6 s at 102: for the next 45 s a member may expire by either."""
     times = told(*every_five(LONG, 0, 100), *every_five(SHORT, 105, 200))
     assert times.of("g", 104.0) == then(LONG)
-    assert times.of("g", 120.0) == SessionThen(least_s=6.0, most_s=45.0, silent_s=4.0, sure=True)
+    assert times.of("g", 120.0) == SessionAtRemoval(
+        least_s=6.0, most_s=45.0, silent_s=4.0, sure=True
+    )
     assert times.of("g", 160.0) == then(SHORT)
     times = told(*every_five(SHORT, 0, 100), *every_five(LONG, 105, 200))
     assert times.of("g", 108.0) == then(SHORT)

@@ -9,7 +9,7 @@ from fleet.clock import SystemClock
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import Undecoded
 from fleet.log.replay.causes import Replay
-from fleet.model.rebalances import Cause, Known, Rebalance
+from fleet.model.rebalances import Cause, Rebalance, TimeSource
 from tests.support import kafka_tools
 from tests.support.offsets_topic import offsets_partitions
 from tests.support.streams_member import StreamsMember, settle
@@ -57,7 +57,7 @@ def test_a_streams_group_rebalances_when_members_come_and_go(broker, unique) -> 
     assert told[both].cause is Cause.JOIN
     assert told[again].cause in {Cause.LEAVE, Cause.REMOVAL}
     for row in told.values():
-        assert row.end_source is Known.RECORD
+        assert row.end_source is TimeSource.RECORD
         assert row.ended_at == _settled_at(dumped, row), row
     events = [(row.event, row.member_id) for row in rows if not isinstance(row, Rebalance)]
     assert events == [

@@ -16,7 +16,14 @@ from fleet.history.retention import MANY, clear_old_days, tidy
 from fleet.history.tables import TABLES, TablePlace, Tables, Writer, row_of
 from fleet.lag.snapshot import Logs
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
-from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance, standing
+from fleet.model.rebalances import (
+    Cause,
+    Confidence,
+    MembershipSpan,
+    Rebalance,
+    TimeSource,
+    standing,
+)
 from tests.support.rebalances import rebalance as plain
 from tests.support.snapshots import snapshot_of
 

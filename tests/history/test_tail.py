@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.history.tables import Tables
-from fleet.model.rebalances import Cause, Known
+from fleet.model.rebalances import Cause, TimeSource
 from tests.support.json_contract import documented
 from tests.support.waiting import until
 
@@ -150,6 +150,6 @@ def test_polling_records_what_two_looks_differ_in(scene):
     assert again.keys() == documented("fleet history sync -o json").keys()
     found = scene.tables.rebalances(group=scene.group)
     assert [(r.cause, r.end_source, r.number) for r in found][-1:] == [
-        (Cause.REMOVAL, Known.POLLED, -1)
+        (Cause.REMOVAL, TimeSource.POLLED, -1)
     ]
     assert [row["known"] for row in scene.lag()][:1] == ["polled"]

@@ -127,7 +127,7 @@ def test_three_become_one_and_two(
         (receipt,) = change.receipts
         assert receipt.kind is StepKind.LEAVE
         assert 1 <= recorded() - before <= 2
-        assert receipt.ours == recorded() - before, receipt
+        assert receipt.rebalances == recorded() - before, receipt
         assert members() == 1
         if static:
             said = " ".join(receipt.sentences)

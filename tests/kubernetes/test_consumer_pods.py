@@ -75,7 +75,8 @@ def as_planned(change: Change, kind: StepKind) -> None:
     """The receipt counted what the plan had said."""
     (step,) = [s for s in change.plan.steps if s.kind is kind]
     assert all(r.result is ReceiptResult.EQUAL for r in change.receipts), change.receipts
-    print(f"{step.sentence}: {change.receipts[-1].ours} where {step.expected_cost.rebalances_max}")
+    recorded, expected = change.receipts[-1].rebalances, step.expected_cost.rebalances_max
+    print(f"{step.sentence}: {recorded} where {expected}")
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ class Counting:
         self.check(change, self.recorded() - before)
         costs: dict[StepKind, list[int]] = {}
         for receipt in change.receipts:
-            costs.setdefault(receipt.kind, []).append(receipt.ours)
+            costs.setdefault(receipt.kind, []).append(receipt.rebalances)
         return costs
 
     def check(self, change: Change, recorded: int) -> None:
@@ -40,8 +40,8 @@ class Counting:
         assert [r.result for r in change.receipts] == [ReceiptResult.EQUAL] * len(
             change.receipts
         ), said
-        assert sum(r.ours for r in change.receipts) == recorded, said
-        assert sum(r.others for r in change.receipts) == 0, said
+        assert sum(r.rebalances for r in change.receipts) == recorded, said
+        assert sum(r.external_rebalances for r in change.receipts) == 0, said
 
 
 @pytest.fixture(scope="module")

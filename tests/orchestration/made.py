@@ -40,11 +40,11 @@ def plan(*steps: Step, refusals: tuple[str, ...] = (), wanted: int = 2) -> Plan:
     return plan_of(*steps, wanted=wanted, refusals=refusals, **usual)
 
 
-def receipt(result: ReceiptResult, *, ours: int = 1) -> Receipt:
+def receipt(result: ReceiptResult, *, rebalances: int = 1) -> Receipt:
     """The receipt of the first step."""
     return receipt_of(
         plan(step()),
-        ours=ours,
+        rebalances=rebalances,
         moved=6,
         longest_downtime_s=0.25,
         started_at=1000.0,

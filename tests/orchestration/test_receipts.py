@@ -59,14 +59,14 @@ def ran(instance, done):
             id="unverified",
         ),
         pytest.param(
-            change(ChangeState.DONE, receipt(ReceiptResult.DIFFERS, ours=3)),
+            change(ChangeState.DONE, receipt(ReceiptResult.DIFFERS, rebalances=3)),
             True,
             1,
             False,
             id="differs",
         ),
         pytest.param(
-            change(ChangeState.FAILED, receipt(ReceiptResult.DIFFERS, ours=3)),
+            change(ChangeState.FAILED, receipt(ReceiptResult.DIFFERS, rebalances=3)),
             False,
             0,
             False,
@@ -146,7 +146,7 @@ def test_what_is_expected_stands_in_plan_and_receipt():
     way = Alternative(
         step=0, way="one by one", starts_in_s=40.0, rebalances=6, moved=9, downtime_s=None,
         downtime_p95_s=None, settled_s=4.0, backlog=None, keeps_limits=False, cheapest=False,
-        taken=True,
+        chosen=True,
     )  # fmt: skip
     shown = plan_metadata(
         replace(plan(replace(step(), expected_cost=expected_cost)), alternatives=(way,))

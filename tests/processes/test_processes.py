@@ -276,7 +276,7 @@ def test_a_nodes_files_are_its_owners_in_any_home(tmp_path: Path) -> None:
 
 LEAVING = """
 import atexit, sys, threading, time
-from fleet.leaving import is_called, leave
+from fleet.process_exit import exit_process, mark_native_callbacks
 
 class Kept:
     def __del__(self):
@@ -286,8 +286,8 @@ kept = Kept()
 atexit.register(lambda: sys.stdout.write(" atexit"))
 threading.Thread(target=lambda: (time.sleep(0.2), sys.stdout.write("thread"))).start()
 if sys.argv[1] == "called":
-    is_called()
-leave(7)
+    mark_native_callbacks()
+exit_process(7)
 """
 
 

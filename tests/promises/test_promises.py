@@ -86,10 +86,10 @@ def _apply(shop: Workshop, broker, wanted: int | None = None) -> int:
 
 def _check_receipts(change: Change, recorded: int) -> None:
     assert [r.result for r in change.receipts] == [ReceiptResult.EQUAL] * len(change.receipts)
-    assert sum(r.ours + r.others for r in change.receipts) == recorded
+    assert sum(r.rebalances + r.external_rebalances for r in change.receipts) == recorded
     for receipt in change.receipts:
         if receipt.kind is StepKind.ROLL:
-            assert receipt.ours == 0
+            assert receipt.rebalances == 0
             assert receipt.longest_downtime_s is not None
             # A drain's time: nobody was waited for in vain. Seconds are for benchmarks.
             assert receipt.longest_downtime_s < 30

@@ -14,7 +14,7 @@ from fleet.act.lease import ChangeLease
 from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError, LostLease, Refused
 from fleet.model import GroupState, Plan
-from fleet.model.rebalances import Counted
+from fleet.model.rebalances import RebalanceCounts
 from fleet.slots import Change, Slot, SlotTargets, WorkerProcess
 from fleet.slots.backend import Key, Kind, SlotTargetsRecord, Value
 from fleet.slots.memory import Memory
@@ -253,14 +253,14 @@ class SimulatedFleet:
         """As many generations as were completed."""
         return len(self.broker.rounds)
 
-    def counted(self, group: str, since: int) -> Counted | None:
+    def counted(self, group: str, since: int) -> RebalanceCounts | None:
         """From there on."""
         rounds = self.broker.rounds
         made = tuple(
             rebalance(r.generation, r.at, joined=r.joined, left=r.left) for r in rounds[since:]
         )
         last = rounds[-1].generation if rounds else None
-        return Counted(group=GROUP, generations=made, replacements=0, to_generation=last)
+        return RebalanceCounts(group=GROUP, generations=made, replacements=0, to_generation=last)
 
     def state(self, group: str) -> GroupState:
         """As AdminClient has it."""

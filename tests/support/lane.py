@@ -33,7 +33,7 @@ from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import Record
 from fleet.log.replay.causes import Replay
 from fleet.model.rebalances import MembershipSpan, Rebalance
-from fleet.model.sessions import SessionThen
+from fleet.model.sessions import SessionAtRemoval
 
 CLASSIC = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300, "max.poll.interval.ms": 10_000}
 CONSUMER = {"group.protocol": "consumer", "max.poll.interval.ms": 10_000}
@@ -114,7 +114,7 @@ class Lane:
         ]
         resource = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=entries)
         self.admin.incremental_alter_configs([resource])[resource].result(120)
-        told = SessionThen(
+        told = SessionAtRemoval(
             least_s=seconds, most_s=seconds, silent_s=seconds - HEARTBEAT_S, sure=True
         )
         self.replay.ask_session(lambda *_: told)

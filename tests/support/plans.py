@@ -41,16 +41,16 @@ def plan_of(*steps: Step, group: str = "orders", **fields: Any) -> Plan:
     return Plan(group=group, steps=steps, **{**usual, **fields})
 
 
-def receipt_of(plan: Plan, *, ours: int = 1, **fields: Any) -> Receipt:
+def receipt_of(plan: Plan, *, rebalances: int = 1, **fields: Any) -> Receipt:
     """Of the plan's first step, at its expected cost unless said otherwise."""
     step = plan.steps[0]
     usual: dict[str, Any] = {
-        "others": 0,
+        "external_rebalances": 0,
         "aborted": 0,
         "moved": 0,
         "longest_downtime_s": None,
         "from_generation": 1,
-        "to_generation": 1 + ours,
+        "to_generation": 1 + rebalances,
         "started_at": 100.0,
         "seconds": 60.0,
         "result": ReceiptResult.EQUAL,
@@ -61,7 +61,7 @@ def receipt_of(plan: Plan, *, ours: int = 1, **fields: Any) -> Receipt:
         step=0,
         kind=step.kind,
         expected_cost=step.expected_cost,
-        ours=ours,
+        rebalances=rebalances,
         **{**usual, **fields},
     )
 

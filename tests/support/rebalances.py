@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fleet.model.rebalances import Cause, Confidence, Known, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Rebalance, TimeSource
 
 
 def rebalance(number: int = 1, at: float = 0.0, **changes: Any) -> Rebalance:
@@ -22,9 +22,9 @@ def rebalance(number: int = 1, at: float = 0.0, **changes: Any) -> Rebalance:
         "before": number - 1 or None,
         "incarnation": 0,
         "started_at": None,
-        "start_source": Known.NOT,
+        "start_source": TimeSource.NOT,
         "ended_at": at,
-        "end_source": Known.RECORD,
+        "end_source": TimeSource.RECORD,
         "cause": Cause.UNKNOWN,
         "confidence": Confidence.CERTAIN,
         "log_partition": 7,

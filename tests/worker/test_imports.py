@@ -2,7 +2,7 @@
 
 import gc
 
-from fleet.collector import uncollected
+from fleet.collector import gc_disabled
 from tests.support.fresh_interpreter import ran
 
 NOT_BEFORE_IT_IS_USED = {
@@ -129,7 +129,7 @@ def test_the_collector_rests_while_modules_are_loaded() -> None:
     """And no longer, whatever becomes of the import."""
     assert gc.isenabled()
     try:
-        with uncollected():
+        with gc_disabled():
             assert not gc.isenabled()
             raise ImportError
     except ImportError:

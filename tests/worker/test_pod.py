@@ -20,10 +20,10 @@ from fleet.worker.member.membership import ClientErrors
 from fleet.worker.pod_environment import (
     put_first,
     raw_revision,
-    settled,
     spark_url,
     template_of,
     unpack,
+    with_pod_settings,
 )
 from fleet.worker.reach import reach_of
 from tests.support.batch_parts import events_of
@@ -54,10 +54,10 @@ def settings(kind: str) -> WorkerSettings:
 
 def test_a_pods_worker_listens_on_its_address():
     """The port that the template names `http`; locally nothing changes."""
-    there = settled(settings("kubernetes"), {"FLEET_TEMPLATE_HASH": "5d9f"})
+    there = with_pod_settings(settings("kubernetes"), {"FLEET_TEMPLATE_HASH": "5d9f"})
     assert (there.group.worker.http, there.revision) == ("0.0.0.0:9464", "abc~5d9f")
     local = settings("local")
-    assert settled(local, {"FLEET_TEMPLATE_HASH": "5d9f"}) is local
+    assert with_pod_settings(local, {"FLEET_TEMPLATE_HASH": "5d9f"}) is local
 
 
 def test_where_the_shared_server_is():

@@ -15,7 +15,7 @@ from fleet.config.spec import ClassicWorker
 from fleet.decide.receipts import judge
 from fleet.errors import Unreachable
 from fleet.model import GroupState, Receipt, Step, StepKind
-from fleet.model.rebalances import Counted
+from fleet.model.rebalances import RebalanceCounts
 from fleet.text import plural
 
 SETTLE_POLL: Final = 0.5
@@ -104,7 +104,7 @@ def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
         extra=(*notes, *_gaps(work, step)),
     )
     work.progress(
-        f"  recorded {plural(made.ours, 'rebalance')} where {step.expected_cost} expected, "
+        f"  recorded {plural(made.rebalances, 'rebalance')} where {step.expected_cost} expected, "
         f"{plural(made.moved, 'partition')} moved: {made.result}"
     )
     return made
@@ -117,7 +117,7 @@ def _gaps(work: StepWork, step: Step) -> list[str]:
     return sorted({r.gap for r in came if r.gap is not None and r.slot in step.slots})
 
 
-def _counted(work: StepWork) -> Counted | None:
+def _counted(work: StepWork) -> RebalanceCounts | None:
     since = work.lease.recall(StepStart).position
     return None if since is None else work.ledger.counted(work.spec.group, since)
 

@@ -54,11 +54,11 @@ def worker(
     if (group is None) == (settings is None):
         raise click.UsageError("give --group GROUP of fleet.yaml, or --settings FILE")
     made = _declared(invocation, group) if group is not None else _frozen(settings)
-    from fleet.collector import uncollected
+    from fleet.collector import gc_disabled
     from fleet.system.home import fleet_home
     from fleet.worker.pod_environment import CODE
 
-    with uncollected():
+    with gc_disabled():
         from fleet.worker.slot.process import run
 
     status = run(

@@ -26,7 +26,7 @@ from fleet.log.replay.causes import Replay, ReplayedCommit
 from fleet.log.replay.group_state import RoundStarts
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance, Totals, standing
-from fleet.model.sessions import SessionThen
+from fleet.model.sessions import SessionAtRemoval
 
 # A log that was cut is read a second time, and nothing may be shown or counted twice. When it is
 # cut, it is noted up to which record's time its groups were told of: what is told again until then
@@ -271,7 +271,7 @@ class LogView:
         self._held = PendingCommits()
         self._errors: dict[tuple[int, int], int] = {}
         self._records = 0
-        self.session: Callable[[str, str, float], SessionThen | None] = lambda *_: None
+        self.session: Callable[[str, str, float], SessionAtRemoval | None] = lambda *_: None
         """A group's session by name, protocol and time of a removal, where somebody asks."""
 
     @property

@@ -34,7 +34,7 @@ from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
 from fleet.log.readers.log_view import KEEP, MOST, LogView, all_groups
 from fleet.log.records import TOPIC, Unreadable
 from fleet.model.rebalances import CoordinatorMove
-from fleet.model.sessions import SessionThen
+from fleet.model.sessions import SessionAtRemoval
 from fleet.system.closing import Closing
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from fleet.log.replay.group_state import (
     StartBounds,
 )
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Known, MembershipSpan, Rebalance
-from fleet.model.sessions import AskSession
+from fleet.model.rebalances import MembershipSpan, Rebalance, TimeSource
+from fleet.model.sessions import SessionLookup
 
 __all__ = ["SCHEMA", "Replay", "ReplayedCommit", "ReplayedMember"]
 
@@ -140,7 +140,7 @@ class Replay:
         """
         self._state.coordinator_at = at
 
-    def ask_session(self, find: AskSession) -> None:
+    def ask_session(self, find: SessionLookup) -> None:
         """Where a KIP-848 group's session timeout is asked for: by protocol and time of a removal.
 
         The records do not hold it. Where nobody tells it, whether a member left or expired is
@@ -150,7 +150,7 @@ class Replay:
 
     def pending(self) -> tuple[Rebalance, ...]:
         """Rebalances that have begun and not ended; their `ended_at` is the last record's."""
-        return tuple(each.ended(self._epochs.last_at, Known.NOT) for each in self._epochs.open)
+        return tuple(each.ended(self._epochs.last_at, TimeSource.NOT) for each in self._epochs.open)
 
     # --- the state now ----------------------------------------------------------------------
 

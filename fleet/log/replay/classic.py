@@ -19,7 +19,7 @@ from fleet.log.records import ClassicMember, GroupMetadata
 from fleet.log.replay.group_state import CLOSE_S, ReplayedGroup, ReplayedMember
 from fleet.log.replay.reasons import GenerationChange, Reason, Silence, of_generation
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, MembershipSpan, Rebalance, TimeSource
 
 _REPLACEMENT_S = 60.0
 """A first record whose state is older than this was rewritten for a replaced member."""
@@ -95,7 +95,7 @@ class ClassicReplay:
         known = group.number is not None or group.origin is not None
         aborted = 0 if group.number is None else record.generation - group.number - 1
         started_at, start_source = self._start(group, record, before, now, aborted)
-        about = started_at if start_source is Known.STATES else None
+        about = started_at if start_source is TimeSource.STATES else None
         stay = sorted(before.keys() & now.keys())
         resubscribed = tuple(who for who in stay if before[who].topics != now[who].topics)
         added = group.grown(tp for each in now.values() for tp in each.owned)
@@ -122,7 +122,7 @@ class ClassicReplay:
             started_at=started_at,
             start_source=start_source,
             ended_at=record.timestamp_ms / 1000,
-            end_source=Known.RECORD,
+            end_source=TimeSource.RECORD,
             cause=reason.cause,
             confidence=reason.confidence,
             also=reason.also,
@@ -180,16 +180,16 @@ class ClassicReplay:
         before: Mapping[str, ReplayedMember],
         now: Mapping[str, ReplayedMember],
         aborted: int,
-    ) -> tuple[float | None, Known]:
+    ) -> tuple[float | None, TimeSource]:
         end = _joined_at(record)
         if group.origin_at is not None:
             # A first member may also have died before it joined: its group then waits empty.
             longest = max((m.rebalance_s or 0.0 for m in now.values()), default=0.0)
             if end - group.origin_at <= longest + 1:
-                return group.origin_at, Known.RECORD
-            return None, Known.NOT
+                return group.origin_at, TimeSource.RECORD
+            return None, TimeSource.NOT
         if len(before) == 1 and not now and not aborted:
-            return end, Known.RECORD  # the last member went: there is nobody to wait for
+            return end, TimeSource.RECORD  # the last member went: there is nobody to wait for
         burst = self._revoked_at(group, record, before, now)
         ended = record.timestamp_ms / 1000
         seen = group.round_start(after=self.at, ended=ended)
@@ -199,10 +199,10 @@ class ClassicReplay:
             seen = seen.within(min(end, burst or end))
             about = seen.known(ended)
             if about is not None:
-                return about, Known.STATES
+                return about, TimeSource.STATES
             if seen.latest < min(burst or ended, ended):
-                return seen.latest, Known.SEEN
-        return (None, Known.NOT) if burst is None else (burst, Known.COMMITS)
+                return seen.latest, TimeSource.SEEN
+        return (None, TimeSource.NOT) if burst is None else (burst, TimeSource.COMMITS)
 
     def _revoked_at(
         self,

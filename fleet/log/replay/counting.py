@@ -29,8 +29,8 @@ from statistics import median
 from fleet.log.records import OffsetCommit, Record, Tombstone, Undecoded
 from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Counted, Rebalance
-from fleet.model.sessions import AskSession, never_asked
+from fleet.model.rebalances import Rebalance, RebalanceCounts
+from fleet.model.sessions import SessionLookup, no_session_lookup
 
 _GAPS = 20
 _SILENT_GAPS = 5
@@ -50,8 +50,8 @@ def count(
     *,
     before: Record | Sequence[Record] | None = None,
     topics: Mapping[str, str] | None = None,
-    session: AskSession = never_asked,
-) -> Counted:
+    session: SessionLookup = no_session_lookup,
+) -> RebalanceCounts:
     """What `records` of one group (in order of the log) cost.
 
     `before` is the state at their start (`GroupLog.last_state`, or a single record); `topics`
@@ -76,7 +76,7 @@ def count(
 class _Stretch:
     """The replay of one group, and what it told since `begin`."""
 
-    def __init__(self, group: str, names: Mapping[str, str], session: AskSession) -> None:
+    def __init__(self, group: str, names: Mapping[str, str], session: SessionLookup) -> None:
         self._group = group
         self._replay = Replay("", group)
         self._replay.ask_session(session)
@@ -134,7 +134,7 @@ class _Stretch:
             replacements=self._replacements,
             pauses=dict(self._pauses.longest),
             every_downtime=tuple(self._pauses.every),
-            unended=self._pauses.unended(self._latest / 1000),
+            open_downtimes=self._pauses.open_downtimes(self._latest / 1000),
             silences=dict(self._pauses.silences),
             from_generation=self._first,
             to_generation=self._replay.number,
@@ -213,7 +213,7 @@ class _Pauses:
             else:
                 self._idle.discard(tp)
 
-    def unended(self, at: float) -> dict[TopicPartition, float]:
+    def open_downtimes(self, at: float) -> dict[TopicPartition, float]:
         return {
             tp: at - start[0] - start[1]
             for tp, start in self._waiting.items()

@@ -38,7 +38,7 @@ from fleet.log.replay.group_state import (
 )
 from fleet.log.replay.reasons import EpochChange, Reason, Silence, of_assignment, of_epoch
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Confidence, MembershipSpan, Rebalance, TimeSource
 
 # Its JSON form outlives a release, so a field that is renamed there is lost.
 
@@ -67,7 +67,7 @@ class Open:
     waiting: set[str]
     moved: set[TopicPartition] = field(default_factory=set)
 
-    def ended(self, at: float, known: Known = Known.RECORD) -> Rebalance:
+    def ended(self, at: float, known: TimeSource = TimeSource.RECORD) -> Rebalance:
         """As a value, ended then."""
         return replace(
             self.rebalance, ended_at=at, end_source=known, moved=tuple(sorted(self.moved))
@@ -333,9 +333,9 @@ class Epochs:
             before=group.number,
             incarnation=group.incarnation,
             started_at=self.epoch_at if told else None,
-            start_source=Known.RECORD if told else Known.NOT,
+            start_source=TimeSource.RECORD if told else TimeSource.NOT,
             ended_at=at,
-            end_source=Known.NOT,
+            end_source=TimeSource.NOT,
             cause=reason.cause,
             confidence=reason.confidence,
             also=reason.also,
@@ -354,12 +354,12 @@ class Epochs:
         waiting = {who for who, member in group.members.items() if member.epoch != AWAY}
         self.open.append(Open(rebalance, waiting))
         if len(self.open) > _OPEN:
-            rows.append(self.open.pop(0).ended(at, Known.NOT))
+            rows.append(self.open.pop(0).ended(at, TimeSource.NOT))
         self._called(group)
         self.steps = []
         group.number, group.origin, group.origin_at = record.epoch, None, None
         if not waiting:  # its members' records are older than the log: whom to wait for?
-            rows.append(self.open.pop().ended(at, Known.NOT))
+            rows.append(self.open.pop().ended(at, TimeSource.NOT))
         return rows
 
     # --- deletions --------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class Epochs:
                 group.gone[member.identity] = group.members.pop(member.identity)
         elif record.type in _GROUP and group.protocol == PROTOCOLS[record.type]:
             group.closed_at = record.timestamp_ms / 1000
-            rows: Rows = [each.ended(group.closed_at, Known.NOT) for each in self.open]
+            rows: Rows = [each.ended(group.closed_at, TimeSource.NOT) for each in self.open]
             self.open = []
             return rows
         return []

@@ -19,7 +19,7 @@ from fleet.lag.gap import is_early, usual_gap
 from fleet.log.records import OffsetCommit
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan
-from fleet.model.sessions import AskSession, never_asked
+from fleet.model.sessions import SessionLookup, no_session_lookup
 
 # A classic group's log never tells when a round began. Who asks every second which groups are
 # unsettled knows two moments of each round: one at which it had not begun, one at which it had, or
@@ -224,7 +224,7 @@ class ReplayedGroup:
     """When another broker became its coordinator, where somebody saw that."""
     round_start: Callable[..., StartBounds | None] = lambda **_: None
     """Classic: where bounds of a round's start are asked for (RoundStarts.of); not kept."""
-    session: AskSession = never_asked
+    session: SessionLookup = no_session_lookup
     """KIP-848: where the session timeout is asked for; not kept."""
     members: dict[str, ReplayedMember] = field(default_factory=dict)
     gone: dict[str, ReplayedMember] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
-from fleet.collector import uncollected
+from fleet.collector import gc_disabled
 from fleet.sim.coordinator.requests import Client, LeaveGroupRequest
 from fleet.sim.scenarios.classic_client import ClassicClient, JavaClient
 from fleet.sim.scenarios.coordinator_sides import (
@@ -118,13 +118,13 @@ class WrittenRecord(NamedTuple):
 
 def play(scenario: Scenario, rng: random.Random) -> ScenarioOutcome:
     """Play it to its end."""
-    with uncollected(), _played(scenario, rng) as world:
+    with gc_disabled(), _played(scenario, rng) as world:
         return world.play()
 
 
 def play_records(scenario: Scenario, rng: random.Random) -> tuple[WrittenRecord, ...]:
     """What the coordinator wrote meanwhile: what a reader of `__consumer_offsets` sees."""
-    with uncollected(), _played(scenario, rng) as world:
+    with gc_disabled(), _played(scenario, rng) as world:
         world.play()
         return tuple(world.records())
 

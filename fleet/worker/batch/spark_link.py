@@ -30,7 +30,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from fleet.clock import Clock
-from fleet.collector import uncollected
+from fleet.collector import gc_disabled
 from fleet.errors import Unreachable
 from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import text_of
@@ -324,7 +324,7 @@ class SparkLink:
 def load_client() -> Any:
     """PySpark's Connect client, imported without pandas; its SparkSession."""
     before_pyspark()
-    with uncollected(), pandas_on_demand():
+    with gc_disabled(), pandas_on_demand():
         from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
     return SparkSession
 

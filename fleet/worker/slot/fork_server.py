@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-from fleet.collector import settled, uncollected
+from fleet.collector import freeze_imports, gc_disabled
 from fleet.system.processes import PART, WORKER, show_arguments, show_variable
 from fleet.system.runtimes import runtime_kind
 from fleet.worker.batch.spark_link import load_client
@@ -48,12 +48,12 @@ Stamps = Mapping[str, tuple[int, int] | None]
 
 def serve() -> bool:
     """Serve until the other end of standard input is closed; True in a worker that was forked."""
-    with uncollected():
+    with gc_disabled():
         load_client()  # first: what imports PySpark's client otherwise imports pandas with it
         for module in _LOADED:
             importlib.import_module(module)
         runtime_kind("local")
-    settled()
+    freeze_imports()
     # Of Python 3.12, for the threads of libraries that are prepared for it.
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
     loaded = _stamps()

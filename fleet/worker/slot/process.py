@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.clock import Clock, SystemClock
-from fleet.collector import settled as settled_imports
+from fleet.collector import freeze_imports
 from fleet.config.references import worker_environment
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import KubernetesRuntimeSpec
@@ -36,7 +36,13 @@ from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
 from fleet.worker.events import Events, WorkerContext, catch_job_logs
 from fleet.worker.login_files import LoginFiles, known_secrets
-from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
+from fleet.worker.pod_environment import (
+    SPARK_TOKEN,
+    put_first,
+    spark_url,
+    unpack,
+    with_pod_settings,
+)
 from fleet.worker.reach import Reach, reach_of
 from fleet.worker.slot.leave_completion import Failover, LeaveCompleter
 from fleet.worker.slot.reporting import Reporter
@@ -192,7 +198,7 @@ def run(
     try:
         if settings.group.worker is not None:  # a runtime may have done so already
             os.environ.update(worker_environment(settings.group.worker.env, os.environ))
-        settings = settled(settings, os.environ)
+        settings = with_pod_settings(settings, os.environ)
         if settings.group.worker is None:
             raise ConfigError(f"group {settings.group.group} declares no worker")
     except ConfigError as error:
@@ -344,7 +350,7 @@ class _Worker:
             watcher.look()  # whoever probes a standby is to hear at once whether it is in doubt
         if watcher.store.unmanaged:
             self._reporter.canary.look(watcher)
-        settled_imports()
+        freeze_imports()
         self._reporter.standby()
         self._events.log(f"ready after {took:.1f} s as a standby of {context.group}")
         self._events.emit("phase", phase="standby", seconds=took)
