@@ -71,7 +71,9 @@ class GroupChanges:
         Raises Unreachable where no write of its own went through for three: it says nothing of
         others then [38].
         """
-        watch = LeaseWatch.over(self.store, group=self.group, lease=self.lease, clock=self.clock)
+        watch = LeaseWatch.for_group(
+            self.store, group=self.group, lease=self.lease, clock=self.clock
+        )
         first: tuple[str, int, int] | None = None
         while True:
             now = self.clock.monotonic()
@@ -82,7 +84,7 @@ class GroupChanges:
             first = first or mark
             if mark != first:
                 return True
-            if watch.expired(self.group, mark, now, told=change.lease):
+            if watch.is_expired(self.group, mark, now, lease=change.lease):
                 return False
             if watch.blind >= _BLIND * self.lease:
                 raise self._unproven(change, watch.blind)

@@ -324,11 +324,11 @@ class JoinWindow:
     def widen(self) -> str | None:
         """Widen it; None, or why it stays as it is (the joins may then cost one each)."""
         try:
-            if self._store.note(self._group, _NOTE) is None:
+            if self._store.manager_state(self._group, _NOTE) is None:
                 before = self._settings.group_setting(self._group, SETTING)
                 if before is not None and int(before) >= WIDE_MS:
                     return None  # its owner wants it at least as wide
-                self._store.put_note(self._group, _NOTE, {"before": before})
+                self._store.put_manager_state(self._group, _NOTE, {"before": before})
             self._settings.set_group_setting(self._group, SETTING, str(WIDE_MS))
         except FleetError as error:
             return f"{SETTING} was not raised, so joins may be assigned one by one: {error}"
@@ -339,7 +339,7 @@ class JoinWindow:
 
         Where the cluster does not take it, that is said and the note stays for the next actor.
         """
-        note = self._store.note(self._group, _NOTE)
+        note = self._store.manager_state(self._group, _NOTE)
         if note is None:
             return False
         value = None if note["before"] is None else str(note["before"])
@@ -352,7 +352,7 @@ class JoinWindow:
         if not gone:
             self._say(f"  {SETTING} of {self._group} is put back, but brokers do not show it yet")
             return True
-        self._store.put_note(self._group, _NOTE, None)
+        self._store.put_manager_state(self._group, _NOTE, None)
         self._say(f"  {SETTING} of {self._group} is {value or 'the default'} again")
         return True
 

@@ -45,25 +45,25 @@ def sign(store: Store, change: Change) -> None:
     """Leave who carries the change out: this process."""
     me = _here()
     if me is not None:
-        store.put_note(change.group, _ACTOR, {"token": change.token, **me})
+        store.put_manager_state(change.group, _ACTOR, {"token": change.token, **me})
 
 
 def works_on(store: Store, change: Change, *, lease: float, clock: Clock) -> bool | None:
     """Whether its actor lives; None where that shows only at a later look, one lease from now."""
     me = _here()
-    actor = store.note(change.group, _ACTOR) or {}
+    actor = store.manager_state(change.group, _ACTOR) or {}
     ours = me is not None and _same_machine(actor, me) and actor.get("token") == change.token
     if ours and not alive(ProcessId.from_json(actor)):
         return False
     mark = [change.actor, change.token, change.counter]
-    seen = store.note(change.group, _SEEN) or {}
+    seen = store.manager_state(change.group, _SEEN) or {}
     before, now = seen.get("mark"), clock.monotonic()
     looks = _looks(seen) if before == mark else {}
     first = looks.get(_observer(me))
     if first is None:
         kept = dict(list(looks.items())[1 - _MOST_OBSERVERS :])
         looks = {**kept, _observer(me): now}
-        store.put_note(change.group, _SEEN, {"mark": mark, "looks": looks})
+        store.put_manager_state(change.group, _SEEN, {"mark": mark, "looks": looks})
     elif now - first >= max(lease, change.lease):
         return False
     if isinstance(before, list) and before[:2] == mark[:2] and before != mark:

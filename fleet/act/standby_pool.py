@@ -199,7 +199,7 @@ class StandbyPool:
         warm = {r.worker: r for r in self._reports()}
         for worker in self.wanted():
             report = warm.get(worker.name)
-            if worker.revision != revision or not worker.unhealthy:
+            if worker.revision != revision or not worker.is_unhealthy:
                 continue
             if report is None or report.phase in {"starting", "failed"}:
                 told = report.error if report else None

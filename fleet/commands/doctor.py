@@ -446,7 +446,7 @@ def slots(fleet: "Fleet") -> Iterator[Finding]:
                 f"find and stop the member {spec.group}-{number}, then run "
                 f"`fleet slot reopen {spec.group} {number}`",
             )
-        for mark in fleet.store.quarantines(spec.group):
+        for mark in fleet.store.stopped_partitions(spec.group):
             yield warn(
                 "partitions",
                 f"{mark.tp} of {spec.group} is stopped at offset {mark.offset}: {mark.error}",

@@ -42,7 +42,7 @@ from fleet.decide.storms import Storm, StormWatch, budget_of, watch_reach
 from fleet.errors import FleetError
 from fleet.manager.past import INTERVALS
 from fleet.model.rebalances import Rebalance
-from fleet.slots.codec import as_json, if_readable
+from fleet.slots.codec import as_json, from_json_or_none
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
@@ -292,7 +292,7 @@ def _read_cursor(cursor: str | None) -> tuple[StormWatch, tuple[str, int]]:
     if not isinstance(stored, dict):
         return StormWatch(), ("", 0)
     mark, count = stored.get("checked", ("", 0))
-    return if_readable(StormWatch, stored) or StormWatch(), (mark, count)
+    return from_json_or_none(StormWatch, stored) or StormWatch(), (mark, count)
 
 
 def storm_sensor(spec: FleetSpec) -> SensorDefinition:

@@ -348,10 +348,10 @@ def promises(state: StateSnapshot, steps: tuple[Step, ...], wanted: int) -> tupl
         )
     for number in sorted(state.targets.quarantined):
         notes.append(f"slot {number} is quarantined: another process uses {spec.group}-{number}")
-    for mark in state.quarantines:
+    for mark in state.stopped_partitions:
         notes.append(
             f"{mark.tp} is stopped at offset {mark.offset}"
-            f"{'' if mark.of_log else f' after {mark.attempts} attempts'}: {mark.error}"
+            f"{'' if mark.is_log_cause else f' after {mark.attempts} attempts'}: {mark.error}"
         )
     if changing and not state.readable_log:
         notes.append(
@@ -554,7 +554,7 @@ def seen_in(state: StateSnapshot) -> tuple[object, ...]:
         sorted(m.instance_id or "" for m in state.members()),
         group.state.value if group is not None else None,
         sorted(state.topics.items()),
-        sorted(str(mark.tp) for mark in state.quarantines),
+        sorted(str(mark.tp) for mark in state.stopped_partitions),
     )
 
 
@@ -826,7 +826,7 @@ class _Planning:
             p
             for p in wanted
             if p.name in owners
-            or (p.revision == self.state.revision and (p.running or not p.unhealthy))
+            or (p.revision == self.state.revision and (p.running or not p.is_unhealthy))
         ]
         return len(good), [p for p in wanted if p not in good]
 

@@ -12,9 +12,9 @@ from fleet.slots import (
     Change,
     Pause,
     Phase,
-    Quarantine,
     Slot,
     SlotTargets,
+    StoppedPartition,
     WorkerProcess,
     WorkerReport,
 )
@@ -63,7 +63,7 @@ class StateSnapshot:
     """Whether the running change's actor still renews its lease; None = not known yet."""
     pauses: tuple[Pause, ...]
     """Of any group, and of all."""
-    quarantines: tuple[Quarantine, ...]
+    stopped_partitions: tuple[StoppedPartition, ...]
     revision: str
     """What workers shall be."""
     published: Mapping[str, WorkerSettings] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class StateSnapshot:
         A member whose entrypoint fails joins no more, nor does a worker that ends again and again:
         to take it out, or to replace it, is what has to be possible.
         """
-        failing = {process.name for process in self.processes if process.fails}
+        failing = {process.name for process in self.processes if process.is_failing}
         here = {member.member_id for member in self.members()}
         slots = [self.slot(n) for n in self.open_slots()]
         joining = [s for s in slots if s.phase is Phase.JOINING and s.owner not in failing]

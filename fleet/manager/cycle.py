@@ -285,24 +285,24 @@ class Fleet(Closing):
             seen = self.recorded(group, since=now - reach(budget))
         if seen is None:
             return None
-        note = self.store.note(group, STORM_NOTE) if kept else None
+        note = self.store.manager_state(group, STORM_NOTE) if kept else None
         storm = assess(
             seen,
             cluster=self.spec.cluster.name,
             group=group,
             budget=budget,
             now=now,
-            before=if_readable(Storm, note),
+            before=from_json_or_none(Storm, note),
             excuses=excuses_of(self.spec, group, self.readable_changes(group) if kept else ()),
         )
         if kept and (storm is not None or note is not None):
             with contextlib.suppress(Unreachable):  # a full disk hides no storm
-                self.store.put_note(group, STORM_NOTE, as_json(storm) if storm else None)
+                self.store.put_manager_state(group, STORM_NOTE, as_json(storm) if storm else None)
         return storm
 
     def last_storm(self, group: str) -> Storm | None:
         """The storm as somebody saw it within its window, without a look at the log."""
-        storm = if_readable(Storm, self.store.note(group, STORM_NOTE))
+        storm = from_json_or_none(Storm, self.store.manager_state(group, STORM_NOTE))
         # Of a clock that was set back it would be no older for hours.
         fresh = storm is not None and abs(self.clock.now() - storm.seen_at) < storm.window
         return storm if fresh else None
@@ -368,7 +368,7 @@ class Fleet(Closing):
 
     def pin(self, group: str) -> Pin | None:
         """The number of slots that a person holds now."""
-        pin = if_readable(Pin, self.store.note(group, PIN_NOTE))
+        pin = from_json_or_none(Pin, self.store.manager_state(group, PIN_NOTE))
         return pin if pin is not None and self.clock.now() < pin.until else None
 
     def change(self, group: str) -> Change | None:
@@ -410,7 +410,7 @@ class Fleet(Closing):
             change=self.store.change(group),
             change_alive=self.change_alive(group),
             pauses=self.store.pauses(),
-            quarantines=self.store.quarantines(group),
+            stopped_partitions=self.store.stopped_partitions(group),
             revision=revision,
             storm=self.storm(group),
             published={
@@ -448,12 +448,12 @@ class Fleet(Closing):
 
     def wanted(self, group: str, snapshot: Snapshot, *, adopted: Adopted | None = None) -> Decision:
         """What the policy wants now; its agreement over time is kept in the store."""
-        note = self.store.note(group, "scaling")
+        note = self.store.manager_state(group, "scaling")
         current = adopted.replicas if adopted else self.open_slots(group)
-        memory = if_readable(ScalingMemory, note) or ScalingMemory()
+        memory = from_json_or_none(ScalingMemory, note) or ScalingMemory()
         unit = "pod" if adopted else "slot"
         decision = self._asked(group, snapshot, current=current, memory=memory, unit=unit)
-        self.store.put_note(group, "scaling", as_json(decision.memory))
+        self.store.put_manager_state(group, "scaling", as_json(decision.memory))
         pin = self.pin(group)
         return decision if pin is None else pinned(decision, pin, now=self.clock.now(), unit=unit)
 
@@ -473,7 +473,7 @@ class Fleet(Closing):
             topics=snapshot.topics,
             current=current,
             memory=memory,
-            quarantined={mark.tp for mark in self.store.quarantines(group)},
+            quarantined={mark.tp for mark in self.store.stopped_partitions(group)},
             now=self.clock.now(),
             unit=unit,
         )
@@ -635,11 +635,11 @@ class Fleet(Closing):
         if wanted is not None:
             until = self.clock.now() + (pin or 0.0)
             made = None if pin is None else as_json(Pin(wanted=wanted, until=until, by=by))
-            self.store.put_note(group, PIN_NOTE, made)
+            self.store.put_manager_state(group, PIN_NOTE, made)
         try:
             yield
         except Refused:
-            self.store.put_note(group, PIN_NOTE, as_json(before) if before else None)
+            self.store.put_manager_state(group, PIN_NOTE, as_json(before) if before else None)
             raise
 
     def keep_current(self, plan: Plan) -> bool:

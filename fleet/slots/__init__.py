@@ -1,18 +1,17 @@
-"""Slots, the slot targets and a group's change: the contract between workers and whoever acts.
+"""Slots, slot targets and changes: the contract between workers, managers and supervisors.
 
-Problem: a static member (KIP-345) keeps its partitions over a restart only if exactly one
-process uses its `group.instance.id`, and several members join in one rebalance only if they
-join together. Choice: a slot is a leased number, its instance id is `<group>-<n>`; one slot targets
-object per group says which slots are open and what is asked of their owners. Every write
-names the version or token it saw (compare-and-set), so a stale actor changes nothing.
-Who may take over is the lease's business, commits are Kafka's.
+Problem: a static member (KIP-345) keeps its partitions over a restart only if exactly one process
+uses its `group.instance.id`. Several members join in one rebalance only if they join together.
+Choice: a slot is a leased number, and its instance id is `<group>-<n>`. One slot targets object per
+group says which slots are open and what their owners have to do. Every write names the version or
+token that it read (compare-and-set), so a stale actor changes nothing. The lease decides who may
+take over; Kafka decides whose commits count.
 
-Expiry needs no clocks that agree: an observer calls a lease dead when (owner, token,
-counter) has not changed for the lease duration on the observer's own monotonic clock, while it
-looked and its own writes went through (`fleet.slots.evidence`). Who has seen the owner's process
-end says so (`end_owner`), and nobody waits. Values and the store's contract are
-here, for every room; the store's rules are in `fleet.slots.store`, the places that keep it beside
-them.
+Expiry needs no synchronized clocks. A lease is expired if (owner, token, counter) has not changed
+for its duration on the observer's own monotonic clock. The observer must have read and written the
+store meanwhile (`fleet.slots.evidence`). A supervisor that saw the owner's process end reports it
+(`end_owner`), and no worker waits. This module has the values and the contract, `fleet.slots.store`
+the rules.
 """
 
 from collections.abc import Mapping
@@ -24,66 +23,65 @@ from fleet.model import Plan, Receipt, TopicPartition
 
 
 class Phase(StrEnum):
-    """What the owner of a slot is doing; written by the owner alone."""
+    """What the owner of a slot is doing. Only the owner writes it."""
 
     FREE = "free"
-    """Nobody holds it."""
+    """The slot has no owner."""
     JOINING = "joining"
-    """Taken; consumer built and connected, subscribes at `open_at`, not yet ready."""
+    """Taken. The consumer is connected and subscribes at `open_at`; not yet ready."""
     ACTIVE = "active"
-    """Ready: has committed a batch or had an empty poll since it took the slot."""
+    """Ready: it has committed a batch or had an empty poll since it took the slot."""
     DRAINING = "draining"
-    """Reads no more, finishes the batch in hand."""
+    """It reads no more and finishes the batch in hand."""
     DRAINED = "drained"
-    """Asked to leave: all is committed, still heartbeating, waits for the others."""
+    """It was asked to leave and has committed all. It heartbeats and waits for the others."""
     CLOSED = "closed"
-    """Consumer closed for a leave; member_id stays for the batched LeaveGroup. Held still: a
-    dynamic member that polls no more, since its own close would be a leave of its own."""
+    """The consumer is closed for a leave; member_id stays for the batched LeaveGroup. A dynamic
+    member stays open and polls no more, because its own close would be a leave of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One numbered place in a group, as stored.
+    """One numbered slot of a group, as stored.
 
-    counter is raised by every renewal; token by every change of owner. member_id is
-    Kafka's for the last member that used the slot (needed by LeaveGroup); spark_session is
-    the owner's Spark Connect session id, which its successor interrupts where the slot was
-    not released cleanly.
+    Every renewal raises counter, every change of owner raises token. member_id is Kafka's id of the
+    last member in the slot (LeaveGroup needs it). spark_session is the owner's Spark Connect
+    session id; the next owner interrupts it if the slot was not released cleanly.
     """
 
     group: str
     number: int
     owner: str | None = None
-    """worker name."""
+    """Name of the worker."""
     token: int = 0
     counter: int = 0
     phase: Phase = Phase.FREE
     clean: bool = True
-    """False from taking until a clean release: the next new owner must cure first."""
+    """False from the take until a clean release: the next owner must clean up first."""
     member_id: str | None = None
     spark_session: str | None = None
     revision: str | None = None
-    """What the (last) owner runs."""
+    """The revision that the (last) owner runs."""
     batches: int = 0
     """Batches committed by this owner since it took the slot."""
     error: str | None = None
-    """The owner's last error in a sentence, None when its last batch went well."""
+    """The owner's last error in a sentence; None if its last batch succeeded."""
     owner_ended: bool = False
-    """Its owner's process is known to have ended: nobody waits for its lease."""
+    """Whether the owner's process is known to have ended; then no worker waits for its lease."""
     lease: float = 0.0
-    """Seconds of the lease that its owner renews by, where it told."""
+    """Seconds of the lease that its owner renews by; 0 if not reported."""
 
     def instance_id(self) -> str:
-        """The member's `group.instance.id`."""
+        """Returns the member's `group.instance.id`."""
         return f"{self.group}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """Asks the owner with this token to drain and release; only `revision` may take it then.
+    """Asks the owner with this token to drain and release; then only `revision` may take it.
 
-    Void for asking once the token has moved on; keeps pinning the new owner until it is removed, or
-    until the slot could be taken and the revision had no living standby for a lease.
+    The request is void once the token has changed. The pin stays until it is removed, or until the
+    slot could be taken and the revision had no living standby for one lease.
     """
 
     token: int
@@ -92,27 +90,30 @@ class Handover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTargets:
-    """What is asked of a group's slots. Written whole by compare-and-set on `version`."""
+    """What the owners of a group's slots have to do.
+
+    It is written as a whole, by compare-and-set on `version`.
+    """
 
     group: str
     version: int = 0
     open: frozenset[int] = frozenset()
-    """Slots that may be held."""
+    """Slots that may have an owner."""
     open_at: float = 0.0
     """Wall time at which owners of freshly opened slots subscribe (all at once)."""
     leaving: frozenset[int] = frozenset()
     """Slots that drain, wait for each other, close together; a subset of `open`."""
     handover: Mapping[int, Handover] = field(default_factory=dict)
     rejoin: Mapping[int, int] = field(default_factory=dict)
-    """slot → token of the owner that shall leave and join again once (forced rebalance)."""
+    """Slot → token of the owner that has to leave and join again once (forced rebalance)."""
     quarantined: frozenset[int] = frozenset()
-    """Slots closed because a foreign process uses their instance id; never taken."""
+    """Slots that no worker may take, because an external process uses their instance id."""
     plan_id: str | None = None
-    """The change that wrote `leaving`/`handover`; its lease is the group's (see Change)."""
+    """The change that wrote `leaving` and `handover`; its lease is the group's (see Change)."""
 
 
 class ChangeState(StrEnum):
-    """A change is a plan being carried out."""
+    """The state of a change. A change is a plan that is carried out."""
 
     RUNNING = "running"
     DONE = "done"
@@ -123,7 +124,7 @@ class ChangeState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The plan that is being (or was last) carried out for a group, and its actor's lease."""
+    """The last plan that was carried out for a group, or still is, and its actor's lease."""
 
     group: str
     plan: Plan
@@ -132,28 +133,28 @@ class Change:
     token: int
     counter: int
     step: int
-    """Index of the step in hand; len(plan.steps) when all are done."""
+    """Index of the current step; len(plan.steps) when all are done."""
     started_at: float
     ended_at: float | None = None
     detail: Mapping[str, object] = field(default_factory=dict)
-    """What the step in hand has to remember across a crash of its actor (JSON values), as the
-    kinds of step have it (`fleet.act.steps`)."""
+    """What the current step has to remember if its actor crashes (JSON values), by kind of step
+    (`fleet.act.steps`)."""
     receipts: tuple[Receipt, ...] = ()
     sentence: str = ""
     traceback: str | None = None
-    """Of the job's code, where that is why the change was rolled back or failed."""
+    """Traceback of the job's code, if that caused the rollback or failure."""
     lease: float = 0.0
-    """Seconds of the lease that its actor renews by, where it told."""
+    """Seconds of the lease that its actor renews by; 0 if not reported."""
 
     @property
     def step_began(self) -> float:
-        """Wall time at which the step in hand began; where that is not known, the change did."""
+        """Returns the wall time at which the current step began, or else the change."""
         return float(str(self.detail.get("started_at", self.started_at)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker says of itself, at each change and at least once a lease."""
+    """What a worker reports of itself, at each change and at least once per lease."""
 
     worker: str
     group: str
@@ -168,44 +169,45 @@ class WorkerReport:
     busy_seconds: float = 0.0
     """Time spent inside batches; records / busy_seconds is the worker's capacity."""
     joined_at: float | None = None
-    """Wall time of its subscribe() (join spread is max - min over the slot targets)."""
+    """Wall time of its subscribe() (join spread is max - min over the opened slots)."""
     last_commit_at: float | None = None
     error: str | None = None
     traceback: str | None = None
-    """Of the job's code, where the error is the job's; a few thousand characters at most."""
+    """Traceback of the job's code, if the error is the job's; a few thousand characters."""
     spark_ui: str | None = None
-    """Address of the web UI of its Spark, where that has one."""
+    """Address of the web UI of its Spark, if it has one."""
     reading: str | None = None
-    """How records reach its Spark now: inline, ranges or columnar; None without a slot."""
+    """Reading mode: inline, ranges or columnar; None without a slot."""
     unclean: bool = False
     """A drain ran into drain_timeout."""
     since: float | None = None
-    """Wall time since when its revision is wanted: who is newest [22]; None = not told."""
+    """Wall time since when its revision is wanted, to find the newest [22]; None = not known."""
     in_hand: bool = False
-    """A batch is being processed, or its commit is due; told of an owner's first batches."""
+    """A batch is being processed, or its commit is due; reported for an owner's first batches."""
     gap: str | None = None
     """Where partitions went on whose commits Kafka had deleted, in a sentence."""
 
 
-DAMAGED: Final = -1  # in place of a mark's attempts
+DAMAGED: Final = -1  # stored in place of the attempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
-    """A partition that is stopped because its next record cannot be processed, or is not there."""
+class StoppedPartition:
+    """A partition that is stopped because its next record cannot be processed or is missing."""
 
     group: str
     tp: TopicPartition
     offset: int
     error: str
     attempts: int
-    """To process the record; 0: the log does not hold it; DAMAGED: it cannot be read there."""
+    """Attempts to process the record; 0: the log does not have it; DAMAGED: it is unreadable there.
+    """
     revision: str
     at: float
 
     @property
-    def of_log(self) -> bool:
-        """Whether the log is the reason, and not the code."""
+    def is_log_cause(self) -> bool:
+        """Whether the log is the cause, and not the code."""
         return self.attempts <= 0
 
 
@@ -228,15 +230,15 @@ class Pause:
         return self.group is not None and self.reason == UNMANAGED
 
 
-ILL_AFTER = 3
-"""Ends of a process after which its worker counts as one that cannot run."""
+UNHEALTHY_AFTER_ENDS = 3
+"""Number of process ends after which a worker counts as unable to run."""
 STEADY_SECONDS = 60.0
-"""Life of a process after which the ends before it count no more as failures in a row."""
+"""Seconds of a process's life after which earlier ends no longer count as failures in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProcess:
-    """One worker as its runtime sees it."""
+    """One worker as its runtime reports it."""
 
     name: str
     group: str
@@ -249,28 +251,26 @@ class WorkerProcess:
     exit_reason: str | None = None
     """Last line or exit code of the last process that ended; None while the first one runs."""
     stuck: bool = False
-    """It never ran and cannot (no such image, a Secret that is missing): exit_reason says why."""
+    """It never ran and cannot (missing image or Secret); exit_reason says why."""
     failures: int = 0
-    """Ends in a row that nobody asked for; 0 once a process has lived for a minute."""
+    """Unrequested ends in a row; 0 once a process has lived for a minute."""
 
     @property
-    def fails(self) -> bool:
-        """Whether it ends again and again, or cannot be started."""
-        return self.wanted and (self.stuck or self.failures >= ILL_AFTER)
+    def is_failing(self) -> bool:
+        """Whether its process ends again and again, or cannot be started."""
+        return self.wanted and (self.stuck or self.failures >= UNHEALTHY_AFTER_ENDS)
 
     @property
-    def unhealthy(self) -> bool:
-        """Whether waiting for it helps nobody: it ends each time, or cannot be started."""
-        return self.stuck or self.restarts >= ILL_AFTER
+    def is_unhealthy(self) -> bool:
+        """Whether waiting for it is useless: it ends each time, or cannot be started."""
+        return self.stuck or self.restarts >= UNHEALTHY_AFTER_ENDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstOpening:
-    """What the slot targets that nobody has written yet shall open, where no manager does it
-    [22].
-    """
+    """What the first slot targets of a group open if no manager writes them [22]."""
 
     slots: int
-    """Slots 0 to this, less one."""
+    """Number of slots to open, counted from 0."""
     after: float
-    """Seconds since the first standby was seen, after which too few standbys are enough."""
+    """Seconds since the first standby was seen, after which fewer standbys are enough."""

@@ -1,10 +1,10 @@
-"""What a place that keeps slots has to be able to do: read, compare and swap, list, merge.
+"""What a place that stores slots has to do: read, compare and swap, list, merge.
 
-Problem: the rules of slots, slot targets and changes must not be written anew for every place that
-can keep them. Choice: a back end knows objects of three kinds and four maps of small values, and no
-rule at all; `fleet.slots.store` has the rules, over any of them. Each object is swapped by itself:
-there is no transaction over two of them, since an API server has none. Cost: the store has to order
-its writes so that a process may die between any two.
+Problem: the rules of slots, slot targets and changes must not be written again for every place.
+Choice: a back end has objects of three kinds and four maps of small values, and no rules.
+`fleet.slots.store` applies the rules to any back end. Each object is swapped by itself: an API
+server has no transaction over two. Cost: the store has to order its writes so that a process may
+die between any two.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,18 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from fleet.model import TopicPartition
-from fleet.slots import Change, ChangeState, Pause, Quarantine, Slot, SlotTargets, WorkerReport
-from fleet.slots.evidence import Writes
+from fleet.slots import (
+    Change,
+    ChangeState,
+    Pause,
+    Slot,
+    SlotTargets,
+    StoppedPartition,
+    WorkerReport,
+)
+from fleet.slots.evidence import WriteLog
 
-# All that is stored with a group's slot targets: what its slots' new owners and a change's actors
-# compare.
+# What is stored with a group's slot targets, for new owners and actors of changes to compare.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,42 +33,42 @@ class Claim:
 
     slot: int
     token: int
-    """Which the slot has once it is taken."""
+    """The slot's token once it is taken."""
     worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTargetsRecord:
-    """The slot targets as it is stored."""
+    """The slot targets as stored."""
 
     targets: SlotTargets
     opened: frozenset[int] = frozenset()
     """Slots that were ever open."""
     canaries: Mapping[str, Claim] = field(default_factory=dict)
-    """By revision."""
+    """Claims by revision."""
     going: frozenset[str] = frozenset()
-    """Workers that were asked to go: they live until they are removed, and take nothing."""
+    """Workers that were asked to go: they live until they are removed, and take no slot."""
     committed: frozenset[str] = frozenset()
-    """Topics that the group has committed offsets of, whether Kafka keeps them or not [53]."""
+    """Topics that the group has committed offsets of, even if Kafka deleted them [53]."""
     token: int = 0
-    """The latest of the changes whose actors wrote here: who has an older one is stale."""
+    """The latest token of the changes that wrote here; an actor with an older one is stale."""
 
 
 Value = Slot | SlotTargetsRecord | Change
-"""What is compared and swapped."""
-Note = Mapping[str, object]
-Remark = WorkerReport | Note | Quarantine | Pause
-"""What is only replaced: the last writer of a key wins."""
-Remarks = Mapping[str, Remark | None]
-"""By key; None removes."""
+"""An object that is compared and swapped."""
+ManagerState = Mapping[str, object]
+MapValue = WorkerReport | ManagerState | StoppedPartition | Pause
+"""A value that is only replaced: the last writer of a key wins."""
+MapValues = Mapping[str, MapValue | None]
+"""Values by key; None removes the key."""
 
 
 KEPT_CHANGES: Final = 200
-"""Changes that a back end keeps per group where room is no matter, the present one included."""
+"""Number of changes that a back end with enough space keeps per group, with the present one."""
 
 
 class Kind(StrEnum):
-    """Of an object."""
+    """The kind of an object."""
 
     TARGETS = "targets"
     SLOT = "slot"
@@ -69,25 +76,25 @@ class Kind(StrEnum):
 
 
 class Space(StrEnum):
-    """Of a map."""
+    """The name of a map."""
 
-    REPORTS = "reports"
-    """By worker."""
-    NOTES = "notes"
-    MARKS = "marks"
-    """Stopped partitions, by `mark_key`."""
+    WORKER_REPORTS = "reports"
+    """By name of the worker."""
+    MANAGER_STATE = "notes"
+    STOPPED_PARTITIONS = "marks"
+    """Stopped partitions, by `partition_key`."""
     PAUSES = "pauses"
-    """By group, of the group ""; "" is the pause of all groups."""
+    """By group, stored under the group ""; the key "" is the pause of all groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One object of a group."""
+    """Identifies one object of a group."""
 
     group: str
     kind: Kind
     number: int = 0
-    """Of a slot."""
+    """Number of the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +102,22 @@ class Entry:
     """An object as it was read."""
 
     value: Value | None
-    """None where the object is there and nothing was written into it yet."""
+    """None if the object exists and is still empty."""
     version: object
-    """Equal to another one's only where nobody wrote in between; means nothing else."""
+    """Equal to another version only if no write came between; it has no other meaning."""
 
 
-class Moved(Exception):
-    """Somebody else has written since."""
+class ConcurrentWrite(Exception):
+    """Another process has written the object since it was read."""
 
 
-def mark_key(tp: TopicPartition) -> str:
-    """Of a stopped partition."""
+def partition_key(tp: TopicPartition) -> str:
+    """Returns the key of a stopped partition."""
     return f"{tp.topic} {tp.partition}"
 
 
-def is_next(before: Value | None, after: Value) -> bool:
-    """Whether a change is another one than the one before it: that one had ended."""
+def is_new_change(before: Value | None, after: Value) -> bool:
+    """Whether `after` is a new change and `before` had ended."""
     if not isinstance(before, Change) or not isinstance(after, Change):
         return False
     running = ChangeState.RUNNING
@@ -120,65 +127,65 @@ def is_next(before: Value | None, after: Value) -> bool:
 class Backend(Protocol):
     """One cluster's objects in one place. Thread-safe.
 
-    Methods raise Unreachable where the place does not answer in bounded time; a write that ended
-    so may have been stored or not.
+    Methods raise Unreachable if the place does not answer in bounded time. A write that ends so may
+    or may not have been stored.
     """
 
     @property
-    def writes(self) -> Writes:
-        """What became of this process' own writes of objects."""
+    def writes(self) -> WriteLog:
+        """Returns the log of this process's own writes of objects."""
         ...
 
     @property
-    def hears(self) -> bool:
-        """Whether a reading that need not be fresh may be old: what was last heard of."""
+    def reads_cache(self) -> bool:
+        """Whether reads that need not be fresh come from a cache."""
         ...
 
     def beat(self, group: str) -> None:
-        """A write that nobody reads, by the way that a slot's goes."""
+        """Writes something that no reader uses, by the same path as a slot's renewal."""
         ...
 
     def read(self, key: Key, *, fresh: bool) -> Entry | None:
-        """The object; None where there is none. fresh: not only as last heard of."""
+        """Returns the object; None if it does not exist. fresh: do not read from a cache."""
         ...
 
     def scan(
         self, group: str, *, fresh: bool
     ) -> tuple[SlotTargetsRecord | None, Mapping[int, Slot]]:
-        """The slot targets and all slots of a group as they stood at one moment."""
+        """Returns the slot targets and all slots of a group as of one moment."""
         ...
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
-        """Store `value` if the object is still as `seen` (None: not there); as stored.
+        """Stores `value` if the object is still as `seen` (None: missing) and returns it as stored.
 
-        Raises Moved where it is not. The change before the next one (`is_next`) is kept among
-        those that ended.
+        Raises ConcurrentWrite if it is not. Before a new change (`is_new_change`), the last one is
+        kept among those that ended.
         """
         ...
 
-    def ended(self, group: str, *, limit: int) -> tuple[Change, ...]:
-        """The changes before the present one, latest first."""
+    def ended_changes(self, group: str, *, limit: int) -> tuple[Change, ...]:
+        """Returns the changes before the present one, latest first."""
         ...
 
-    def entries(self, space: Space, group: str) -> Mapping[str, Remark]:
-        """A map of small values."""
+    def entries(self, space: Space, group: str) -> Mapping[str, MapValue]:
+        """Returns one map of small values."""
         ...
 
-    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
-        """Replace these keys, None removes; how many were there before.
+    def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
+        """Replaces these keys and returns how many existed; None as a value removes the key.
 
-        group None: wherever the key is. values None: all that the group has are removed.
+        group None: in all groups that have the key. values None: removes all values of the group.
         """
         ...
 
     def version(self) -> int:
-        """Differs whenever anything has changed; for those who poll."""
+        """Returns a value that differs after any change, for pollers."""
         ...
 
     def known_since(self) -> float | None:
-        """Monotonic time since when what is read is known to be true; None: it is not now."""
+        """Returns the monotonic time since when reads are current; None: they are not now."""
         ...
 
     def close(self) -> None:
-        """Give back connections and threads."""
+        """Closes connections and threads."""
         ...

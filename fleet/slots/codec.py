@@ -1,4 +1,4 @@
-"""The values of the store as JSON and back: the only door between them.
+"""Converts the values of the store to JSON and back.
 
 Problem: state outlives the release that wrote it, and two releases work on it at once. Choice: a
 value's fields are its keys, read by one codec for every kind; a key that a value has no field for
@@ -20,7 +20,7 @@ _CODECS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
 
 def as_json(value: object, *only: str, known: bool = False) -> dict[str, Any]:
-    """A plan, change, report, …: every field, or `only` these, by name. known: without None."""
+    """Returns a value as JSON: every field, or `only` these, by name. known: without None."""
     told: dict[str, Any] = _codec(type(value)).dump_python(
         value, mode="json", exclude_none=known, include=set(only) or None
     )
@@ -28,13 +28,16 @@ def as_json(value: object, *only: str, known: bool = False) -> dict[str, Any]:
 
 
 def from_json(kind: type[Value], value: Mapping[str, Any]) -> Value:
-    """The reverse of as_json. Raises pydantic.ValidationError, a ValueError, where it is none."""
+    """Returns the value that `as_json` wrote.
+
+    Raises pydantic.ValidationError, a ValueError, if the JSON is no such value.
+    """
     found: Value = _codec(kind).validate_python(value)
     return found
 
 
-def if_readable(kind: type[Value], value: Mapping[str, Any] | None) -> Value | None:
-    """The same; None where there is none, or another release wrote it otherwise."""
+def from_json_or_none(kind: type[Value], value: Mapping[str, Any] | None) -> Value | None:
+    """Returns the value; None if there is none, or another release wrote it differently."""
     try:
         return from_json(kind, value) if value else None
     except ValueError:
@@ -49,7 +52,7 @@ def _codec(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def targets_as_json(targets: SlotTargets) -> dict[str, Any]:
-    """The slot targets; slot numbers are sorted, as keys they are strings."""
+    """Returns the slot targets as JSON: slot numbers are sorted, and strings as keys."""
     return {
         "group": targets.group,
         "version": targets.version,
@@ -64,7 +67,7 @@ def targets_as_json(targets: SlotTargets) -> dict[str, Any]:
 
 
 def record_as_json(record: SlotTargetsRecord) -> dict[str, Any]:
-    """The slot targets with all that is stored beside it."""
+    """Returns the slot targets as JSON, with everything that is stored with them."""
     return {
         **targets_as_json(record.targets),
         "opened": sorted(record.opened),
@@ -76,7 +79,7 @@ def record_as_json(record: SlotTargetsRecord) -> dict[str, Any]:
 
 
 def record_from_json(value: Mapping[str, Any]) -> SlotTargetsRecord:
-    """The reverse of record_as_json."""
+    """Returns the record that `record_as_json` wrote."""
     return SlotTargetsRecord(
         targets=from_json(SlotTargets, value),
         opened=frozenset(value.get("opened", ())),
@@ -88,10 +91,10 @@ def record_from_json(value: Mapping[str, Any]) -> SlotTargetsRecord:
 
 
 def canaries_as_json(canaries: Mapping[str, Claim]) -> dict[str, Any]:
-    """Claims by revision."""
+    """Returns claims by revision as JSON."""
     return {revision: as_json(claim) for revision, claim in sorted(canaries.items())}
 
 
 def canaries_from_json(value: Mapping[str, Any]) -> dict[str, Claim]:
-    """The reverse of canaries_as_json."""
+    """Returns the claims that `canaries_as_json` wrote."""
     return {revision: from_json(Claim, told) for revision, told in value.items()}

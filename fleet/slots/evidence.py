@@ -1,17 +1,14 @@
-"""When an observer may call a lease expired: it looked, it could read, and it could write.
+"""Decides when an observer may call a lease expired.
 
-Problem: a lease that stands still proves a death only to who could have seen and done better. A
-store that is read but not written (locked, disk full, an API server that refuses writes), one
-that is silent, and a machine that was frozen make every living owner look dead. Choice: an
-observer counts on its own monotonic clock how long (owner, token, counter) has not changed
-[13], and each of three things starts the count anew: a gap between two of its looks of more than
-a third of the lease [39], a time in which its store did not know (`known_since`), a write of its
-own that did not go through [38]. A store tells of its own writes (`Writes`); an observer that
-writes nothing by itself has one small write made (`beat`) once a lease has stood still for half
-its duration. Who renews says by what lease, since an observer may have been told another: the
-longer of both counts. Cost: two such writes per observer and death on Kubernetes, none locally,
-where every worker reports or renews thrice a lease; after an outage a dead owner is found one
-lease later.
+Problem: an unchanged lease proves a death only if the observer could have seen and stored a
+renewal. A store that refuses writes (locked, disk full), an unreachable store and a frozen machine
+make every living owner look dead. Choice: an observer measures on its own monotonic clock how long
+(owner, token, counter) has not changed [13]. Three things restart the count: more than a third of
+the lease between two polls [39], a time in which the store was not current (`known_since`), and a
+failed write of its own [38]. If an observer does not write by itself, a small write is made
+(`beat`) once a lease is unchanged for half its duration. An owner stores its own lease, because an
+observer may have another setting; the longer one counts. Cost: two such writes per observer and
+death on Kubernetes, none locally. After an outage a dead owner is found one lease later.
 """
 
 import contextlib
@@ -27,16 +24,16 @@ from fleet.errors import FleetError
 if TYPE_CHECKING:
     from fleet.slots.store import Store
 
-_REST: Final = 0.4
-"""Of the lease: an own write that long ago is done anew. Who renews thrice a lease never does."""
-_FRESH: Final = 0.5
-"""Of the lease: an own write that long ago proves nothing of now."""
-_GAP: Final = 1 / 3
-"""Of the lease: between two looks of one observer."""
+_REWRITE_AFTER: Final = 0.4
+"""Fraction of the lease after which an own write is repeated. Workers that renew never need it."""
+_PROOF_WITHIN: Final = 0.5
+"""Fraction of the lease for which an own write proves that the store accepts writes."""
+_MAX_GAP: Final = 1 / 3
+"""Fraction of the lease: the longest gap between two polls of one observer."""
 
 
-class Writes:
-    """What became of a store's own writes of slots; thread-safe."""
+class WriteLog:
+    """Records the results of a store's own writes of slots; thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -48,8 +45,8 @@ class Writes:
         self._why = ""
 
     @contextlib.contextmanager
-    def one(self) -> Iterator["Write"]:
-        """One write, around which this is put; it says itself whether anything was stored."""
+    def track(self) -> Iterator["Write"]:
+        """Wraps one write; the caller sets its result."""
         began, write = self._clock.monotonic(), Write()
         with self._lock:
             self._in_hand += 1
@@ -75,22 +72,23 @@ class Writes:
 
     @property
     def refusal(self) -> str | None:
-        """Why the last write was refused; None where it was not."""
+        """Returns why the last write was refused; None if it was not."""
         with self._lock:
             return self._why if self._since is None else None
 
-    def due(self, after: float) -> bool:
-        """Whether none is under way, and the last one ended `after` seconds ago; a quarter of
-        that where it was refused.
+    def is_due(self, after: float) -> bool:
+        """Whether no write runs and the last one ended `after` seconds ago, a quarter if it was
+        refused.
         """
         now = self._clock.monotonic()
         with self._lock:
             rest = after if self._since is not None else after / 4
             return not self._in_hand and now - self._tried_at >= rest
 
-    def through_since(self, within: float) -> float | None:
-        """Monotonic time since when no write was refused; None where the last one was, or none
-        has gone through that began in the last `within` seconds.
+    def accepted_since(self, within: float) -> float | None:
+        """Returns the monotonic time since when no write was refused.
+
+        None if the last one was, or if none that began in the last `within` seconds was stored.
         """
         now = self._clock.monotonic()
         with self._lock:
@@ -99,7 +97,7 @@ class Writes:
 
 @dataclass(slots=True)
 class Write:
-    """One write's end. Neither: the store answered, and nothing was to be stored."""
+    """The result of one write. Neither flag: the store answered, and nothing had to be stored."""
 
     stored: bool = False
     refused: bool = False
@@ -108,7 +106,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Whether an owner's renewals of `group` would have been stored, and seen [38]."""
+    """Whether an owner's renewals of `group` would have been stored and read [38]."""
 
     store: "Store"
     group: str
@@ -116,18 +114,18 @@ class Evidence:
     clock: Clock
 
     def since(self) -> float | None:
-        """Monotonic time since when they would have been, without a break; None: not now.
+        """Returns the monotonic time since when that holds without a break; None: not now.
 
-        Writes where the last write of our own is too long ago, which takes seconds where the
-        store is locked or silent: what was seen before that proves nothing then.
+        Writes if the last own write is too old. That takes seconds if the store is locked or
+        unreachable, and what was read before then proves nothing.
         """
         began, writes = self.clock.monotonic(), self.store.writes
-        if writes.due(_REST * self.lease):
-            with contextlib.suppress(FleetError):  # `writes` tells
+        if writes.is_due(_REWRITE_AFTER * self.lease):
+            with contextlib.suppress(FleetError):  # `writes` has recorded it
                 self.store.beat(self.group)
-            if self.clock.monotonic() - began > _GAP * self.lease / 2:
+            if self.clock.monotonic() - began > _MAX_GAP * self.lease / 2:
                 return None
-        known, through = self.store.known_since(), writes.through_since(_FRESH * self.lease)
+        known, through = self.store.known_since(), writes.accepted_since(_PROOF_WITHIN * self.lease)
         return None if known is None or through is None else max(known, through)
 
 
@@ -141,34 +139,34 @@ class _Seen:
 
 @dataclass(slots=True)
 class LeaseWatch:
-    """An observer's memory of leases: dead when unchanged for `duration` monotonic seconds.
+    """Remembers leases: expired when unchanged for `duration` monotonic seconds.
 
-    evidence: None where nothing but what people read depends on it.
+    evidence: None if only displays depend on it.
     """
 
     duration: float
     evidence: Evidence | None
     blind: float = field(default=0.0, init=False)
-    """Seconds for which each look that asked for evidence has found none."""
+    """Seconds for which evidence was asked for and missing."""
     _blind_since: float | None = field(default=None, init=False)
     _seen: dict[str, _Seen] = field(default_factory=dict)
 
     @classmethod
-    def over(cls, store: "Store", *, group: str, lease: float, clock: Clock) -> "LeaseWatch":
-        """Over a group's leases of `lease` seconds, by what this store's own writes prove."""
+    def for_group(cls, store: "Store", *, group: str, lease: float, clock: Clock) -> "LeaseWatch":
+        """Watches a group's leases of `lease` seconds, with this store's own writes as evidence."""
         return cls(lease, Evidence(store=store, group=group, lease=lease, clock=clock))
 
-    def expired(self, key: str, mark: object, monotonic: float, *, told: float = 0.0) -> bool:
-        """Note what the lease looks like at a look; True once it has expired.
+    def is_expired(self, key: str, mark: object, monotonic: float, *, lease: float = 0.0) -> bool:
+        """Records the lease's state as polled; True once it has expired.
 
-        monotonic: the time of the look, before the store was read. told: seconds of the lease
-        that is renewed by, where whoever renews it says so.
+        monotonic: time of the poll, before the store was read. lease: seconds of the lease as its
+        owner stored it.
         """
-        duration = max(self.duration, told)
+        duration = max(self.duration, lease)
         seen = self._seen.get(key)
-        gap = seen is not None and monotonic - seen.looked_at > _GAP * self.duration
+        gap = seen is not None and monotonic - seen.looked_at > _MAX_GAP * self.duration
         if seen is None or seen.mark != mark or gap:
-            # A slow store may have stored it while it was read: no earlier than now.
+            # A slow store may have stored it during the read: count from now.
             read = monotonic if self.evidence is None else self.evidence.clock.monotonic()
             self._seen[key] = _Seen(mark, max(read, monotonic), monotonic)
             return False
@@ -191,11 +189,11 @@ class LeaseWatch:
         self.blind = 0.0 if self._blind_since is None else monotonic - self._blind_since
 
 
-def known_for(store: "Store", monotonic: float) -> float:
-    """Seconds for which what the store answers has been true without a break; < 0: it is not now.
+def known_seconds(store: "Store", monotonic: float) -> float:
+    """Returns for how long the store's reads have been current; < 0: they are not now.
 
-    A store that is fed from elsewhere tells since when (`known_since`); while nobody hears of a
-    owner, its silence says nothing [13]. Any other store is known for ever.
+    A store with a cache reports since when (`known_since`). While it gets no updates, an unchanged
+    owner proves nothing [13]. Any other store is always current.
     """
     since = store.known_since()
     return -1.0 if since is None else monotonic - since

@@ -1,6 +1,6 @@
-"""Slots in this process' memory: for simulations and tests, as real as the other places.
+"""Slots in this process's memory, for simulations and tests.
 
-Several stores may share one (`Memory`), as processes share a file. Nothing of it is durable.
+Several stores may share one `Memory`, as processes share a file. Nothing is durable.
 """
 
 import itertools
@@ -12,56 +12,56 @@ from fleet.clock import Clock
 from fleet.slots import Change, Slot
 from fleet.slots.backend import (
     KEPT_CHANGES,
+    ConcurrentWrite,
     Entry,
     Key,
-    Moved,
-    Remark,
-    Remarks,
+    MapValue,
+    MapValues,
     SlotTargetsRecord,
     Space,
     Value,
-    is_next,
+    is_new_change,
 )
-from fleet.slots.evidence import Writes
+from fleet.slots.evidence import WriteLog
 
 
 @dataclass(slots=True)
 class Memory:
-    """What is stored."""
+    """The stored objects and maps."""
 
     objects: dict[Key, Entry] = field(default_factory=dict)
     ended: dict[str, list[Change]] = field(default_factory=dict)
-    remarks: dict[tuple[Space, str], dict[str, Remark]] = field(default_factory=dict)
+    maps: dict[tuple[Space, str], dict[str, MapValue]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     versions: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     last: int = 0
 
 
 class MemoryBackend:
-    """`fleet.slots.backend.Backend` over a Memory."""
+    """A `fleet.slots.backend.Backend` over a Memory."""
 
     def __init__(self, memory: Memory, *, clock: Clock) -> None:
         self._memory = memory
-        self._writes = Writes(clock)
+        self._writes = WriteLog(clock)
 
     @property
-    def writes(self) -> Writes:
-        """Of this back end alone, as of a process."""
+    def writes(self) -> WriteLog:
+        """Returns the log of this back end's writes."""
         return self._writes
 
     @property
-    def hears(self) -> bool:
-        """Every reading is fresh."""
+    def reads_cache(self) -> bool:
+        """Returns False: every read is fresh."""
         return False
 
     def beat(self, group: str) -> None:
-        """Always through."""
+        """Counts as a stored write."""
         del group
-        with self._writes.one() as write:
+        with self._writes.track() as write:
             write.stored = True
 
     def read(self, key: Key, *, fresh: bool) -> Entry | None:
-        """The object."""
+        """Returns the object; None if it does not exist."""
         del fresh
         with self._memory.lock:
             return self._memory.objects.get(key)
@@ -69,7 +69,7 @@ class MemoryBackend:
     def scan(
         self, group: str, *, fresh: bool
     ) -> tuple[SlotTargetsRecord | None, Mapping[int, Slot]]:
-        """The slot targets and all slots of a group."""
+        """Returns the slot targets and all slots of a group."""
         del fresh
         with self._memory.lock:
             found = [(k, e.value) for k, e in self._memory.objects.items() if k.group == group]
@@ -78,13 +78,13 @@ class MemoryBackend:
         return (targets[0] if targets else None), slots
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
-        """Store `value` if the object is still as seen."""
+        """Stores `value` if the object is still as seen."""
         memory = self._memory
-        with self._writes.one() as write, memory.lock:
+        with self._writes.track() as write, memory.lock:
             stored = memory.objects.get(key)
             if (stored and stored.version) != (seen and seen.version):
-                raise Moved
-            if stored is not None and is_next(stored.value, value):
+                raise ConcurrentWrite
+            if stored is not None and is_new_change(stored.value, value):
                 self._keep(stored.value)
             memory.last = next(memory.versions)
             memory.objects[key] = Entry(value, memory.last)
@@ -97,25 +97,25 @@ class MemoryBackend:
         kept.insert(0, ended)
         del kept[KEPT_CHANGES - 1 :]
 
-    def ended(self, group: str, *, limit: int) -> tuple[Change, ...]:
-        """Latest first."""
+    def ended_changes(self, group: str, *, limit: int) -> tuple[Change, ...]:
+        """Returns the ended changes, latest first."""
         with self._memory.lock:
             return tuple(self._memory.ended.get(group, ())[:limit])
 
-    def entries(self, space: Space, group: str) -> Mapping[str, Remark]:
-        """A map of small values."""
+    def entries(self, space: Space, group: str) -> Mapping[str, MapValue]:
+        """Returns one map of small values."""
         with self._memory.lock:
-            return dict(self._memory.remarks.get((space, group), {}))
+            return dict(self._memory.maps.get((space, group), {}))
 
-    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
-        """Replace these keys, None removes."""
+    def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
+        """Replaces these keys; None removes a key."""
         memory = self._memory
         with memory.lock:
-            places = [g for s, g in memory.remarks if s is space] if group is None else [group]
+            places = [g for s, g in memory.maps if s is space] if group is None else [group]
             there = 0
             for place in places:
-                found = memory.remarks.setdefault((space, place), {})
-                told: Remarks = dict.fromkeys(found) if values is None else values
+                found = memory.maps.setdefault((space, place), {})
+                told: MapValues = dict.fromkeys(found) if values is None else values
                 there += len(told.keys() & found.keys())
                 found.update({k: v for k, v in told.items() if v is not None})
                 for key in [k for k, v in told.items() if v is None]:
@@ -124,12 +124,12 @@ class MemoryBackend:
             return there
 
     def version(self) -> int:
-        """Of the last write."""
+        """Returns the number of the last write."""
         return self._memory.last
 
     def known_since(self) -> float | None:
-        """Since ever."""
+        """Returns minus infinity: reads are always current."""
         return float("-inf")
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing: there is nothing to close."""

@@ -1,7 +1,7 @@
-"""Slots, slot targets and changes of one cluster in the home's SQLite file.
+"""Slots, slot targets and changes of one cluster in the SQLite file of the state directory.
 
-Each swap is one transaction that compares the whole row with what its caller read: equal rows are
-the same state, since owners count up and tokens grow.
+Each swap is one transaction that compares the whole row with what its caller read. Equal rows are
+the same state, because owners count up and tokens grow.
 """
 
 import contextlib
@@ -20,32 +20,32 @@ from typing import Any, Final, Generic, TypeVar
 from fleet.clock import Clock
 from fleet.errors import Damaged, FleetError, SchemaTooNew, Unreachable
 from fleet.model import TopicPartition
-from fleet.slots import Change, Pause, Phase, Quarantine, Slot, WorkerReport
+from fleet.slots import Change, Pause, Phase, Slot, StoppedPartition, WorkerReport
 from fleet.slots.backend import (
     KEPT_CHANGES,
+    ConcurrentWrite,
     Entry,
     Key,
     Kind,
-    Moved,
-    Remark,
-    Remarks,
+    MapValue,
+    MapValues,
     SlotTargetsRecord,
     Space,
     Value,
-    is_next,
+    is_new_change,
 )
 from fleet.slots.codec import as_json, from_json, record_as_json, record_from_json
-from fleet.slots.evidence import Writes
+from fleet.slots.evidence import WriteLog
 from fleet.slots.store import Store
 
 DecodedValue = TypeVar("DecodedValue")
 Stored = TypeVar("Stored")
 
 
-class LastDecoded(Generic[Stored, DecodedValue]):
-    """What was decoded last, by key, so that a look costs what has changed since. Thread-safe.
+class DecodeCache(Generic[Stored, DecodedValue]):
+    """Keeps the last decoded value per key, so that a poll decodes only changes. Thread-safe.
 
-    same: whether two stored objects mean the same.
+    same: whether two stored objects have the same meaning.
     """
 
     def __init__(self, same: Callable[[Stored, Stored], bool]) -> None:
@@ -55,7 +55,7 @@ class LastDecoded(Generic[Stored, DecodedValue]):
     def of(
         self, key: Hashable, stored: Stored, decode: Callable[[Stored], DecodedValue]
     ) -> DecodedValue:
-        """What `stored` means. Raises what `decode` does."""
+        """Returns the decoded value of `stored`. Raises what `decode` raises."""
         known = self._known.get(key)
         if known is not None and self._same(known[0], stored):
             return known[1]
@@ -64,14 +64,14 @@ class LastDecoded(Generic[Stored, DecodedValue]):
         return value
 
 
-# The one SQLite file of a home: connections, transactions, schema.
+# The one SQLite file of a state directory: connections, transactions, schema.
 #
-# Problem: workers, the supervisor, Dagster runs and commands of several terminals share small
-# state on one machine; any of them may be killed with -9 in the middle of a write. Choice: one
-# file in WAL mode, every write a `BEGIN IMMEDIATE` transaction, one connection per thread, and
-# a bounded wait for the lock. Cost: one writer at a time (a write takes well under a
-# millisecond), no network file systems, and after a power cut (not a kill) the last writes may
-# be gone, since commits are not flushed one by one.
+# Problem: workers, the supervisor, Dagster runs and commands share small state on one machine, and
+# any of them may be killed with -9 during a write. Choice: one file in WAL mode. Every write is a
+# `BEGIN IMMEDIATE` transaction, with one connection per thread and a bounded wait for the lock.
+# Cost: one writer at a time (a write takes well under a millisecond) and no network file systems.
+# After a power cut (not a kill) the last writes may be lost, because commits are not flushed
+# singly.
 
 
 SCHEMA: Final = 1
@@ -120,9 +120,11 @@ class _Connection(sqlite3.Connection):
     """Subclassed only because the base class cannot be weakly referenced."""
 
 
-class _Own:
-    """One thread's connection, closed when the thread ends: by itself it would stay, with three
-    file descriptors, until Python looks for cycles, of which every connection is one.
+class _ThreadConnection:
+    """One thread's connection, closed when the thread ends.
+
+    By itself it would keep three file descriptors until Python collects cycles, because every
+    connection is one.
     """
 
     def __init__(self, connection: _Connection) -> None:
@@ -141,7 +143,7 @@ class Database:
     def __init__(self, path: Path, *, clock: Clock) -> None:
         self.path = path
         self._clock = clock
-        self.writes = Writes(clock)
+        self.writes = WriteLog(clock)
         self._local = threading.local()
         self._open: weakref.WeakSet[_Connection] = weakref.WeakSet()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,14 +152,14 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view: all statements inside see the same state."""
+        """Opens one consistent view: all statements inside see the same state."""
         with self._transaction("BEGIN") as connection:
             yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One write, alone; committed at the end, rolled back where the block raises."""
-        with self.writes.one() as write:
+        """Opens an exclusive write; commits at the end and rolls back if the block raises."""
+        with self.writes.track() as write:
             try:
                 with self._transaction("BEGIN IMMEDIATE") as connection:
                     before = connection.total_changes
@@ -168,9 +170,9 @@ class Database:
             write.stored = connection.total_changes != before
 
     def data_version(self) -> int:
-        """A number that differs whenever anybody, this thread included, has changed the file.
+        """Returns a number that differs after any change to the file, also by this thread.
 
-        Costs microseconds: a poller compares it before it reads. Comparable only within one
+        Costs microseconds, so a poller compares it before it reads. Comparable only within one
         thread.
         """
         with self._errors():
@@ -179,7 +181,7 @@ class Database:
             return (others << 40) + connection.total_changes
 
     def close(self) -> None:
-        """Close every thread's connection; the next use opens a new one."""
+        """Closes every thread's connection; the next use opens a new one."""
         for connection in list(self._open):
             connection.close()
         self._local = threading.local()
@@ -193,31 +195,32 @@ class Database:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # the first error is the story
+                with contextlib.suppress(sqlite3.Error):  # the first error counts
                     connection.execute("ROLLBACK")
                 raise
 
     def _connection(self) -> _Connection:
-        known: _Own | None = getattr(self._local, "own", None)
+        known: _ThreadConnection | None = getattr(self._local, "own", None)
         if known is not None and known.process == os.getpid():
             return known.connection
         connection = sqlite3.connect(
             self.path,
             timeout=_BUSY_SECONDS,
             isolation_level=None,
-            check_same_thread=False,  # only `close` reaches over, when its owner is done
+            check_same_thread=False,  # only `close` uses another thread's
             factory=_Connection,
         )
         connection.execute("PRAGMA synchronous=NORMAL")
         self._open.add(connection)
-        self._local.own = _Own(connection)
+        self._local.own = _ThreadConnection(connection)
         return connection
 
     def _prepare(self, connection: _Connection) -> None:
-        """Make what is missing; a file that is as it shall be is not written, so that one which
-        cannot be (locked, read-only) is read all the same.
+        """Creates missing tables.
+
+        A complete file is not written, so that a locked or read-only one can still be read.
         """
-        self._into_wal(connection)
+        self._switch_to_wal(connection)
         if self._is_prepared(connection):
             return
         connection.execute("BEGIN IMMEDIATE")
@@ -238,17 +241,17 @@ class Database:
         return there is not None and self._schema(connection) is not None
 
     def _schema(self, connection: _Connection) -> int | None:
-        """By whom it was written; None: by nobody yet. Raises SchemaTooNew."""
+        """Returns the schema of the release that wrote the file; None if it is new."""
         row = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
         if row is not None and int(row[0]) > SCHEMA:
             raise SchemaTooNew(
-                f"{self.path} was written with schema {row[0]}, this version reads up to "
-                f"{SCHEMA}: use the newer fleet that wrote it"
+                f"{self.path} has schema {row[0]}, and this version reads schemas up to "
+                f"{SCHEMA}: use the newer version of Fleet that wrote it"
             )
         return None if row is None else int(row[0])
 
-    def _into_wal(self, connection: _Connection) -> None:
-        """Change the journal mode, which does not wait for a lock by itself."""
+    def _switch_to_wal(self, connection: _Connection) -> None:
+        """Changes the journal mode, which SQLite does without waiting for a lock."""
         deadline = self._clock.monotonic() + _BUSY_SECONDS
         while True:
             try:
@@ -265,12 +268,12 @@ class Database:
             yield
         except sqlite3.OperationalError as error:
             raise Unreachable(
-                f"the store {self.path} does not answer ({error}); another process may hold it, or "
-                "the disk may be full or read-only: see `fleet doctor`"
+                f"the store {self.path} does not answer ({error}): another process may lock it, or "
+                "the disk may be full or read-only; run `fleet doctor`"
             ) from error
         except sqlite3.DatabaseError as error:
             raise FleetError(
-                f"{self.path} is damaged or no database ({error}); stop everything, move it away "
+                f"{self.path} is damaged or no database ({error}); stop Fleet, move the file away "
                 "and start again: slots are rebuilt from fleet.yaml"
             ) from error
 
@@ -281,25 +284,25 @@ _COLUMNS: Final = (
     "lease",
 )  # fmt: skip
 _SLOT: Final = ", ".join(_COLUMNS)
-_MARKS_: Final = ", ".join("?" * len(_COLUMNS))
-_REMARKS: Final[Mapping[Space, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
-    Space.REPORTS: ("reports", ("worker",), ("body",)),
-    Space.NOTES: ("notes", ("name",), ("body",)),
-    Space.MARKS: (
+_PLACEHOLDERS: Final = ", ".join("?" * len(_COLUMNS))
+_MAPS: Final[Mapping[Space, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
+    Space.WORKER_REPORTS: ("reports", ("worker",), ("body",)),
+    Space.MANAGER_STATE: ("notes", ("name",), ("body",)),
+    Space.STOPPED_PARTITIONS: (
         "quarantines",
         ("topic", "part"),
         ("start", "error", "attempts", "revision", "at"),
     ),
     Space.PAUSES: ("pauses", ("grp",), ("reason", "who", "at")),
 }
-"""Space → its table, the columns of a key, those of a value. A pause's key is its group."""
+"""Space → its table, the key's columns, the value's columns. A pause's key is its group."""
 
 
 class SqliteStore(Store):
-    """The store of a home; shared by all processes and threads of it.
+    """The store of a state directory, shared by all its processes and threads.
 
-    Raises SchemaTooNew where a newer version wrote the file, Unreachable where it stays locked
-    for more than 5 s, or holds what this release cannot read.
+    Raises SchemaTooNew if a newer version wrote the file. Raises Unreachable if it stays locked for
+    more than 5 s, or holds what this release cannot read.
     """
 
     def __init__(self, path: Path, *, cluster: str, clock: Clock) -> None:
@@ -309,45 +312,45 @@ class SqliteStore(Store):
 
 
 class SqliteBackend:
-    """`fleet.slots.backend.Backend` in one file."""
+    """A `fleet.slots.backend.Backend` in one file."""
 
     def __init__(self, db: Database, *, cluster: str) -> None:
         self._db = db
         self._cluster = cluster
-        self._last_targets: LastDecoded[str, SlotTargetsRecord] = LastDecoded(eq)
-        self._slots: LastDecoded[tuple[Any, ...], Slot] = LastDecoded(eq)
+        self._last_targets: DecodeCache[str, SlotTargetsRecord] = DecodeCache(eq)
+        self._slots: DecodeCache[tuple[Any, ...], Slot] = DecodeCache(eq)
 
     @property
-    def writes(self) -> Writes:
-        """Of this process: all of them go the way that a renewal goes."""
+    def writes(self) -> WriteLog:
+        """Returns the log of this process's writes; all use the path of a renewal."""
         return self._db.writes
 
     @property
-    def hears(self) -> bool:
-        """Every reading is fresh."""
+    def reads_cache(self) -> bool:
+        """Returns False: every read is fresh."""
         return False
 
     def beat(self, group: str) -> None:
-        """A write of a row that nobody reads, where every renewal's goes."""
+        """Writes a row that no reader uses, into the file of the renewals."""
         with self._db.write() as db:
             db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"beat {group}", os.getpid()))
 
     def version(self) -> int:
-        """Of the file (see Database)."""
+        """Returns the version of the file (see Database)."""
         return self._db.data_version()
 
     def known_since(self) -> float | None:
-        """A file that answers is as it is."""
+        """Returns minus infinity: a file that answers is current."""
         return float("-inf")
 
     def close(self) -> None:
-        """Close the connections of all threads."""
+        """Closes the connections of all threads."""
         self._db.close()
 
     # --- objects ----------------------------------------------------------------------------
 
     def read(self, key: Key, *, fresh: bool) -> Entry | None:
-        """The object."""
+        """Returns the object; None if it does not exist."""
         del fresh
         with self._db.read() as db:
             return self._read(db, key)
@@ -355,7 +358,7 @@ class SqliteBackend:
     def scan(
         self, group: str, *, fresh: bool
     ) -> tuple[SlotTargetsRecord | None, Mapping[int, Slot]]:
-        """The slot targets and all slots of a group, by one transaction."""
+        """Returns the slot targets and all slots of a group, by one transaction."""
         del fresh
         with self._db.read() as db:
             targets = self._read(db, Key(group, Kind.TARGETS))
@@ -368,15 +371,15 @@ class SqliteBackend:
         return (record if isinstance(record, SlotTargetsRecord) else None), slots
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
-        """Store `value` if the row is still as seen."""
+        """Stores `value` if the row is still as seen."""
         with self._db.write() as db:
             stored = self._read(db, key)
             if (stored and stored.version) != (seen and seen.version):
-                raise Moved
+                raise ConcurrentWrite
             if isinstance(value, Slot):
                 self._write_slot(db, value)
             elif isinstance(value, SlotTargetsRecord):
-                # What a newer release wrote, and this one does not know, stays.
+                # Fields of a newer release that this one does not know are kept.
                 before = json.loads(stored.version[0]) if stored else {}  # type: ignore[index]
                 body = _text({**before, **record_as_json(value)})
                 db.execute(
@@ -387,8 +390,8 @@ class SqliteBackend:
                 self._write_change(db, value, stored)
             return value
 
-    def ended(self, group: str, *, limit: int) -> tuple[Change, ...]:
-        """Latest first."""
+    def ended_changes(self, group: str, *, limit: int) -> tuple[Change, ...]:
+        """Returns the ended changes, latest first."""
         with self._db.read() as db:
             rows = db.execute(
                 "SELECT body FROM changes WHERE cluster = ? AND grp = ?"
@@ -423,20 +426,20 @@ class SqliteBackend:
         return self._last_targets.of(group, body, partial(_targets_from, group=group))
 
     def _slot(self, group: str, row: tuple[Any, ...]) -> Slot:
-        """row: its number, and what is stored."""
+        """row: the number, and the stored columns."""
         return self._slots.of((group, row[0]), row, partial(_slot, group))
 
     def _write_slot(self, db: sqlite3.Connection, slot: Slot) -> None:
         db.execute(
             f"INSERT OR REPLACE INTO slots (cluster, grp, number, {_SLOT})"  # noqa: S608
-            f" VALUES (?, ?, ?, {_MARKS_})",
+            f" VALUES (?, ?, ?, {_PLACEHOLDERS})",
             (self._cluster, slot.group, slot.number, *(getattr(slot, c) for c in _COLUMNS)),
         )
 
     def _write_change(self, db: sqlite3.Connection, change: Change, stored: Entry | None) -> None:
         body = _text(as_json(change))
         row = (change.state.value, change.actor, change.token, change.counter, body)
-        if stored is not None and not is_next(stored.value, change):
+        if stored is not None and not is_new_change(stored.value, change):
             assert isinstance(stored.version, tuple)
             db.execute(
                 "UPDATE changes SET state = ?, actor = ?, token = ?, counter = ?, body = ?"
@@ -457,9 +460,9 @@ class SqliteBackend:
 
     # --- maps -------------------------------------------------------------------------------
 
-    def entries(self, space: Space, group: str) -> Mapping[str, Remark]:
-        """A map of small values."""
-        table, keys, values = _REMARKS[space]
+    def entries(self, space: Space, group: str) -> Mapping[str, MapValue]:
+        """Returns one map of small values."""
+        table, keys, values = _MAPS[space]
         where, named = "cluster = ?", [self._cluster]
         if space is not Space.PAUSES:
             where, named = f"{where} AND grp = ?", [*named, group]
@@ -468,17 +471,17 @@ class SqliteBackend:
                 f"SELECT {', '.join((*keys, *values))} FROM {table} WHERE {where}",  # noqa: S608
                 named,
             ).fetchall()
-        return {" ".join(map(str, row[: len(keys)])): _remark(space, group, row) for row in rows}
+        return {" ".join(map(str, row[: len(keys)])): _map_value(space, group, row) for row in rows}
 
-    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
-        """Replace these keys, None removes."""
+    def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
+        """Replaces these keys; None removes a key."""
         if values is None:
             values = dict.fromkeys(self.entries(space, group or ""))
-        table, keys, columns = _REMARKS[space]
+        table, keys, columns = _MAPS[space]
         there = 0
         with self._db.write() as db:
             for key, value in values.items():
-                # A topic has no space in its name; a worker and a note are one column.
+                # A topic's name has no space; other keys are one column.
                 parts = key.rsplit(" ", len(keys) - 1) if len(keys) > 1 else [key]
                 where = " AND ".join(f"{column} = ?" for column in ("cluster", *keys))
                 named: list[object] = [self._cluster, *parts]
@@ -503,33 +506,33 @@ def _text(value: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _reading(what: str, group: str) -> Iterator[None]:
-    """What cannot be read is as good as no answer: nobody concludes anything from it."""
+def _reading_errors(what: str, group: str) -> Iterator[None]:
+    """Raises Unreachable for stored state that cannot be read, so that no caller acts on it."""
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:
         why = "; ".join(str(error).splitlines()[:3])
         raise Damaged(
-            f"{what} of group {group} cannot be read by this release ({why}): use the newer fleet "
-            f"that wrote it; if none did, stop everything, move {DATABASE} away and start again: "
-            "slots are rebuilt from fleet.yaml"
+            f"{what} of group {group} cannot be read by this release ({why}): use the newer "
+            f"version of Fleet that wrote it; if none did, stop Fleet, move {DATABASE} away and "
+            "start again: slots are rebuilt from fleet.yaml"
         ) from error
 
 
 def _change_from(group: str, body: str) -> Change:
-    with _reading("a change", group):
+    with _reading_errors("a change", group):
         return from_json(Change, json.loads(body))
 
 
 def _targets_from(body: str, group: str) -> SlotTargetsRecord:
-    with _reading("the slot targets", group):
+    with _reading_errors("the slot targets", group):
         return record_from_json(json.loads(body))
 
 
 def _slot(group: str, row: tuple[Any, ...]) -> Slot:
     number, *values = row
     told = dict(zip(_COLUMNS, values, strict=True))
-    with _reading(f"slot {number}", group):
+    with _reading_errors(f"slot {number}", group):
         phase = Phase(told["phase"])
     return Slot(
         group=group,
@@ -543,26 +546,26 @@ def _slot(group: str, row: tuple[Any, ...]) -> Slot:
     )
 
 
-def _row(value: Remark) -> tuple[object, ...]:
+def _row(value: MapValue) -> tuple[object, ...]:
     if isinstance(value, WorkerReport):
         return (_text(as_json(value)),)
-    if isinstance(value, Quarantine):
+    if isinstance(value, StoppedPartition):
         return (value.offset, value.error, value.attempts, value.revision, value.at)
     if isinstance(value, Pause):
         return (value.reason, value.by, value.at)
     return (_text(value),)
 
 
-def _remark(space: Space, group: str, row: tuple[Any, ...]) -> Remark:
-    if space is Space.REPORTS:
-        with _reading(f"the report of {row[0]}", group):
+def _map_value(space: Space, group: str, row: tuple[Any, ...]) -> MapValue:
+    if space is Space.WORKER_REPORTS:
+        with _reading_errors(f"the report of {row[0]}", group):
             return from_json(WorkerReport, json.loads(row[1]))
-    if space is Space.NOTES:
-        with _reading(f"the note {row[0]}", group):
+    if space is Space.MANAGER_STATE:
+        with _reading_errors(f"the manager state {row[0]}", group):
             return dict(json.loads(row[1]))
     if space is Space.PAUSES:
         return Pause(group=row[0] or None, reason=row[1], by=row[2], at=row[3])
-    return Quarantine(
+    return StoppedPartition(
         group=group,
         tp=TopicPartition(row[0], row[1]),
         offset=row[2],

@@ -1,11 +1,10 @@
-"""The store of slots, slot targets and changes: its rules, over any place that can compare and
-swap.
+"""The store of slots, slot targets and changes: its rules, over any back end.
 
-Problem: the same promises have to hold in a file, on an API server and in memory. Choice: what may
-be written is a pure function (`fleet.slots.transitions`), a back end only compares and swaps one
-object at a time, and here is what calls them, once. A change's actor is fenced at the slot targets
-by its token: whoever adopts a change writes its own there before it acts. Cost: what touches two
-objects takes several requests, in an order that leaves no harm wherever it ends.
+Problem: the same guarantees must hold in a file, on an API server and in memory. Choice: a pure
+function (`fleet.slots.transitions`) says what may be written, and a back end compares and swaps one
+object at a time. This module joins the two. The slot targets fence a change's actor by its token:
+an actor that adopts a change writes its token there before it acts. Cost: what concerns two objects
+takes several requests, in an order that is safe wherever it ends.
 """
 
 import contextlib
@@ -25,61 +24,61 @@ from fleet.slots import (
     Handover,
     Pause,
     Phase,
-    Quarantine,
     Slot,
     SlotTargets,
+    StoppedPartition,
     WorkerReport,
     transitions,
 )
 from fleet.slots.backend import (
     Backend,
     Claim,
+    ConcurrentWrite,
     Key,
     Kind,
-    Moved,
     SlotTargetsRecord,
     Space,
     Value,
-    mark_key,
+    partition_key,
 )
-from fleet.slots.evidence import Writes
+from fleet.slots.evidence import WriteLog
 from fleet.slots.transitions import has_good_canary, waits_for_canary
 
 GRACE: Final = 4.0
-"""Seconds for which a write is tried again while others write the same object."""
+"""Seconds for which a write is tried again while other processes write the same object."""
 _PAUSE: Final = 0.02
 
 Found = TypeVar("Found")
 Made = TypeVar("Made")
 
 
-def turns(
+def write_attempts(
     what: str, *, clock: Clock, jitter: Callable[[], float] = random.random
 ) -> Iterator[None]:
-    """Turns of a write that others may overtake, with short pauses; Unreachable in the end."""
+    """Yields for each attempt of a write, with short pauses; raises Unreachable in the end."""
     deadline = clock.monotonic() + GRACE
     while True:
         yield
         if clock.monotonic() > deadline:
-            raise Unreachable(f"{what} changes too often to be written")
+            raise Unreachable(f"cannot write {what}: other processes keep changing it; retry")
         clock.sleep(jitter() * _PAUSE)
 
 
-def edited(
+def edit_object(
     read: Callable[[bool], Found],
     edit: Callable[[Found], Made | None],
     swap: Callable[[Made, Found], Made],
     *,
-    hears: bool,
-    turns: Iterator[None],
+    reads_cache: bool,
+    write_attempts: Iterator[None],
 ) -> Made | None:
-    """Store what `edit` makes of what is read, asked again on every newer one; None: it says no.
+    """Stores what `edit` makes of the object, again for every newer one; None: `edit` refuses.
 
-    hears: what was heard of it (`read(False)`) is good enough to begin with, since the swap
-    compares and raises Moved; a no is believed only of what was read for this (`read(True)`).
+    reads_cache: a cached object (`read(False)`) is good enough to begin with, because the swap
+    compares and raises ConcurrentWrite. A refusal counts only for a fresh one (`read(True)`).
     """
-    fresh = not hears
-    for _ in turns:
+    fresh = not reads_cache
+    for _ in write_attempts:
         found = read(fresh)
         wanted = edit(found)
         if wanted is None and not fresh:
@@ -87,19 +86,19 @@ def edited(
             wanted = edit(found)
         if wanted is None:
             return None
-        with contextlib.suppress(Moved):
+        with contextlib.suppress(ConcurrentWrite):
             return swap(wanted, found)
         fresh = True
     return None
 
 
 def key_of(slot: Slot) -> Key:
-    """Of a slot's object."""
+    """Returns the key of a slot's object."""
     return Key(slot.group, Kind.SLOT, slot.number)
 
 
 def record_of(group: str, value: Value | None) -> SlotTargetsRecord:
-    """What the slot targets' object says; nothing is open where there is none."""
+    """Returns the slot targets' object; without one, nothing is open."""
     return (
         value
         if isinstance(value, SlotTargetsRecord)
@@ -108,47 +107,46 @@ def record_of(group: str, value: Value | None) -> SlotTargetsRecord:
 
 
 def change_of(value: Value | None) -> Change | None:
-    """What the change's object says."""
+    """Returns the change's object, or None."""
     return value if isinstance(value, Change) else None
 
 
-# Taking a slot: one object changes hands, two must agree.
+# Taking a slot changes the owner of one object, and two objects must agree.
 #
-# Problem: a worker that takes a slot must be let in by the slot targets, and standbys of a revision
-# without a good canary may get one slot of an older one, not two; yet a back end compares one
-# object at a time, and whoever writes may be stopped or killed between any two lines.
+# Problem: the slot targets must admit a worker that takes a slot, and standbys of a revision
+# without a good canary may get one slot of an older revision, not two. But a back end compares one
+# object at a time, and a worker may be stopped or killed between any two lines.
 #
-# Choice. Who takes writes itself into the slot (compare and swap on what it saw), then reads the
-# slot targets once more: the slot targets that no longer lets it in gets the slot back before
-# `take` returns, so that nobody has acted as its owner; the take happens at that second reading.
-# Where a canary decides, the new owner first claims it at the slot targets: one claim per revision,
-# (slot, token). It is used once that slot's token is reached, and void then; who finds it unused
-# waits two seconds, replaces it and looks at the slots once more, while a claimant that took its
-# slot looks for its claim once more: of two that cross each other one sees the other, whoever was
-# slower, and steps back. No line at which a new owner may die leaves more than an unused claim, or
-# a slot held by the dead.
+# Choice: the worker writes itself into the slot (compare and swap on what it read), then reads the
+# slot targets again. If they no longer admit it, it returns the slot before `take` returns, and no
+# worker has acted as its owner. The take counts from that second read.
 #
-# Cost: a take is a read, a swap and a read; the first one of a new revision reads all slots and
-# swaps the slot targets too; a new owner that died with a claim holds up its revision by two
-# seconds.
+# If a canary is needed, the worker first writes a claim into the slot targets: one per revision,
+# (slot, token). The claim is used, and void, once the slot has that token. A worker that finds an
+# unused claim waits two seconds, replaces it and reads the slots again. A worker that took its slot
+# reads its claim again. So of two concurrent workers one sees the other and steps back. If a new
+# owner dies, at most an unused claim or a slot with a dead owner remains.
+#
+# Cost: a take is a read, a swap and a read. The first one of a new revision also reads all slots
+# and swaps the slot targets. A new owner that died with a claim delays its revision by two seconds.
 
 
 CLAIM_GRACE: Final = 2.0
-"""Seconds after which an unused claim is replaced, on its finder's own clock."""
+"""Seconds after which an unused claim is replaced, by the clock of the worker that finds it."""
 
 
-class Free(Enum):
-    """What needs no canary."""
+class _NoCanaryNeeded(Enum):
+    """The answer for a take that needs no canary."""
 
-    FREE = "free"
+    TAKE = "take"
 
 
-FREE: Final = Free.FREE
+NO_CANARY_NEEDED: Final = _NoCanaryNeeded.TAKE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One take: by whom, of what it saw."""
+class TakeAttempt:
+    """One attempt to take a slot: the worker, and the slot as it was read."""
 
     seen: Slot
     worker: str
@@ -159,7 +157,7 @@ class Attempt:
 
     def is_admitted(self, record: SlotTargetsRecord) -> bool:
         """Whether the slot targets let this worker into this slot."""
-        return transitions.admits(
+        return transitions.can_take(
             record,
             self.seen.number,
             worker=self.worker,
@@ -167,9 +165,9 @@ class Attempt:
             void=self.void,
         )
 
-    def taken(self, stored: Slot) -> Slot:
-        """The slot as this take stores it."""
-        return transitions.taken(
+    def new_slot(self, stored: Slot) -> Slot:
+        """Returns the slot as this attempt stores it."""
+        return transitions.take_slot(
             stored,
             worker=self.worker,
             revision=self.revision,
@@ -177,13 +175,13 @@ class Attempt:
             lease=self.lease,
         )
 
-    def stands(self, stored: Slot) -> bool:
-        """Whether this very take is what is stored."""
+    def is_stored(self, stored: Slot) -> bool:
+        """Whether this very attempt is stored."""
         return (stored.owner, stored.token) == (self.worker, self.seen.token + 1)
 
 
 def _is_over(claim: Claim, slots: Mapping[int, Slot]) -> bool:
-    """Whether its take is done and past; its new owner may look for it until then."""
+    """Whether the take of this claim is over; its new owner may read the claim until then."""
     slot = slots.get(claim.slot)
     if slot is None or slot.token < claim.token:
         return False
@@ -195,14 +193,14 @@ _NOTE_KEY: Final = re.compile(r"[A-Za-z0-9-]{1,100}")
 
 
 class Store:
-    """Where slots, slot targets and changes live, over a back end. Every method is one transaction.
+    """Stores slots, slot targets and changes over a back end. Every method is one transaction.
 
-    Thread-safe. Methods raise Unreachable where the back end does not answer in bounded time, or
-    others write without an end.
+    Thread-safe. Methods raise Unreachable if the back end does not answer in bounded time, or if
+    other processes keep writing.
     """
 
     unmanaged: ClassVar[bool] = False
-    """Whether workers are rolled out by others than a manager [22]."""
+    """Whether something else than a manager rolls workers out [22]."""
 
     def __init__(
         self, backend: Backend, *, clock: Clock, jitter: Callable[[], float] = random.random
@@ -210,116 +208,114 @@ class Store:
         self._backend = backend
         self._clock = clock
         self._jitter = jitter
-        self._doubts: dict[tuple[str, int], tuple[Attempt, Slot]] = {}
-        """Takes whose end nobody could tell, and the slot before: to be given back."""
+        self._uncertain_takes: dict[tuple[str, int], tuple[TakeAttempt, Slot]] = {}
+        """Takes with an unknown result, and the slot before: they have to be returned."""
         self._claims_seen: dict[tuple[str, str, Claim], float] = {}
 
     @property
-    def writes(self) -> Writes:
-        """What became of this process' own writes: whoever watches leases asks [38]."""
+    def writes(self) -> WriteLog:
+        """Returns the log of this process's own writes; watchers of leases need it [38]."""
         return self._backend.writes
 
     def beat(self, group: str) -> None:
-        """Write something that changes nothing, by the way that an owner's renewal goes.
+        """Writes something without effect, by the same path as an owner's renewal.
 
-        Where this is stored, every living owner's renewal would have been [38].
+        If it is stored, every living owner's renewal would have been stored [38].
         """
         self._backend.beat(group)
 
     def data_version(self) -> int:
-        """Differs whenever anything in the store has changed; for pollers."""
+        """Returns a value that differs after any change in the store, for pollers."""
         return self._backend.version()
 
     def known_since(self) -> float | None:
-        """Monotonic time since when what is read is known to be true; None: it is not now."""
+        """Returns the monotonic time since when reads are current; None: they are not now."""
         return self._backend.known_since()
 
     def close(self) -> None:
-        """What is held stays held."""
+        """Closes the back end; owners keep their slots."""
         self._backend.close()
 
-    def first(self, group: str) -> FirstOpening | None:
-        """What shall open by itself; None where the slot targets were written already, or nothing
-        said.
-        """
+    def first_opening(self, group: str) -> FirstOpening | None:
+        """Returns what opens without a manager; None if slot targets exist or none is declared."""
         del group
         return None
 
     def since(self, group: str, template_hash: str, now: float) -> float:
-        """Wall time at which the first worker of a pod template came: `now` where that is us."""
+        """Returns the wall time of a pod template's first worker: `now` if that is the caller."""
         del group, template_hash
         return now
 
     # --- reading and compare-and-swap of single objects ----------------------------------------
     #
-    # A write that was decided on an older state must not be stored: it is a function of the object
-    # as it stands, asked again on every newer one until it is stored or says no.
+    # A write that was decided on an older state must not be stored. So it is a function of the
+    # stored object, called again for every newer one until it is stored or refuses.
 
-    def _again(self, what: str) -> Iterator[None]:
-        return turns(what, clock=self._clock, jitter=self._jitter)
+    def _attempts(self, what: str) -> Iterator[None]:
+        return write_attempts(what, clock=self._clock, jitter=self._jitter)
 
     def _edit(self, key: Key, edit: Callable[[Value | None], Value | None]) -> Value | None:
-        """Store what `edit` makes of the object (see `edited`); None: it says no."""
-        return edited(
+        """Stores what `edit` makes of the object (see `edit_object`); None: it refuses."""
+        return edit_object(
             lambda fresh: self._backend.read(key, fresh=fresh),
             lambda entry: edit(None if entry is None else entry.value),
             lambda wanted, entry: self._backend.swap(key, wanted, entry),
-            hears=self._backend.hears,
-            turns=self._again(f"{key.kind.value} {key.number} of group {key.group}"),
+            reads_cache=self._backend.reads_cache,
+            write_attempts=self._attempts(f"{key.kind.value} {key.number} of group {key.group}"),
         )
 
     def _change_record(
         self, group: str, edit: Callable[[SlotTargetsRecord], SlotTargetsRecord | None]
     ) -> SlotTargetsRecord | None:
-        """What is stored with the slot targets once `edit` is done; None where it says no."""
+        """Returns what is stored with the slot targets after `edit`; None if it refuses."""
         stored = self._edit(Key(group, Kind.TARGETS), lambda value: edit(record_of(group, value)))
         return None if stored is None else record_of(group, stored)
 
     def _change_slot(self, slot: Slot, edit: Callable[[Slot], Slot | None]) -> Slot | None:
-        """The slot once `edit` is stored; None where it says no, or there is no such slot."""
+        """Returns the slot once `edit` is stored; None if it refuses or the slot does not exist."""
         stored = self._edit(key_of(slot), lambda v: edit(v) if isinstance(v, Slot) else None)
         return stored if isinstance(stored, Slot) else None
 
     def _read_slot(self, slot: Slot) -> Slot | None:
-        """The slot as it is now; None where there is no such slot."""
+        """Returns the slot as it is now; None if it does not exist."""
         entry = self._backend.read(key_of(slot), fresh=True)
         return entry.value if entry is not None and isinstance(entry.value, Slot) else None
 
     def _record(self, group: str, *, fresh: bool = False) -> SlotTargetsRecord:
-        """What is stored with the slot targets."""
+        """Returns what is stored with the slot targets."""
         entry = self._backend.read(Key(group, Kind.TARGETS), fresh=fresh)
         return record_of(group, None if entry is None else entry.value)
 
-    def _make(self, group: str, number: int) -> None:
-        """The slot's object is there before the slot opens."""
+    def _create_slot(self, group: str, number: int) -> None:
+        """Creates the slot's object before the slot opens."""
         key = Key(group, Kind.SLOT, number)
         if self._backend.read(key, fresh=True) is None:
-            with contextlib.suppress(Moved):  # somebody made it in this moment
+            with contextlib.suppress(ConcurrentWrite):  # another process just created it
                 self._backend.swap(key, Slot(group=group, number=number), None)
 
-    # --- the slot targets
-    # ---------------------------------------------------------------------------
+    # --- slot targets -----------------------------------------------------------------------
 
     def targets(self, group: str) -> SlotTargets:
-        """The group's slot targets; version 0 and nothing open where none was written yet."""
+        """Returns the group's slot targets; version 0 and nothing open if none were written."""
         return self._record(group).targets
 
     def write_targets(
         self, targets: SlotTargets, *, by: Change | None = None
     ) -> SlotTargets | None:
-        """Store `targets` if its version is still the stored one: as stored (version + 1), or None.
+        """Stores `targets` if its version is unchanged; returns it as stored (version + 1), or
+        None.
 
-        by: the change whose actor writes. Raises LostLease, in the slot targets' own transaction,
-        where (actor, token) are not the running change's any more.
+        by: the change whose actor writes. Raises LostLease, in the same transaction, if (actor,
+        token) are no longer the running change's.
         """
 
         def edit(record: SlotTargetsRecord) -> SlotTargetsRecord | None:
             if by is not None and by.token < record.token:
-                raise transitions.lost(by, self.change(targets.group))
+                raise transitions.lost_lease(by, self.change(targets.group))
             if record.targets.version != targets.version:
                 return None
             for number in sorted(targets.open - record.opened):
-                self._make(targets.group, number)
+                self._create_slot(targets.group, number)
             return replace(
                 record,
                 targets=replace(targets, version=targets.version + 1),
@@ -337,12 +333,12 @@ class Store:
         *,
         by: Change | None = None,
     ) -> SlotTargets | None:
-        """Store what `change` makes of the slot targets, asked again on every newer one; None: it
-        says no.
+        """Stores what `change` makes of the slot targets, again for every newer one; None: it
+        refuses.
 
-        Raises LostLease as `write_targets` does, Unreachable where others write without an end.
+        Raises LostLease as `write_targets` does, and Unreachable if other processes keep writing.
         """
-        for _ in self._again(f"the slot targets of group {group}"):
+        for _ in self._attempts(f"the slot targets of group {group}"):
             wanted = change(self.targets(group))
             if wanted is None:
                 return None
@@ -351,10 +347,10 @@ class Store:
                 return stored
         return None
 
-    def committed(self, group: str, *topics: str) -> frozenset[str]:
-        """Return the topics that the group has committed offsets of, with these added [53].
+    def committed_topics(self, group: str, *topics: str) -> frozenset[str]:
+        """Returns the topics that the group has committed offsets of, with these added [53].
 
-        Writes only what is new: once per group, as a rule.
+        Writes only new topics: as a rule once per group.
         """
         known = self._record(group, fresh=True).committed
         if not known.issuperset(topics):
@@ -366,7 +362,7 @@ class Store:
     # --- slots ------------------------------------------------------------------------------
 
     def slots(self, group: str) -> tuple[Slot, ...]:
-        """All slots that were ever opened, by number; unheld ones too."""
+        """Returns all slots that were ever opened, by number, also those without an owner."""
         record, found = self._backend.scan(group, fresh=False)
         opened = frozenset() if record is None else record.opened
         used = {number for number, slot in found.items() if slot.token}
@@ -390,8 +386,8 @@ class Store:
         both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
         error, `lease`. member_id and the former owner's session stay in `seen`. None: lost.
         """
-        self.settle()
-        attempt = Attempt(
+        self.return_uncertain_takes()
+        attempt = TakeAttempt(
             seen=seen,
             worker=worker,
             revision=revision,
@@ -399,76 +395,81 @@ class Store:
             lease=lease,
             void=void,
         )
-        fresh = not self._backend.hears
-        claim: Claim | Free | None = None
-        was: Slot | None = None  # the slot before a write of ours whose end is not known
-        for _ in self._again(f"slot {seen.number} of group {seen.group}"):
+        fresh = not self._backend.reads_cache
+        claim: Claim | _NoCanaryNeeded | None = None
+        was: Slot | None = None  # the slot before an own write with an unknown result
+        for _ in self._attempts(f"slot {seen.number} of group {seen.group}"):
             entry = self._backend.read(key_of(seen), fresh=fresh)
             if entry is None:
                 return None
             before = entry.value
             assert isinstance(before, Slot)
-            if was is not None and attempt.stands(before):
-                return self._confirmed(attempt, before, was, claim)
-            claim = self._may(attempt, before, fresh=fresh)
+            if was is not None and attempt.is_stored(before):
+                return self._confirm_take(attempt, before, was, claim)
+            claim = self._permission(attempt, before, fresh=fresh)
             if claim is None:
                 if fresh:
                     return None
                 fresh = True
                 continue
             try:
-                held = self._backend.swap(key_of(seen), attempt.taken(before), entry)
-            except Moved:
+                held = self._backend.swap(key_of(seen), attempt.new_slot(before), entry)
+            except ConcurrentWrite:
                 fresh, was = True, before
                 continue
             except Unreachable:
-                self._doubts[seen.group, seen.number] = (attempt, before)
+                self._uncertain_takes[seen.group, seen.number] = (attempt, before)
                 raise
             assert isinstance(held, Slot)
-            return self._confirmed(attempt, held, before, claim)
+            return self._confirm_take(attempt, held, before, claim)
         return None
 
-    def settle(self) -> None:
-        """Give back takes whose end nobody could tell. Raises Unreachable where it is too early."""
+    def return_uncertain_takes(self) -> None:
+        """Returns slots whose take had an unknown result.
+
+        Raises Unreachable if it is too early.
+        """
         away: Unreachable | None = None
-        for key in list(self._doubts):
-            doubt = self._doubts.pop(key, None)  # another thread may settle as well
+        for key in list(self._uncertain_takes):
+            doubt = self._uncertain_takes.pop(key, None)  # another thread may do the same
             if doubt is None:
                 continue
             try:
                 self._give_back(*doubt)
             except Unreachable as error:
-                self._doubts[key] = doubt
+                self._uncertain_takes[key] = doubt
                 away = error
         if away is not None:
             raise away
 
-    def _confirmed(
-        self, attempt: Attempt, held: Slot, before: Slot, claim: Claim | Free | None
+    def _confirm_take(
+        self, attempt: TakeAttempt, held: Slot, before: Slot, claim: Claim | _NoCanaryNeeded | None
     ) -> Slot | None:
-        """The slot, where the slot targets let its new owner in now that it has it."""
-        self._doubts[held.group, held.number] = (attempt, before)
+        """Returns the slot if the slot targets still admit its new owner."""
+        self._uncertain_takes[held.group, held.number] = (attempt, before)
         record = self._record(held.group, fresh=True)
-        stands = claim is FREE or record.canaries.get(attempt.revision) == claim
+        stands = claim is NO_CANARY_NEEDED or record.canaries.get(attempt.revision) == claim
         if stands and attempt.is_admitted(record):
-            self._doubts.pop((held.group, held.number), None)
+            self._uncertain_takes.pop((held.group, held.number), None)
             return held
-        self.settle()
+        self.return_uncertain_takes()
         return None
 
-    def _give_back(self, attempt: Attempt, before: Slot) -> None:
+    def _give_back(self, attempt: TakeAttempt, before: Slot) -> None:
         self._change_slot(
             attempt.seen,
             lambda stored: (
-                transitions.given_back(stored, before) if attempt.stands(stored) else None
+                transitions.undo_take(stored, before) if attempt.is_stored(stored) else None
             ),
         )
 
-    def _may(self, attempt: Attempt, stored: Slot, *, fresh: bool) -> Claim | Free | None:
-        """Whether the slot targets let the new owner in, and its revision may have this slot:
-        by what.
+    def _permission(
+        self, attempt: TakeAttempt, stored: Slot, *, fresh: bool
+    ) -> Claim | _NoCanaryNeeded | None:
+        """Returns by what right the new owner and its revision may have this slot; None: they may
+        not.
         """
-        if not transitions.is_as_seen(stored, attempt.seen):
+        if not transitions.is_unchanged(stored, attempt.seen):
             return None
         record = self._record(attempt.seen.group, fresh=fresh)
         if not attempt.is_admitted(record):
@@ -476,13 +477,13 @@ class Store:
         pin = record.targets.handover.get(stored.number)
         pinned = pin is not None and pin.revision == attempt.revision
         if pinned or stored.revision in {None, attempt.revision} or self._has_canary(attempt):
-            return FREE
+            return NO_CANARY_NEEDED
         return self._claim(attempt)
 
-    def _has_canary(self, attempt: Attempt) -> bool:
-        """Whether the revision has a good canary now: slots of which that was heard are read."""
+    def _has_canary(self, attempt: TakeAttempt) -> bool:
+        """Whether the revision has a good canary now. Slots known to be good are read again."""
         backend, group = self._backend, attempt.seen.group
-        if not backend.hears:
+        if not backend.reads_cache:
             return False  # the claim reads all of them anyway
         for slot in backend.scan(group, fresh=False)[1].values():
             if has_good_canary([slot], attempt.revision):
@@ -491,46 +492,46 @@ class Store:
                     return True
         return False
 
-    def _claim(self, attempt: Attempt) -> Claim | Free | None:
-        """The claim by which this take is its revision's canary, unless it needs none."""
+    def _claim(self, attempt: TakeAttempt) -> Claim | _NoCanaryNeeded | None:
+        """Returns the claim that makes this take its revision's canary, unless it needs none."""
         seen, revision = attempt.seen, attempt.revision
         key = Key(seen.group, Kind.TARGETS)
-        for _ in self._again(f"the slot targets of group {seen.group}"):
+        for _ in self._attempts(f"the slot targets of group {seen.group}"):
             entry = self._backend.read(key, fresh=True)
             record = record_of(seen.group, None if entry is None else entry.value)
-            slots = self._all(attempt)
+            slots = self._all_slots(attempt)
             tried = waits_for_canary(slots.values(), slots[seen.number], revision)
             if tried or not attempt.is_admitted(record):
                 return None
             if has_good_canary(slots.values(), revision):
-                return FREE
+                return NO_CANARY_NEEDED
             other = record.canaries.get(revision)
             abandoned = other is not None and not self._is_void(attempt, other, slots)
             if other is not None and abandoned and not self._has_waited(attempt, other):
                 return None
             mine = Claim(slot=seen.number, token=seen.token + 1, worker=attempt.worker)
             kept = {r: t for r, t in record.canaries.items() if not _is_over(t, slots)}
-            with contextlib.suppress(Moved):
+            with contextlib.suppress(ConcurrentWrite):
                 self._backend.swap(key, replace(record, canaries={**kept, revision: mine}), entry)
                 return None if abandoned and self._is_tried(attempt) else mine
         return None
 
-    def _all(self, attempt: Attempt) -> Mapping[int, Slot]:
-        """All slots as they are now, the wanted one among them."""
+    def _all_slots(self, attempt: TakeAttempt) -> Mapping[int, Slot]:
+        """Returns all slots as they are now, with the wanted one."""
         _, found = self._backend.scan(attempt.seen.group, fresh=True)
         return {attempt.seen.number: attempt.seen, **found}
 
-    def _is_tried(self, attempt: Attempt) -> bool:
-        """Whether whoever had claimed before has taken its slot after all."""
-        slots = self._all(attempt)
+    def _is_tried(self, attempt: TakeAttempt) -> bool:
+        """Whether the worker with the earlier claim took its slot after all."""
+        slots = self._all_slots(attempt)
         return waits_for_canary(slots.values(), slots[attempt.seen.number], attempt.revision)
 
-    def _is_void(self, attempt: Attempt, claim: Claim, slots: Mapping[int, Slot]) -> bool:
-        slot = slots.get(claim.slot)  # somebody may have deleted it
+    def _is_void(self, attempt: TakeAttempt, claim: Claim, slots: Mapping[int, Slot]) -> bool:
+        slot = slots.get(claim.slot)  # it may have been deleted
         return claim.worker == attempt.worker or (slot is not None and slot.token >= claim.token)
 
-    def _has_waited(self, attempt: Attempt, claim: Claim) -> bool:
-        """Whether this claim was seen unused for so long that its claimant may be dead."""
+    def _has_waited(self, attempt: TakeAttempt, claim: Claim) -> bool:
+        """Whether this claim was unused for so long that its worker may be dead."""
         seen, now = (attempt.seen.group, attempt.revision, claim), self._clock.monotonic()
         if now - self._claims_seen.setdefault(seen, now) < CLAIM_GRACE:
             return False
@@ -538,78 +539,79 @@ class Store:
         return True
 
     def renew(self, slot: Slot) -> Slot | None:
-        """Write the owner's fields (phase, member_id, spark_session, batches, error), counter + 1.
+        """Writes the owner's fields (phase, member_id, spark_session, batches, error), counter + 1.
 
-        Only if (owner, token) still match; None = somebody else has it: stop at once.
+        Only if (owner, token) still match; None = another worker owns the slot: stop at once.
         """
         try:
-            return self._change_slot(slot, lambda stored: transitions.renewed(stored, slot))
+            return self._change_slot(slot, lambda stored: transitions.renew_slot(stored, slot))
         except FleetError:
             with contextlib.suppress(FleetError):
                 stored = self._read_slot(slot)
-                if stored is not None and transitions.renewed(stored, slot) is None:
+                if stored is not None and transitions.renew_slot(stored, slot) is None:
                     return None
             raise
 
     def release(self, slot: Slot, *, clean: bool) -> bool:
-        """Give the slot up if (owner, token) still match.
+        """Releases the slot if (owner, token) still match.
 
-        Owner None, phase free (or closed where the slot's phase is CLOSED), member_id kept.
+        Owner None, phase free (closed if the slot's phase is CLOSED), member_id kept.
         """
-        edited = self._change_slot(
-            slot, lambda stored: transitions.released(stored, slot, clean=clean)
+        stored = self._change_slot(
+            slot, lambda stored: transitions.release_slot(stored, slot, clean=clean)
         )
-        return edited is not None
+        return stored is not None
 
     def end_owner(self, seen: Slot) -> bool:
-        """Say that the process of this very owner has ended, if (owner, token) still match.
+        """Records that the process of this very owner has ended, if (owner, token) still match.
 
-        For who has seen it end: its supervisor, or the next container of the same pod. The slot
-        keeps owner, member and session for its new owner, and a renewal of that owner is refused.
+        For the process that saw it end: its supervisor, or the next container of the same pod. The
+        slot keeps owner, member and session for its new owner. A renewal of the old owner is
+        refused.
         """
-        edited = self._change_slot(seen, lambda stored: transitions.owner_ended(stored, seen))
-        return edited is not None
+        stored = self._change_slot(seen, lambda stored: transitions.mark_owner_ended(stored, seen))
+        return stored is not None
 
     def clear(self, slot: Slot) -> bool:
-        """After a successful leave: forget member_id, revision and a dead owner, phase free.
+        """Removes member_id, revision and a dead owner after a leave; phase free.
 
-        Only if the token is as seen. Spark session and `clean` stay for the next new owner [3].
+        Only if the token is as seen. Spark session and `clean` stay for the next owner [3].
         """
-        edited = self._change_slot(slot, lambda stored: transitions.cleared(stored, slot))
-        return edited is not None
+        stored = self._change_slot(slot, lambda stored: transitions.clear_slot(stored, slot))
+        return stored is not None
 
     # --- changes ----------------------------------------------------------------------------
 
     def begin_change(
         self, plan: Plan, *, actor: str, started_at: float, lease: float = 0.0
     ) -> Change | None:
-        """Start a change: None where one is RUNNING for the group (see `change`); asked again
-        with the same plan, actor and time, it is the one that runs.
+        """Starts a change; None if one is RUNNING for the group (see `change`).
+
+        A repeated call with the same plan, actor and time returns the running one.
         """
 
         def edit(last: Value | None) -> Value | None:
             after = 0 if last is not None else self._record(plan.group).token
-            return transitions.begun(
+            return transitions.begin_change(
                 change_of(last), plan, actor=actor, started_at=started_at, lease=lease, after=after
             )
 
         return change_of(self._edit(Key(plan.group, Kind.CHANGE), edit))
 
     def change(self, group: str) -> Change | None:
-        """The running change, or else the last one."""
+        """Returns the running change, or else the last one."""
         entry = self._backend.read(Key(group, Kind.CHANGE), fresh=False)
         return None if entry is None else change_of(entry.value)
 
     def adopt(self, seen: Change, *, actor: str, lease: float = 0.0) -> Change | None:
-        """Take over a running change that is still as seen; None where it is not.
+        """Takes over a running change that is still as seen; None if it is not.
 
-        The slot targets learn of the new token before anybody acts by it: from then on the former
-        actor, who may only have slept, writes the slot targets no more. Before that its writes are
-        seen by us.
+        The slot targets get the new token before the new actor acts. From then on the former actor,
+        who may only have slept, cannot write them. Its earlier writes are visible here.
         """
         stored = self._edit(
             Key(seen.group, Kind.CHANGE),
-            lambda last: transitions.adopted(change_of(last), seen, actor=actor, lease=lease),
+            lambda last: transitions.adopt_change(change_of(last), seen, actor=actor, lease=lease),
         )
         change = change_of(stored)
         if change is None:
@@ -621,79 +623,82 @@ class Store:
         return change
 
     def advance(self, change: Change) -> Change:
-        """Write step, detail, receipts, state, sentence, ended_at; counter + 1 renews the lease.
+        """Writes step, detail, receipts, state, sentence, ended_at; counter + 1 renews the lease.
 
-        Raises LostLease where (actor, token) no longer match.
+        Raises LostLease if (actor, token) no longer match.
         """
         stored = self._edit(
             Key(change.group, Kind.CHANGE),
-            lambda last: transitions.advanced(change_of(last), change),
+            lambda last: transitions.advance_change(change_of(last), change),
         )
         assert isinstance(stored, Change)
         return stored
 
     def changes(self, group: str, *, limit: int = 20) -> tuple[Change, ...]:
-        """Latest first."""
+        """Returns the group's changes, latest first."""
         last = self.change(group)
         if last is None:
             return ()
-        ended = self._backend.ended(group, limit=limit)
+        ended = self._backend.ended_changes(group, limit=limit)
         return (last, *(each for each in ended if each.token < last.token))[:limit]
 
-    # --- what compares nothing before it writes -----------------------------------------------
+    # --- writes without a comparison -----------------------------------------------
 
     def report(self, report: WorkerReport) -> None:
-        """Replace the worker's report; first give back what was taken without an answer."""
+        """Replaces the worker's report; first returns takes with an unknown result."""
         with contextlib.suppress(Unreachable):
-            self.settle()
-        self._backend.merge(Space.REPORTS, report.group, {report.worker: report})
+            self.return_uncertain_takes()
+        self._backend.merge(Space.WORKER_REPORTS, report.group, {report.worker: report})
 
     def reports(self, group: str) -> tuple[WorkerReport, ...]:
-        """All stored reports of the group's workers; old ones are told by their counter."""
-        found = self._backend.entries(Space.REPORTS, group)
+        """Returns all stored reports of the group's workers; the counter shows which are old."""
+        found = self._backend.entries(Space.WORKER_REPORTS, group)
         return tuple(r for _, r in sorted(found.items()) if isinstance(r, WorkerReport))
 
     def forget_worker(self, worker: str) -> None:
-        """Drop the report of a worker that was removed."""
-        self._backend.merge(Space.REPORTS, None, {worker: None})
+        """Removes the report of a worker that was removed."""
+        self._backend.merge(Space.WORKER_REPORTS, None, {worker: None})
 
     def pause(self, pause: Pause) -> None:
-        """Keep a person's hold; replaces an earlier one of the same scope."""
+        """Stores an operator's pause; replaces an earlier one of the same scope."""
         self._backend.merge(Space.PAUSES, "", {pause.group or "": pause})
 
     def resume(self, group: str | None) -> bool:
-        """True where a pause was lifted."""
+        """Lifts a pause; True if there was one."""
         return self._backend.merge(Space.PAUSES, "", {group or "": None}) == 1
 
     def pauses(self) -> tuple[Pause, ...]:
-        """All pauses, the one of all groups first."""
+        """Returns all pauses, the one of all groups first."""
         found = self._backend.entries(Space.PAUSES, "")
         return tuple(p for _, p in sorted(found.items()) if isinstance(p, Pause))
 
-    def note(self, group: str, key: str) -> dict[str, object] | None:
-        """A small JSON memory of the manager (scaling agreement over time and the like)."""
-        found = self._backend.entries(Space.NOTES, group).get(key)
+    def manager_state(self, group: str, key: str) -> dict[str, object] | None:
+        """Returns a small JSON value that managers keep, such as the scaling agreement."""
+        found = self._backend.entries(Space.MANAGER_STATE, group).get(key)
         return dict(found) if isinstance(found, Mapping) else None
 
-    def put_note(self, group: str, key: str, value: Mapping[str, object] | None) -> None:
-        """Replace it; None removes it. Keys are letters, digits and dashes: not every store has a
-        blank in its names.
+    def put_manager_state(self, group: str, key: str, value: Mapping[str, object] | None) -> None:
+        """Replaces a value of managers; None removes it.
+
+        Keys are letters, digits and dashes, because not every store has blanks in names.
         """
         if not _NOTE_KEY.fullmatch(key):
-            raise ValueError(f"the note {key!r} needs a name of letters, digits and dashes")
-        self._backend.merge(Space.NOTES, group, {key: value})
+            raise ValueError(
+                f"a manager's value is named {key!r}: a name has letters, digits and dashes only"
+            )
+        self._backend.merge(Space.MANAGER_STATE, group, {key: value})
 
-    def quarantine(self, mark: Quarantine) -> None:
-        """Keep the mark of a stopped partition; replaces an earlier one of the same partition."""
-        self._backend.merge(Space.MARKS, mark.group, {mark_key(mark.tp): mark})
+    def stop_partition(self, mark: StoppedPartition) -> None:
+        """Records a stopped partition; replaces an earlier record of the same partition."""
+        self._backend.merge(Space.STOPPED_PARTITIONS, mark.group, {partition_key(mark.tp): mark})
 
-    def quarantines(self, group: str) -> tuple[Quarantine, ...]:
-        """The group's stopped partitions, in order."""
-        found = self._backend.entries(Space.MARKS, group).values()
-        marks = (mark for mark in found if isinstance(mark, Quarantine))
+    def stopped_partitions(self, group: str) -> tuple[StoppedPartition, ...]:
+        """Returns the group's stopped partitions, in order."""
+        found = self._backend.entries(Space.STOPPED_PARTITIONS, group).values()
+        marks = (mark for mark in found if isinstance(mark, StoppedPartition))
         return tuple(sorted(marks, key=lambda mark: (mark.tp.topic, mark.tp.partition)))
 
     def lift(self, group: str, tp: TopicPartition | None) -> int:
-        """Remove marks (all of the group where tp is None); how many."""
-        wanted = None if tp is None else {mark_key(tp): None}
-        return self._backend.merge(Space.MARKS, group, wanted)
+        """Removes records of stopped partitions (all if tp is None); returns how many."""
+        wanted = None if tp is None else {partition_key(tp): None}
+        return self._backend.merge(Space.STOPPED_PARTITIONS, group, wanted)

@@ -1,12 +1,11 @@
-"""How slots and changes move: every write of the store as a pure function of what is stored.
+"""Every write of slots and changes as a pure function of the stored state.
 
 Problem: which writes a stale actor may still make decides whether two processes ever use one
-`group.instance.id`; written once for each back end, the rules drift apart. Choice: a function
-takes what is stored and what its caller saw, and gives what is to be stored, or None where the
-caller has seen an older state; back ends only compare and swap (`fleet.slots.backend`). What a
-phase may become stands in one table; a move that is not in it is a defect of ours, and raises
-with the story. Cost: what a caller may not do and what it came too late for look different
-(IllegalMove, None), and both have to be tested.
+`group.instance.id`. If each back end has its own rules, they diverge. Choice: a function takes the
+stored state and what its caller read. It returns what to store, or None if the caller has read an
+older state. Back ends only compare and swap (`fleet.slots.backend`). One table has the phases that
+may follow a phase; any other move is a defect of Fleet and raises with its history. Cost: a
+forbidden write (IllegalMove) and a late one (None) are different results, and both need tests.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,23 +18,24 @@ from fleet.model import Plan
 from fleet.slots import Change, ChangeState, Handover, Phase, Slot, SlotTargets, WorkerReport
 from fleet.slots.backend import SlotTargetsRecord
 
-# What the slots of a group show of a revision: its first owner is its canary [22].
+# The first owner of a revision among a group's slots is its canary [22].
 #
-# New code takes one slot of other code first. No other of these slots is its own before a canary
-# has worked, by a batch or by finding nothing to read without an error. A manager's canary has to
-# commit `rollout.canary_batches` besides (`fleet.act.steps.canary`); what takes the first slot
-# where nobody manages is told by a claim in the slot targets (`fleet.slots.store`), what a pod has
-# seen of its own by a note (`Canary` in `fleet.worker.slot.reporting`).
+# New code takes one slot of other code first. It gets no other such slot before its canary has
+# worked: by a batch, or by nothing to read without an error. A manager's canary must also commit
+# `rollout.canary_batches` (`fleet.act.steps.canary`). Without a manager a claim in the slot targets
+# decides who takes the first slot (`fleet.slots.store`). A pod records what its own canary has
+# shown (`Canary` in `fleet.worker.slot.reporting`).
 
 
-_GOING: Final = frozenset({Phase.DRAINING, Phase.DRAINED})
+_DRAINING_PHASES: Final = frozenset({Phase.DRAINING, Phase.DRAINED})
 
 
 def waits_for_canary(slots: Iterable[Slot], wanted: Slot, revision: str) -> bool:
-    """Whether `revision` may not have this slot yet: it was another revision's, and of those
-    that this one holds, or was the last to hold, none has shown that it works [22].
+    """Whether `revision` may not have this slot yet [22].
 
-    An owner that fails on every record ends, or is active in the end with nothing left to read.
+    The slot was another revision's, and none of the slots that this revision owns, or owned last,
+    has shown that it works. An owner that fails on every record ends, or becomes active with
+    nothing left to read.
     """
     if wanted.revision in {None, revision}:
         return False
@@ -44,8 +44,9 @@ def waits_for_canary(slots: Iterable[Slot], wanted: Slot, revision: str) -> bool
 
 
 def has_worked(phase: Phase, *, error: str | None, batches: int) -> bool:
-    """Whether a member has shown that its revision works: by a batch, or by finding nothing to
-    read without an error.
+    """Whether a member has shown that its revision works.
+
+    That is a batch, or nothing to read without an error.
     """
     return phase is Phase.ACTIVE and (error is None or batches > 0)
 
@@ -66,9 +67,11 @@ def has_good_canary(slots: Iterable[Slot], revision: str) -> bool:
     return any(slot.revision == revision and is_good_canary(slot) for slot in slots)
 
 
-def alone(slots: Iterable[Slot], former: Slot | None, revision: str) -> bool:
-    """Whether a revision that fails has nobody to leave its slot to, or works elsewhere: so that
-    it may wait for better weather. former: its slot as it was before it took it.
+def is_alone(slots: Iterable[Slot], former: Slot | None, revision: str) -> bool:
+    """Whether a failing revision may wait for transient errors to end.
+
+    It may if no other revision can take its slot, or if it works elsewhere. former: its slot as it
+    was before the take.
     """
     slots = tuple(slots)
     if has_good_canary(slots, revision):
@@ -77,10 +80,12 @@ def alone(slots: Iterable[Slot], former: Slot | None, revision: str) -> bool:
     return known <= {None, revision} and (former is None or not is_failed_canary(former))
 
 
-def missing_canary(targets: SlotTargets, slots: Iterable[Slot], revision: str) -> str | None:
-    """Which slot has to show first that this revision works; None where it has, or none is there.
+def describe_missing_canary(
+    targets: SlotTargets, slots: Iterable[Slot], revision: str
+) -> str | None:
+    """Says which slot has to show first that this revision works; None if it has.
 
-    A managed roll has pins, and holds its Deployment by itself.
+    A managed roll has pins, and stops its Deployment by itself.
     """
     slots = tuple(slots)
     if targets.handover or has_good_canary(slots, revision):
@@ -89,15 +94,19 @@ def missing_canary(targets: SlotTargets, slots: Iterable[Slot], revision: str) -
         slot.number
         for slot in slots
         if slot.number in targets.open - targets.leaving - targets.quarantined
-        and (slot.owner is None or slot.revision == revision or slot.phase in _GOING)
+        and (slot.owner is None or slot.revision == revision or slot.phase in _DRAINING_PHASES)
     )
-    return f"slot {shows[0]} has to show first that this revision works" if shows else None
+    return (
+        f"waits for the owner of slot {shows[0]} to show that this revision works"
+        if shows
+        else None
+    )
 
 
-def doubt(
+def describe_doubt(
     reports: Iterable[WorkerReport], slots: Sequence[Slot], *, worker: str, revision: str
 ) -> str | None:
-    """Why another standby of this revision doubts it; None where it has a good canary."""
+    """Says why another standby of this revision doubts it; None if it has a good canary."""
     if has_good_canary(slots, revision):
         return None
     return next(
@@ -114,54 +123,54 @@ class Event(StrEnum):
     """What happens to a slot."""
 
     TAKE = "take"
-    """A worker that saw it free, or its owner's lease run out."""
+    """A worker takes it: it was free, or its owner's lease has expired."""
     JOIN = "join"
     """Its owner joins: for the first time, or again after a forced rebalance."""
     ACTIVATE = "activate"
     """Its owner has committed a batch, or found nothing to read."""
     DRAIN = "drain"
-    HOLD = "hold"
+    WAIT = "wait"
     """Its owner is drained, and stays a member until the others are."""
     CLOSE = "close"
     RELEASE = "release"
-    """Its owner gives it up."""
+    """Its owner releases it."""
     CLEAR = "clear"
     """A batched leave removed its member."""
 
 
-TOLD: Final[Mapping[Phase, Event]] = {
+REPORTED_EVENT: Final[Mapping[Phase, Event]] = {
     Phase.JOINING: Event.JOIN,
     Phase.ACTIVE: Event.ACTIVATE,
     Phase.DRAINING: Event.DRAIN,
-    Phase.DRAINED: Event.HOLD,
+    Phase.DRAINED: Event.WAIT,
     Phase.CLOSED: Event.CLOSE,
 }
-"""What an owner says by a renewal. It renews every few seconds, so a phase may be passed over."""
+"""What an owner reports by a renewal. It renews every few seconds, so a phase may be skipped."""
 
-_HELD: Final = tuple(TOLD)
+_OWNED_PHASES: Final = tuple(REPORTED_EVENT)
 
 MOVES: Final[Mapping[tuple[Phase, Event], Phase]] = {
-    **{(phase, Event.TAKE): Phase.JOINING for phase in Phase},  # the dead leave any phase behind
-    **{(phase, event): told for phase in _HELD for told, event in TOLD.items()},
-    **{(phase, Event.RELEASE): Phase.FREE for phase in _HELD},
-    (Phase.CLOSED, Event.RELEASE): Phase.CLOSED,  # its member is to be removed yet
+    **{(phase, Event.TAKE): Phase.JOINING for phase in Phase},  # a dead owner leaves any phase
+    **{(phase, event): told for phase in _OWNED_PHASES for told, event in REPORTED_EVENT.items()},
+    **{(phase, Event.RELEASE): Phase.FREE for phase in _OWNED_PHASES},
+    (Phase.CLOSED, Event.RELEASE): Phase.CLOSED,  # its member still has to be removed
     **{(phase, Event.CLEAR): Phase.FREE for phase in Phase},
 }
 
 
 class IllegalMove(Exception):
-    """A defect: what was to be written has no meaning for a slot of that phase."""
+    """A defect: the write has no meaning for a slot of that phase."""
 
 
-def moved(slot: Slot, event: Event) -> Phase:
-    """The phase after `event`. Raises IllegalMove where the table has none."""
+def phase_after(slot: Slot, event: Event) -> Phase:
+    """Returns the phase after `event`. Raises IllegalMove if the table has none."""
     after = MOVES.get((slot.phase, event))
     if after is None:
         allowed = sorted(each.value for phase, each in MOVES if phase is slot.phase)
         raise IllegalMove(
             f"slot {slot.number} of group {slot.group} is {slot.phase.value} "
-            f"(owner {slot.owner or 'nobody'}, token {slot.token}, counter {slot.counter}): "
-            f"'{event.value}' is not possible there, only {', '.join(allowed)}"
+            f"(owner {slot.owner or 'none'}, token {slot.token}, counter {slot.counter}): "
+            f"'{event.value}' is not allowed in this phase, only {', '.join(allowed)}"
         )
     return after
 
@@ -169,7 +178,7 @@ def moved(slot: Slot, event: Event) -> Phase:
 # --- slots ----------------------------------------------------------------------------------
 
 
-def admits(
+def can_take(
     record: SlotTargetsRecord,
     number: int,
     *,
@@ -177,9 +186,7 @@ def admits(
     revision: str,
     void: Handover | None = None,
 ) -> bool:
-    """Whether the slot targets let this worker take this slot. void: a pin that has ended, as
-    it saw.
-    """
+    """Whether the slot targets let this worker take this slot. void: a pin that has ended."""
     targets = record.targets
     pinned = targets.handover.get(number)
     if pinned == void:
@@ -189,65 +196,70 @@ def admits(
     return number in targets.open - targets.leaving - targets.quarantined
 
 
-def is_as_seen(stored: Slot, seen: Slot) -> bool:
-    """Whether nobody took or renewed it since."""
+def is_unchanged(stored: Slot, seen: Slot) -> bool:
+    """Whether no worker took or renewed it since."""
     return (stored.owner, stored.token, stored.counter) == (seen.owner, seen.token, seen.counter)
 
 
-def is_held_by(stored: Slot, owner: Slot) -> bool:
-    """Whether it is still this owner's, of this very take."""
+def is_owned_by(stored: Slot, owner: Slot) -> bool:
+    """Whether it is still this owner's, by the same take."""
     mine = (owner.owner, owner.token)
     return stored.owner is not None and (stored.owner, stored.token) == mine
 
 
-def taken(
+def take_slot(
     stored: Slot, *, worker: str, revision: str, spark_session: str | None, lease: float = 0.0
 ) -> Slot:
-    """The slot in a new owner's hands: token + 1, not clean until it is released so."""
+    """Returns the slot with a new owner: token + 1, not clean until a clean release."""
     return replace(
         stored,
         owner=worker,
         token=stored.token + 1,
-        phase=moved(stored, Event.TAKE),
+        phase=phase_after(stored, Event.TAKE),
         clean=False,
         batches=0,
         error=None,
         owner_ended=False,
         revision=revision,
-        # A new owner may die before it has ended the session of an unclean predecessor: until its
-        # first renewal the slot names that one still.
+        # A new owner may die before it has ended an unclean predecessor's session. So the slot
+        # names that session until the first renewal.
         spark_session=spark_session if stored.clean else stored.spark_session,
         lease=lease,
     )
 
 
-def given_back(stored: Slot, before: Slot) -> Slot:
-    """A take undone: as it was `before`, without an owner; the token has grown."""
+def undo_take(stored: Slot, before: Slot) -> Slot:
+    """Returns the slot as it was `before`, without an owner; the token has grown."""
     phase = Phase.CLOSED if before.phase is Phase.CLOSED else Phase.FREE
-    return _unheld(replace(before, token=stored.token), phase)
+    return _without_owner(replace(before, token=stored.token), phase)
 
 
-def told_by(owner: Slot) -> Event:
-    """What a renewal of this phase says. Raises IllegalMove for one that no owner has."""
-    event = TOLD.get(owner.phase)
+def reported_event(owner: Slot) -> Event:
+    """Returns what a renewal of this phase reports.
+
+    Raises IllegalMove for a phase that no owner has.
+    """
+    event = REPORTED_EVENT.get(owner.phase)
     if event is None:
         raise IllegalMove(
-            f"{owner.owner or 'nobody'} renews slot {owner.number} of group {owner.group} as "
-            f"{owner.phase.value}: an owner's slot is {', '.join(phase.value for phase in TOLD)}"
+            f"{owner.owner or 'no owner'} renews slot {owner.number} of group {owner.group} as "
+            f"{owner.phase.value}: an owner's slot is "
+            f"{', '.join(phase.value for phase in REPORTED_EVENT)}"
         )
     return event
 
 
-def renewed(stored: Slot, told: Slot) -> Slot | None:
-    """With what its owner tells, counter + 1; None where somebody else has it, or may: whoever
-    was said to have ended stops.
+def renew_slot(stored: Slot, told: Slot) -> Slot | None:
+    """Returns the slot with its owner's fields, counter + 1.
+
+    None if another worker owns it or may own it: an owner that was recorded as ended has to stop.
     """
-    if not is_held_by(stored, told) or stored.owner_ended:
+    if not is_owned_by(stored, told) or stored.owner_ended:
         return None
     return replace(
         stored,
         counter=stored.counter + 1,
-        phase=moved(stored, told_by(told)),
+        phase=phase_after(stored, reported_event(told)),
         member_id=told.member_id,
         spark_session=told.spark_session,
         batches=told.batches,
@@ -256,39 +268,41 @@ def renewed(stored: Slot, told: Slot) -> Slot | None:
     )
 
 
-def owner_ended(stored: Slot, seen: Slot) -> Slot | None:
-    """For the taking, with all that a new owner cures; None where that owner has it no more."""
-    if not is_held_by(stored, seen) or stored.owner_ended:
+def mark_owner_ended(stored: Slot, seen: Slot) -> Slot | None:
+    """Returns the slot with its owner's end recorded; None if that owner has it no more."""
+    if not is_owned_by(stored, seen) or stored.owner_ended:
         return None
     return replace(stored, owner_ended=True)
 
 
-def released(stored: Slot, held: Slot, *, clean: bool) -> Slot | None:
-    """Given up by its owner; None where it is somebody else's. Its member is named still."""
-    if not is_held_by(stored, held):
+def release_slot(stored: Slot, held: Slot, *, clean: bool) -> Slot | None:
+    """Returns the slot without an owner, its member still named; None if another owns it."""
+    if not is_owned_by(stored, held):
         return None
-    return _unheld(replace(stored, clean=clean), moved(stored, Event.RELEASE))
+    return _without_owner(replace(stored, clean=clean), phase_after(stored, Event.RELEASE))
 
 
-def cleared(stored: Slot, seen: Slot) -> Slot | None:
-    """After its member was removed: member, revision and a dead owner forgotten.
+def clear_slot(stored: Slot, seen: Slot) -> Slot | None:
+    """Returns the slot after its member's removal, without member, revision and dead owner.
 
-    None where it was taken since. Spark session and `clean` stay for the next new owner.
+    None if it was taken since. Spark session and `clean` stay for the next owner.
     """
     if stored.token != seen.token:
         return None
-    return _unheld(replace(stored, member_id=None, revision=None), moved(stored, Event.CLEAR))
+    return _without_owner(
+        replace(stored, member_id=None, revision=None), phase_after(stored, Event.CLEAR)
+    )
 
 
-def _unheld(slot: Slot, phase: Phase) -> Slot:
-    """With nobody in it, alive or dead."""
+def _without_owner(slot: Slot, phase: Phase) -> Slot:
+    """Returns the slot without an owner, alive or dead."""
     return replace(slot, owner=None, owner_ended=False, phase=phase)
 
 
 # --- changes --------------------------------------------------------------------------------
 
 
-def begun(
+def begin_change(
     last: Change | None,
     plan: Plan,
     *,
@@ -297,10 +311,10 @@ def begun(
     lease: float = 0.0,
     after: int = 0,
 ) -> Change | None:
-    """The change that carries a plan out; None while another one runs.
+    """Returns the change that carries a plan out; None while another one runs.
 
-    after: the latest token known of elsewhere, where the last change is. Asked again by who did not
-    hear that it was stored, it is the one that runs.
+    after: the latest token known from the slot targets, if the last change is missing. A caller
+    that missed the answer gets the running one.
     """
     if last is not None and last.state is ChangeState.RUNNING:
         stored = (last.actor, last.plan.id, last.started_at)
@@ -318,8 +332,10 @@ def begun(
     )
 
 
-def adopted(last: Change | None, seen: Change, *, actor: str, lease: float = 0.0) -> Change | None:
-    """In another actor's hands, token + 1; None where it has ended or moved since it was seen."""
+def adopt_change(
+    last: Change | None, seen: Change, *, actor: str, lease: float = 0.0
+) -> Change | None:
+    """Returns the change with another actor, token + 1; None if it ended or was written since."""
     if last is None or last.state is not ChangeState.RUNNING:
         return None
     if (last.actor, last.token, last.counter) != (seen.actor, seen.token, seen.counter):
@@ -327,16 +343,19 @@ def adopted(last: Change | None, seen: Change, *, actor: str, lease: float = 0.0
     return replace(last, actor=actor, token=last.token + 1, lease=lease)
 
 
-def advanced(last: Change | None, told: Change) -> Change:
-    """With what its actor tells, counter + 1. Raises LostLease where it is another's by now."""
+def advance_change(last: Change | None, told: Change) -> Change:
+    """Returns the change with its actor's fields, counter + 1.
+
+    Raises LostLease if another actor has it now.
+    """
     if last is None or (last.actor, last.token) != (told.actor, told.token):
-        raise lost(told, last)
+        raise lost_lease(told, last)
     return replace(told, plan=last.plan, counter=last.counter + 1)
 
 
-def lost(change: Change, last: Change | None) -> LostLease:
-    """Why its actor has to stop. last: the change as stored."""
-    owner = f"{last.actor} (token {last.token})" if last else "nobody"
+def lost_lease(change: Change, last: Change | None) -> LostLease:
+    """Returns why the actor has to stop. last: the change as stored."""
+    owner = f"{last.actor} (token {last.token})" if last else "no actor"
     return LostLease(
         f"the change of group {change.group} belongs to {owner} now, not to {change.actor} "
         f"(token {change.token}): stop acting on it; `fleet status {change.group}` shows how it "

@@ -76,7 +76,7 @@ def test_observers_of_other_machines_do_not_begin_our_count_anew(store, change, 
     assert looked("another") is None
     for number in range(200):
         looked(f"pod-{number}")
-    assert len(store.note("g", "change-lease-looks")["looks"]) <= 50
+    assert len(store.manager_state("g", "change-lease-looks")["looks"]) <= 50
     clock.sleep(LEASE)
     assert looked("pod-199") is False
 
@@ -99,8 +99,8 @@ def test_a_process_of_this_machine_is_known_at_once(store, change, clock):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     other = identify(child.pid)
     assert other is not None
-    note = store.note("g", "change-actor")
-    store.put_note("g", "change-actor", {**note, **other.as_json()})
+    note = store.manager_state("g", "change-actor")
+    store.put_manager_state("g", "change-actor", {**note, **other.as_json()})
     assert works_on(store, change, lease=LEASE, clock=clock) is True
     child.communicate(b"\n")
     assert works_on(store, change, lease=LEASE, clock=clock) is False
@@ -116,16 +116,16 @@ def test_a_process_that_hangs_is_found_by_its_lease(store, change, clock):
 
 def test_the_signature_of_an_earlier_change_says_nothing(store, change, clock):
     """Tokens grow: a dead actor of the last change is no sign of this one's."""
-    store.put_note("g", "change-actor", {"token": change.token - 1, "pid": 1})
+    store.put_manager_state("g", "change-actor", {"token": change.token - 1, "pid": 1})
     assert works_on(store, change, lease=LEASE, clock=clock) is None
 
 
 def test_a_note_has_a_name_that_every_store_can_write(store):
     """A blank would be lost on Kubernetes, and the note with it."""
-    store.put_note("g", "scaling-1", {"before": 1})
-    assert store.note("g", "scaling-1") == {"before": 1}
+    store.put_manager_state("g", "scaling-1", {"before": 1})
+    assert store.manager_state("g", "scaling-1") == {"before": 1}
     with pytest.raises(ValueError, match="letters, digits and dashes"):
-        store.put_note("g", "scaling 1", {"before": 1})
+        store.put_manager_state("g", "scaling 1", {"before": 1})
 
 
 def test_aborting_takes_back_its_asks_whoever_else_writes_the_targets(tmp_path, clock):

@@ -8,7 +8,7 @@ import pytest
 from fleet.commands.doctor import changes, slots, topics
 from fleet.manager.cycle import Fleet
 from fleet.model import Severity, TopicPartition
-from fleet.slots import Quarantine
+from fleet.slots import StoppedPartition
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.support.clocks import Turning
@@ -86,7 +86,7 @@ def test_partitions_that_are_gone_and_owned_are_named(fleet: Any) -> None:
 )
 def test_what_ends_a_stopped_partition_is_named(fleet: Any, attempts: int, said: str) -> None:
     """Code that fails is mended and rolled; what the log does not hold, no code brings back."""
-    mark = Quarantine(
+    mark = StoppedPartition(
         group="new",
         tp=TopicPartition("orders", 1),
         offset=7,
@@ -95,7 +95,7 @@ def test_what_ends_a_stopped_partition_is_named(fleet: Any, attempts: int, said:
         revision="r",
         at=0.0,
     )
-    fleet.store.quarantine(mark)
+    fleet.store.stop_partition(mark)
     (found,) = [each for each in slots(fleet) if each.level is Severity.WARN]
     assert "orders-1 of new is stopped at offset 7: why" in found.found
     assert said in found.remedy

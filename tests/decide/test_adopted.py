@@ -140,7 +140,7 @@ def test_an_unsettled_group_is_left_alone() -> None:
         change=None,
         change_alive=None,
         pauses=(),
-        quarantines=(),
+        stopped_partitions=(),
         revision=MEMBERS,
     )
     (why,) = refusals(state_snapshot, 1001.0, steps=steps)

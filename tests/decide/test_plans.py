@@ -12,7 +12,7 @@ from fleet.decide.adopted import not_as_approved
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import Plan, StepKind, TopicPartition
-from fleet.slots import ChangeState, Phase, Quarantine, Slot, SlotTargets
+from fleet.slots import ChangeState, Phase, Slot, SlotTargets, StoppedPartition
 from tests.decide.worlds import GROUP, NOW, member, revision, spec, state_snapshot, without_owner
 from tests.support.plans import change_of
 
@@ -351,7 +351,7 @@ def test_notes_name_strangers_poison_and_unreadable_records() -> None:
         member("theirs-1"),
         member("x", member_id="consumer-9", instance_id=None, client_id="sarama"),
     )
-    mark = Quarantine(
+    mark = StoppedPartition(
         group=GROUP,
         tp=TopicPartition("orders", 3),
         offset=17,
@@ -363,7 +363,7 @@ def test_notes_name_strangers_poison_and_unreadable_records() -> None:
     odd = replace(
         seen,
         group=replace(seen.group, members=(*seen.group.members, *external_members)),
-        quarantines=(mark,),
+        stopped_partitions=(mark,),
         readable_log=False,
     )
     plan = make_plan(odd, wanted=3, now=NOW)

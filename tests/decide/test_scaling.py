@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.decide.scaling import MAX_REMEMBERED, Decision, ScalingMemory, ownable, wanted_slots
 from fleet.model import TopicPartition
-from fleet.slots.codec import as_json, from_json, if_readable
+from fleet.slots.codec import as_json, from_json, from_json_or_none
 from tests.decide.worlds import NOW, group_of, lagging, member, spec
 
 TOPICS = {"orders": 12}
@@ -174,7 +174,7 @@ def test_a_clock_that_goes_back_starts_the_wait_anew() -> None:
 )
 def test_a_memory_that_does_not_read_is_none(value: Any) -> None:
     """A note that somebody else wrote costs a wait, not a crash."""
-    assert (if_readable(ScalingMemory, value) or ScalingMemory()) == ScalingMemory()
+    assert (from_json_or_none(ScalingMemory, value) or ScalingMemory()) == ScalingMemory()
 
 
 looks = st.lists(

@@ -20,7 +20,7 @@ STORMY = [rebalance(n, NOW - 100.0 + 10 * n, group="g") for n in range(1, 8)]
 class ReadOnly(Store):
     """Of a disk that is full."""
 
-    def put_note(self, *_: object) -> None:
+    def put_manager_state(self, *_: object) -> None:
         raise Unreachable("the disk is full")
 
 
@@ -52,7 +52,7 @@ def test_it_is_noted_where_it_can_be(fleet):
     """Longer than the log is read for."""
     fleet.store = Store(MemoryBackend(Memory(), clock=fleet.clock), clock=fleet.clock)
     assert storm(fleet) is not None
-    assert fleet.store.note("g", "storm")
+    assert fleet.store.manager_state("g", "storm")
 
 
 def test_one_that_was_noted_before_the_clock_was_set_back_is_not_the_last_for_hours(fleet):

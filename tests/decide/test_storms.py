@@ -24,7 +24,7 @@ from fleet.decide.storms import (
 from fleet.model import ExpectedCost, ReceiptResult, TopicPartition
 from fleet.model.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
-from fleet.slots.codec import as_json, from_json, if_readable
+from fleet.slots.codec import as_json, from_json, from_json_or_none
 from tests.decide.worlds import GROUP, state_snapshot
 from tests.support.plans import change_of, receipt_of
 from tests.support.rebalances import rebalance as plain
@@ -349,8 +349,8 @@ def test_a_move_of_coordinators_is_one_storm() -> None:
 @pytest.mark.parametrize("kind", [Storm, ClusterStorm])
 def test_state_of_another_version_is_no_state(kind) -> None:
     """An upgrade tells storms anew and raises nothing."""
-    assert if_readable(kind, {"unknown": 1}) is None
-    assert if_readable(kind, None) is None
+    assert from_json_or_none(kind, {"unknown": 1}) is None
+    assert from_json_or_none(kind, None) is None
 
 
 # --- all groups, look after look ------------------------------------------------------------
@@ -374,7 +374,7 @@ def test_every_group_has_its_own_budget() -> None:
     assert kept == watch
     later = kept.look(FILE, [], now=400.0)
     assert later.storms == {}
-    assert if_readable(StormWatch, {"storms": [{"other": 1}]}) is None
+    assert from_json_or_none(StormWatch, {"storms": [{"other": 1}]}) is None
 
 
 def test_what_is_not_read_is_not_calm() -> None:

@@ -140,7 +140,7 @@ def state_snapshot(
         change=None,
         change_alive=False,
         pauses=(),
-        quarantines=(),
+        stopped_partitions=(),
         revision=revision(fleet, code),
         published={revision(ran, ran_code): settings(ran, ran_code)},
     )

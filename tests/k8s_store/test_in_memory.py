@@ -18,7 +18,7 @@ from fleet.kubernetes.leases.lease_backend import LeaseBackend, RetryOnConflict
 from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import TopicPartition
-from fleet.slots import Handover, Phase, Quarantine, Slot, SlotTargets, WorkerReport
+from fleet.slots import Handover, Phase, Slot, SlotTargets, StoppedPartition, WorkerReport
 from fleet.slots.store import CLAIM_GRACE
 from tests.support.memory_server import Answer, MemoryServer
 from tests.support.slot_records import report_of
@@ -138,7 +138,7 @@ def test_a_take_whose_answer_was_lost_is_looked_for(place):
     place.server.away, place.server.after = False, lambda method, found: None
     place.clock.sleep(60)
     assert place.slot(1).owner == "x"
-    store.settle()
+    store.return_uncertain_takes()
     assert place.slot(1) == replace(seen, token=seen.token + 1)
 
 
@@ -247,14 +247,14 @@ def test_all_marks_are_lifted_by_one_reading(place):
     """And one write; where there is none, nothing is written."""
     for partition in (0, 1):
         tp = TopicPartition("t", partition)
-        mark = Quarantine(
+        mark = StoppedPartition(
             group=GROUP, tp=tp, offset=7, error="no", attempts=3, revision="r", at=1.0
         )
-        place.manager.quarantine(mark)
+        place.manager.stop_partition(mark)
     place.server.requests.clear()
     assert place.manager.lift(GROUP, None) == 2
     assert [method for method, _ in place.server.requests] == ["GET", "PATCH"]
-    assert place.manager.quarantines(GROUP) == ()
+    assert place.manager.stopped_partitions(GROUP) == ()
     place.server.requests.clear()
     assert place.manager.lift(GROUP, None) == 0
     assert [method for method, _ in place.server.requests] == ["GET"]

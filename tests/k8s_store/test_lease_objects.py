@@ -19,9 +19,9 @@ from fleet.slots import (
     FirstOpening,
     Handover,
     Pause,
-    Quarantine,
     Slot,
     SlotTargets,
+    StoppedPartition,
     WorkerReport,
 )
 from fleet.slots.backend import Claim, SlotTargetsRecord
@@ -116,10 +116,10 @@ def test_a_report_reads_back(report):
 
 
 @examples(60)
-@given(st.lists(st.builds(Quarantine, group=st.just("orders")), max_size=3))
+@given(st.lists(st.builds(StoppedPartition, group=st.just("orders")), max_size=3))
 def test_marks_read_back(marks):
     """One key per partition."""
-    data = {objects.mark_key(mark.tp): objects.mark_text(mark) for mark in marks}
+    data = {objects.partition_key(mark.tp): objects.mark_text(mark) for mark in marks}
     latest = {mark.tp: mark for mark in marks}
     read = objects.marks_from({"metadata": {"name": "m"}, "data": data}, "orders")
     assert {mark.tp: mark for mark in read} == latest
@@ -204,7 +204,9 @@ def test_what_is_long_is_shortened():
     assert stored.error is not None
     assert len(stored.error) == objects.MOST_ERROR
     tp = TopicPartition("t", 0)
-    mark = Quarantine(group="g", tp=tp, offset=1, error=long, attempts=1, revision="r", at=0.0)
+    mark = StoppedPartition(
+        group="g", tp=tp, offset=1, error=long, attempts=1, revision="r", at=0.0
+    )
     assert len(objects.mark_text(mark)) < 1000
 
 

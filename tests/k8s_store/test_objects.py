@@ -24,14 +24,14 @@ def test_objects_are_made_once_and_state_is_left_alone(place):
     manager = place.manager()
     names = place.names
     assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 8
-    assert manager.first(GROUP) == FirstOpening(slots=2, after=60)
+    assert manager.first_opening(GROUP) == FirstOpening(slots=2, after=60)
     found = manager.leases.calls.get(LEASE, names.slot(2))
     assert found["metadata"]["labels"]["fleet/name"] == names.slug
     assert found["metadata"]["annotations"]["fleet/group"] == GROUP
     assert "ownerReferences" not in found["metadata"]
     targets = manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0, 1})))
     assert targets is not None
-    assert manager.first(GROUP) is None, "somebody opened"
+    assert manager.first_opening(GROUP) is None, "somebody opened"
     held = manager.take(manager.slots(GROUP)[0], worker="w", revision="r1", spark_session="s")
     manager.report(report("w"))
     assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 0
@@ -47,7 +47,7 @@ def test_objects_that_were_applied_from_manifests_are_taken_as_they_are(place):
     rendered = objects.blank(LEASE, place.names.targets, place.names)
     rendered["metadata"]["annotations"].update(first)
     manager.leases.calls.apply(rendered, manager="kubectl")
-    assert manager.first(GROUP) == FirstOpening(slots=1, after=60)
+    assert manager.first_opening(GROUP) == FirstOpening(slots=1, after=60)
     manager.ensure_objects(GROUP, slots=1, first=FirstOpening(slots=1, after=60))
     targets = manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
     manager.leases.calls.apply(rendered, manager="kubectl")
@@ -165,10 +165,10 @@ def test_a_forgotten_group_is_gone(place):
         manager.ensure_objects(group, slots=2)
         manager.write_targets(SlotTargets(group=group, open=frozenset({0, 1})))
         manager.pause(Pause(group=group, reason="r", by="me", at=1.0))
-    manager.put_note(GROUP, "k", {"a": 1})
+    manager.put_manager_state(GROUP, "k", {"a": 1})
     manager.forget(GROUP)
     assert (manager.targets(GROUP).version, manager.slots(GROUP)) == (0, ())
-    assert (manager.note(GROUP, "k"), manager.reports(GROUP)) == (None, ())
+    assert (manager.manager_state(GROUP, "k"), manager.reports(GROUP)) == (None, ())
     assert [pause.group for pause in manager.pauses()] == ["other"]
     assert len(manager.slots("other")) == 2
     assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))

@@ -10,7 +10,7 @@ from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Missing
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases.lease_store import manager_rules, reader_rules, worker_rules
 from fleet.model import TopicPartition
-from fleet.slots import Phase, Quarantine, SlotTargets
+from fleet.slots import Phase, SlotTargets, StoppedPartition
 from tests.support.slot_records import report_of
 from tests.support.waiting import until
 
@@ -45,10 +45,10 @@ def test_a_worker_can_do_its_work(granted):
     worker.report(report)
     assert worker.reports(GROUP) == (report,)
     tp = TopicPartition("orders", 3)
-    worker.quarantine(
-        Quarantine(group=GROUP, tp=tp, offset=1, error="e", attempts=1, revision="r1", at=0.0)
+    worker.stop_partition(
+        StoppedPartition(group=GROUP, tp=tp, offset=1, error="e", attempts=1, revision="r1", at=0.0)
     )
-    assert [mark.tp for mark in worker.quarantines(GROUP)] == [tp]
+    assert [mark.tp for mark in worker.stopped_partitions(GROUP)] == [tp]
     assert worker.lift(GROUP, tp) == 1
     assert worker.change(GROUP) is None
     targets = worker.targets(GROUP)

@@ -52,11 +52,11 @@ def test_what_can_never_start_is_stuck(reason: str) -> None:
     """It never restarts, so that whoever waits for it to end often waits for ever."""
     waiting = {"state": {"waiting": {"reason": reason, "message": "no such thing"}}}
     seen = worker(pod(container=waiting))
-    assert (seen.stuck, seen.unhealthy, seen.restarts) == (True, True, 0)
+    assert (seen.stuck, seen.is_unhealthy, seen.restarts) == (True, True, 0)
     assert seen.exit_reason == f"{reason}: no such thing"
     fresh = pod(container=waiting)
     fresh["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T11:59:50Z"
-    assert not worker(fresh).unhealthy, "a registry may be away for a moment"
+    assert not worker(fresh).is_unhealthy, "a registry may be away for a moment"
 
 
 def test_a_crash_loop_tells_its_last_words() -> None:
@@ -73,10 +73,10 @@ def test_a_crash_loop_tells_its_last_words() -> None:
         },
     }
     seen = worker(pod(container=crashed))
-    assert (seen.stuck, seen.unhealthy, seen.restarts) == (False, True, 4)
+    assert (seen.stuck, seen.is_unhealthy, seen.restarts) == (False, True, 4)
     assert seen.exit_reason == "exit code 1: ModuleNotFoundError: No module named 'jobs'"
     assert not seen.running
-    assert (seen.failures, seen.fails) == (4, True)
+    assert (seen.failures, seen.is_failing) == (4, True)
     for since, failures in (("11:59:30", 4), ("11:58:30", 0)):
         crashed["state"] = {"running": {"startedAt": f"2026-01-01T{since}Z"}}
         assert worker(pod(container=crashed)).failures == failures, "a minute of life ends them"
@@ -126,7 +126,7 @@ def test_an_init_container_that_fails_is_named() -> None:
 def test_a_sidecar_goes_on_beside_the_worker() -> None:
     """An init container with restartPolicy Always never ends."""
     seen = worker(with_init(RUNS, sidecar=True, started=True, container={"state": RUNS}))
-    assert (seen.running, seen.unhealthy, seen.exit_reason) == (True, False, None)
+    assert (seen.running, seen.is_unhealthy, seen.exit_reason) == (True, False, None)
 
 
 @pytest.mark.parametrize("state", [NO_IMAGE, NO_SECRET], ids=["image", "secret"])
@@ -146,10 +146,10 @@ def test_a_worker_waits_for_a_sidecar_that_is_not_up_yet() -> None:
     ended = {"terminated": {"exitCode": 1, "message": "no certificate"}}
     again = {"waiting": {"reason": "CrashLoopBackOff"}}
     seen = worker(with_init(again, sidecar=True, started=False, restartCount=4, lastState=ended))
-    assert (seen.restarts, seen.unhealthy) == (4, True)
+    assert (seen.restarts, seen.is_unhealthy) == (4, True)
     assert seen.exit_reason == "its container proxy: exit code 1: no certificate"
     seen = worker(with_init(RUNS, sidecar=True, started=False))
-    assert (seen.running, seen.unhealthy, seen.exit_reason) == (False, False, None)
+    assert (seen.running, seen.is_unhealthy, seen.exit_reason) == (False, False, None)
 
 
 def test_what_comes_after_a_sidecar_that_is_up_is_what_is_waited_for() -> None:
@@ -171,13 +171,13 @@ def test_a_worker_runs_while_another_container_fails() -> None:
     seen = worker(
         with_init(again, sidecar=True, restartCount=9, lastState=ended, container={"state": RUNS})
     )
-    assert (seen.running, seen.unhealthy, seen.restarts) == (True, False, 0)
+    assert (seen.running, seen.is_unhealthy, seen.restarts) == (True, False, 0)
     assert seen.exit_reason == "its container proxy: exit code 1: no certificate"
     for state in (failing, {**failing, "state": NO_IMAGE}):
         beside = pod(container={"state": RUNS})
         beside["status"]["containerStatuses"].insert(0, state)
         seen = worker(beside)
-        assert (seen.running, seen.unhealthy, seen.restarts) == (True, False, 0)
+        assert (seen.running, seen.is_unhealthy, seen.restarts) == (True, False, 0)
         assert str(seen.exit_reason).startswith("its container proxy: ")
     looked_at = pod(container={"state": RUNS})
     looked_at["status"]["ephemeralContainerStatuses"] = [{**failing, "name": "debugger"}]

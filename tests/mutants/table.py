@@ -31,7 +31,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.slot.slot_owner:SlotOwner.take", "worker/test_slot_owner.py",
         "not self._cured", "self._cured"),
     "03-unclean-session-forgotten-by-a-take": (
-        "slots.transitions:taken", "slots/test_compare_and_set.py",
+        "slots.transitions:take_slot", "slots/test_compare_and_set.py",
         "spark_session if stored.clean else stored.spark_session", "spark_session"),
     "04-range-begins-without-its-plan-committed": (
         "worker.member.pipeline:Pipeline.step", "worker/test_pipeline.py",
@@ -72,7 +72,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "12-silent-store-is-a-loss": (
         "worker.slot.slot_lease:SlotLease._confirm", "worker/test_slot_lease.py",
         "return None", "return False"),
-    "13-dead-at-half-a-lease": ("slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
+    "13-dead-at-half-a-lease": ("slots.evidence:LeaseWatch.is_expired", "slots/test_evidence.py",
         "seen.expired = monotonic - seen.since >= duration",
         "seen.expired = monotonic - seen.since >= duration / 2"),
     "13-ended-while-something-of-it-runs": (
@@ -172,13 +172,13 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "dagster.watch_sensor:due_groups", "orchestration/test_sensor_cursor.py",
         "known.hard != event.hard", "True"),
     "38-who-only-reads-has-evidence": (
-        "slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
+        "slots.evidence:LeaseWatch.is_expired", "slots/test_evidence.py",
         "monotonic if since is None else max(seen.since, since)",
         "seen.since if since is None else max(seen.since, since)"),
-    "38-refused-write-forgotten": ("slots.evidence:Writes._ended", "slots/test_evidence.py",
+    "38-refused-write-forgotten": ("slots.evidence:WriteLog._ended", "slots/test_evidence.py",
         "self._since = None", "pass"),
     "39-frozen-observer-has-evidence": (
-        "slots.evidence:LeaseWatch.expired", "slots/test_evidence.py",
+        "slots.evidence:LeaseWatch.is_expired", "slots/test_evidence.py",
         "seen is None or seen.mark != mark or gap", "seen is None or seen.mark != mark"),
     "40-full-disk-ends-a-owner": (
         "worker.slot.reporting:Canary._failures_told", "worker/test_eligibility.py",
@@ -238,16 +238,16 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "54-joins-though-the-store-is-silent": (
         "worker.slot.slot_lease:SlotLease.may_join", "worker/test_slot_lease.py",
         "self.fresh or None", "True"),
-    "store-take-over-a-renewal": ("slots.transitions:is_as_seen", "slots/test_compare_and_set.py",
+    "store-take-over-a-renewal": ("slots.transitions:is_unchanged", "slots/test_compare_and_set.py",
         "(stored.owner, stored.token, stored.counter) == (seen.owner, seen.token, seen.counter)",
         "(stored.owner, stored.token) == (seen.owner, seen.token)"),
-    "store-take-keeps-the-token": ("slots.transitions:taken", "slots/test_compare_and_set.py",
+    "store-take-keeps-the-token": ("slots.transitions:take_slot", "slots/test_compare_and_set.py",
         "stored.token + 1", "stored.token"),
     "store-former-actor-writes-the-targets": (
         "slots.store:Store.write_targets.edit", "slots/test_compare_and_set.py slots/test_evidence.py",
         "by.token < record.token", "by.token < 0"),
     "store-take-without-a-second-look-at-the-targets": (
-        "slots.store:Store._confirmed", "slots/test_interleavings.py",
+        "slots.store:Store._confirm_take", "slots/test_interleavings.py",
         "stands and attempt.is_admitted(record)", "stands"),
     "change-of-a-living-manager-adopted": (
         "act.change:GroupChanges._adopt", "acting/test_liveness.py acting/test_changes.py",
@@ -273,7 +273,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "kubernetes.leases.lease_backend:RetryOnConflict.swap", "k8s_store/test_in_memory.py",
         "not same_state(stored, wanted)", "True"),
     "seeds-renewal-by-name-alone": (
-        "slots.transitions:is_held_by", "schedules/test_schedules.py::test_schedules_hold[0]",
+        "slots.transitions:is_owned_by", "schedules/test_schedules.py::test_schedules_hold[0]",
         "(stored.owner, stored.token) == mine", "True"),
     "seeds-lost-slot-goes-on-working": (
         "worker.slot.slot_life:SlotLife.look", "schedules/test_schedules.py::test_schedules_hold[0]",

@@ -22,7 +22,7 @@ def test_a_hold_is_obeyed_by_every_plan_and_ends_by_itself(scene, fleet):
     """The policy is told, not asked; a hold whose time is over is none."""
     now = fleet.clock.now()
     hold = Pin(wanted=1, until=now + 3600, by="ann@host")
-    fleet.store.put_note(scene.managed, NOTE, as_json(hold))
+    fleet.store.put_manager_state(scene.managed, NOTE, as_json(hold))
     with scene.resource.open() as another:
         plan = another.plan(scene.managed)
     assert plan.wanted == 1

@@ -164,13 +164,13 @@ def test_truncated_under_a_worker(group: Group, on_truncated: str):
     assert (loss["partition"], loss["after"]) == (str(gone), 150)
     assert first in {0, 100}, "the first batch may not have read its records yet"
     if on_truncated == "stop":
-        (mark,) = group.store.quarantines(group.name)
+        (mark,) = group.store.stopped_partitions(group.name)
         assert (mark.tp, mark.offset) == (gone, first)
         assert f"records {first} to 149" in mark.error
         return
     group.drained()
     assert [(r[2], r[3]) for r in group.journal()[-1]["ranges"]] == [(150, 200)]
-    assert not group.store.quarantines(group.name)
+    assert not group.store.stopped_partitions(group.name)
 
 
 def ways(group: Group) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from fleet.act.local.process_table import Launch, ProcessRow
 from fleet.act.local.supervisor import FIRST_DELAY, Supervisor, _Backoff
 from fleet.clock import SystemClock
-from fleet.slots import ILL_AFTER, STEADY_SECONDS
+from fleet.slots import STEADY_SECONDS, UNHEALTHY_AFTER_ENDS
 from fleet.system import processes
 from fleet.system.log_files import thin_out
 from tests.support.live_folders import files_below
@@ -80,7 +80,7 @@ def test_a_worker_that_cannot_be_started_says_why(tmp_path: Path):
             told = "it could not be started: no program /no/such/python"
             assert found.exit_reason == told
             supervisor._backoffs["w"].not_before = 0.0
-        assert found.restarts >= ILL_AFTER
+        assert found.restarts >= UNHEALTHY_AFTER_ENDS
     finally:
         supervisor.table.close()
 

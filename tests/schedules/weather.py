@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from fleet.errors import Unreachable
 from fleet.slots import Slot
-from fleet.slots.backend import Entry, Key, Kind, Remarks, SlotTargetsRecord, Space, Value
+from fleet.slots.backend import Entry, Key, Kind, MapValues, SlotTargetsRecord, Space, Value
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.schedules.simulated_time import Process
@@ -97,7 +97,7 @@ class Connection(MemoryBackend):
     def beat(self, group: str) -> None:
         """As a swap."""
         del group
-        with self.writes.one() as write:
+        with self.writes.track() as write:
             write.refused = True
             self._refused(self._turn())
             write.refused, write.stored = False, True
@@ -105,7 +105,7 @@ class Connection(MemoryBackend):
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
         """The same; who waits in vain does not know what was stored."""
         rng = self._process.world.random
-        with self.writes.one() as write:
+        with self.writes.track() as write:
             write.refused = True
             try:
                 self._refused(self._turn())
@@ -123,7 +123,7 @@ class Connection(MemoryBackend):
         self._written(None if seen is None else seen.value, stored, self._process)
         return stored
 
-    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
+    def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
         """As a swap; nobody compares."""
         self._refused(self._turn())
         return super().merge(space, group, values)

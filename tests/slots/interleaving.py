@@ -26,15 +26,15 @@ class Stopped(BaseException):
 class Interrupted(MemoryBackend):
     """A back end that lets others go first before each request."""
 
-    def __init__(self, world: "World", *, away: float, hears: bool) -> None:
+    def __init__(self, world: "World", *, away: float, reads_cache: bool) -> None:
         super().__init__(world.memory, clock=world.clock)
         self._world = world
         self._away = away
-        self._hears = hears
+        self._hears = reads_cache
         self._heard: dict[object, Any] = {}
 
     @property
-    def hears(self) -> bool:
+    def reads_cache(self) -> bool:
         """Whether readings may be old."""
         return self._hears
 
@@ -81,8 +81,8 @@ class World:
         self.killed: set[str] = set()
         self._names: dict[greenlet, str] = {}
 
-    def store(self, *, away: float = 0.0, hears: bool = False) -> Store:
-        backend = Interrupted(self, away=away, hears=hears)
+    def store(self, *, away: float = 0.0, reads_cache: bool = False) -> Store:
+        backend = Interrupted(self, away=away, reads_cache=reads_cache)
         return Store(backend, clock=self.clock, jitter=self.random.random)
 
     def quiet(self) -> Store:

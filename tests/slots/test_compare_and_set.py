@@ -11,9 +11,9 @@ from fleet.slots import (
     Handover,
     Pause,
     Phase,
-    Quarantine,
     Slot,
     SlotTargets,
+    StoppedPartition,
     WorkerReport,
 )
 from fleet.slots.store import Store
@@ -57,14 +57,14 @@ def test_what_a_group_has_committed_is_kept(stores, monkeypatch):
     """Once written, whoever opens the store and whatever becomes of the slot targets [53]."""
     store, other = stores.open(), stores.open()
     open_slots(store, 0)
-    assert store.committed(GROUP) == frozenset()
-    assert store.committed(GROUP, "t", "u") == {"t", "u"}
+    assert store.committed_topics(GROUP) == frozenset()
+    assert store.committed_topics(GROUP, "t", "u") == {"t", "u"}
     with monkeypatch.context() as patch:
         patch.setattr(store, "_change_record", None)  # nothing is written twice
-        assert store.committed(GROUP, "t") == {"t", "u"}
-    assert other.committed(GROUP, "v") == {"t", "u", "v"}
+        assert store.committed_topics(GROUP, "t") == {"t", "u"}
+    assert other.committed_topics(GROUP, "v") == {"t", "u", "v"}
     open_slots(other, 0, 1)
-    assert store.committed(GROUP) == {"t", "u", "v"}
+    assert store.committed_topics(GROUP) == {"t", "u", "v"}
 
 
 def test_opening_creates_the_slots_and_shutting_keeps_them(store):
@@ -274,13 +274,13 @@ def test_marks_are_replaced_and_lifted(store):
     assert store.resume(None) is True
     assert store.resume(None) is False
 
-    store.put_note(GROUP, "agreement", {"since": 1.5})
-    assert store.note(GROUP, "agreement") == {"since": 1.5}
-    store.put_note(GROUP, "agreement", None)
-    assert store.note(GROUP, "agreement") is None
+    store.put_manager_state(GROUP, "agreement", {"since": 1.5})
+    assert store.manager_state(GROUP, "agreement") == {"since": 1.5}
+    store.put_manager_state(GROUP, "agreement", None)
+    assert store.manager_state(GROUP, "agreement") is None
 
     marks = [
-        Quarantine(
+        StoppedPartition(
             group=GROUP,
             tp=TopicPartition("orders", partition),
             offset=10,
@@ -292,8 +292,8 @@ def test_marks_are_replaced_and_lifted(store):
         for partition in range(3)
     ]
     for mark in marks:
-        store.quarantine(mark)
-    assert store.quarantines(GROUP) == tuple(marks)
+        store.stop_partition(mark)
+    assert store.stopped_partitions(GROUP) == tuple(marks)
     assert store.lift(GROUP, TopicPartition("orders", 1)) == 1
     assert store.lift(GROUP, None) == 2
 
@@ -312,9 +312,13 @@ def test_clusters_do_not_see_each_other(store, stores):
     other = stores.open(cluster="other")
     open_slots(store, 0)
     assert store.begin_change(plan_of(id="p1"), actor="a", started_at=0.0)
-    store.put_note(GROUP, "k", {})
+    store.put_manager_state(GROUP, "k", {})
     assert other.targets(GROUP).version == 0
-    assert (other.slots(GROUP), other.change(GROUP), other.note(GROUP, "k")) == ((), None, None)
+    assert (other.slots(GROUP), other.change(GROUP), other.manager_state(GROUP, "k")) == (
+        (),
+        None,
+        None,
+    )
 
 
 def test_an_actor_that_lost_its_change_writes_no_targets(store):
@@ -340,8 +344,8 @@ def test_a_beat_changes_nothing_that_anybody_reads(store):
     before = (store.targets(GROUP), store.slots(GROUP), store.change(GROUP))
     store.beat(GROUP)
     assert (store.targets(GROUP), store.slots(GROUP), store.change(GROUP)) == before
-    assert store.writes.through_since(60.0) is not None
-    assert not store.writes.due(60.0)
+    assert store.writes.accepted_since(60.0) is not None
+    assert not store.writes.is_due(60.0)
 
 
 def test_an_unclean_predecessors_session_stays_named(store):

@@ -208,8 +208,8 @@ def test_a_manager_that_only_looks_writes_a_little_while_it_watches(scene: Scene
     began = scene.clock.at
     assert changing.alive() is False
     assert scene.clock.at - began == pytest.approx(LEASE, abs=0.3)
-    assert scene.store.writes.through_since(LEASE) is not None
-    assert scene.opened().writes.through_since(LEASE) is None
+    assert scene.store.writes.accepted_since(LEASE) is not None
+    assert scene.opened().writes.accepted_since(LEASE) is None
 
 
 def test_workers_complete_no_leave_of_an_actor_that_could_not_write(scene: Scene):
@@ -252,20 +252,20 @@ def test_a_write_that_waits_for_long_proves_nothing_of_what_was_seen_before(scen
     watch = LeaseWatch(LEASE, Evidence(store=store, group=GROUP, lease=LEASE, clock=scene.clock))
     for _ in range(50):
         scene.clock.sleep(LEASE / 10)
-        assert not watch.expired("0", ("w", 1, 1), scene.clock.monotonic())
+        assert not watch.is_expired("0", ("w", 1, 1), scene.clock.monotonic())
 
 
 def test_a_lease_counts_from_when_its_renewal_was_read():
     """A slow store may store it while it is read: its owner has a whole lease from then on."""
     clock = ManualClock()
     store = Store(MemoryBackend(Memory(), clock=clock), clock=clock)
-    watch = LeaseWatch.over(store, group="g", lease=9.0, clock=clock)
+    watch = LeaseWatch.for_group(store, group="g", lease=9.0, clock=clock)
     began = clock.monotonic()
     clock.sleep(2.0)
-    expired = [watch.expired("0", "mark", began)]
+    expired = [watch.is_expired("0", "mark", began)]
     for seconds in (1.0, 3.0, 3.0, 2.0):
         clock.sleep(seconds)
-        expired.append(watch.expired("0", "mark", clock.monotonic()))
+        expired.append(watch.is_expired("0", "mark", clock.monotonic()))
     assert expired == [False, False, False, False, True]
 
 

@@ -43,13 +43,13 @@ class NewOwner:
     """A standby: takes one of the slots, tries again, and looks after what was not answered."""
 
     def __init__(
-        self, world: World, name: str, revision: str, number: int, *, away: float, hears: bool
+        self, world: World, name: str, revision: str, number: int, *, away: float, reads_cache: bool
     ) -> None:
         self.name = name
         self.revision = revision
         self.held: Slot | None = None
         self._number = number
-        self._store: Store = world.store(away=away, hears=hears)
+        self._store: Store = world.store(away=away, reads_cache=reads_cache)
         self._world = world
         world.add(name, self)
 
@@ -59,7 +59,7 @@ class NewOwner:
             self._take()
             for _ in range(40):  # what it left in doubt is settled with its next reports
                 try:
-                    self._store.settle()
+                    self._store.return_uncertain_takes()
                     return
                 except Unreachable:
                     self._world.clock.sleep(1.0)
@@ -83,11 +83,18 @@ class NewOwner:
 
 
 def new_owners(
-    world: World, *revisions: str, away: float = 0.0, hears: bool = False
+    world: World, *revisions: str, away: float = 0.0, reads_cache: bool = False
 ) -> list[NewOwner]:
     """One standby for each, before slots by chance."""
     return [
-        NewOwner(world, f"w{n}", revision, world.random.randrange(SLOTS), away=away, hears=hears)
+        NewOwner(
+            world,
+            f"w{n}",
+            revision,
+            world.random.randrange(SLOTS),
+            away=away,
+            reads_cache=reads_cache,
+        )
         for n, revision in enumerate(revisions)
     ]
 
@@ -110,16 +117,18 @@ def trial_slots(some: list[NewOwner], revision: str) -> list[int]:
     return [t.held.number for t in some if t.held is not None and t.revision == revision]
 
 
-@pytest.mark.parametrize("hears", [pytest.param(False, id="asks"), pytest.param(True, id="hears")])
+@pytest.mark.parametrize("reads_cache", [pytest.param(False, id="asks"), pytest.param(True, id="hears")])
 @pytest.mark.parametrize("away", [pytest.param(0.0, id="answering"), pytest.param(0.05, id="away")])
 @pytest.mark.parametrize("kills", [pytest.param(0.0, id="living"), pytest.param(0.03, id="dying")])
-def test_an_unproven_revision_gets_one_slot(away, kills, hears, rounds):
+def test_an_unproven_revision_gets_one_slot(away, kills, reads_cache, rounds):
     """Of three slots and five standbys of two new revisions, whoever is slow, silent or dead."""
     tried = 0
     for seed in range(rounds):
         world = World(seed)
         prepared(world)
-        some = new_owners(world, "new", "new", "new", "newer", "newer", away=away, hears=hears)
+        some = new_owners(
+            world, "new", "new", "new", "newer", "newer", away=away, reads_cache=reads_cache
+        )
 
         def one_each(some: list[NewOwner] = some, seed: int = seed) -> None:
             for revision in ("new", "newer"):
@@ -131,15 +140,15 @@ def test_an_unproven_revision_gets_one_slot(away, kills, hears, rounds):
     assert tried > rounds // 3, "hardly anybody gets anything: nothing was tried"
 
 
-@pytest.mark.parametrize("hears", [pytest.param(False, id="asks"), pytest.param(True, id="hears")])
+@pytest.mark.parametrize("reads_cache", [pytest.param(False, id="asks"), pytest.param(True, id="hears")])
 @pytest.mark.parametrize("away", [pytest.param(0.0, id="answering"), pytest.param(0.05, id="away")])
-def test_what_was_seen_free_behind_a_shut_targets_stays_free(away, hears, rounds):
+def test_what_was_seen_free_behind_a_shut_targets_stays_free(away, reads_cache, rounds):
     """A leave counts who is there after its slot targets shut: nobody comes later."""
     seen_free = 0
     for seed in range(rounds):
         world = World(seed)
         prepared(world)
-        some = new_owners(world, "old", "old", "old", "old", away=away, hears=hears)
+        some = new_owners(world, "old", "old", "old", "old", away=away, reads_cache=reads_cache)
         free: set[int] = set()
         how = world.random.choice(["open", "leaving", "quarantined", "pinned"])
 

@@ -159,7 +159,7 @@ def test_stores_opened_for_the_first_time_at_once(tmp_path):
         try:
             barrier.wait()
             store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=SystemClock())
-            store.put_note(GROUP, str(number), {})
+            store.put_manager_state(GROUP, str(number), {})
         except BaseException as error:  # noqa: BLE001
             errors.append(error)
 
@@ -180,8 +180,8 @@ def test_a_store_that_stays_locked_is_unreachable(tmp_path, monkeypatch):
         store.database.write(),
         pytest.raises(Unreachable, match=r"does not answer \(database is locked\)"),
     ):
-        impatient.put_note(GROUP, "k", {})
-    impatient.put_note(GROUP, "k", {})
+        impatient.put_manager_state(GROUP, "k", {})
+    impatient.put_manager_state(GROUP, "k", {})
 
 
 class Slots(RuleBasedStateMachine):

@@ -22,7 +22,7 @@ from fleet.slots import Change, Phase, Slot, SlotTargets, WorkerReport, codec, t
 from fleet.slots.backend import Entry, Key, Value
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
-from fleet.slots.transitions import Event, IllegalMove, moved
+from fleet.slots.transitions import Event, IllegalMove, phase_after
 from tests.slots.opened import GROUP, sqlite
 from tests.support.memory_server import MemoryServer
 from tests.support.plans import plan_of
@@ -36,14 +36,14 @@ def test_what_nobody_holds_is_only_taken_or_cleared(event: Event) -> None:
     slot = Slot(group="orders", number=3, token=7)
     told = r"slot 3 of group orders is free \(owner nobody.* only clear, take"
     with pytest.raises(IllegalMove, match=told):
-        moved(slot, event)
+        phase_after(slot, event)
 
 
 def test_a_slot_given_up_for_a_leave_stays_closed() -> None:
     """Its member is to be removed yet; any other is free."""
     for phase in set(Phase) - {Phase.FREE}:
         after = Phase.CLOSED if phase is Phase.CLOSED else Phase.FREE
-        assert moved(Slot(group="orders", number=3, phase=phase), Event.RELEASE) is after
+        assert phase_after(Slot(group="orders", number=3, phase=phase), Event.RELEASE) is after
 
 
 def test_a_owner_renews_as_what_a_owner_is() -> None:
@@ -57,8 +57,8 @@ def test_a_owner_renews_as_what_a_owner_is() -> None:
 def test_a_take_that_is_undone_keeps_the_tokens_growing() -> None:
     """Whoever saw the taken slot has seen another one than who sees it free again."""
     before = Slot(group="orders", number=3, token=7, phase=Phase.CLOSED, member_id="m", batches=4)
-    taken = transitions.taken(before, worker="w", revision="r", spark_session="s")
-    back = transitions.given_back(taken, before)
+    taken = transitions.take_slot(before, worker="w", revision="r", spark_session="s")
+    back = transitions.undo_take(taken, before)
     assert (back.owner, back.token, back.phase) == (None, 8, Phase.CLOSED)
     assert (back.member_id, back.batches, back.clean) == ("m", 4, True)
 
@@ -113,10 +113,10 @@ def test_a_poller_sees_every_change_and_only_changes(local, tmp_path):
     other = sqlite(tmp_path)
     at_first = local.data_version()
     assert local.data_version() == at_first
-    local.put_note(GROUP, "k", {})
+    local.put_manager_state(GROUP, "k", {})
     after_own = local.data_version()
     assert after_own != at_first
-    other.put_note(GROUP, "k", {"a": 1})
+    other.put_manager_state(GROUP, "k", {"a": 1})
     assert local.data_version() != after_own
 
 
@@ -227,7 +227,7 @@ class LastHeard(MemoryBackend):
         self._heard: dict[Key, Entry | None] = {}
 
     @property
-    def hears(self) -> bool:
+    def reads_cache(self) -> bool:
         return True
 
     def read(self, key: Key, *, fresh: bool) -> Entry | None:

@@ -12,11 +12,11 @@ from fleet.clock import ManualClock
 from fleet.slots import FirstOpening, Handover, Phase, Slot, SlotTargets, WorkerReport
 from fleet.slots.sqlite import SqliteStore
 from fleet.slots.transitions import (
-    alone,
-    doubt,
+    describe_doubt,
+    describe_missing_canary,
+    is_alone,
     is_failed_canary,
     is_good_canary,
-    missing_canary,
     waits_for_canary,
 )
 from fleet.worker.slot.process import AHEAD, SlotTargetsOpener, first_targets
@@ -353,7 +353,7 @@ def test_elsewhere_than_in_a_pod_nothing_is_noted():
 )
 def test_what_others_report(report: WorkerReport, slots: list[Slot], doubted: bool):
     """A living worker of the same revision that fails, and no good canary."""
-    told = doubt([report], slots, worker="me", revision="r2")
+    told = describe_doubt([report], slots, worker="me", revision="r2")
     assert told == (f"n1 of the same revision fails: {FAILED}" if doubted else None)
 
 
@@ -380,9 +380,11 @@ def test_one_shows_for_all_that_a_revision_works(
     targets: SlotTargets, slots: list[Slot], waits: int | None
 ):
     """Warm pods beside the first of a new revision are not ready before its verdict."""
-    told = missing_canary(targets, slots, "r2")
+    told = describe_missing_canary(targets, slots, "r2")
     assert told == (
-        None if waits is None else f"slot {waits} has to show first that this revision works"
+        None
+        if waits is None
+        else f"waits for the owner of slot {waits} to show that this revision works"
     )
 
 
@@ -436,7 +438,7 @@ FREE_SLOT = Slot(group="g", number=0)
 def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits: bool):
     """A canary ends at its first failure, so that another one may have its slot."""
     mine = replace(HELD, phase=Phase.JOINING)
-    assert alone([mine, *slots], former, "r2") is waits
+    assert is_alone([mine, *slots], former, "r2") is waits
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_a_sink_that_is_away_costs_no_record(group: Group):
     group.produce(10, partition=0)
     group.drained()
     assert sorted(rows(group.folder)) == [(0, at) for at in range(20)]
-    assert group.store.quarantines(group.name) == ()
+    assert group.store.stopped_partitions(group.name) == ()
     assert not group.events("dead_letter")
     group.until(lambda: group.slot(0).error is None, "the error to be gone")
     assert status(group, "w1")["failing_seconds"] == 0
@@ -241,10 +241,10 @@ def test_a_record_that_kills_its_workers_is_named(group: Group):
         alive = [n for n in group.processes if group.processes[n].poll() is None]
         if len(alive) < 3:
             start_shop(group, f"w{len(group.processes)}")
-        return bool(group.store.quarantines(group.name))
+        return bool(group.store.stopped_partitions(group.name))
 
     group.until(named, "the record to be named")
-    (mark,) = group.store.quarantines(group.name)
+    (mark,) = group.store.stopped_partitions(group.name)
     assert (mark.tp.partition, mark.offset) == (2, 4)
     assert "ended the worker's process each time that it was begun" in mark.error
     killed = [n for n, p in group.processes.items() if p.poll() == -9]
@@ -324,15 +324,15 @@ def test_the_partition_goes_on(group: Group, broker: RunningBroker, dead: str):
     assert headers["fleet.revision"] == b"r1"
     assert int(headers["fleet.attempts"]) > 3
     assert headers["fleet.error"].startswith(b"ValueError: poison (worker_job.py:")
-    assert group.store.quarantines(group.name) == ()
+    assert group.store.stopped_partitions(group.name) == ()
     assert len(group.events("dead_letter")) == 2
     assert min(group.times_called()[2, at] for at in range(group.produced[2])) > 0
     # A flood: more than a bounded share of the partition is not poison any more.
     for _ in range(12):
         group.produce(1, b"poison", partition=3)
         group.produce(1, partition=3)
-    group.until(lambda: bool(group.store.quarantines(group.name)), "the flood's mark")
-    (mark,) = group.store.quarantines(group.name)
+    group.until(lambda: bool(group.store.stopped_partitions(group.name)), "the flood's mark")
+    (mark,) = group.store.stopped_partitions(group.name)
     assert mark.tp.partition == 3
     assert "more than 10 of the latest 1000 records" in mark.error
     assert len(letters(broker, dead)) <= 2 + 10

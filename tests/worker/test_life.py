@@ -151,15 +151,15 @@ def test_poison_stops_one_partition(group: Group):
     poisoned = TopicPartition(group.topic, 2)
     group.produce(1, b"poison", partition=2)
     group.produce(40)
-    group.until(lambda: bool(group.store.quarantines(group.name)), "the mark")
-    (mark,) = group.store.quarantines(group.name)
+    group.until(lambda: bool(group.store.stopped_partitions(group.name)), "the mark")
+    (mark,) = group.store.stopped_partitions(group.name)
     assert (mark.tp, mark.offset, mark.revision) == (poisoned, 0, "r1")
     group.produce(40)
     group.until(lambda: _committed(group, 3) == group.produced[3], "the others to go on")
     assert _committed(group, 2) == 0
     calls = len(group.journal())
     group.store.lift(group.name, poisoned)
-    group.until(lambda: bool(group.store.quarantines(group.name)), "the mark to come back")
+    group.until(lambda: bool(group.store.stopped_partitions(group.name)), "the mark to come back")
     assert len(group.journal()) > calls
     group.until(lambda: "quarantined" in (group.slot(0).error or ""), "the slot to say so")
 
@@ -503,7 +503,7 @@ def test_a_topic_made_again_is_read_from_its_beginning(
     group.produced.update(dict.fromkeys(range(4), records // 4))
     group.drained()
     assert group.processes["w1"].poll() is None, "no crash"
-    assert group.store.quarantines(group.name) == ()
+    assert group.store.stopped_partitions(group.name) == ()
     assert group.end() == {"w1": 0}
 
 

@@ -121,7 +121,7 @@ def test_a_batch_that_the_client_cannot_unpack(kafka: MemoryKafka, drive: Drive,
         driven.until(lambda: kafka.committed(P0)[-1:] == [3], "what ranges read")
         assert driven.values_of(P0) == [b"a", b"b", b"c"]
         return
-    (mark,) = driven.store.quarantines("g")
+    (mark,) = driven.store.stopped_partitions("g")
     assert (mark.tp, mark.offset, driven.values_of(P0)) == (P0, 0, [])
     assert "reading auto or ranges can" in mark.error
 

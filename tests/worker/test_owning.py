@@ -305,11 +305,11 @@ def test_a_damaged_record_batch_stops_its_partition_alone(
         assert driven.values_of(P[0]) == before + [b"a", b"b", b"c"][at + 1 :]
         assert driven.member.state.lost_records == 1
         assert at + 1 in kafka.committed(P[0]), "chosen, and committed before it is read [42]"
-        assert not driven.store.quarantines("g")
+        assert not driven.store.stopped_partitions("g")
         return
     driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the stop")
-    (mark,) = driven.store.quarantines("g")
-    assert (mark.tp, mark.offset, mark.of_log) == (P[0], at, True)
+    (mark,) = driven.store.stopped_partitions("g")
+    assert (mark.tp, mark.offset, mark.is_log_cause) == (P[0], at, True)
     assert f"batch at offset {at} is damaged: its checksum does not fit" in mark.error
     assert ("skip has no effect" if at == 2 else f"skip would go on at {at + 1}") in mark.error
     assert driven.values_of(P[0]) == before

@@ -17,7 +17,7 @@ from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.sinks import write_delta
-from fleet.slots import DAMAGED, Quarantine
+from fleet.slots import DAMAGED, StoppedPartition
 from fleet.testing import make_batch
 from fleet.worker.batch.batches import InlineBatch, Prepared
 from fleet.worker.batch.poison_search import DeadLetters, PoisonFound, PoisonRecord, PoisonSearch
@@ -296,12 +296,12 @@ def test_what_goes_well_by_itself_is_no_poison(made: InlineBatch, entry: Entry):
 
 def mark(
     driven: Driven, tp: TopicPartition, revision: str, *, offset: int = 1, attempts: int = 3
-) -> Quarantine:
+) -> StoppedPartition:
     """A partition that a worker of this revision has stopped."""
-    made = Quarantine(
+    made = StoppedPartition(
         group="g", tp=tp, offset=offset, error="no", attempts=attempts, revision=revision, at=0.0
     )
-    driven.store.quarantine(made)
+    driven.store.stop_partition(made)
     return made
 
 
@@ -312,7 +312,7 @@ def test_a_new_revision_tries_what_it_is_given_and_nothing_else(kafka, drive: Dr
     others = mark(driven, P[1], "r0")
     kafka.assign(P[0])
     driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "the partition that is tried again")
-    assert driven.store.quarantines("g") == (others,)
+    assert driven.store.stopped_partitions("g") == (others,)
 
 
 def test_what_this_revision_stopped_stays_stopped(kafka, drive: Drive):
@@ -323,7 +323,7 @@ def test_what_this_revision_stopped_stays_stopped(kafka, drive: Drive):
     driven.until(lambda: kafka.committed(P[1])[-1:] == [3], "the other one")
     driven.turns()
     assert driven.member.state.quarantined == {P[0]}
-    assert driven.store.quarantines("g") == (stopped,)
+    assert driven.store.stopped_partitions("g") == (stopped,)
     assert {tp for tp, _, _ in driven.rows} == {P[1]}
 
 
@@ -341,7 +341,7 @@ def test_a_stop_of_the_log_outlives_a_revision(kafka, drive: Drive, revision: st
     driven.until(lambda: kafka.committed(P[1])[-1:] == [3], "the other one")
     driven.turns()
     assert driven.member.state.quarantined == {P[0]}
-    assert [(m.tp, m.revision, m.of_log) for m in driven.store.quarantines("g")] == [
+    assert [(m.tp, m.revision, m.is_log_cause) for m in driven.store.stopped_partitions("g")] == [
         (P[0], "r1", True)
     ]
     assert {tp for tp, _, _ in driven.rows} == {P[1]}
@@ -354,7 +354,7 @@ def test_another_commit_ends_a_stop_of_the_log(kafka, drive: Drive):
     mark(driven, P[0], "r1", offset=2, attempts=0)
     kafka.assign(P[0])
     driven.until(lambda: driven.values() == [b"b", b"c"], "what follows that commit")
-    assert driven.store.quarantines("g") == ()
+    assert driven.store.stopped_partitions("g") == ()
 
 
 def test_a_commit_past_the_end_is_skipped_by_name(kafka, drive: Drive):
@@ -375,7 +375,7 @@ def test_a_damaged_record_batch_is_read_again_under_skip(kafka, drive: Drive):
     mark(driven, P[0], "r0", offset=1, attempts=DAMAGED)
     kafka.assign(P[0])
     driven.until(lambda: driven.values() == [b"b", b"c"], "what follows the stop")
-    assert driven.store.quarantines("g") == ()
+    assert driven.store.stopped_partitions("g") == ()
 
 
 def test_a_commit_past_the_end_stays_stopped_when_the_log_has_grown(kafka, drive: Drive):
@@ -383,8 +383,8 @@ def test_a_commit_past_the_end_stays_stopped_when_the_log_has_grown(kafka, drive
     kafka.commits[P[0]] = (5, "")
     driven = drive(P[0])
     driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the quarantine")
-    (made,) = driven.store.quarantines("g")
-    assert (made.offset, made.of_log) == (5, True)
+    (made,) = driven.store.stopped_partitions("g")
+    assert (made.offset, made.is_log_cause) == (5, True)
     kafka.revoke(P[0])
     kafka.produce(P[0], *[b"x"] * 7)
     kafka.assign(P[0])
@@ -441,7 +441,7 @@ def test_rows_that_a_sink_refuses_go_there_alone(
     rows = DeltaTable(place).to_pyarrow_table().to_pylist()
     good = [(number, at, value) for number in range(2) for at, value in ((0, "a"), (2, "c"))]
     assert sorted((r["partition"], r["offset"], r["value"]) for r in rows) == good
-    assert (driven.store.quarantines("g"), driven.member.state.dead_letters) == ((), 2)
+    assert (driven.store.stopped_partitions("g"), driven.member.state.dead_letters) == ((), 2)
 
 
 class Rows:

@@ -82,7 +82,7 @@ class StepWork:
 
     def __post_init__(self) -> None:
         lease = self.spec.runtime.lease
-        self._watch = LeaseWatch.over(
+        self._watch = LeaseWatch.for_group(
             self.store, group=self.spec.group, lease=lease, clock=self.clock
         )
 
@@ -181,7 +181,7 @@ class StepWork:
         if slot.owner is None:
             return False
         mark, now = (slot.owner, slot.token, slot.counter), self.clock.monotonic()
-        silent = self._watch.expired(str(slot.number), mark, now, told=slot.lease)
+        silent = self._watch.is_expired(str(slot.number), mark, now, lease=slot.lease)
         return silent or slot.owner_ended
 
     def remove(self, names: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.kubernetes.client.connection import Connection, connection_of
 from fleet.kubernetes.client.object_names import MANAGER
-from fleet.slots.backend import Moved
+from fleet.slots.backend import ConcurrentWrite
 from fleet.system.closing import Closing
 
 Object = dict[str, Any]
@@ -60,7 +60,7 @@ _PLACES: Final = {
 }
 
 
-class Conflict(FleetError, Moved):
+class Conflict(FleetError, ConcurrentWrite):
     """Somebody else wrote first (409): look again."""
 
 

@@ -33,7 +33,7 @@ from fleet.kubernetes.client.api import (
     transmit,
 )
 from fleet.kubernetes.client.connection import Connection
-from fleet.slots.evidence import Writes
+from fleet.slots.evidence import WriteLog
 
 GRACE: Final = 4.0
 """Seconds that one call may take with its repeats."""
@@ -138,7 +138,7 @@ class Calls:
         self._connection = connection
         self._clock = clock
         self._jitter = jitter
-        self.writes = Writes(clock)
+        self.writes = WriteLog(clock)
         """Of Leases alone: that others are stored says nothing of renewals."""
         self._breaker = _Breaker()
         self._answering_since: float | None = None
@@ -245,7 +245,7 @@ class Calls:
         """One request with its repeats; None for 404. What becomes of a Lease is noted."""
         if request.method == "GET" or _LEASES not in request.path:
             return self._repeated(request, grace)
-        with self.writes.one() as write:
+        with self.writes.track() as write:
             try:
                 answer = self._repeated(request, grace)
             except Conflict:  # somebody's was stored; of ours nothing is known

@@ -45,22 +45,22 @@ from fleet.kubernetes.client.object_names import (
 )
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_objects import SlotTargetsLease, same_state
-from fleet.slots import Change, ChangeState, Pause, Quarantine, Slot, WorkerReport
+from fleet.slots import Change, ChangeState, Pause, Slot, StoppedPartition, WorkerReport
 from fleet.slots.backend import (
     Entry,
     Key,
     Kind,
-    Remark,
-    Remarks,
+    MapValue,
+    MapValues,
     SlotTargetsRecord,
     Space,
     Value,
-    is_next,
-    mark_key,
+    is_new_change,
+    partition_key,
 )
-from fleet.slots.evidence import Writes
-from fleet.slots.sqlite import LastDecoded
-from fleet.slots.store import edited, turns
+from fleet.slots.evidence import WriteLog
+from fleet.slots.sqlite import DecodeCache
+from fleet.slots.store import edit_object, write_attempts
 
 # What a ConfigMap of reports can do without: pure.
 #
@@ -228,8 +228,11 @@ class RetryOnConflict:
         def swap(wanted: Object, found: Object | None) -> Object:
             return self.note(self.calls.create(wanted)) if found is None else self.swap(wanted)
 
-        hears, again = self._view is not None, turns(f"{kind} {name}", clock=self._clock)
-        return edited(read, made_of, swap, hears=hears, turns=again)
+        reads_cache, again = (
+            self._view is not None,
+            write_attempts(f"{kind} {name}", clock=self._clock),
+        )
+        return edit_object(read, made_of, swap, reads_cache=reads_cache, write_attempts=again)
 
     def _kept(self, found: Object | None) -> Object | None:
         if found is not None and self._view is not None:
@@ -281,16 +284,16 @@ class ConfigMaps:
 
     # --- reading ----------------------------------------------------------------------------
 
-    def entries(self, space: Space, names: ObjectNames) -> Mapping[str, Remark]:
+    def entries(self, space: Space, names: ObjectNames) -> Mapping[str, MapValue]:
         """All but reports."""
         if space is Space.PAUSES:
             found = self._objects.get(CONFIG_MAP, pauses(self._cluster))
             told = () if found is None else objects.pauses_from(found)
             return {each.group or "": each for each in told}
-        if space is Space.MARKS:
+        if space is Space.STOPPED_PARTITIONS:
             found = self._objects.get(CONFIG_MAP, names.marks)
             marks = () if found is None else objects.marks_from(found, names.group)
-            return {mark_key(mark.tp): mark for mark in marks}
+            return {partition_key(mark.tp): mark for mark in marks}
         found = self._objects.get(CONFIG_MAP, names.notes)
         if found is None:
             return {}
@@ -324,22 +327,22 @@ class ConfigMaps:
 
     # --- writing ----------------------------------------------------------------------------
 
-    def merge(self, space: Space, names: ObjectNames | None, values: Remarks | None) -> int:
+    def merge(self, space: Space, names: ObjectNames | None, values: MapValues | None) -> int:
         """Replace these keys, None removes; how many there were, of those that are removed."""
         if values is None:  # only marks are lifted all at once
-            assert space is Space.MARKS
+            assert space is Space.STOPPED_PARTITIONS
             assert names is not None
             return self._lift(names, None)
         if space is Space.PAUSES:
             return sum(self._pause(group, told) for group, told in values.items())
         if names is None:
             return sum(self._forget(worker) for worker in values)
-        if space is Space.REPORTS:
+        if space is Space.WORKER_REPORTS:
             for worker, told in values.items():
                 assert isinstance(told, WorkerReport)
                 self._report(names, worker, told)
             return 0
-        if space is Space.NOTES:
+        if space is Space.MANAGER_STATE:
             data = {
                 objects.key_of(_NOTE, key): None if told is None else objects.text(told)
                 for key, told in values.items()
@@ -387,11 +390,11 @@ class ConfigMaps:
                     gone += 1
         return gone
 
-    def _mark(self, names: ObjectNames, values: Remarks) -> int:
-        marks = [told for told in values.values() if isinstance(told, Quarantine)]
+    def _mark(self, names: ObjectNames, values: MapValues) -> int:
+        marks = [told for told in values.values() if isinstance(told, StoppedPartition)]
         try:
             if marks:
-                data = {objects.mark_key(m.tp): objects.mark_text(m) for m in marks}
+                data = {objects.partition_key(m.tp): objects.mark_text(m) for m in marks}
                 self._merge(names, names.marks, data)
         except TooLarge as error:
             raise Unreachable(
@@ -403,12 +406,12 @@ class ConfigMaps:
         """Remove these marks, None: all; how many there were."""
         found = None if keys == [] else self._objects.get(CONFIG_MAP, names.marks)
         there = () if found is None else objects.marks_from(found, names.group)
-        lifted = [mark.tp for mark in there if keys is None or mark_key(mark.tp) in keys]
+        lifted = [mark.tp for mark in there if keys is None or partition_key(mark.tp) in keys]
         if lifted:
-            self._merge(names, names.marks, dict.fromkeys(map(objects.mark_key, lifted)))
+            self._merge(names, names.marks, dict.fromkeys(map(objects.partition_key, lifted)))
         return len(lifted)
 
-    def _pause(self, group: str, told: Remark | None) -> int:
+    def _pause(self, group: str, told: MapValue | None) -> int:
         name, key = pauses(self._cluster), objects.pause_key(group or None)
         if told is None:
             found = self._objects.get(CONFIG_MAP, name)
@@ -444,7 +447,7 @@ class ConfigMaps:
             {**dict.fromkeys(kept[KEPT_CHANGES - 1 :]), key: objects.archived_text(ended)},
         )
 
-    def ended(self, names: ObjectNames, *, limit: int) -> tuple[Change, ...]:
+    def ended_changes(self, names: ObjectNames, *, limit: int) -> tuple[Change, ...]:
         """Latest first."""
         found = self._objects.get(CONFIG_MAP, names.notes)
         if found is None:
@@ -479,7 +482,7 @@ class ConfigMaps:
         It tells who is newest [22]; a container that starts again must not become it thereby.
         """
         key = objects.since_key(template_hash)
-        for _ in turns(names.reports, clock=self._clock):
+        for _ in write_attempts(names.reports, clock=self._clock):
             found = self._objects.must_get(CONFIG_MAP, names.reports)
             told = (found.get("data") or {}).get(key)
             if told is not None:
@@ -494,7 +497,7 @@ class ConfigMaps:
 
     def _make_room(self, names: ObjectNames, *, keep: str) -> None:
         """Drop or shorten what others said; never what came since it was looked at."""
-        for _ in turns(names.reports, clock=self._clock):
+        for _ in write_attempts(names.reports, clock=self._clock):
             found = self._objects.must_get(CONFIG_MAP, names.reports)
             data = made_room(found, keep=keep, now=self._clock.now())
             with contextlib.suppress(Conflict):  # another report, most likely
@@ -569,18 +572,18 @@ class LeaseBackend:
         self._own = worker
         self._names: dict[str, ObjectNames] = {}
         # Of a worker: its watches replace an object where it was written, and never change one.
-        self._targets: LastDecoded[Object, SlotTargetsLease] = LastDecoded(is_)
-        self._slots: LastDecoded[Object, Slot] = LastDecoded(is_)
+        self._targets: DecodeCache[Object, SlotTargetsLease] = DecodeCache(is_)
+        self._slots: DecodeCache[Object, Slot] = DecodeCache(is_)
         self._followed: dict[tuple[str, str], GroupInformer] = {}
         """By group and kind; a manager's, while it changes the group."""
 
     @property
-    def writes(self) -> Writes:
+    def writes(self) -> WriteLog:
         """Of this process, of Leases."""
         return self.calls.writes
 
     @property
-    def hears(self) -> bool:
+    def reads_cache(self) -> bool:
         """A worker's watches tell it; a manager's only while it changes a group."""
         return self.view is not None
 
@@ -758,7 +761,7 @@ class LeaseBackend:
     def _swap_change(self, change: Change, seen: Entry | None, found: Object | None) -> Change:
         names = self.names(change.group)
         last = None if seen is None else seen.value
-        if isinstance(last, Change) and is_next(last, change):
+        if isinstance(last, Change) and is_new_change(last, change):
             self.maps.archive(names, last)
         base = found or objects.blank(LEASE, names.change, names)
         now = self._clock.now()
@@ -775,23 +778,23 @@ class LeaseBackend:
         return objects.with_slot(base, slot, now=self._clock.now(), lease=self._lease)
 
     def _store(self, wanted: Object, found: Object | None) -> Object:
-        """As stored. Raises Conflict, which is a Moved, where somebody else wrote first."""
+        """As stored. Raises Conflict, which is a ConcurrentWrite, where somebody else wrote first."""
         if found is not None:
             return self.shelf.swap(wanted)
         if self._own is not None:
             raise missing(LEASE, wanted["metadata"]["name"])
         return self.shelf.note(self.calls.create(wanted))
 
-    def ended(self, group: str, *, limit: int) -> tuple[Change, ...]:
+    def ended_changes(self, group: str, *, limit: int) -> tuple[Change, ...]:
         """Latest first."""
-        return self.maps.ended(self.names(group), limit=limit)
+        return self.maps.ended_changes(self.names(group), limit=limit)
 
     # --- maps -------------------------------------------------------------------------------
 
-    def entries(self, space: Space, group: str) -> Mapping[str, Remark]:
+    def entries(self, space: Space, group: str) -> Mapping[str, MapValue]:
         """A map of small values; reports for a manager with published revisions."""
         names = self.names(group)
-        if space is not Space.REPORTS:
+        if space is not Space.WORKER_REPORTS:
             return self.maps.entries(space, names)
         followed = self._follow_up(group, CONFIG_MAP)
         reports = self.maps.reports(names, followed)
@@ -800,7 +803,7 @@ class LeaseBackend:
         templates = self.targets_lease(group).templates
         return {worker: templates.report_for_manager(told) for worker, told in reports.items()}
 
-    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
+    def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
         """Replace these keys, None removes."""
         return self.maps.merge(space, None if group is None else self.names(group), values)
 

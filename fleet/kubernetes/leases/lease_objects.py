@@ -30,9 +30,9 @@ from fleet.slots import (
     Handover,
     Pause,
     Phase,
-    Quarantine,
     Slot,
     SlotTargets,
+    StoppedPartition,
     WorkerReport,
 )
 from fleet.slots.backend import SlotTargetsRecord
@@ -465,12 +465,12 @@ def reports_from(found: Object) -> dict[str, tuple[float, WorkerReport]]:
         }
 
 
-def mark_key(tp: TopicPartition) -> str:
+def partition_key(tp: TopicPartition) -> str:
     """Of a stopped partition."""
     return key_of("p.", f"{tp.topic}.{tp.partition}")
 
 
-def mark_text(mark: Quarantine) -> str:
+def mark_text(mark: StoppedPartition) -> str:
     """A stopped partition."""
     return text(
         {
@@ -485,12 +485,12 @@ def mark_text(mark: Quarantine) -> str:
     )
 
 
-def marks_from(found: Object, group: str) -> tuple[Quarantine, ...]:
+def marks_from(found: Object, group: str) -> tuple[StoppedPartition, ...]:
     """Stopped partitions, in order."""
     with reading(found):
         told = [json.loads(value) for value in (found.get("data") or {}).values()]
         marks = [
-            Quarantine(
+            StoppedPartition(
                 group=group,
                 tp=TopicPartition(value["topic"], value["partition"]),
                 offset=value["offset"],

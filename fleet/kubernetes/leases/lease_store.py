@@ -267,7 +267,7 @@ class LeaseStore(Store):
 
         self._change_record(group, edit)
 
-    def first(self, group: str) -> FirstOpening | None:
+    def first_opening(self, group: str) -> FirstOpening | None:
         """What shall open by itself; None where the slot targets were written already, or nothing
         said.
         """

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.model import TopicPartition
-from fleet.slots import DAMAGED, Quarantine
+from fleet.slots import DAMAGED, StoppedPartition
 from fleet.slots.store import Store
 from fleet.worker.batch.executor import Damage
 from fleet.worker.batch.ranges import listed_or_none
@@ -110,13 +110,13 @@ class QuarantinedPartitions:
 
     def begun(self) -> frozenset[str]:
         """Topics that the group has committed offsets of [53]. Raises Unreachable."""
-        return self._store.committed(self._group)
+        return self._store.committed_topics(self._group)
 
     def on_assign(self, starts: Sequence[Start]) -> Marked:
         """What of these is stopped under this revision; marks that are over end here."""
         at, skipped = {start.tp: start for start in starts}, set[TopicPartition]()
         try:
-            marks = self._store.quarantines(self._group)
+            marks = self._store.stopped_partitions(self._group)
             self._known = frozenset(m.tp for m in marks if m.revision == self._revision)
             for mark in marks:
                 start = at.get(mark.tp)
@@ -130,19 +130,19 @@ class QuarantinedPartitions:
                     if mark.attempts == 0 and start.lost is None and start.committed == mark.offset:
                         skipped.add(mark.tp)
                 elif mark.revision != self._revision:
-                    self._store.quarantine(replace(mark, revision=self._revision))
+                    self._store.stop_partition(replace(mark, revision=self._revision))
                     self._known |= {mark.tp}
         except Unreachable as error:
             self._events.log_rarely(str(error))
         return Marked(self._known & at.keys(), frozenset(skipped))
 
-    def _over(self, mark: Quarantine, start: Start) -> str | None:
+    def _over(self, mark: StoppedPartition, start: Start) -> str | None:
         """Why a mark ends; None: it stands.
 
         New code may process a record that the code before could not. It changes nothing about
         what the log does not hold: there a person decides, by another commit or by `skip`.
         """
-        if not mark.of_log:
+        if not mark.is_log_cause:
             return None if mark.revision == self._revision else "this revision tries it"
         if start.committed != mark.offset:
             return f"offset {start.committed} was committed since it was stopped at {mark.offset}"
@@ -151,7 +151,7 @@ class QuarantinedPartitions:
     def poisoned(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
         """Store a mark: the record at `offset` or one soon after it cannot be processed."""
         self._known |= {tp}
-        mark = Quarantine(
+        mark = StoppedPartition(
             group=self._group,
             tp=tp,
             offset=offset,
@@ -161,7 +161,7 @@ class QuarantinedPartitions:
             at=self._clock.now(),
         )
         try:
-            self._store.quarantine(mark)
+            self._store.stop_partition(mark)
         except Unreachable as unreachable:
             self._events.log(f"the mark of {tp} could not be stored: {unreachable}")
 
@@ -170,7 +170,7 @@ class QuarantinedPartitions:
         if not stopped:
             return stopped
         try:
-            marks = self._store.quarantines(self._group)
+            marks = self._store.stopped_partitions(self._group)
         except Unreachable:
             return frozenset()
         gone = stopped - {mark.tp for mark in marks}
@@ -276,7 +276,9 @@ class Losses:
         if start is None or tp in self._pipeline.quarantined:
             return
         why = f"the client cannot read on ({error.str()}); worker.reading auto or ranges can"
-        self._pipeline.quarantine(tp, start.position, why, 1)  # a revision may read in another way
+        self._pipeline.stop_partition(
+            tp, start.position, why, 1
+        )  # a revision may read in another way
 
     def damaged(self, tp: TopicPartition, damage: Damage) -> None:
         """A record batch cannot be read: stop the partition, or go on behind it by name."""
@@ -295,7 +297,7 @@ class Losses:
             told += "skip has no effect, since nothing tells where the next record batch begins"
         else:
             told += f"worker.on_truncated: skip would go on at {after}"
-        self._pipeline.quarantine(tp, first, told, DAMAGED)
+        self._pipeline.stop_partition(tp, first, told, DAMAGED)
 
     def skip_past_end(
         self, starts: Sequence[Start], past_end: Collection[TopicPartition]
@@ -447,7 +449,7 @@ class Losses:
             self._events.log(f"{what}; going on at {after} (worker.on_truncated: skip)")
             return
         told = f"{what} (worker.on_truncated: stop; skip would go on at {after})"
-        self._pipeline.quarantine(start.tp, first, told, 0)
+        self._pipeline.stop_partition(start.tp, first, told, 0)
 
     def lift(self, lifted: set[TopicPartition]) -> None:
         """Read partitions again whose quarantine was lifted; empties the set."""

@@ -494,7 +494,7 @@ class Pipeline:
         for tp, at in done.stops.items():
             if tp in ours:
                 if tp in done.failed:
-                    self.quarantine(tp, at, done.failed[tp], done.attempts)
+                    self.stop_partition(tp, at, done.failed[tp], done.attempts)
                 else:
                     self.on_damage(tp, done.damaged[tp])
         if not done.failed and not done.void and not self.quarantined:
@@ -532,7 +532,7 @@ class Pipeline:
         with contextlib.suppress(FleetError):  # it is tried once, and for the next owner
             self._write(weighed)
 
-    def quarantine(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
+    def stop_partition(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
         """Stop one partition, durably; the others go on [9]."""
         self.drop([tp])
         self.quarantined.add(tp)

@@ -56,7 +56,7 @@ class LeaveCompleter:
         self._leave = leave
         self._clock = context.clock
         self._events = context.events
-        self._watch = LeaseWatch.over(
+        self._watch = LeaseWatch.for_group(
             store, group=context.group, lease=context.lease, clock=context.clock
         )
 
@@ -113,8 +113,8 @@ class LeaveCompleter:
         seen, told = None, 0.0
         if change is not None and change.state is ChangeState.RUNNING:
             seen, told = (change.actor, change.token, change.counter), change.lease
-        return self._watch.expired(
-            "actor", (targets.plan_id, targets.leaving, seen), now, told=told
+        return self._watch.is_expired(
+            "actor", (targets.plan_id, targets.leaving, seen), now, lease=told
         )
 
 

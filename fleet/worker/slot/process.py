@@ -116,7 +116,7 @@ class SlotTargetsOpener:
         if self._looked_at is not None and now - self._looked_at < _LOOK:
             return False
         self._looked_at = now
-        asked = self._store.first(self._group)
+        asked = self._store.first_opening(self._group)
         warm = self._warm(self._store.reports(self._group), now)
         if warm and self._first_seen is None:
             self._first_seen = now
@@ -136,7 +136,7 @@ class SlotTargetsOpener:
         """Standbys whose reports move: a dead pod's report stays."""
         return sum(
             report.phase == "standby"
-            and not self._watch.expired(report.worker, report.counter, now)
+            and not self._watch.is_expired(report.worker, report.counter, now)
             for report in reports
         )
 

@@ -19,7 +19,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.slots import WorkerReport
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
-from fleet.slots.transitions import doubt, has_good_canary, missing_canary
+from fleet.slots.transitions import describe_doubt, describe_missing_canary, has_good_canary
 from fleet.system.home import read_state, write_state
 from fleet.system.listening import Listening
 from fleet.worker.events import WorkerContext
@@ -107,7 +107,7 @@ class Canary:
         revision, now = context.settings.revision, context.clock.monotonic()
         if self.error is not None and has_good_canary(watcher.slots, revision):
             self.succeed()
-        self.missing = missing_canary(watcher.targets, watcher.slots, revision)
+        self.missing = describe_missing_canary(watcher.targets, watcher.slots, revision)
         if now - self._looked_at < context.lease / 6:
             return
         self._looked_at = now
@@ -115,9 +115,11 @@ class Canary:
             living = [
                 report
                 for report in watcher.store.reports(context.group)
-                if not self._reports.expired(report.worker, report.counter, now)
+                if not self._reports.is_expired(report.worker, report.counter, now)
             ]
-            self.doubt = doubt(living, watcher.slots, worker=context.name, revision=revision)
+            self.doubt = describe_doubt(
+                living, watcher.slots, worker=context.name, revision=revision
+            )
 
     def _write(self, file: Path) -> None:
         with self._failures_told():

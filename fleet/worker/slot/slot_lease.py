@@ -20,7 +20,7 @@ from typing import Any
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Phase, Slot, SlotTargets, WorkerReport
-from fleet.slots.evidence import LeaseWatch, known_for
+from fleet.slots.evidence import LeaseWatch, known_seconds
 from fleet.slots.store import Store
 from fleet.slots.transitions import is_failed_canary, waits_for_canary
 from fleet.worker.events import Events
@@ -129,14 +129,14 @@ class SlotWatcher:
         self._group = group
         self._clock = clock
         self._lease = lease
-        self._watch = LeaseWatch.over(store, group=group, lease=lease, clock=clock)
+        self._watch = LeaseWatch.for_group(store, group=group, lease=lease, clock=clock)
         self._dead: frozenset[int] = frozenset()
         self._looked_at = 0.0
         self._version: Any = None
         self._read_at = 0.0
         self._free_since: dict[int, float] = {}
         self._handed: dict[int, int] = {}
-        self._reports = LeaseWatch.over(store, group=group, lease=lease, clock=clock)
+        self._reports = LeaseWatch.for_group(store, group=group, lease=lease, clock=clock)
         self.void: Mapping[int, Handover] = {}
         """Pins that have ended, by slot, as of the last `takeable`."""
         self.targets = SlotTargets(group=group)
@@ -166,7 +166,7 @@ class SlotWatcher:
 
     def _expired(self, slot: Slot, now: float) -> bool:
         mark = (slot.owner, slot.token, slot.counter)
-        return self._watch.expired(str(slot.number), mark, now, told=slot.lease)
+        return self._watch.is_expired(str(slot.number), mark, now, lease=slot.lease)
 
     def dead(self) -> frozenset[int]:
         """Slots whose owner has ended, or its lease on our own clock [13], as of the last look.
@@ -175,7 +175,7 @@ class SlotWatcher:
         """
         now = self._clock.monotonic()
         old = now - self._looked_at > self._lease / 3
-        return frozenset() if old or known_for(self.store, now) < 0 else self._dead
+        return frozenset() if old or known_seconds(self.store, now) < 0 else self._dead
 
     def forget(self) -> None:
         """Read the store at the next look whatever its version says."""
@@ -197,7 +197,7 @@ class SlotWatcher:
         Nothing where the store is not known to be as it was last read.
         """
         dead, now = self.dead(), self._clock.monotonic()
-        if known_for(self.store, now) < 0:
+        if known_seconds(self.store, now) < 0:
             self._free_since = {}
             return ()
         free = {s.number for s in self.slots if takeable(s, dead)} & self.targets.open
@@ -239,7 +239,8 @@ class SlotWatcher:
         return {
             _plain(each.revision)
             for each in reports
-            if not self._reports.expired(each.worker, each.counter, now) and each.phase == "standby"
+            if not self._reports.is_expired(each.worker, each.counter, now)
+            and each.phase == "standby"
         }
 
 

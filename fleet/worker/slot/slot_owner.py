@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Phase, Slot, SlotTargets
-from fleet.slots.transitions import alone, has_worked
+from fleet.slots.transitions import has_worked, is_alone
 from fleet.worker.asking import Orphans
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
@@ -271,7 +271,7 @@ class SlotOwner:
     def _may_wait(self) -> bool:
         """Whether what fails may be the weather: not so for a canary [22]."""
         revision = self._context.settings.revision
-        return not self._canary.running or alone(self._watcher.slots, self._former, revision)
+        return not self._canary.running or is_alone(self._watcher.slots, self._former, revision)
 
     def _tick(self, membership: Membership) -> None:
         watcher = self._watcher
@@ -305,7 +305,7 @@ class SlotOwner:
         if topics <= self._committed:
             return
         try:
-            self._committed = self._store.committed(self._context.group, *topics)
+            self._committed = self._store.committed_topics(self._context.group, *topics)
         except FleetError as error:
             self._events.log_rarely(str(error))
 
