@@ -12,7 +12,7 @@ from typing import Any, Final
 from fleet.config.spec import ClusterSpec
 from fleet.errors import ConfigError, Unreachable
 from fleet.kafka_source.connections import kafka_python
-from fleet.kafka_source.login import NoToken, references, resolved
+from fleet.kafka_source.login import NoToken, references, resolve
 from fleet.process_exit import mark_native_callbacks
 
 _WHO: Final = "(cluster.security names it): every process of the fleet needs it"
@@ -27,7 +27,7 @@ def client_config(
     a file cannot be read, Unreachable where no token can be got.
     """
     try:
-        options = resolved(references(cluster, bootstrap), environ, who=_WHO)
+        options = resolve(references(cluster, bootstrap), environ, who=_WHO)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if "oauth_cb" in options:

@@ -51,7 +51,7 @@ from fleet.history.read_options import EARLIEST, LATEST, ReadOptions, read_optio
 from fleet.kafka_source.arrow_arrays import sliced
 from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
-from fleet.kafka_source.login import resolved
+from fleet.kafka_source.login import resolve
 from fleet.kafka_source.pieces import OffsetRange, Piece, shares
 from fleet.kafka_source.source import SENT, Share, by_value
 from fleet.kafka_source.tasks import read_ranges, reading
@@ -191,7 +191,7 @@ def _reach(options: ReadOptions) -> _Reach:
 
 def _options(options: ReadOptions) -> dict[str, str]:
     try:
-        return resolved(options.login, os.environ)
+        return resolve(options.login, os.environ)
     except ValueError as error:
         raise RangeUnread(str(error)) from None
 

@@ -1,1 +1,1 @@
-"""Offset ranges of Kafka as a DataFrame, read by Spark's tasks through our Python data source."""
+"""Reads offset ranges of Kafka as a DataFrame, by Spark's tasks through a Python data source."""

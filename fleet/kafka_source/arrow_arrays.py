@@ -1,12 +1,9 @@
-"""Arrow arrays of what records hold, put together from their buffers.
+"""Builds Arrow arrays of record fields from their buffers.
 
-Problem: pyarrow asks of whatever pa.array, pa.scalar and pa.table are given whether it is pandas',
-and imports pandas to find out: 0.2 s of CPU and 33 MB, in the moment in which a new member has read
-its first records and nobody else reads them. Choice: the few kinds of columns that records have
-are made from numpy's memory and from bytes, about which nothing is asked. Cost: what pyarrow does
-for every type stands here once more for four.
-
-Source: pyarrow/array.pxi (`_is_array_like`) and pandas-shim.pxi of 25.0; the Arrow columnar format.
+Problem: pa.array, pa.scalar and pa.table import pandas to check whether their input is pandas'.
+That costs 0.2 s of CPU and 33 MB, just when a new member has read its first records. Choice: the
+few kinds of columns that records have are built from numpy's memory and from bytes. Cost: about as
+much code as each kind has buffers, and columns of at most 2 GiB.
 """
 
 from collections.abc import Sequence
@@ -19,9 +16,9 @@ from fleet.kafka_source.record_fields import Ints
 
 
 def numbers(values: Any, kind: pa.DataType, *, valid: Any = None) -> pa.Array:
-    """An array of any kind as one of Arrow's; null where `valid`, as many bools, is False.
+    """Returns an array of any kind as an Arrow array; null where `valid`, as many bools, is False.
 
-    The memory is shared where the type is the same.
+    The memory is shared if the type is the same.
     """
     memory = np.ascontiguousarray(values, kind.to_pandas_dtype())
     buffers = [_bits(valid), pa.py_buffer(memory)]
@@ -29,7 +26,10 @@ def numbers(values: Any, kind: pa.DataType, *, valid: Any = None) -> pa.Array:
 
 
 def binaries(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
-    """Bytes, of 2 GiB at most; kind: binary, or string where all of them are UTF-8."""
+    """Returns an array of at most 2 GiB of bytes.
+
+    kind: binary, or string if all of them are UTF-8.
+    """
     nulls, valid = values.count(None), None
     if nulls == len(values):
         return pa.nulls(nulls, kind or pa.binary())
@@ -43,9 +43,10 @@ def binaries(values: Sequence[bytes | None], kind: pa.DataType | None = None) ->
 
 
 def sliced(data: bytes, at: Ints, size: Ints) -> pa.Array:
-    """The bytes at each ascending place, of 2 GiB at most, as binary; null where the size is -1.
+    """Returns the bytes at ascending places as binary, at most 2 GiB; null if the size is -1.
 
-    Not copied one by one: an offsets array cuts the data into pieces, of which Arrow takes these.
+    They are not copied one by one: an offsets array cuts the data into pieces, and Arrow takes
+    these.
     """
     count = len(at)
     if not count or size.max() < 0:
@@ -60,7 +61,7 @@ def sliced(data: bytes, at: Ints, size: Ints) -> pa.Array:
 
 
 def repeated(text: str, count: int) -> pa.Array:
-    """The same text so many times, 2 GiB at most."""
+    """Returns one text so many times, at most 2 GiB."""
     value = text.encode()
     buffers = [None, _offsets(np.full(count, len(value))), pa.py_buffer(value * count)]
     return pa.Array.from_buffers(pa.string(), count, buffers)
@@ -69,7 +70,7 @@ def repeated(text: str, count: int) -> pa.Array:
 def lists(
     kind: pa.ListType, rows: Sequence[Sequence[Any] | None], columns: Sequence[pa.Array]
 ) -> pa.Array:
-    """Lists of structs: how long each is tells `rows`; columns: the fields of all of them."""
+    """Returns lists of structs; `rows` has their lengths, `columns` the fields of all structs."""
     struct = kind.value_type
     sizes = [0 if row is None else len(row) for row in rows]
     within = pa.Array.from_buffers(struct, sum(sizes), [None], children=list(columns))

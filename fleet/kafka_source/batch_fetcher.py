@@ -1,11 +1,11 @@
-"""Fetch: record batches of partitions, as bytes, from the brokers that lead them.
+"""Fetches record batches of partitions, as bytes, from their leaders.
 
-Problem: what reads a log fast asks every leader for many partitions at once, has the next answer
-on its way while it works on this one, and follows leaders that move. Choice: one Fetch request in
-flight for each leader, recreated from the caller's positions as soon as its answer is taken; a
-leader that moved, or a broker that is gone, is looked for again by metadata; only what will not
-pass by itself is the caller's. No consumer group, no session of Fetch. Cost: up to `most` bytes of
-memory a leader; a partition whose leader is busy with a large answer waits for it.
+Problem: a fast reader asks every leader for many partitions at once, requests the next answer while
+it works on this one, and follows leaders that move. Choice: one Fetch request in flight per leader,
+created from the caller's positions as soon as its answer is taken. The leader of a moved partition
+is found again by metadata. The caller gets only errors that do not pass. There is no consumer group
+and no Fetch session. Cost: up to `most` bytes of memory per leader. A partition whose leader sends
+a large answer waits for it.
 
 Source: KIP-74 (limits: the first batch comes whole whatever its size), KIP-98, KIP-227, KIP-392.
 """
@@ -15,24 +15,26 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from fleet.kafka_source.bounds import ListedOffset, Where, leaders_of, list_offsets
-from fleet.kafka_source.connections import Connections, NoAnswer, told
+from fleet.kafka_source.connections import Connections, NoAnswer, describe_error
 from fleet.system.closing import Closing
 
 OUT_OF_RANGE: Final = 1
 _MOVING: Final = frozenset({3, 5, 6, 8, 9, 56, 74, 75, 76, 100, 103})
-"""Passes by itself: no or another leader, a topic not known yet, storage, epochs, topic ids."""
+"""Errors that pass by themselves: no or another leader, an unknown topic, storage, epochs, topic
+ids."""
 _ASKING: Final = 5.0
 _AGAIN: Final = 0.1
 _SLACK: Final = 10.0
-"""Seconds beyond its own wait after which a Fetch is given up, with its connection."""
+"""Seconds beyond its own wait after which a Fetch is given up and its connection closed."""
 _VERSION: Final = 12
-"""The last that names topics by their names."""
+"""The last version that names topics by their names."""
 
 
-class Fetched(NamedTuple):
-    """One partition's part of an answer. `error` is Kafka's code, 0 where there is none.
+class FetchedPart(NamedTuple):
+    """One partition's part of an answer.
 
-    `aborted`: producer and first offset of each aborted transaction in it (read_committed only).
+    `error` is Kafka's code, 0 for none. `aborted`: producer and first offset of each aborted
+    transaction in it (read_committed only).
     """
 
     where: Where
@@ -44,8 +46,8 @@ class Fetched(NamedTuple):
 class BatchFetcher(Closing):
     """Reads partitions from positions that the caller moves; for one thread.
 
-    `options` are librdkafka's (bootstrap.servers and security). wait: seconds for which a broker
-    may hold a request that it has nothing for. most, most_of_one: bytes an answer, of a partition.
+    `options` are librdkafka's (bootstrap.servers and security). wait: seconds that a broker may
+    hold a request without data. most, most_of_one: bytes of an answer and of a partition.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class BatchFetcher(Closing):
         most_of_one: int = 1 << 20,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """check: called before each fetch, to raise where nobody wants it any more."""
+        """check: called before each fetch; it raises if the result is no longer wanted."""
         self._check = check
         self._net = Connections(options, client_id=client_id)
         self._committed, self._wait = committed, wait
@@ -73,21 +75,21 @@ class BatchFetcher(Closing):
         """Why nothing comes from some partition just now; None where all is well."""
 
     def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         self._sent.clear()
         self._net.close()
 
-    def fetch(self, positions: Mapping[Where, int], timeout: float) -> list[Fetched]:
-        """What came within `timeout` seconds from these positions; [] where nothing did.
+    def fetch(self, positions: Mapping[Where, int], timeout: float) -> list[FetchedPart]:
+        """Returns what came within `timeout` seconds from these positions; [] if nothing did.
 
-        Of a partition that is on its way only what belongs to its position now is given. Errors
-        that pass by themselves are not given, see `problem`.
+        A part that is on its way counts only if it belongs to the present position. Errors that
+        pass by themselves are in `problem`.
         """
         self._check()
         deadline = time.monotonic() + timeout
         self.send(positions)
         while True:
-            found = self._taken(positions)
+            found = self._take_answers(positions)
             if found or time.monotonic() >= deadline:
                 return found
             if not self._sent:
@@ -96,7 +98,7 @@ class BatchFetcher(Closing):
             self._net.wait([each for each, _ in self._sent.values()], _left(deadline), first=True)
 
     def partitions(self, topic: str, timeout: float) -> list[int] | int | str:
-        """The topic's partitions; Kafka's code where it refuses; why there is no answer."""
+        """Returns the topic's partitions, Kafka's error code, or why there is no answer."""
         try:
             found = self._net.metadata([topic], timeout)
         except NoAnswer as error:
@@ -107,8 +109,10 @@ class BatchFetcher(Closing):
         self._leaders |= leaders_of(found)
         return sorted(part.partition_index for part in told.partitions)
 
-    def listed(self, wanted: Mapping[Where, int], timeout: float) -> dict[Where, ListedOffset]:
-        """Offsets by time, EARLIEST or LATEST, with this one's isolation; see list_offsets."""
+    def list_offsets(
+        self, wanted: Mapping[Where, int], timeout: float
+    ) -> dict[Where, ListedOffset]:
+        """Returns offsets by time, EARLIEST or LATEST, at this fetcher's isolation level."""
         if wanted.keys() - self._leaders.keys():
             self._look(wanted)
         found = list_offsets(
@@ -118,7 +122,7 @@ class BatchFetcher(Closing):
         return found
 
     def send(self, positions: Mapping[Where, int]) -> None:
-        """One request to each leader that has none on its way; the answer is `fetch`'s to take."""
+        """Sends a request to each leader without one on its way; `fetch` takes the answers."""
         if not positions:
             return
         unknown = positions.keys() - self._leaders.keys()
@@ -135,7 +139,7 @@ class BatchFetcher(Closing):
             self._sent[leader] = (self._net.send(leader, request, timeout=timeout), wanted)
 
     def _in_turn(self, wanted: Mapping[Where, int]) -> dict[Where, int]:
-        """A broker fills its answer in the request's order, so each comes first in its turn."""
+        """A broker fills its answer in order, so each partition comes first in turn."""
         self._turn += 1
         order = list(wanted.items())
         first = self._turn % len(order)
@@ -181,14 +185,14 @@ class BatchFetcher(Closing):
             max_version=_VERSION,
         )
 
-    def _taken(self, positions: Mapping[Where, int]) -> list[Fetched]:
-        found: list[Fetched] = []
+    def _take_answers(self, positions: Mapping[Where, int]) -> list[FetchedPart]:
+        found: list[FetchedPart] = []
         for leader, (sent, wanted) in list(self._sent.items()):
             if not sent.is_done:
                 continue
             del self._sent[leader]
             if sent.exception is not None:
-                self._forget(wanted, told(sent.exception))
+                self._forget(wanted, describe_error(sent.exception))
                 continue
             for topic in sent.value.responses:
                 for part in topic.partitions:
@@ -198,7 +202,7 @@ class BatchFetcher(Closing):
                     if part.error_code in _MOVING:
                         self._forget([where], f"{where[0]}-{where[1]}: {part.error_code}")
                         continue
-                    found.append(_fetched(where, part))
+                    found.append(_fetched_part(where, part))
         return found
 
     def _forget(self, places: Iterable[Where], why: str) -> None:
@@ -207,8 +211,8 @@ class BatchFetcher(Closing):
             self._leaders.pop(where, None)
 
 
-def _fetched(where: Where, part: Any) -> Fetched:
-    return Fetched(
+def _fetched_part(where: Where, part: Any) -> FetchedPart:
+    return FetchedPart(
         where=where,
         data=bytes(part.records or b""),
         error=part.error_code,

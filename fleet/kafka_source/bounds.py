@@ -1,10 +1,9 @@
-"""How far the partitions of a topic reach, asked once for all of them.
+"""Finds the first and last offsets of a topic's partitions, for all of them at once.
 
-Problem: whoever plans ranges needs the first and the last offset of every partition, and the end
-that a reader of committed records can reach is not the end of the log [7]; while a leader moves,
-its partitions have no answer. Choice: three ListOffsets for all partitions together; after a
-failure the metadata is asked again, until the time is up. Cost: one short-lived connection per
-question.
+Problem: a plan of ranges needs the first and the last offset of every partition. The end that a
+reader of committed records can reach is not the end of the log [7]. While a leader moves, its
+partitions have no answer. Choice: three ListOffsets for all partitions together; after a failure
+the metadata is read again, until the time is up. Cost: one short-lived connection per call.
 """
 
 import time
@@ -20,7 +19,7 @@ from fleet.kafka_source.pieces import LogBounds
 
 
 Where = tuple[str, int]
-"""Topic and partition."""
+"""A topic and a partition."""
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -28,14 +27,14 @@ _VERSION: Final = 9
 
 
 class ListedOffset(NamedTuple):
-    """An offset (-1: no record is that young); or Kafka's error code, NO_ANSWER where none came."""
+    """An offset (-1: no record is that young), or Kafka's error code; NO_ANSWER if none came."""
 
     offset: int
     error: int = 0
 
 
 def leaders_of(metadata: Any) -> dict[Where, int]:
-    """Who leads each partition of a MetadataResponse; partitions without a leader are left out."""
+    """Returns the leader of each partition in a MetadataResponse; leaderless ones are left out."""
     return {
         (topic.name, part.partition_index): part.leader_id
         for topic in metadata.topics
@@ -52,7 +51,7 @@ def list_offsets(
     committed: bool,
     timeout: float,
 ) -> dict[Where, ListedOffset]:
-    """For each partition the offset at a time (ms), or EARLIEST, or LATEST.
+    """Returns each partition's offset at a time (ms), or EARLIEST, or LATEST.
 
     Partitions without a leader are left out.
     """
@@ -101,10 +100,10 @@ _PAUSE: Final = 0.3
 def log_bounds(
     options: Mapping[str, Any], topic: str, *, timeout: float = 20.0
 ) -> dict[int, LogBounds]:
-    """Of every partition of the topic; {} where there is no such topic.
+    """Returns the bounds of every partition of the topic; {} if no such topic exists.
 
-    options are librdkafka's, with bootstrap.servers and security. Raises RangeUnread where no
-    broker answers within about `timeout` seconds, or refuses.
+    options are librdkafka's, with bootstrap.servers and security. Raises RangeUnread if no broker
+    answers within about `timeout` seconds, or if brokers refuse.
     """
     deadline = time.monotonic() + timeout
     with Connections(options, client_id="fleet-bounds") as net:
@@ -117,12 +116,12 @@ def log_bounds(
             if found is not None:
                 return found
             if time.monotonic() + _PAUSE > deadline:
-                raise RangeUnread(f"{topic}: its offsets cannot be asked: {why}")
+                raise RangeUnread(f"{topic}: brokers did not return its offsets: {why}")
             net.pause(_PAUSE)
 
 
 def _asked(net: Connections, topic: str, timeout: float) -> tuple[dict[int, LogBounds] | None, str]:
-    """The bounds, or None and why there are none just now."""
+    """Returns the bounds, or None and why none are available now."""
     metadata = net.metadata([topic], timeout)
     told = metadata.topics[0]
     if told.error_code == ABSENT:
@@ -132,7 +131,7 @@ def _asked(net: Connections, topic: str, timeout: float) -> tuple[dict[int, LogB
     places = [(topic, part.partition_index) for part in told.partitions]
     leaders = leaders_of(metadata)
     answers: list[dict[tuple[str, int], ListedOffset]] = []
-    # In this order: a transaction that begins meanwhile is behind `stable`.
+    # In this order: a transaction that begins meanwhile begins after `stable`.
     for each, committed in ((LATEST, True), (EARLIEST, False), (LATEST, False)):
         wanted = dict.fromkeys(places, each)
         answers.append(list_offsets(net, leaders, wanted, committed=committed, timeout=timeout))
@@ -148,7 +147,7 @@ def _asked(net: Connections, topic: str, timeout: float) -> tuple[dict[int, LogB
 
 
 def _refused(what: str, code: int) -> str:
-    """In words; raises RangeUnread where waiting helps nothing."""
+    """Describes a refusal; raises RangeUnread if waiting is useless."""
     if code in DENIED:
         raise RangeUnread(f"{what}: the brokers refuse: {code_named(code)}")
     return code_named(code)

@@ -1,12 +1,12 @@
-"""What brokers are set to, where it decides what a membership change costs, or whether it can be.
+"""Reads broker settings that decide the cost, or the success, of a membership change.
 
-Problem: an empty classic group is given to whoever joins within `group.initial.rebalance.delay.ms`
-of the first. Kafka's own value is 3 s, but most examples of a single broker set 0: the first
-member is assigned everything, alone. And a member whose session is out of bounds, or that is one
-too many, is refused when the others have left already. Choice: a few brokers are asked for their
-own, since none tells another's, and the narrowest counts. Cost: a request to each of them; needs
-DescribeConfigs on the cluster, else nothing is known; brokers that are set otherwise than the
-others may be missed.
+Problem: an empty classic group is assigned to the members that join within
+`group.initial.rebalance.delay.ms` of the first. Kafka's default is 3 s, but many examples of a
+single broker set 0: then the first member gets every partition. A member whose session is out of
+bounds, or that is one too many, is refused after the others have left. Choice: a few brokers are
+asked for their own settings, because no broker knows another's, and the narrowest counts. Cost: a
+request to each of them, and DescribeConfigs on the cluster. Brokers with other settings may be
+missed.
 """
 
 import threading
@@ -20,25 +20,26 @@ from fleet.model import UNKNOWN, BrokerLimits
 from fleet.model.sessions import Session, SessionAtRemoval, SessionTimes
 from fleet.system.closing import Closing
 
-# Session timeouts of KIP-848, share and streams groups are configuration, and may change: one
-# DescribeConfigs for all groups (10 to 30 ms of CPU for 1,000), which any broker answers. It needs
-# DescribeConfigs on the groups; a group that is not there has the broker's.
+# Session timeouts of KIP-848, share and streams groups are configuration and may change. Any broker
+# answers one DescribeConfigs for all groups (10 to 30 ms of CPU for 1,000). It needs
+# DescribeConfigs on the groups; for a missing group the answer is the broker's own value.
 
 
 _GROUP: Final = 32
-"""The type of a group among configuration resources."""
+"""The config resource type of a group."""
 _TIMEOUT_KEY, _BEAT_KEY = "session.timeout.ms", "heartbeat.interval.ms"
 _TIMEOUT: Final = 2.0
 _PAUSE: Final = 30.0
-"""Seconds without a question after one that nobody answered."""
+"""Seconds without a request after one that no broker answered."""
 _MOST: Final = 2000
-"""Groups in one request."""
+"""Number of groups in one request."""
 
 
 def sessions(
     connections: Connections, groups: Mapping[str, str], timeout: float
 ) -> dict[str, Session]:
-    """Sessions by group, of those that may be told; `groups` are names with their protocols.
+    """Returns the sessions of the groups that this login may read; `groups` are names with
+    protocols.
 
     A protocol is one of consumer, share, streams. Raises NoAnswer.
     """
@@ -67,8 +68,8 @@ def _session(configs: Any) -> Session | None:
         return None
 
 
-class AskedSessions(Closing):
-    """Asks when a cause needs it, or beforehand with `ask`. Safe for several threads.
+class SessionQueries(Closing):
+    """Asks for sessions when a cause needs one, or in advance with `ask`. Thread-safe.
 
     `options` are librdkafka's, with bootstrap.servers and security.
     """
@@ -82,28 +83,28 @@ class AskedSessions(Closing):
         self._rest = float("-inf")
 
     @contextmanager
-    def connected(self) -> Iterator[Connections]:
-        """The connections, for another question between two of these."""
+    def open_connections(self) -> Iterator[Connections]:
+        """Yields the connections, for another request between two of these."""
         with self._lock:
             yield self._connections
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Closes the connections."""
         with self._lock:
             self._connections.close()
 
     def ask(self, groups: Mapping[str, str]) -> None:
-        """Ask for these groups now, all at once; nobody's answer changes nothing."""
+        """Asks for these groups now, in one request; a missing answer changes nothing."""
         with self._lock:
             self._ask(groups)
 
     def of(
         self, group: str, protocol: str, at: float, *, live: bool = False
     ) -> SessionAtRemoval | None:
-        """For a member that was removed at that time; None: it cannot be said.
+        """Returns what was in force for a member removed at that time; None if it is not known.
 
-        Asks where that was after the last asking, or the clock was set back since; where somebody
-        asks all the time (`live`), only for a group that is new.
+        Asks if that was after the last answer, or if the clock was set back since. If the caller
+        asks all the time (`live`), it asks only for new groups.
         """
         asked = self._asked.get(group)
         if asked is None or (not live and (at > asked or asked > self._clock.now())):
@@ -123,8 +124,8 @@ class AskedSessions(Closing):
         self._asked.update(dict.fromkeys(groups, at))
 
 
-# Which classic groups are in the middle of a rebalance: ListGroups with a filter of states
-# (KIP-518, broker 2.6), one request to each broker, half a millisecond of CPU.
+# ListGroups with a filter of states finds the classic groups in a rebalance (KIP-518, broker 2.6):
+# one request to each broker, half a millisecond of CPU.
 
 
 _STATES: Final = ["PreparingRebalance", "CompletingRebalance"]
@@ -132,25 +133,25 @@ _FILTERED: Final = 4
 """The version of the request that has the filter."""
 
 
-class Listed(NamedTuple):
-    """Group ids that were told; `whole`: by every broker."""
+class GroupList(NamedTuple):
+    """Group ids that brokers listed. `whole`: every broker answered."""
 
     groups: frozenset[str]
     whole: bool
 
 
-def unsettled(connections: Connections, timeout: float) -> Listed:
-    """Groups that prepare or complete a rebalance now."""
+def list_rebalancing_groups(connections: Connections, timeout: float) -> GroupList:
+    """Returns the groups that prepare or complete a rebalance now."""
     return _listed(connections, timeout, _STATES)
 
 
-def every_group(connections: Connections, timeout: float) -> Listed:
-    """All groups that may be seen. Raises NoAnswer where no broker answers."""
+def list_groups(connections: Connections, timeout: float) -> GroupList:
+    """Returns all groups that this login may see. Raises NoAnswer if no broker answers."""
     connections.metadata((), timeout)
     return _listed(connections, timeout, [])
 
 
-def _listed(connections: Connections, timeout: float, states: list[str]) -> Listed:
+def _listed(connections: Connections, timeout: float, states: list[str]) -> GroupList:
     from kafka.protocol.admin import ListGroupsRequest  # noqa: PLC0415 - only where asked
 
     connections.connect(timeout)
@@ -160,11 +161,11 @@ def _listed(connections: Connections, timeout: float, states: list[str]) -> List
         each for each in answers.values() if not isinstance(each, NoAnswer) and not each.error_code
     ]
     groups = frozenset(group.group_id for each in told for group in each.groups)
-    return Listed(groups, whole=bool(told) and len(told) == len(answers))
+    return GroupList(groups, whole=bool(told) and len(told) == len(answers))
 
 
 _BROKER: Final = 4
-"""The type of a broker among configuration resources."""
+"""The config resource type of a broker."""
 _INITIAL_DELAY: Final = "group.initial.rebalance.delay.ms"
 _LEAST_SESSION: Final = "group.min.session.timeout.ms"
 _LONGEST_SESSION: Final = "group.max.session.timeout.ms"
@@ -172,11 +173,11 @@ _CLASSIC_SIZE: Final = "group.max.size"
 _CONSUMER_SIZE: Final = "group.consumer.max.size"
 _NAMES: Final = (_INITIAL_DELAY, _LEAST_SESSION, _LONGEST_SESSION, _CLASSIC_SIZE, _CONSUMER_SIZE)
 _ASKED: Final = 3
-"""Brokers: a cluster of a hundred need not open a hundred connections for a few figures."""
+"""Number of brokers asked: a large cluster need not open a connection to each of them."""
 
 
 def broker_limits(connections: Connections) -> BrokerLimits:
-    """What some brokers tell of themselves; None in it: no broker may tell, or it has no such."""
+    """Returns the limits of some brokers; None in it: not allowed to read, or no such setting."""
     from kafka.protocol.admin import DescribeConfigsRequest  # noqa: PLC0415 - only where asked
 
     try:
@@ -212,7 +213,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 def _settings_of(answer: Any) -> dict[str, int]:
-    """Name → value, of those that are numbers: another vendor's may be none."""
+    """Returns name → value of numeric settings; another vendor's may be no number."""
     found = {}
     for resource in answer.results:
         for config in resource.configs if not resource.error_code else ():

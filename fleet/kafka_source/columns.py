@@ -1,9 +1,9 @@
-"""What a record looks like in a table: the columns of Spark's own Kafka source, defined once.
+"""The columns of a record, which are those of Spark's own Kafka source.
 
 The member that reads inline and Spark's tasks that read ranges build the same Arrow columns here.
-Kafka checks neither timestamps (where the topic allows it, nanoseconds stand in for milliseconds)
-nor header keys: a field that no row can hold is null in it, and told as `Odd`; the record itself
-is read like any other.
+Kafka checks neither timestamps nor header keys. (If the topic allows it, nanoseconds may stand for
+milliseconds.) A field that no row can hold is null and reported as `UnreadableField`. The record
+itself is read like any other.
 """
 
 import sys
@@ -34,19 +34,20 @@ SCHEMA: Final = pa.schema(
 _HEADERS: Final = SCHEMA.field("headers").type
 _DAY: Final = 86_400_000
 _FIRST_TIME: Final = -62_135_596_800_000 + _DAY
+"""Milliseconds that Python's datetime can hold in every time zone; Spark's range is larger."""
 _LAST_TIME: Final = 253_402_300_799_999 - _DAY
 """Milliseconds: what Python's datetime holds in every time zone, which is less than Spark does."""
 
 
-class Odd(NamedTuple):
-    """A field that is null in a record's row because no row can hold it."""
+class UnreadableField(NamedTuple):
+    """A field that is null in a record's row because no row can hold its value."""
 
     topic: str
     partition: int
     offset: int
     field: str
     raw: str
-    """What stands in the record instead."""
+    """The value in the record."""
 
     def __str__(self) -> str:
         return (
@@ -55,14 +56,14 @@ class Odd(NamedTuple):
         )
 
 
-Tell = Callable[[Odd], None]
+ReportField = Callable[[UnreadableField], None]
 
 
-def to_stderr() -> Tell:
-    """Where a task says it: in its executor's log, each field once."""
+def to_stderr() -> ReportField:
+    """Returns a reporter for tasks: it writes each field once to the executor's log."""
     told: set[str] = set()
 
-    def tell(odd: Odd) -> None:
+    def tell(odd: UnreadableField) -> None:
         if odd.field not in told:
             told.add(odd.field)
             sys.stderr.write(f"fleet: {odd}\n")
@@ -71,16 +72,16 @@ def to_stderr() -> Tell:
 
 
 def no_rows() -> pa.Table:
-    """A table of these columns without a row.
+    """Returns a table of these columns without rows.
 
-    One batch of it: PySpark without Connect takes no column of none. `SCHEMA.empty_table()` would
-    load pandas.
+    It has one batch, because PySpark without Connect takes no column of none.
+    `SCHEMA.empty_table()` would load pandas.
     """
     return pa.Table.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
 
 
 def spark_schema() -> Any:
-    """The same as Spark's own type."""
+    """Returns the same columns as Spark's type."""
     from pyspark.sql import types as t  # noqa: PLC0415 - a member starts without PySpark
 
     header = t.StructType(
@@ -100,22 +101,24 @@ def spark_schema() -> Any:
     )
 
 
-def batch_of(topic: str, partition: int, messages: Sequence[Any], tell: Tell) -> pa.RecordBatch:
-    """Messages of one partition as columns; timestampType as in Spark: 0 create, 1 append.
+def batch_of(
+    topic: str, partition: int, messages: Sequence[Any], tell: ReportField
+) -> pa.RecordBatch:
+    """Returns messages of one partition as columns; timestampType as in Spark: 0 create, 1 append.
 
-    No message makes it fail: `tell` hears of the first timestamp and the first headers in it that
-    are null because no row can hold them. To be called once for a message.
+    No message makes it fail. `tell` gets the first timestamp and the first headers that are null
+    because no row can hold them. Call it once per message.
     """
     count = len(messages)
     stamps = [m.timestamp() for m in messages]
     kinds = np.asarray(array("i", [kind for kind, _ in stamps]))
-    given = array("q", [at for _, at in stamps])  # a third of the time that numpy takes for a list
+    given = array("q", [at for _, at in stamps])  # a third of numpy's time for a list
     times, odd_time = _times(numbers(given, pa.int64(), valid=kinds != 0))
     headers, odd_headers = _headers_of(messages)
     for field, odd in (("timestamp", odd_time), ("headers", odd_headers)):
         if odd is not None:
             at, raw = odd
-            tell(Odd(topic, partition, messages[at].offset(), field, raw))
+            tell(UnreadableField(topic, partition, messages[at].offset(), field, raw))
     columns = [
         binaries([m.key() for m in messages]),
         binaries([m.value() for m in messages]),
@@ -129,25 +132,25 @@ def batch_of(topic: str, partition: int, messages: Sequence[Any], tell: Tell) ->
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def batch_of_pieces(pieces: Sequence[Piece], tell: Tell) -> pa.RecordBatch:
-    """Records of several partitions as columns; see batch_of."""
+def batch_of_pieces(pieces: Sequence[Piece], tell: ReportField) -> pa.RecordBatch:
+    """Returns records of several partitions as columns; see batch_of."""
     made = [_batch_of_piece(each, tell) for each in pieces]
     return made[0] if len(made) == 1 else pa.concat_batches(made)
 
 
-def table_of_pieces(pieces: Sequence[Piece], tell: Tell) -> pa.Table:
-    """The same, in as many chunks as there are pieces: nothing is copied."""
+def table_of_pieces(pieces: Sequence[Piece], tell: ReportField) -> pa.Table:
+    """Returns the same in one chunk per piece, without copying."""
     return pa.Table.from_batches([_batch_of_piece(each, tell) for each in pieces], SCHEMA)
 
 
-def _batch_of_piece(piece: Piece, tell: Tell) -> pa.RecordBatch:
+def _batch_of_piece(piece: Piece, tell: ReportField) -> pa.RecordBatch:
     records, count = piece.records, len(piece.records.offset)
     times, odd_time = _times(numbers(records.timestamp, pa.int64()))
     headers, odd_headers = _headers_read(records.headers or ())
     for field, odd in (("timestamp", odd_time), ("headers", odd_headers)):
         if odd is not None:
             at, raw = odd
-            tell(Odd(piece.topic, piece.partition, int(records.offset[at]), field, raw))
+            tell(UnreadableField(piece.topic, piece.partition, int(records.offset[at]), field, raw))
     columns = [
         sliced(records.data, records.key_at, records.key_size),
         sliced(records.data, records.value_at, records.value_size),
@@ -162,7 +165,7 @@ def _batch_of_piece(piece: Piece, tell: Tell) -> pa.RecordBatch:
 
 
 def _headers_read(headers: Sequence[Sequence[Header]]) -> tuple[list[Any], "_First"]:
-    """Headers by record; None, and the first of these told, where a key is not UTF-8."""
+    """Returns headers by record, and the first that is no UTF-8 and therefore null."""
     found: list[Any] = []
     first: _First = None
     for at, each in enumerate(headers):
@@ -179,7 +182,7 @@ _First = tuple[int, str] | None
 
 
 def _times(numbers: pa.Array) -> tuple[pa.Array, _First]:
-    """Milliseconds as the column; the first that is null in it for being out of range."""
+    """Returns milliseconds as the column, and the first that is out of range and therefore null."""
     import pyarrow.compute as pc  # noqa: PLC0415 - 9 MB, not before there are records
 
     ends = pc.min_max(numbers)
@@ -188,16 +191,16 @@ def _times(numbers: pa.Array) -> tuple[pa.Array, _First]:
     if least is not None and (least < _FIRST_TIME or most > _LAST_TIME):
         outside = pc.or_(pc.less(numbers, _FIRST_TIME), pc.greater(numbers, _LAST_TIME))
         at = pc.index(outside, True).as_py()
-        first = (at, f"{numbers[at].as_py()} is no time in milliseconds")
+        first = (at, f"{numbers[at].as_py()} is not a time in milliseconds")
         numbers = pc.if_else(outside, pa.scalar(None, pa.int64()), numbers)
     return numbers.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")), first
 
 
 def _headers_of(messages: Sequence[Any]) -> tuple[list[Any], _First]:
-    """Headers by message; the first that cannot be had, because a key is not UTF-8.
+    """Returns headers by message, and the first that cannot be read because a key is not UTF-8.
 
-    After its error a message must not be asked again: confluent-kafka then answers with a tuple
-    that has no key in it at all (*seen*: 2.16.1), and touching that ends the process.
+    Do not ask a message again after its error: confluent-kafka then returns a tuple without a key
+    (*seen*: 2.16.1), and its use ends the process.
     """
     found: list[Any] = []
     first: _First = None

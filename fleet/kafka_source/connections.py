@@ -1,14 +1,14 @@
 """Connections to all brokers of a cluster, for requests that librdkafka does not offer.
 
-Problem: librdkafka gives records one by one, hides where transactions end, and its admin client
+Problem: librdkafka returns records one by one and hides where transactions end. Its admin client
 may abort the process when a broker pauses (librdkafka #4605). Choice: connections, logins and
-answers come from kafka-python, which sends any request and is plain Python; what is asked is the
-caller's business. All brokers are asked at once, and one deadline holds for all. Larger reads
-than its own 4 KiB, since answers here are megabytes. Cost: 0.2 s and 15 MB where it is imported.
+answers come from kafka-python, which sends any request and is plain Python. All brokers are asked
+at once, with one deadline for all. Reads are larger than its own 4 KiB, because answers here are
+megabytes. Cost: 0.2 s and 15 MB for its import.
 
-For one thread at a time. Whatever is asked by `ask`, `ask_each` or `ask_any` may be asked twice: a
-connection that was lost meanwhile is made anew and the question repeated. Where nobody answers,
-everything is closed, and the next question begins at bootstrap.servers again (KIP-899).
+For one thread at a time. A request by `ask`, `ask_each` or `ask_any` may be sent twice: a lost
+connection is reopened and the request repeated. If no broker answers, everything is closed, and the
+next request begins at bootstrap.servers again (KIP-899).
 """
 
 from __future__ import annotations  # cloudpickle does not see the names that a class's body uses
@@ -31,30 +31,30 @@ from typing import Any, Final
 from fleet.kafka_source.login import NoToken, kafka_python_provider
 from fleet.system.closing import Closing
 
-# Why a broker does not answer: in words, and as far as it makes a difference to who asked.
+# Why a broker does not answer: in words, and as far as callers need the difference.
 
 
 class NoAnswerKind(StrEnum):
-    """Why there is no answer, as far as it makes a difference."""
+    """Why there is no answer, as far as callers need the difference."""
 
     LOGIN = "login"
     """The broker refuses the login."""
     TOKEN = "token"  # noqa: S105 - a kind
-    """There is no token to log in with."""
+    """No token is available to log in with."""
     TLS = "tls"
-    """No agreement about certificates or TLS itself."""
-    DOOR = "door"
-    """Whatever listens at bootstrap.servers is not what the login says."""
+    """Certificates or TLS itself failed."""
+    LISTENER = "listener"
+    """The listener at bootstrap.servers does not match the login."""
     LOST = "lost"
-    """No connection, or one that ended: another may work."""
+    """No connection, or one that was closed: another may work."""
     SILENT = "silent"
-    """Connected, and no answer in time."""
+    """Connected, but no answer in time."""
     OLD = "old"
     """The broker does not know the request."""
 
 
 class NoAnswer(ConnectionError):
-    """No broker answered in time; or, for one broker, why not."""
+    """No broker answered in time; for one broker, why it did not."""
 
     def __init__(self, text: str, kind: NoAnswerKind = NoAnswerKind.SILENT) -> None:
         super().__init__(text)
@@ -62,7 +62,7 @@ class NoAnswer(ConnectionError):
 
 
 def no_answer(error: BaseException | None, timeout: float) -> NoAnswer:
-    """Why there is none after so many seconds; None: kafka-python says nothing yet."""
+    """Returns why there is no answer after so many seconds; error None: not known yet."""
     from kafka import errors  # noqa: PLC0415 - loads kafka-python
 
     if error is None or isinstance(error, errors.KafkaTimeoutError | errors.RequestTimedOutError):
@@ -71,7 +71,7 @@ def no_answer(error: BaseException | None, timeout: float) -> NoAnswer:
         return error
     if isinstance(error, NoToken):
         return NoAnswer(str(error), NoAnswerKind.TOKEN)
-    text = told(error)
+    text = describe_error(error)
     if isinstance(error, _login_errors()):
         return NoAnswer(text, NoAnswerKind.LOGIN)
     ended = ssl.SSLEOFError | ssl.SSLZeroReturnError
@@ -93,15 +93,15 @@ def _login_errors() -> tuple[type[BaseException], ...]:
 
 
 _WORDS: Final = (
-    (re.compile("ECONNREFUSED"), "nobody listens there"),
+    (re.compile("ECONNREFUSED"), "nothing listens there"),
     (re.compile("DNS"), "the name is not known"),
     (re.compile("NodeNotReadyError|UnknownBrokerIdError"), "no connection to it"),
     (re.compile("socket disconnected|closed the connection"), "the broker closed the connection"),
 )
 
 
-def told(error: BaseException) -> str:
-    """An error of kafka-python in words."""
+def describe_error(error: BaseException) -> str:
+    """Describes an error of kafka-python."""
     parts = [error.strerror] if isinstance(error, OSError) and error.strerror else error.args
     text = " ".join(str(part) for part in parts).strip()
     for pattern, words in _WORDS:
@@ -110,20 +110,20 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-# kafka-python's own connections read 4 KiB at a time, copy an answer five times (12 MB: 28 ms of
-# CPU, here 1), leave sockets open that never got connected, and try a refused login again and again
-# without a word. What is overridden is not documented: the version is pinned, and tests with real
-# brokers see each part. Tasks of Spark get this code by value, so kafka-python is imported where it
-# is used; whole first, since its parts import each other in circles.
+# kafka-python's own connections read 4 KiB at a time and copy an answer five times (12 MB: 28 ms of
+# CPU, here 1). They leave unconnected sockets open and repeat a refused login without a message.
+# The overridden parts are undocumented, so the version is pinned and tests with real brokers cover
+# each. Spark's tasks get this code by value, so kafka-python is imported where it is used. All of
+# it is imported first, because its parts import each other in circles.
 
 
 _READ: Final = 1 << 18
-"""Bytes that are taken from a socket at once."""
+"""Bytes read from a socket at once."""
 _LEAST_MS: Final = 1000.0
 
 
 def load() -> None:
-    """All of kafka-python, before any part of it is imported; with another buffer of answers."""
+    """Imports all of kafka-python before any part of it, with another buffer for answers."""
     import kafka  # noqa: F401, PLC0415
     from kafka.protocol import frame, parser  # noqa: PLC0415
 
@@ -133,12 +133,12 @@ def load() -> None:
 
 def _whole_answer(base: Any) -> Any:
     class WholeAnswer(base):  # type: ignore[misc]
-        """An answer's bytes, copied in; what is read is a view of them."""
+        """Holds an answer's bytes; reads are views of them."""
 
         _idx: int
 
         def read(self, nbytes: int | None = None) -> memoryview | bytes:
-            """The next bytes; all that are left are not copied."""
+            """Returns the next bytes; if they are the rest, without copying."""
             start, end = self._idx, len(self)
             if nbytes is None:
                 self._idx = end
@@ -147,7 +147,7 @@ def _whole_answer(base: Any) -> Any:
             return bytes(memoryview(self)[start : self._idx])
 
         def write(self, data: bytes | memoryview) -> None:
-            """Put behind what was written."""
+            """Appends bytes behind those written before."""
             start = self._idx
             self._idx += len(data)
             memoryview(self)[start : self._idx] = data
@@ -155,15 +155,15 @@ def _whole_answer(base: Any) -> Any:
     return WholeAnswer
 
 
-def telling_manager(net: Any, config: Mapping[str, Any]) -> Any:
-    """A manager, not yet connected. Raises ValueError for what is no address."""
+def make_manager(net: Any, config: Mapping[str, Any]) -> Any:
+    """Returns a connection manager, not yet connected. Raises ValueError for an invalid address."""
     load()
     from kafka.net.manager import KafkaConnectionManager  # noqa: PLC0415
 
-    class TellingManager(KafkaConnectionManager):  # type: ignore[misc]
-        """`failed` is why the last connection failed; `transports` are all that may be open.
+    class ReportingManager(KafkaConnectionManager):  # type: ignore[misc]
+        """`failed` is why the last connection failed; `transports` may be open.
 
-        `reached`: whether there was a connection to a broker at an address that brokers name.
+        `reached`: whether a broker was reached at an address that brokers advertise.
         """
 
         failed: BaseException | None = None
@@ -173,20 +173,20 @@ def telling_manager(net: Any, config: Mapping[str, Any]) -> Any:
             super().__init__(net, **config)
             self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
             self.room = bytearray(_READ)
-            """For what is received, by all connections in turn."""
+            """Buffer that all connections receive into, in turn."""
 
         def get_connection(self, node_id: Any, timeout_ms: Any = None, **options: Any) -> Any:
-            """The connection to a broker, there already or made now; not yet open."""
+            """Returns the connection to a broker, new or known; not yet open."""
             known = self._conns.get(node_id)
             if timeout_ms is not None and self.cluster.is_bootstrap(node_id):
-                # One at a time is tried at the door: one that is silent leaves time for another.
+                # Bootstrap addresses are tried one by one: a silent one must leave time for others.
                 timeout_ms = max(_LEAST_MS, timeout_ms / 2)
             found = super().get_connection(node_id, timeout_ms, **options)
             if found is not known:
-                found.init_future.add_both(partial(self._tell, node_id))
+                found.init_future.add_both(partial(self._record_outcome, node_id))
             return found
 
-        def _tell(self, node_id: Any, outcome: Any) -> None:
+        def _record_outcome(self, node_id: Any, outcome: Any) -> None:
             self.failed = outcome if isinstance(outcome, BaseException) else None
             self.reached |= self.failed is None and not self.cluster.is_bootstrap(node_id)
 
@@ -195,11 +195,11 @@ def telling_manager(net: Any, config: Mapping[str, Any]) -> Any:
             self.transports.add(made)
             return made
 
-    return TellingManager()
+    return ReportingManager()
 
 
 async def _transport(manager: Any, node: Any, timeout_at: Any) -> Any:
-    """As kafka-python's own, but that nothing stays open where it fails."""
+    """Opens a transport as kafka-python does, but closes everything if it fails."""
     from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport  # noqa: PLC0415
 
     kind, options = KafkaTCPTransport, {}
@@ -217,12 +217,12 @@ async def _transport(manager: Any, node: Any, timeout_at: Any) -> Any:
     except BaseException:
         transport._close()  # noqa: SLF001 - at once, also where all is ended
         raise
-    transport._sock_recv = partial(_received, transport._sock, manager.room)  # noqa: SLF001
+    transport._sock_recv = partial(_receive, transport._sock, manager.room)  # noqa: SLF001
     return transport
 
 
 async def _socket(manager: Any, node: Any, timeout_at: Any) -> Any:
-    """A connected one."""
+    """Returns a connected socket."""
     from kafka.errors import KafkaConnectionError, KafkaError  # noqa: PLC0415
     from kafka.net.inet import KafkaNetSocket  # noqa: PLC0415
 
@@ -245,8 +245,8 @@ async def _socket(manager: Any, node: Any, timeout_at: Any) -> Any:
     raise error or KafkaConnectionError("no address")
 
 
-def ended(manager: Any, net: Any) -> None:
-    """Close at once: what is still to be sent is of no use any more."""
+def close_at_once(manager: Any, net: Any) -> None:
+    """Closes all connections at once: what is not sent yet is not needed any more."""
     for connection in list(manager._conns.values()):  # noqa: SLF001 - its close() waits for writes
         connection.close(NoAnswer("closed here", NoAnswerKind.LOST))
     manager.close()
@@ -255,13 +255,13 @@ def ended(manager: Any, net: Any) -> None:
     net.close()
 
 
-def _received(sock: Any, room: bytearray) -> tuple[bytes | memoryview, BaseException | None]:
-    """What the socket has now, and why it ended, if it did; good until the next call.
+def _receive(sock: Any, room: bytearray) -> tuple[bytes | memoryview, BaseException | None]:
+    """Returns what the socket has now, and why it was closed if it was; valid until the next call.
 
-    All of it under TLS: nothing tells later of what was received and not yet taken.
+    With TLS it reads everything, because a later poll does not show decrypted bytes.
     """
     if isinstance(sock, ssl.SSLSocket):
-        return _decrypted(sock)
+        return _decrypt(sock)
     view, total = memoryview(room), 0
     while total < len(room):
         try:
@@ -276,7 +276,7 @@ def _received(sock: Any, room: bytearray) -> tuple[bytes | memoryview, BaseExcep
     return view[:total], None
 
 
-def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes | memoryview, BaseException | None]:
+def _decrypt(sock: ssl.SSLSocket) -> tuple[bytes | memoryview, BaseException | None]:
     found: list[bytes] = []
     while True:
         try:
@@ -297,35 +297,35 @@ def _closed() -> NoAnswer:
 def _before_the_end(
     found: bytes | memoryview, ended: BaseException
 ) -> tuple[bytes | memoryview, BaseException | None]:
-    """The last answer counts, such as why a login was refused; the end is seen once more."""
+    """Returns the last answer before the end, such as a refused login; the end is seen again."""
     return (found, None) if found else (b"", ended)
 
 
-# What listens at an address where no broker lets us in: a wrong name, a wrong port and TLS spoken
-# to a listener without it all end in silence. One look with plain sockets (a TLS handshake,
-# ApiVersions) tells what is there; all addresses side by side, since one good one is enough.
+# Diagnoses an address at which no login succeeds. A wrong name, a wrong port and TLS to a listener
+# without TLS all end in silence. One try with plain sockets (a TLS handshake, ApiVersions) shows
+# what listens there. All addresses are tried in parallel, because one good address is enough.
 
 
 _CONNECTING: Final = 0.7
 _ANSWERING: Final = 1.5
 _MOST: Final = 16
-"""Addresses that are looked at at once; more than these are looked at in turn."""
+"""Addresses that are tried at once."""
 _HELLO: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-"""ApiVersions, version 0, correlation 1, no client id; with its length before it."""
+"""A request for ApiVersions, version 0, correlation 1, no client id, with its length."""
 _CHECK: Final = "check cluster.bootstrap_servers"
 
 
-def at_the_door(servers: list[str], *, tls: bool) -> str | None:
-    """Why nobody gets in there; None where brokers answer as they should, so that it is not this.
+def diagnose_listener(servers: list[str], *, tls: bool) -> str | None:
+    """Says why no connection works at these addresses; None if brokers answer as they should.
 
-    `tls`: whether the login says that they speak it.
+    `tls`: whether the login uses TLS.
     """
     with ThreadPoolExecutor(max_workers=_MOST) as looking:
-        told = list(looking.map(partial(_look, tls=tls), servers))
+        told = list(looking.map(partial(_diagnose_address, tls=tls), servers))
     return None if None in told else told[0]
 
 
-def _look(address: str, *, tls: bool) -> str | None:
+def _diagnose_address(address: str, *, tls: bool) -> str | None:
     host, _, port = address.rpartition(":")
     where = (host.strip("[]"), int(port))
     try:
@@ -333,30 +333,32 @@ def _look(address: str, *, tls: bool) -> str | None:
     except socket.gaierror:
         return f"the name {where[0]} is not known; {_CHECK}"
     except ConnectionRefusedError:
-        return f"nobody listens at {address}; {_CHECK}, and whether the broker runs"
+        return f"nothing listens at {address}; {_CHECK}, and whether the broker runs"
     except OSError as error:
-        why = "no connection is taken" if isinstance(error, TimeoutError) else error.strerror
-        return f"{address} cannot be reached ({why}); {_CHECK}, networks and firewalls between"
+        why = "it accepts no connection" if isinstance(error, TimeoutError) else error.strerror
+        return (
+            f"{address} cannot be reached ({why}); {_CHECK}, and the network and firewalls between"
+        )
     if tls:
         if _speaks_tls(where):
             return None
-        said = _said(where)
+        said = _request_versions(where)
         if _is_kafka(said):
-            return f"{address} speaks no TLS: cluster.security.protocol is {_OTHER[False]} there"
-        return _external(address, said)
-    said = _said(where)
+            return f"{address} does not use TLS: set cluster.security.protocol to {_OTHER[False]}"
+        return _describe_external(address, said)
+    said = _request_versions(where)
     if _is_kafka(said):
         return None
     if said is not None and not said.startswith(b"HTTP/") and _speaks_tls(where):
-        return f"{address} speaks TLS: cluster.security.protocol is {_OTHER[True]} there"
-    return _external(address, said)
+        return f"{address} uses TLS: set cluster.security.protocol to {_OTHER[True]}"
+    return _describe_external(address, said)
 
 
 _OTHER: Final = {True: "SSL or SASL_SSL", False: "PLAINTEXT or SASL_PLAINTEXT"}
 
 
-def _said(where: tuple[str, int]) -> bytes | None:
-    """The answer to ApiVersions: b"" where the connection is closed, None for silence."""
+def _request_versions(where: tuple[str, int]) -> bytes | None:
+    """Returns the answer to ApiVersions: b"" if the connection is closed, None for silence."""
     try:
         with socket.create_connection(where, timeout=_CONNECTING) as sock:
             sock.settimeout(_ANSWERING)
@@ -382,35 +384,37 @@ def _speaks_tls(where: tuple[str, int]) -> bool:
     return False
 
 
-def _external(address: str, said: bytes | None) -> str:
+def _describe_external(address: str, said: bytes | None) -> str:
     if said is None:
-        does = "takes connections and says nothing"
+        does = "accepts connections and does not answer"
     elif said.startswith(b"HTTP/"):
         does = "answers as a web server"
     else:
         does = "answers with something else" if said else "closes every connection"
-    return f"{address} is no listener of Kafka, it {does}; {_CHECK}: the port may be another's"
+    return f"{address} is not a Kafka listener: it {does}; {_CHECK}, the port may be wrong"
 
 
-__all__ = ["Connections", "NoAnswer", "NoAnswerKind", "kafka_python", "told"]
+__all__ = ["Connections", "NoAnswer", "NoAnswerKind", "describe_error", "kafka_python"]
 
 _MOST_ANSWER: Final = (1 << 31) - 1
 _IN_FLIGHT: Final = 200
-"""Requests that one connection takes before the first is answered."""
+"""Requests sent on one connection before the first is answered."""
 _AGAIN: Final = 0.1
 _RECONNECTING: Final = 2.0
-"""Seconds for which a lost connection to one broker is made anew before the others' answers go."""
+"""Seconds for which a lost connection to one broker is retried before the others' answers are
+returned."""
 _REFUSED_SOON: Final = 1.0
-"""Seconds after which a refused login is told: a broker that just started may refuse at first."""
-_LOOKING: Final = 2.5
-"""Seconds without a first connection after which it is looked what listens there."""
-_ODD: Final = ("closed the connection", "nobody listens", "the name is not known")
-"""Why there is no connection, where it is looked sooner: a fifth of that."""
-_HOPELESS: Final = frozenset({NoAnswerKind.LOGIN, NoAnswerKind.TLS, NoAnswerKind.TOKEN})
+"""Seconds after which a refused login is reported; a broker that just started may refuse at first.
+"""
+_DIAGNOSE_AFTER: Final = 2.5
+"""Seconds without a first connection after which the listener is diagnosed."""
+_DIAGNOSE_SOON: Final = ("closed the connection", "nothing listens", "the name is not known")
+"""Reasons for which the listener is diagnosed after a fifth of that time."""
+_PERMANENT: Final = frozenset({NoAnswerKind.LOGIN, NoAnswerKind.TLS, NoAnswerKind.TOKEN})
 _NAMED: Final = 3
-"""Brokers that a sentence names."""
+"""Number of brokers that a sentence names."""
 _HEDGE: Final = 1.0
-"""Seconds after which a question that any broker can answer is put to another one as well."""
+"""Seconds after which a request that any broker can answer is sent to another one as well."""
 _OPTIONS: Final = {
     "bootstrap.servers": "bootstrap_servers",
     "security.protocol": "security_protocol",
@@ -422,11 +426,11 @@ _OPTIONS: Final = {
     "ssl.key.location": "ssl_keyfile",
     "ssl.key.password": "ssl_password",
 }
-"""librdkafka's options, and what kafka-python calls them."""
+"""librdkafka's options → kafka-python's names."""
 
 
 def kafka_python(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Address and login in librdkafka's options, as kafka-python's; others are left out."""
+    """Returns address and login of librdkafka's options under kafka-python's names."""
     found = {ours: options[name] for name, ours in _OPTIONS.items() if options.get(name)}
     servers = str(found["bootstrap_servers"])
     found["bootstrap_servers"] = [each.strip() for each in servers.split(",") if each.strip()]
@@ -437,7 +441,7 @@ def kafka_python(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Connections(Closing):
-    """Asks brokers. `options` are librdkafka's, with bootstrap.servers and security."""
+    """Sends requests to brokers. `options`: librdkafka's, with bootstrap.servers and security."""
 
     def __init__(self, options: Mapping[str, Any], *, client_id: str) -> None:
         self._config = {
@@ -447,26 +451,26 @@ class Connections(Closing):
             "reconnect_backoff_ms": 50,
             "reconnect_backoff_max_ms": 1000,
             "socket_connection_setup_timeout_ms": 5000,
-            "request_timeout_ms": 5000,  # of its own requests; ours tell
+            "request_timeout_ms": 5000,  # of its own requests; this module's have their own
             "max_in_flight_requests_per_connection": 2 * _IN_FLIGHT,
         }
         self._net: Any = None
         self._manager: Any = None
         self._end: weakref.finalize[..., Any] | None = None
         self._known = False
-        """Whether there was a connection ever."""
+        """Whether any connection ever succeeded."""
         self._lost = False
-        """Nobody answered: brokers may have moved, so the next question asks at the door."""
+        """No broker answered: they may have moved, so the next request starts at bootstrap."""
 
     def close(self) -> None:
-        """Close all connections; the next question opens new ones."""
+        """Closes all connections; the next request opens new ones."""
         if self._end is not None:
             self._end()
         self._net = self._manager = self._end = None
         self._lost = False
 
     def connect(self, timeout: float) -> None:
-        """Reach any broker, if none was reached yet; raises NoAnswer after `timeout` seconds."""
+        """Reaches any broker unless one was reached; raises NoAnswer after `timeout` seconds."""
         if self._lost:
             self.close()
         if self._manager is not None:
@@ -478,47 +482,51 @@ class Connections(Closing):
         _quieten()
         net = NetworkSelector(client_id=self._config["client_id"], slow_task_threshold_secs=0)
         try:
-            manager = telling_manager(net, self._config)
+            manager = make_manager(net, self._config)
         except ValueError as error:
             net.close()
-            raise NoAnswer(told(error), NoAnswerKind.LOST) from error
+            raise NoAnswer(describe_error(error), NoAnswerKind.LOST) from error
         manager.cluster.config["allow_auto_create_topics"] = False
         began, looking = time.monotonic(), not self._known
         try:
             reaching = manager.bootstrap_async(timeout_ms=timeout * 1000)
             while not reaching.is_done and time.monotonic() < began + timeout:
                 net.poll(timeout_ms=50, future=reaching)
-                # It is tried again and again until the time is up, whatever the reason.
+                # kafka-python retries until the time is up, whatever the reason.
                 refused = no_answer(manager.failed, timeout)
-                hopeless = refused.kind in _HOPELESS
+                hopeless = refused.kind in _PERMANENT
                 if hopeless and time.monotonic() > began + min(_REFUSED_SOON, timeout / 2):
-                    raise self._looked_at(refused)
-                # What is no broker's answer costs memory by its first four bytes, each time; a
-                # port that refuses and a name that is unknown are as they are.
-                odd = any(words in str(refused) for words in _ODD)
-                if looking and time.monotonic() > began + (_LOOKING / 5 if odd else _LOOKING):
+                    raise self._with_diagnosis(refused)
+                # An answer that is not Kafka's costs memory by its first four bytes, each time. A
+                # port that refuses and an unknown name do not change by waiting.
+                odd = any(words in str(refused) for words in _DIAGNOSE_SOON)
+                if looking and time.monotonic() > began + (
+                    _DIAGNOSE_AFTER / 5 if odd else _DIAGNOSE_AFTER
+                ):
                     looking = False
-                    if (found := self._looked_at(refused)) is not refused:
+                    if (found := self._with_diagnosis(refused)) is not refused:
                         raise found
             if not reaching.is_done or reaching.exception is not None:
                 raise no_answer(manager.failed, timeout)
         except (KafkaError, OSError, ValueError) as error:
-            ended(manager, net)
-            raise error if isinstance(error, NoAnswer) else NoAnswer(told(error)) from error
+            close_at_once(manager, net)
+            raise (
+                error if isinstance(error, NoAnswer) else NoAnswer(describe_error(error))
+            ) from error
         self._net, self._manager, self._known = net, manager, True
-        self._end = weakref.finalize(self, ended, manager, net)
+        self._end = weakref.finalize(self, close_at_once, manager, net)
 
-    def _looked_at(self, refused: NoAnswer) -> NoAnswer:
-        """The same, or what else is the matter at bootstrap.servers."""
+    def _with_diagnosis(self, refused: NoAnswer) -> NoAnswer:
+        """Returns the same error, or what is wrong at bootstrap.servers."""
         told = refused.kind in {NoAnswerKind.LOGIN, NoAnswerKind.TOKEN} or (
             refused.kind is NoAnswerKind.TLS and "certificate" in str(refused).lower()
         )
         encrypted = self._config["security_protocol"].endswith("SSL")
-        why = None if told else at_the_door(self._config["bootstrap_servers"], tls=encrypted)
-        return refused if why is None else NoAnswer(why, NoAnswerKind.DOOR)
+        why = None if told else diagnose_listener(self._config["bootstrap_servers"], tls=encrypted)
+        return refused if why is None else NoAnswer(why, NoAnswerKind.LISTENER)
 
     def brokers(self) -> tuple[int, ...]:
-        """Ids of the brokers that the last metadata named."""
+        """Returns the broker ids of the last metadata."""
         return tuple(sorted(each.node_id for each in self._manager.cluster.brokers()))
 
     def knows(self, request: type[Any], version: int = 0) -> bool:
@@ -527,7 +535,7 @@ class Connections(Closing):
         return there is not None and there[1] >= version
 
     def send(self, broker: int | None, request: Any, *, timeout: float) -> Any:
-        """Send to one broker, or to any (None); its answer to come, for `wait`.
+        """Sends to one broker, or to any (None); returns the pending answer for `wait`.
 
         Not more than a few hundred to one broker before the first is answered.
         """
@@ -537,15 +545,15 @@ class Connections(Closing):
 
         if self._manager is None:
             return Future().failure(NoAnswer("not connected", NoAnswerKind.LOST))
-        # A request keeps the version that was agreed upon with the first broker that it went to.
+        # A request keeps the version that was negotiated with its first broker.
         asked = copy.copy(request)
         try:
             return self._manager.send(asked, broker, request_timeout_ms=timeout * 1000)
-        except KafkaError as error:  # a broker that is not known any more, or refused the login
+        except KafkaError as error:  # an unknown broker, or one that refused the login
             return Future().failure(error)
 
     def wait(self, sent: Iterable[Any], timeout: float, *, first: bool = False) -> None:
-        """Until all of what was sent is answered or has failed; `first`: one more than now."""
+        """Waits until every request is answered or has failed; `first`: until one more has."""
         left = [each for each in sent if not each.is_done]
         every = len(left)
         deadline = time.monotonic() + timeout
@@ -557,7 +565,7 @@ class Connections(Closing):
             left = [each for each in left if not each.is_done]
 
     def pause(self, seconds: float) -> None:
-        """Ask nothing for so long; connections go on."""
+        """Sends nothing for so long; connections stay open."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if self._net is None:
@@ -566,7 +574,7 @@ class Connections(Closing):
                 self._net.poll(timeout_ms=left * 1000, future=None)
 
     def ask(self, requests: Mapping[int, Any], timeout: float) -> dict[int, Any]:
-        """Each broker's answer to its request, all asked at once.
+        """Returns each broker's answer to its request; all are sent at once.
 
         NoAnswer stands for a broker that did not answer within `timeout` seconds.
         """
@@ -574,15 +582,15 @@ class Connections(Closing):
         return dict(zip(requests, answers, strict=True))
 
     def ask_each(self, requests: Sequence[tuple[int, Any]], timeout: float) -> list[Any]:
-        """The same for (broker, request) pairs, any number for each broker; answers in order."""
+        """Returns answers to (broker, request) pairs in order, any number for each broker."""
         deadline = time.monotonic() + timeout
         found: list[Any] = []
         for first in range(0, len(requests), _IN_FLIGHT):
             left = max(_AGAIN, deadline - time.monotonic())
-            found += self._asked_at_once(requests[first : first + _IN_FLIGHT], left)
+            found += self._ask_at_once(requests[first : first + _IN_FLIGHT], left)
         return found
 
-    def _asked_at_once(self, requests: Sequence[tuple[int, Any]], timeout: float) -> list[Any]:
+    def _ask_at_once(self, requests: Sequence[tuple[int, Any]], timeout: float) -> list[Any]:
         began = time.monotonic()
         found: list[Any] = [None] * len(requests)
         asked = list(range(len(requests)))
@@ -598,34 +606,36 @@ class Connections(Closing):
             self.pause(_AGAIN)
 
     def ask_any(self, request: Any, timeout: float) -> Any:
-        """Any broker's answer; asks another while there is time. Raises NoAnswer."""
+        """Returns any broker's answer; asks another while there is time. Raises NoAnswer."""
         deadline = time.monotonic() + timeout
         self.connect(timeout)
         while True:
-            answer = self._asked_of_any(request, max(_AGAIN, deadline - time.monotonic()))
+            answer = self._ask_any_broker(request, max(_AGAIN, deadline - time.monotonic()))
             if not isinstance(answer, NoAnswer):
                 return answer
             if time.monotonic() + _AGAIN >= deadline or not _may_answer_yet(answer):
                 self._lost = True
-                known = self._manager.failed  # why there is no connection says more
-                raise self._advertised(answer if known is None else no_answer(known, timeout))
+                known = self._manager.failed  # the reason of a lost connection says more
+                raise self._with_advertised_listeners(
+                    answer if known is None else no_answer(known, timeout)
+                )
             self.pause(_AGAIN)
 
-    def _advertised(self, found: NoAnswer) -> NoAnswer:
-        """The same, or that bootstrap.servers sends us to where nobody is reached."""
+    def _with_advertised_listeners(self, found: NoAnswer) -> NoAnswer:
+        """Returns the error, or that no advertised listener can be reached."""
         named = [f"{each.host}:{each.port}" for each in self._manager.cluster.brokers()]
         passing = found.kind in {NoAnswerKind.LOST, NoAnswerKind.SILENT}
         if self._manager.reached or not named or not passing:
             return found
         return NoAnswer(
-            f"{', '.join(self._config['bootstrap_servers'])} answers, and sends clients on to "
-            f"{', '.join(sorted(named)[:_NAMED])}, where they get no connection ({found}): "
-            "advertised.listeners of the brokers must name addresses that this machine reaches",
-            NoAnswerKind.DOOR,
+            f"{', '.join(self._config['bootstrap_servers'])} answers and sends clients to "
+            f"{', '.join(sorted(named)[:_NAMED])}, where no connection succeeds ({found}): "
+            "advertised.listeners of the brokers must name addresses that this machine can reach",
+            NoAnswerKind.LISTENER,
         )
 
-    def _asked_of_any(self, request: Any, timeout: float) -> Any:
-        """The first answer; a broker that is silent for a second gets company."""
+    def _ask_any_broker(self, request: Any, timeout: float) -> Any:
+        """Returns the first answer; after a second without one, another broker is asked too."""
         deadline = time.monotonic() + timeout
         others = iter(self._in_order())
         sent: list[Any] = []
@@ -646,14 +656,14 @@ class Connections(Closing):
         )
 
     def _in_order(self) -> list[int]:
-        """The brokers, the one first that is connected and has least to do."""
+        """Returns the brokers, the connected one with the least load first."""
         first = self._manager.least_loaded_node()
         return sorted(self.brokers(), key=lambda broker: broker != first)
 
     def metadata(
         self, topics: Iterable[str] | None, timeout: float, *, operations: bool = False
     ) -> Any:
-        """A MetadataResponse on these topics (None: all); brokers' addresses are kept from it.
+        """Returns a MetadataResponse on these topics (None: all) and keeps the brokers' addresses.
 
         operations: with what this login may do to each topic (KIP-430).
         """
@@ -683,9 +693,9 @@ class Connections(Closing):
 
 
 def _quieten() -> None:
-    """What matters is raised; kafka-python tells each connection that it closes as an ERROR.
+    """Silences kafka-python, which logs each closed connection as an ERROR.
 
-    A level that somebody set for `kafka.net` stays.
+    An explicit level for `kafka.net` stays.
     """
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     net = logging.getLogger("kafka.net")

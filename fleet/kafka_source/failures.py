@@ -1,8 +1,8 @@
-"""What a task may find wrong with a range, told so that the driver's side knows it again.
+"""Failures of an offset range, written so that the driver can recognize them.
 
-Problem: between task and caller an exception becomes the text of another one. Choice: each
-failure has a condition in brackets, as Spark's own errors have, and is recognised by it. None is a
-fault of the user's code: a batch that meets one is read again [7].
+Problem: between task and caller an exception becomes the text of another one. Choice: each failure
+has a condition in brackets, as Spark's own errors have, and is recognized by it. None is an error
+of the user's code: the batch is read again [7]. Cost: callers search the text of every error.
 """
 
 import re
@@ -12,17 +12,17 @@ TRUNCATED: Final = "FLEET_RANGE_TRUNCATED"
 UNREAD: Final = "FLEET_RANGE_UNREAD"
 DAMAGED: Final = "FLEET_RANGE_DAMAGED"
 ABSENT: Final = 3
-"""Kafka's code for a topic that is not there, or hidden: UNKNOWN_TOPIC_OR_PARTITION."""
+"""Kafka's code for a topic that does not exist or is hidden: UNKNOWN_TOPIC_OR_PARTITION."""
 DENIED: Final = frozenset({29, 30, 31})
-"""Kafka's codes for what this login may not do: with the topic, the group, the cluster."""
+"""Kafka's codes for missing rights on the topic, the group, the cluster."""
 NO_ANSWER: Final = -(1 << 16)
-"""Stands for a code where a broker did not answer. Kafka's are 16 bits (-1: an unknown error)."""
-_TOLD: Final = re.compile(rf"\[({TRUNCATED}|{UNREAD}|{DAMAGED})\] ([^\n]*)")
+"""Stands for a code if a broker did not answer. Kafka's have 16 bits (-1: an unknown error)."""
+_FAILURE_TEXT: Final = re.compile(rf"\[({TRUNCATED}|{UNREAD}|{DAMAGED})\] ([^\n]*)")
 _DAMAGE: Final = re.compile(r"(\S+)-(\d+): offsets (\d+) to (\d+|\?) cannot be read: (.*)")
 
 
 class RangeTruncated(RuntimeError):
-    """Records of the range are gone, or the log ends before it."""
+    """Records of the range were deleted, or the log ends before it."""
 
     def __init__(self, topic: str, partition: int, wanted: int, first: int, after: int) -> None:
         super().__init__(
@@ -32,7 +32,7 @@ class RangeTruncated(RuntimeError):
 
 
 class RangeUnread(RuntimeError):
-    """Nothing arrived for as long as read_timeout, or the brokers refuse."""
+    """Nothing arrived for read_timeout, or the brokers refuse."""
 
     def __init__(self, sentence: str, condition: str = UNREAD) -> None:
         super().__init__(f"[{condition}] {sentence}")
@@ -43,7 +43,7 @@ class RangeRefused(RangeUnread):
 
 
 class RangeDamaged(RangeUnread):
-    """A record batch of the range cannot be read, whoever asks; `after`: where the next begins."""
+    """A record batch of the range cannot be read; `after`: the offset of the next one."""
 
     def __init__(
         self, topic: str, partition: int, offset: int, after: int | None, why: object
@@ -54,7 +54,7 @@ class RangeDamaged(RangeUnread):
 
 
 def damage_in(sentence: str) -> tuple[str, int, int, int | None, str] | None:
-    """What RangeDamaged was made of, by its sentence; None: it is none of that."""
+    """Returns the parts of a RangeDamaged from its sentence; None for any other sentence."""
     match = _DAMAGE.match(sentence)
     if match is None:
         return None
@@ -64,7 +64,7 @@ def damage_in(sentence: str) -> tuple[str, int, int, int | None, str] | None:
 
 
 def code_named(code: int) -> str:
-    """Kafka's error by its code, as its protocol guide names it: `NOT_COORDINATOR (16)`."""
+    """Returns Kafka's error as its protocol guide names it: `NOT_COORDINATOR (16)`."""
     if code == NO_ANSWER:
         return "no answer in time"
     from kafka.errors import for_code  # noqa: PLC0415 - loads kafka-python
@@ -74,18 +74,18 @@ def code_named(code: int) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """str(error); where that raises (the class may be anybody's), that it does."""
+    """Returns str(error), or that str() itself raised."""
     try:
         return str(error)
     except Exception as why:  # noqa: BLE001 - telling never fails
-        return f"its text cannot be made ({type(why).__name__})"
+        return f"no text: {type(why).__name__} in its __str__"
 
 
-def told_by(error: BaseException | None) -> tuple[str, str] | None:
-    """(condition, sentence) of a range's failure inside what Spark made of it; None: another."""
+def failure_in(error: BaseException | None) -> tuple[str, str] | None:
+    """Returns (condition, sentence) of a range's failure inside Spark's error, or None."""
     seen = 0
     while error is not None and seen < 10:
-        match = _TOLD.search(text_of(error))
+        match = _FAILURE_TEXT.search(text_of(error))
         if match is not None:
             return match[1], match[2].strip()
         error, seen = error.__cause__ or error.__context__, seen + 1

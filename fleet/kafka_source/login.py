@@ -1,14 +1,13 @@
-"""How a client logs in: references travel, values are read where it connects [11].
+"""Logs in: references are sent, values are read in the process that connects [11].
 
-Problem: fleet.yaml names where credentials are, two client libraries want them as options, and
-whatever is an option of a DataFrame stands in plans, logs and Spark's UI. Choice: each client
-option is told as where to find it (an environment variable, a file, or a plain value for what is
-no secret) and resolved in the process that connects, right before. Tokens are no option: what they
-are got with becomes one `oauth_cb` (fleet.kafka_source.login). Cost: variables and files have to
-exist on every machine of a Spark cluster under the same names.
+Problem: fleet.yaml names where credentials are, and two client libraries want them as options. Any
+option of a DataFrame appears in plans, logs and Spark's UI. Choice: each client option is a
+reference (an environment variable, a file, or a plain value that is no secret). It is resolved in
+the process that connects, right before. Tokens are no option: a token source is, and it fetches
+them when asked. Cost: every machine that runs tasks needs the variables and files.
 """
 
-from __future__ import annotations  # cloudpickle does not see the names that a class's body uses
+from __future__ import annotations  # cloudpickle does not see the names in a class's body
 
 import base64
 import json
@@ -29,28 +28,28 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 from fleet.config.spec import ClusterSpec, Sasl
 
 # Bearer tokens (OAUTHBEARER, RFC 7628) for both client libraries, from one source: client
-# credentials (RFC 6749, 4.4) or a function by name. They are kept for the process until three
-# quarters of their time are over: both libraries ask again later than that (KIP-368). Spark's tasks
-# get this code by value, anew for each task: what a process keeps is therefore found by name among
-# its modules.
+# credentials (RFC 6749, 4.4) or a function by name. A process keeps a token until three quarters of
+# its time are over; both libraries ask again later than that (KIP-368). Spark's tasks get this code
+# by value, anew for each task, so a process keeps its tokens under a name among its modules.
 
 
 _TIMEOUT: Final = 3.0
 _MOST: Final = 1 << 20
 _FRESH: Final = 0.75
 _USUAL: Final = 300.0
-"""Seconds that a token holds whose endpoint does not say (RFC 6749 recommends that it does)."""
+"""Seconds for which a token is used if the endpoint does not say (RFC 6749 recommends to say)."""
 _MILLISECONDS: Final = 1e11
-"""A later time is in milliseconds, as Amazon's signer has it: in seconds it is the year 5138."""
+"""A later time is in milliseconds, as Amazon's signer returns it: in seconds it is the year 5138.
+"""
 _KEPT: Final = "_fleet_tokens"
 
 
 class NoToken(ConnectionError):
-    """No token can be got; the text says where and why."""
+    """No token is available; the text says from where and why."""
 
 
 class Token(NamedTuple):
-    """What logs in. `expires` is wall time, the other two are of the monotonic clock."""
+    """A token to log in with. `expires` is wall time, the other two are of the monotonic clock."""
 
     value: str
     expires: float
@@ -59,7 +58,7 @@ class Token(NamedTuple):
 
 
 class TokenSource:
-    """Gives tokens. Also what librdkafka takes as `oauth_cb`. Equal ones share their tokens."""
+    """Supplies tokens, also as librdkafka's `oauth_cb`. Equal sources share their tokens."""
 
     ENDPOINT: ClassVar = "sasl.oauthbearer.token.endpoint.url"
     CLIENT: ClassVar = "sasl.oauthbearer.client.id"
@@ -76,12 +75,12 @@ class TokenSource:
         self._options = dict(options)
 
     def __repr__(self) -> str:
-        """No option: there is a secret among them."""
+        """Shows no option, because one is a secret."""
         return "TokenSource()"
 
     @classmethod
     def out_of(cls, options: dict[str, Any]) -> TokenSource:
-        """What gives tokens; its options are taken out of a client's."""
+        """Returns the token source of a client's options and removes its options."""
         ours = (
             *(cls.ENDPOINT, cls.CLIENT, cls.SECRET, cls.URLENCODE, cls.SCOPE, cls.EXTENSIONS),
             *(cls.CA, cls.FUNCTION),
@@ -90,18 +89,18 @@ class TokenSource:
         return cls({name: options.pop(name) for name in named})
 
     def extensions(self) -> dict[str, str]:
-        """Sent along with the token (KIP-342)."""
+        """Returns what is sent with the token (KIP-342)."""
         told = self._options.get(self.EXTENSIONS, "")
         pairs = (each.partition("=") for each in told.split(",") if each)
         return {name: value for name, _, value in pairs}
 
     def __call__(self, _: object) -> tuple[str, float, str, dict[str, str]]:
-        """For librdkafka, which asks again when four fifths of the rest are over."""
+        """Returns a token for librdkafka, which asks again after four fifths of the rest."""
         token = self.token()
         return token.value, token.expires, "fleet", self.extensions()
 
     def token(self) -> Token:
-        """One that is valid; a new one where the last is no longer fresh. Raises NoToken."""
+        """Returns a valid token, a new one if the last is no longer fresh. Raises NoToken."""
         kept, lock = _kept()
         key = tuple(sorted(self._options.items()))
         with lock:
@@ -117,8 +116,8 @@ class TokenSource:
             left = expires - time.time()
             if left <= 0:
                 raise NoToken(
-                    f"{self._place()} gave a token that had expired {-left:.0f} s before: compare "
-                    "its clock with this machine's"
+                    f"{self._place()} returned a token that expired {-left:.0f} s ago: compare its "
+                    "clock with this machine's"
                 )
             kept[key] = Token(value, expires, began + _FRESH * left, began + left)
             return kept[key]
@@ -134,7 +133,7 @@ class TokenSource:
         answer = self._answer()
         token = answer.get("access_token")
         if not isinstance(token, str) or not token:
-            raise NoToken(f"{self._place()} answers without an access_token: is it the right path?")
+            raise NoToken(f"{self._place()} answers without an access_token: check its path")
         try:
             return token, now + float(answer["expires_in"])
         except (KeyError, TypeError, ValueError):
@@ -150,22 +149,22 @@ class TokenSource:
         except (ImportError, AttributeError) as error:
             raise NoToken(
                 f"the token function {name} cannot be imported ({error}): install its package "
-                "wherever Fleet and Spark's tasks run"
+                "on every machine that runs Fleet or Spark's tasks"
             ) from error
         start = len(self.ARGUMENT)
         arguments = {k[start:]: v for k, v in self._options.items() if k.startswith(self.ARGUMENT)}
         try:
             token, expires = found(**arguments)
             moment = float(expires)
-        except Exception as error:  # anybody's code
+        except Exception as error:  # the user's code
             raise NoToken(
-                f"the token function {name} fails ({type(error).__name__}: {error}); it returns "
-                "the token, and when it expires, in seconds or milliseconds since 1970"
+                f"the token function {name} fails ({type(error).__name__}: {error}); it has to "
+                "return the token and its expiry, in seconds or milliseconds since 1970"
             ) from error
         return str(token), moment / 1000 if moment > _MILLISECONDS else moment
 
     def _answer(self) -> dict[str, Any]:
-        """What the endpoint says to our credentials (RFC 6749, sections 2.3.1, 4.4 and 5)."""
+        """Returns the endpoint's answer to the credentials (RFC 6749, 2.3.1, 4.4 and 5)."""
         given = self._options
         part = str if given.get(self.URLENCODE) == "false" else quote_plus
         login = f"{part(given[self.CLIENT])}:{part(given[self.SECRET])}"
@@ -182,7 +181,7 @@ class TokenSource:
         )
         try:
             trust = ssl.create_default_context(cafile=given.get(self.CA))
-            # Nowhere else than there: a redirect would take the login along, to whatever it names.
+            # No redirects: one would send the login to another server.
             ask = build_opener(HTTPSHandler(context=trust), _NoRedirect())
             with ask.open(request, timeout=_TIMEOUT) as answer:
                 text = answer.read(_MOST)
@@ -196,7 +195,7 @@ class TokenSource:
     def _refused(self, error: HTTPError) -> str:
         try:
             told = _json(error.read(_MOST))
-        except (OSError, ValueError, HTTPException):  # the code says enough
+        except (OSError, ValueError, HTTPException):  # the code is enough
             told = {}
         words = [str(told[key]) for key in ("error", "error_description") if told.get(key)]
         why = f"{error.code} {': '.join(words)[:300] or error.reason}".strip()
@@ -227,14 +226,14 @@ class TokenSource:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """A redirect is an answer like any other."""
+    """Treats a redirect like any other answer."""
 
     def redirect_request(self, *_: Any) -> None:
-        """None: it is raised as HTTPError."""
+        """Returns None, so that the redirect is raised as HTTPError."""
 
 
 def _kept() -> tuple[dict[Any, Token], threading.Lock]:
-    """The tokens of this process, and who may look at them: one at a time."""
+    """Returns the tokens of this process and the lock for them."""
     module = sys.modules.setdefault(_KEPT, types.ModuleType(_KEPT))
     held = module.__dict__
     return held.setdefault("tokens", {}), held.setdefault("lock", threading.Lock())
@@ -249,7 +248,7 @@ def _json(text: bytes) -> dict[str, Any]:
 
 
 def _expiry(token: str) -> float | None:
-    """`exp` of a JSON Web Token (RFC 7519); None where it is none."""
+    """Returns `exp` of a JSON Web Token (RFC 7519); None for another format."""
     payload = token.split(".")[1:2]
     try:
         held = _json(base64.urlsafe_b64decode(payload[0] + "=="))
@@ -259,19 +258,19 @@ def _expiry(token: str) -> float | None:
 
 
 def kafka_python_provider(source: TokenSource) -> Any:
-    """The same as kafka-python wants it."""
+    """Returns the same source in kafka-python's form."""
     import kafka  # noqa: F401, PLC0415 - all of it first, see fleet.kafka_source.connections
     from kafka.net.sasl.oauth import AbstractTokenProvider  # noqa: PLC0415
 
     class Provider(AbstractTokenProvider):  # type: ignore[misc]
-        """One token per login."""
+        """Supplies one token per login."""
 
         def token(self) -> str:
-            """Raises NoToken."""
+            """Returns a token. Raises NoToken."""
             return source.token().value
 
         def extensions(self) -> dict[str, str]:
-            """KIP-342."""
+            """Returns the SASL extensions (KIP-342)."""
             return source.extensions()
 
     return Provider()
@@ -283,7 +282,7 @@ TASK: Final = "for this Spark task: the Spark server and every executor need it"
 
 
 def references(cluster: ClusterSpec, bootstrap: str) -> dict[str, dict[str, str]]:
-    """Where a client finds what it needs to reach the cluster; holds no secret."""
+    """Returns where a client finds what it needs to reach the cluster, without any secret."""
     security = cluster.security
     found: dict[str, dict[str, str]] = {
         "bootstrap.servers": {"value": bootstrap},
@@ -336,15 +335,15 @@ def _where(owner: Any, part: str) -> dict[str, str]:
     for kind in ("env", "file"):
         if name := getattr(owner, f"{part}_{kind}"):
             return {kind: str(name)}
-    return {"value": str(getattr(owner, part))}  # a name may stand in the file, a secret may not
+    return {"value": str(getattr(owner, part))}  # the options may hold a name, but no secret
 
 
-def resolved(
+def resolve(
     references: References, environ: Mapping[str, str], *, who: str = TASK
 ) -> dict[str, Any]:
-    """The options themselves, read on this machine; ValueError names what is missing, and for whom.
+    """Returns the options, read on this machine; ValueError names what is missing, and for whom.
 
-    All are text, but for `oauth_cb`, which gives tokens; kafka_python() understands that, too.
+    All are text, except `oauth_cb`, which supplies tokens; kafka_python() understands it too.
     """
     options: dict[str, Any] = {
         option: _found(option, where, environ, who) for option, where in references.items()
@@ -366,7 +365,7 @@ def _found(option: str, where: Mapping[str, str], environ: Mapping[str, str], wh
     try:
         path = Path(name).expanduser()
         there = path.is_file()
-    except (OSError, RuntimeError) as error:  # a folder that may not be searched; no such home
+    except (OSError, RuntimeError) as error:  # a folder without access, or no such home
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"{option}: the file {name} cannot be looked up ({why}) {who}") from error
     if not there:

@@ -1,10 +1,10 @@
-"""Offset ranges, and how they are cut into tasks.
+"""Offset ranges, and how they are divided among tasks.
 
-Problem: a batch's ranges are as uneven as its topic, and a Spark job lasts as long as its
-longest task. Choice: the ranges are laid end to end and cut into equal shares, one per core, so
-that a large range is read by several tasks and small ones share a task. Cost: sizes are counted
-in offsets, so a compacted stretch makes its share light; rows of one partition may come from
-several tasks, in offset order within each.
+Problem: a batch's ranges are as uneven as its topic, and a Spark job lasts as long as its longest
+task. Choice: the ranges are laid end to end and cut into equal shares, one per core. So several
+tasks read a large range, and small ones share a task. Cost: sizes are counted in offsets, so a
+compacted range makes its share small. Rows of one partition may come from several tasks, in offset
+order within each.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from fleet.kafka_source.record_fields import Fields, Ints
 
 LEAST: Final = 10_000
-"""Offsets that a task is worth starting for: a consumer's start costs about as much time."""
+"""Offsets for which a task is worth starting: a consumer's start costs about as much time."""
 
 
 class OffsetRange(NamedTuple):
@@ -28,20 +28,20 @@ class OffsetRange(NamedTuple):
 
 
 class LogBounds(NamedTuple):
-    """A partition's log as its leader tells: first offset, readable end, end of the log."""
+    """A partition's log as its leader reports it: first offset, readable end, end of the log."""
 
     first: int
     stable: int
-    """Up to here the isolation level lets us read: transactions from here on may be open."""
+    """The first offset that may be in an open transaction."""
     end: int
 
     def readable(self, isolation: str) -> int:
-        """Up to where readers of this isolation level get records."""
+        """Returns the end of what this isolation level can read."""
         return self.stable if isolation == "read_committed" else self.end
 
 
 class Piece(NamedTuple):
-    """Records of one partition, in their order, and the leader epoch in which each was written."""
+    """Records of one partition in order, and the leader epoch in which each was written."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
 def shares(
     ranges: Iterable[OffsetRange], tasks: int, *, least: int = LEAST
 ) -> tuple[tuple[OffsetRange, ...], ...]:
-    """At most `tasks` shares of about equal size that together are exactly the ranges."""
+    """Returns at most `tasks` shares of about equal size that together are exactly the ranges."""
     given = [each for each in ranges if each.end > each.start]
     total = sum(each.end - each.start for each in given)
     if not total:

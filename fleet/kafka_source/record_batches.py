@@ -1,12 +1,11 @@
-"""Record batches as they stand in a log and in a Fetch answer: their headers and their payloads.
+"""Record batches in a log and in a Fetch answer: their headers and their payloads.
 
-Problem: a client that makes an object of every record costs more than everything else done with
-it, and it hides what only batches tell: which transaction a record belongs to, where one ended,
-which leader wrote. Choice: a Fetch answer is taken as bytes; headers are found one after another,
-read all together by numpy, and the payloads of all batches are laid end to end for
-fleet.kafka_source.record_fields. Each batch is checked by its CRC-32C, as Kafka's own consumer
-does. Cost: 1.5 µs a batch; formats older than Kafka 0.11 are read record by record
-(fleet.kafka_source.record_batches).
+Problem: a client that creates an object per record costs more than everything else done with it. It
+also hides what only batches have: the transaction of a record, its end, the leader that wrote it.
+Choice: a Fetch answer is taken as bytes. Headers are found one after another and read together by
+numpy; the payloads of all batches are laid end to end for fleet.kafka_source.record_fields. Each
+batch is checked by its CRC-32C, as Kafka's own consumer does. Cost: 1.5 µs a batch; formats older
+than Kafka 0.11 are read record by record.
 
 Source: Kafka's protocol guide, "Record Batch"; KIP-98 (transactions, control batches).
 """
@@ -17,28 +16,28 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# Payloads are unpacked by cramjam (4 MB) where it is installed, else by Arrow (176 MB, which
-# executors have); either stops at MOST, since a few bytes may claim to unpack to more than there is
-# memory. Source: Kafka's protocol guide, "Record Batch": attributes, bits 0-2.
+# cramjam (4 MB) unpacks payloads if it is installed, else Arrow (176 MB, which executors have).
+# Both stop at MOST, because a few bytes may unpack to more than the memory holds. Source: Kafka's
+# protocol guide, "Record Batch": attributes, bits 0-2.
 
 
 _CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _XERIAL: Final = b"\x82SNAPPY\x00"
-"""How Kafka's Java clients frame snappy: blocks, each with its length."""
+"""Framing of snappy by Kafka's Java clients: blocks, each with its length."""
 _XERIAL_HEADER: Final = 16
 _FIRST: Final = 8
-"""How many times larger than what is packed the first buffer is."""
+"""Size of the first buffer as a multiple of the packed bytes."""
 _LEAST: Final = 1 << 14
 _FULL: Final = "failed to write whole buffer"
 MOST: Final = 1 << 30
 """Bytes that one batch may unpack to."""
 
 
-def unpacked(packed: bytes, codec: int) -> bytes | memoryview:
-    """A batch's payload without its compression; ValueError or OSError where damaged."""
+def decompress(packed: bytes, codec: int) -> bytes | memoryview:
+    """Returns a batch's payload without its compression; ValueError or OSError if damaged."""
     name = _CODECS.get(codec)
     if name is None:
-        raise ValueError(f"codec {codec} is none of Kafka's")
+        raise ValueError(f"Kafka has no codec {codec}")
     try:
         import cramjam  # noqa: PLC0415 - only where something is packed
     except ImportError:
@@ -59,7 +58,7 @@ def _into_buffer(unpack: Callable[[bytes, bytearray], int], packed: bytes) -> me
         buffer = bytearray(room)
         try:
             return memoryview(buffer)[: unpack(packed, buffer)]
-        except Exception as error:  # cramjam has one class for all that can be wrong
+        except Exception as error:  # cramjam has one class for all errors
             if _FULL not in str(error):
                 raise
         if room >= MOST:
@@ -101,7 +100,7 @@ def _snappy(packed: bytes, unpack: Callable[[bytes, int], bytes]) -> Iterator[by
 
 
 def _snappy_size(block: bytes) -> int:
-    """What a block of snappy says that it unpacks to: a varint at its beginning."""
+    """Returns the unpacked size that a block of snappy declares: a varint at its beginning."""
     size = 0
     for place, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * place)
@@ -112,8 +111,8 @@ def _snappy_size(block: bytes) -> int:
     raise ValueError("a block of snappy without its size")
 
 
-# Messages of formats 0 and 1, which brokers before Kafka 4 hand out as they were written:
-# kafka-python reads them and writes batches of format 2, so that everything else knows one format.
+# Brokers before Kafka 4 return messages of formats 0 and 1 as they were written. kafka-python reads
+# them and writes batches of format 2, so that all other code knows one format.
 
 
 _APPEND_TIME = 8
@@ -122,7 +121,7 @@ _MAX_TIME_AT = 35
 
 
 def as_batch(message: bytes) -> bytes:
-    """One message, packed or not, as a batch; ValueError where it is damaged."""
+    """Returns one message, packed or not, as a batch; ValueError if it is damaged."""
     import google_crc32c  # noqa: PLC0415
     from kafka.errors import KafkaError  # noqa: PLC0415 - hardly ever needed
     from kafka.record import MemoryRecords  # noqa: PLC0415
@@ -136,7 +135,7 @@ def as_batch(message: bytes) -> bytes:
     except (KafkaError, IndexError, AssertionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     if not records:
-        raise ValueError("it holds no message")
+        raise ValueError("it has no message")
     made = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
     base = records[0].offset
     for each in records:
@@ -156,11 +155,11 @@ def as_batch(message: bytes) -> bytes:
 Ints = npt.NDArray[np.int64]
 
 BEHIND: Final = bytes(80)
-"""Behind the last payload, so that a damaged record is not read beyond the bytes there are: eight
+"""Bytes behind the last payload, so that a damaged record is not read beyond the data: eight
 numbers of ten bytes."""
 _ENOUGH: Final = 64 << 20
-"""Bytes of unpacked payloads behind which no further batch is unpacked: a megabyte that was packed
-well would be gigabytes, more than memory and a column of Arrow hold."""
+"""Bytes of unpacked payloads after which no further batch is unpacked. A well-packed megabyte could
+fill gigabytes, more than memory or a column of Arrow holds."""
 _BEFORE_LENGTH: Final = 12
 """Bytes of a batch that its own length does not count."""
 _CRC_AT: Final = 17
@@ -183,9 +182,9 @@ _FIELDS: Final[Mapping[str, tuple[int, str]]] = {
 
 
 class DamagedBatch(ValueError):
-    """A batch that cannot be right: `offset` is its first one, `after` where the next begins.
+    """A batch that cannot be valid: `offset` is its first offset, `after` that of the next batch.
 
-    `after` is None where its length cannot be believed either.
+    `after` is None if its length cannot be trusted either.
     """
 
     def __init__(self, offset: int, after: int | None, why: str) -> None:
@@ -194,7 +193,7 @@ class DamagedBatch(ValueError):
 
 
 class Marker(NamedTuple):
-    """A transaction ended here: its offset, whose it was, whether it was committed."""
+    """A transaction ended here: its offset, its producer, whether it was committed."""
 
     offset: int
     producer: int
@@ -202,11 +201,11 @@ class Marker(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """Headers of batches that hold records, in columns, and their payloads end to end.
+    """Headers of batches with records, in columns, and their payloads end to end.
 
-    `appended`: times are the broker's (LogAppendTime), the same one for all records of a batch.
-    `producer` is -1 outside of transactions. The payload of batch i is
-    payloads[starts[i]:starts[i + 1]]; some zeros follow the last one.
+    `appended`: times are the broker's (LogAppendTime), the same for all records of a batch.
+    `producer` is -1 outside of transactions. The payload of batch i is payloads[starts[i]:starts[i
+    + 1]]; some zeros follow the last one.
     """
 
     base: Ints
@@ -222,10 +221,10 @@ class Batches(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What a stretch of bytes holds: record batches, ends of transactions, and what was wrong.
+    """The content of some bytes of a log: record batches, ends of transactions, and damage.
 
-    `next`: the offset to go on from, None where not one whole batch is there. `damaged`: the batch
-    at which reading stopped.
+    `next`: the offset to go on from, None if there is no whole batch. `damaged`: the batch at which
+    reading stopped.
     """
 
     batches: Batches
@@ -235,7 +234,7 @@ class Cut(NamedTuple):
 
 
 def before(found: Cut, offset: int) -> Cut:
-    """The batches that begin before an offset, and what ended before it; as if read up to there."""
+    """Returns the batches that begin before an offset and the transactions that ended by then."""
     batches = found.batches
     rows = int(np.searchsorted(batches.base, offset))
     return Cut(
@@ -257,9 +256,9 @@ def before(found: Cut, offset: int) -> Cut:
 
 
 def cut(data: bytes) -> Cut:
-    """The batches in `data`; an incomplete last one is left for the next time.
+    """Returns the batches in `data`; an incomplete last one is left for the next call.
 
-    Stops before a damaged batch, and behind the batch that makes it _ENOUGH.
+    Stops before a damaged batch, and after the batch that makes it _ENOUGH.
     """
     if len(data) > _MAGIC_AT and data[_MAGIC_AT] < _MAGIC:
         data = _of_now(data)
@@ -287,7 +286,7 @@ def cut(data: bytes) -> Cut:
         start, end = at[row] + _HEADER, _end(data, at[row])
         codec = int(table["attributes"][row]) & _CODEC
         try:
-            payloads.append(unpacked(data[start:end], codec) if codec else view[start:end])
+            payloads.append(decompress(data[start:end], codec) if codec else view[start:end])
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             why = f"it cannot be unpacked ({str(error)[:100]})"
             base = int(table["base"][row])
@@ -306,7 +305,9 @@ def cut(data: bytes) -> Cut:
 
 
 def _of_now(data: bytes) -> bytes:
-    """Messages of an older format at the beginning, up to the first that is not, as batches."""
+    """Returns messages of an older format at the beginning, up to the first of format 2, as
+    batches.
+    """
     made, place = [], 0
     while place + _MAGIC_AT < len(data) and data[place + _MAGIC_AT] < _MAGIC:
         end = _end(data, place)
@@ -315,13 +316,13 @@ def _of_now(data: bytes) -> bytes:
         try:
             made.append(as_batch(data[place:end]))
         except ValueError:
-            break  # told as damaged by who comes to it
+            break  # reported as damaged when reading comes to it
         place = end
     return b"".join(made) + data[place:]
 
 
 def _places(data: bytes) -> tuple[list[int], DamagedBatch | None]:
-    """Where whole batches begin, up to the first one whose header or checksum is wrong."""
+    """Returns where whole batches begin, up to the first with a wrong header or checksum."""
     import google_crc32c  # noqa: PLC0415 - an executor may lack it: see tasks.reading
 
     found: list[int] = []
@@ -329,9 +330,7 @@ def _places(data: bytes) -> tuple[list[int], DamagedBatch | None]:
     while place + _HEADER <= size:
         end = _end(data, place)
         if end - place < _HEADER or data[place + _MAGIC_AT] != _MAGIC:
-            return found, _damaged(
-                data, place, "its header is none of Kafka's format 2", sure=False
-            )
+            return found, _damaged(data, place, "its header is not of Kafka's format 2", sure=False)
         if end > size:
             break
         wanted = int.from_bytes(data[place + _CRC_AT : place + _ATTRIBUTES_AT], "big")
@@ -356,7 +355,7 @@ def _damaged(data: bytes, place: int, why: str, *, sure: bool = True) -> Damaged
 
 
 def _table(data: bytes, at: list[int]) -> dict[str, Ints]:
-    """All headers' fields, by name."""
+    """Returns the fields of all headers, by name."""
     if not at:
         return {name: np.zeros(0, np.int64) for name in _FIELDS}
     whole = np.frombuffer(data, np.uint8)
@@ -384,9 +383,10 @@ def _batches(table: Mapping[str, Ints], payloads: list[bytes | memoryview]) -> B
 
 
 def _markers(data: bytes, place: int, table: Mapping[str, Ints], row: int) -> Iterator[Marker]:
-    """The end of a transaction: a control record's key is version and type (0 abort, 1 commit).
+    """Returns the end of a transaction: the control record's key is version and type (0 abort, 1
+    commit).
 
-    Types that are not known (a later Kafka's) end nothing.
+    Unknown types (of a later Kafka) end nothing.
     """
     # length, attributes, two deltas, length of the key: a byte each, for a batch holds one record
     key = place + _HEADER + 5

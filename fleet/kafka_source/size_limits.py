@@ -1,10 +1,9 @@
-"""How large a record a topic takes, and which setting says so.
+"""Says how large a record a topic accepts, and which setting decides it.
 
-Problem: librdkafka's own bound (1 MB) is smaller than what many topics take, counts a record before
-it is packed, and its refusal reads as if a broker had spoken. Choice: a producer has no bound of
-its own; the topic's decides, which counts what is sent. Whoever is refused asks which setting it
-was, and names it with the size. Cost: one question to a broker, and DescribeConfigs on the topic;
-else the setting is named without its value.
+Problem: librdkafka's own limit (1 MB) is smaller than that of many topics and counts a record
+before compression. Its refusal reads like a broker's. Choice: a producer has no limit of its own;
+the topic's limit decides, which counts what is sent. After a refusal Fleet asks which setting it
+was, and names it with the size. Cost: one request to a broker per refusal.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 ANY_SIZE: Final[Mapping[str, Any]] = {"message.max.bytes": 1_000_000_000}
-"""A producer's option: the most that librdkafka takes."""
+"""A producer's option: the largest value that librdkafka accepts."""
 _OF_TOPIC: Final = "max.message.bytes"
 _OF_BROKER: Final = "socket.request.max.bytes"
 _SECONDS: Final = 5.0
@@ -22,22 +21,22 @@ Headers = Iterable[tuple[str, bytes | None]]
 
 
 def size_of(key: bytes | str | None, value: bytes | str | None, headers: Headers) -> int:
-    """Bytes of a record before it is packed, without what a batch adds (some 100)."""
+    """Returns the bytes of a record before compression, without the batch's own (some 100)."""
     parts = (key, value, *(part for header in headers for part in header))
     return sum(len(each.encode() if isinstance(each, str) else each) for each in parts if each)
 
 
 def topic_limit(options: Mapping[str, Any], topic: str) -> int | None:
-    """Bytes that a batch of this topic may have; None where no broker tells."""
+    """Returns the bytes that a batch of this topic may have; None if no broker says."""
     return _setting_of(_admin(options), ResourceType.TOPIC, topic, _OF_TOPIC)
 
 
 def refusal_of(
     options: Mapping[str, Any], topic: str, refused: Sequence[tuple[KafkaError, int]]
 ) -> str:
-    """Why records are not taken, from each one's error and size; a size is told with its setting.
+    """Says why records are refused, from each one's error and size; a size with its setting.
 
-    A broker that is sent more than socket.request.max.bytes closes the connection without a word.
+    A broker that gets more than socket.request.max.bytes closes the connection without an answer.
     """
     too_large = KafkaError.MSG_SIZE_TOO_LARGE
     error, size = max(refused, key=lambda each: (each[0].code() == too_large, each[1]))
@@ -49,13 +48,13 @@ def refusal_of(
     bounds = [f"{name} is {limit:,}" for name, limit in (lower or limits).items()]
     where = f"the topic's {_OF_TOPIC}" if set(lower) <= {_OF_TOPIC} else "the brokers' settings"
     return (
-        f"a record of {size:,} bytes is more than it takes ({'; '.join(bounds) or error.str()}): "
-        f"raise {where}, above what the record is packed to"
+        f"a record of {size:,} bytes is too large ({'; '.join(bounds) or error.str()}): "
+        f"raise {where} above the record's compressed size"
     )
 
 
 def _limits(options: Mapping[str, Any], topic: str) -> dict[str, int]:
-    """What bounds a record of the topic, as far as brokers tell."""
+    """Returns the limits for a record of the topic that brokers report."""
     admin = _admin(options)
     found = {_OF_TOPIC: _setting_of(admin, ResourceType.TOPIC, topic, _OF_TOPIC)}
     try:
@@ -72,10 +71,10 @@ def _admin(options: Mapping[str, Any]) -> AdminClient:
 
 
 def _setting_of(admin: AdminClient, kind: ResourceType, name: str, setting: str) -> int | None:
-    """A setting's value; None where nobody may tell, or other vendors' brokers have none."""
+    """Returns a setting's value; None if this login may not read it or the broker has none."""
     asked = [ConfigResource(kind, name)]
     try:
-        # The future has no name here: it holds its error, and that would hold all callers' frames.
+        # The future has no name here: its error would keep the frames of all callers alive.
         found = next(
             iter(admin.describe_configs(asked, request_timeout=_SECONDS).values())
         ).result()

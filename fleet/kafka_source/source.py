@@ -1,10 +1,10 @@
-"""`fleet_kafka`: the data source itself, and a DataFrame from named ranges.
+"""The data source `fleet_kafka`, and a DataFrame from offset ranges.
 
-Problem: a data source's classes are pickled from the worker to Spark's server and on to its
-executors, and on a `sc://` cluster no `fleet` is installed; on the shared server it may be of
-another revision. Choice: what a task needs (this module and the ones it names) is pickled by
-value, so that a task runs exactly the code of the worker that asked; executors need only
-PySpark, pyarrow, numpy, kafka-python and google-crc32c. Cost: 120 KB per session and job.
+Problem: a data source's classes are pickled from the worker to Spark's server and to its executors.
+A `sc://` cluster has no `fleet` installed, and the shared server may have another revision. Choice:
+what a task needs (this module and the ones it names) is pickled by value, so that a task runs
+exactly the code of its worker. Executors need only PySpark, pyarrow, numpy, kafka-python and
+google-crc32c. Cost: 120 KB per session and job.
 """
 
 import json
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from fleet.kafka_source.columns import batch_of_pieces, spark_schema, to_stderr
 from fleet.kafka_source.failures import RangeUnread
-from fleet.kafka_source.login import References, resolved
+from fleet.kafka_source.login import References, resolve
 from fleet.kafka_source.pieces import OffsetRange, shares
 from fleet.kafka_source.tasks import READ_TIMEOUT, read_ranges, reading
 
@@ -32,13 +32,15 @@ _OURS: Final = (
     *("arrow_arrays", "batch_fetcher", "bounds", "columns", "connections", "failures", "login"),
     *("pieces", "record_batches", "record_fields", "source", "tasks", "transactions"),
 )
+"""Modules of this package that a task runs. None of them may be imported as a module by another: a
+function carries what it uses, a module everything in it."""
 SENT: Final = ("fleet.system.closing", *(f"{__package__}.{name}" for name in _OURS))
 """Modules of this room that a task runs. None of them may be named as a module by another: a
 function takes along what it uses, a module everything that stands in it."""
 
 
 class Share(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, ranges: Sequence[Sequence[Any]]) -> None:
         super().__init__(None)
@@ -46,7 +48,7 @@ class Share(InputPartition):
 
 
 class RangesReader(DataSourceReader):
-    """One batch: its shares as Spark's partitions."""
+    """Reads one batch: its shares are Spark's partitions."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._shares = json.loads(options["shares"])
@@ -55,15 +57,15 @@ class RangesReader(DataSourceReader):
         self._read_timeout = float(options["read_timeout"])
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One per share."""
+        """Returns one partition per share."""
         return [Share(each) for each in self._shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On a task."""
-        if not isinstance(partition, Share):  # Spark's own, where there is no share at all
+        """Reads one share, on a task."""
+        if not isinstance(partition, Share):  # Spark passes its own if there is no share
             return
         try:
-            found = resolved(self._login, os.environ)
+            found = resolve(self._login, os.environ)
         except ValueError as error:
             raise RangeUnread(str(error)) from None
         wanted = [OffsetRange(*each) for each in partition.ranges]
@@ -73,19 +75,19 @@ class RangesReader(DataSourceReader):
 
 
 class FleetKafka(DataSource):
-    """Registered as `fleet_kafka`; its options are made by `frame_of_ranges`."""
+    """The data source `fleet_kafka`; `frame_of_ranges` makes its options."""
 
     @classmethod
     def name(cls) -> str:
-        """For spark.read.format."""
+        """Returns the name for spark.read.format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Columns of Spark's own Kafka source."""
+        """Returns the columns of Spark's own Kafka source."""
         return cast("StructType", spark_schema())
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - PySpark's signature
-        """See RangesReader."""
+        """Returns a RangesReader for the options."""
         return RangesReader(self.options)
 
 
@@ -97,9 +99,9 @@ def frame_of_ranges(
     isolation: str = "read_committed",
     read_timeout: float = READ_TIMEOUT,
 ) -> Any:
-    """The records of the ranges as a DataFrame, read by about as many tasks as Spark has cores.
+    """Returns the records of the ranges as a DataFrame, read by about one task per core.
 
-    No group is joined, and none is needed: the login reads with its rights on the topic.
+    It joins no group and needs none: the login reads with its rights on the topic.
     """
     options = {
         "shares": json.dumps(shares(ranges, _prepared(spark))),
@@ -111,7 +113,7 @@ def frame_of_ranges(
 
 
 def _prepared(spark: Any) -> int:
-    """Register the source, once per session; how many tasks Spark runs at once."""
+    """Registers the source, once per session; returns how many tasks Spark runs at once."""
     cores = getattr(spark, _REGISTERED, None)
     if cores is None:
         with by_value():
@@ -122,7 +124,7 @@ def _prepared(spark: Any) -> int:
 
 
 def cores_of(spark: Any) -> int:
-    """How many tasks Spark runs at once; waits until one runs.
+    """Returns how many tasks Spark runs at once; waits until one runs.
 
     A leaf of a plan has as many partitions as there are cores, on every kind of Spark.
     """
@@ -132,7 +134,7 @@ def cores_of(spark: Any) -> int:
 
 @contextmanager
 def by_value(names: Sequence[str] = SENT) -> Iterator[None]:
-    """Meanwhile cloudpickle sends the code of these modules itself, not their names."""
+    """Inside the block cloudpickle sends the code of these modules, not their names."""
     modules = [import_module(name) for name in names]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -1,15 +1,14 @@
-"""What one Spark task does: read its ranges to their ends.
+"""The work of one Spark task: it reads its ranges to their ends.
 
-Problem: a range's last offset may be a transaction marker or compacted away, a start may be
-gone, and a broker may fall silent; a loop that waits for "the last record" never ends. Choice: a
-range is done when the log has been read to its end or beyond, whatever stood there [7]; a start
-outside of the log is an error; no progress for `read_timeout` fails the task with a sentence. The
-next batches are asked for before the last ones are decoded. No group is joined or named. Cost:
-connections of its own for each task (10 ms), and up to a megabyte of each partition that is read
-behind a range's end in vain.
+Problem: a range's last offset may be a transaction marker or compacted, a start may be deleted, and
+a broker may stop answering. A loop that waits for "the last record" never ends. Choice: a range is
+done when the log has been read to its end or beyond, whatever is there [7]. A start outside of the
+log is an error, and no progress for `read_timeout` fails the task. The next batches are requested
+before the last ones are decoded. The task joins no group. Cost: connections of its own for each
+task (10 ms), and up to a megabyte of each partition that is read in vain behind a range's end.
 
-Where a start that is gone is no failure (a compacted log that somebody reads whole), the caller
-gives a word for it (`gone`), and reading goes on where the log begins.
+A deleted start is no failure for a compacted log that is read whole: the caller passes what to
+yield for it (`gone`), and reading goes on where the log begins.
 """
 
 import sys
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
+from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, FetchedPart
 from fleet.kafka_source.bounds import EARLIEST, LATEST, Where
 from fleet.kafka_source.failures import (
     DENIED,
@@ -35,15 +34,15 @@ from fleet.kafka_source.failures import (
 from fleet.kafka_source.pieces import OffsetRange, Piece
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
 from fleet.kafka_source.record_fields import Fields, Ints, fields
-from fleet.kafka_source.transactions import kept
+from fleet.kafka_source.transactions import select_committed
 
 _NEEDED = {"kafka": "kafka-python", "google_crc32c": "google-crc32c"}
 READ_TIMEOUT = 20.0
-"""Seconds without progress after which a range is given up."""
+"""Seconds without progress after which a range fails."""
 _TOGETHER = 64 << 20
-"""Bytes of pieces in one record batch: what a column of Arrow holds ends at 2 GiB."""
+"""Bytes of pieces in one record batch: a column of Arrow ends at 2 GiB."""
 _CORRUPT = 2
-"""Kafka's code where the broker itself finds damage: CORRUPT_MESSAGE."""
+"""Kafka's code for damage that the broker itself found: CORRUPT_MESSAGE."""
 _POLL = 0.25
 _ASKING = 5.0
 _AGAIN = 0.1
@@ -52,9 +51,9 @@ _AGAIN = 0.1
 def reading(
     login: Mapping[str, str], *, isolation: str, check: Callable[[], None] = lambda: None
 ) -> BatchFetcher:
-    """A reader for `read_ranges`, which closes it; login: librdkafka's options for that.
+    """Returns a reader for `read_ranges`, which closes it; login: librdkafka's options for that.
 
-    Raises RangeUnread where this machine lacks what it needs, which is no fault of a record.
+    Raises RangeUnread if this machine lacks a package, because no record is at fault.
     """
     for module, package in _NEEDED.items():
         if find_spec(module) is None:
@@ -66,7 +65,7 @@ def reading(
     return BatchFetcher(login, client_id="fleet-ranges", committed=committed, check=check)
 
 
-def tables_of(
+def read_tables(
     login: Mapping[str, str],
     ranges: Sequence[OffsetRange],
     *,
@@ -74,9 +73,9 @@ def tables_of(
     make: Callable[[Sequence[Piece]], Any],
     check: Callable[[], None],
 ) -> Iterator[Any]:
-    """The records of the ranges as `make` makes them of pieces, read by the worker itself.
+    """Yields the records of the ranges, as `make` makes them of pieces, read by the worker itself.
 
-    login: librdkafka's options. Raises what `read_ranges` does, and what `check` does.
+    login: librdkafka's options. Raises what `read_ranges` raises, and what `check` raises.
     """
     fetching = reading(login, isolation=isolation, check=check)
     return read_ranges(fetching, ranges, read_timeout=READ_TIMEOUT, make=make)
@@ -102,14 +101,12 @@ def read_ranges(
     since: Mapping[Where, int] | None = None,
     keep: bool = False,
 ) -> Iterator[Any]:
-    """The records of the ranges, at most one per partition.
+    """Yields the records of the ranges, at most one range per partition.
 
-    keep: leave connections open for the next ranges; otherwise `fetching` is closed at the end.
-    make: columns of pieces of partitions (one call for what came at once, more where that is
-    large). gone: what to yield for the part of a range that is before the log's
-    first offset; without it that is a failure. since: by partition, the offset from which on `gone`
-    is also told where compaction took some, and how many. Raises RangeTruncated, RangeUnread or
-    its RangeDamaged.
+    keep: leave connections open for the next ranges; else `fetching` is closed at the end. make:
+    columns of pieces of partitions (one call for what came at once, more if that is large). gone:
+    what to yield for a part of a range before the log's first offset; without it that part is a
+    failure. since: see `_holes`.
     """
     todo = {(each.topic, each.partition): each for each in ranges}
     moved, last_error = time.monotonic(), ""
@@ -124,7 +121,7 @@ def read_ranges(
                     yield from (gone(each, None) for each in lost if gone)
                     moved = time.monotonic()
                 elif each.error:
-                    last_error = _judged(each)
+                    last_error = _raise_if_permanent(each)
                     corrupt = each.where if each.error == _CORRUPT else corrupt
                 elif each.data:
                     parts.append(_part(each, todo))
@@ -139,15 +136,15 @@ def read_ranges(
             for some in _in_parts(pieces):
                 yield make(some)
             if parts:
-                moved = time.monotonic()  # after the yield: Spark may take its time
+                moved = time.monotonic()  # after the yield: Spark may take long
             elif time.monotonic() - moved > read_timeout:
                 if corrupt in todo:
                     raise RangeDamaged(*corrupt, todo[corrupt].start, None, code_named(_CORRUPT))
-                raise RangeUnread(_stalled(todo, read_timeout, last_error or fetching.problem))
+                raise RangeUnread(_stall_error(todo, read_timeout, last_error or fetching.problem))
 
 
 def _in_parts(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
-    """All together, or several parts: of one piece, or of at most _TOGETHER bytes."""
+    """Yields all together, or several parts: of one piece, or of at most _TOGETHER bytes."""
     first = size = 0
     for at, each in enumerate(pieces):
         more = len(each.records.data)
@@ -159,17 +156,17 @@ def _in_parts(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
         yield pieces[first:]
 
 
-def _part(each: Fetched, todo: dict[Where, OffsetRange]) -> _Part:
-    """What came, found in the bytes; moves or ends the range."""
+def _part(each: FetchedPart, todo: dict[Where, OffsetRange]) -> _Part:
+    """Returns what came, found in the bytes; moves or ends the range."""
     found = cut(each.data)
     left = todo[each.where]
     after = found.next
     if after is None:
-        why = found.damaged or "the record batch is longer than what the broker has of it"
+        why = found.damaged or "the record batch is longer than the broker's copy of it"
         upto = None if found.damaged is None else found.damaged.after
         raise RangeDamaged(*each.where, left.start, upto, why)
     if after >= left.end:
-        found = before(found, left.end)  # up to a megabyte came for nothing: it is not decoded
+        found = before(found, left.end)  # up to a megabyte came in vain: it is not decoded
         del todo[each.where]
     else:
         todo[each.where] = left._replace(start=after)
@@ -187,7 +184,7 @@ def _fields(part: _Part) -> Fields:
 def _wanted(
     left: OffsetRange, found: Cut, aborted: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.bool_] | None:
-    plain = kept(found, aborted)
+    plain = select_committed(found, aborted)
     if left.transactions is None:
         return plain
     mine: npt.NDArray[np.bool_] = (found.batches.producer >= 0) == left.transactions
@@ -197,9 +194,10 @@ def _wanted(
 def _holes(
     part: _Part, offsets: Ints, since: Mapping[Where, int]
 ) -> Iterator[tuple[OffsetRange, int]]:
-    """The stretch in which offsets are missing, and how many: the log was compacted there.
+    """Returns the range in which offsets are missing, and how many: the log was compacted there.
 
-    Records of aborted transactions and ends of transactions are there, though nobody is given them.
+    Records of aborted transactions and ends of transactions are present, though no reader gets
+    them.
     """
     wanted, found = part.wanted, part.found
     start = max(wanted.start, since.get(part.where, wanted.end))
@@ -214,7 +212,7 @@ def _holes(
 
 
 def _piece(part: _Part, records: Fields) -> Piece | None:
-    """The records of one partition that are in its range; None where there is none."""
+    """Returns the records of one partition that are in its range; None if there are none."""
     batches = part.found.batches
     first, after = np.searchsorted(records.offset, (part.wanted.start, part.wanted.end))
     if part.plain is not None:
@@ -231,13 +229,13 @@ def _piece(part: _Part, records: Fields) -> Piece | None:
 def _lost(
     fetching: BatchFetcher, where: Where, todo: dict[Where, OffsetRange], *, told: bool
 ) -> list[OffsetRange]:
-    """What the log no longer has of a range; reading goes on behind that."""
+    """Returns what the log no longer has of a range; reading goes on after that."""
     left = todo[where]
     first, after = _bounds(fetching, where)
     if left.start > after or (left.start < first and not told):
         raise RangeTruncated(*where, left.start, first, after)
     if left.start >= first:
-        return []  # it is there by now: a leader that had not heard of the last records
+        return []  # it exists now: the leader did not know the last records yet
     lost = left._replace(end=min(first, left.end))
     if lost.end >= left.end:
         del todo[where]
@@ -247,23 +245,27 @@ def _lost(
 
 
 def _bounds(fetching: BatchFetcher, where: Where) -> tuple[int, int]:
-    """The log's first offset, and the one after its last."""
+    """Returns the log's first offset, and the one after its last."""
     found = [fetching.listed({where: each}, _ASKING).get(where) for each in (EARLIEST, LATEST)]
     offsets = [each.offset for each in found if each is not None and not each.error]
     if len(offsets) < len(found):
-        raise RangeUnread(f"{where[0]}-{where[1]}: where its log begins and ends is not answered")
+        raise RangeUnread(
+            f"{where[0]}-{where[1]}: no broker returned where its log begins and ends"
+        )
     return offsets[0], offsets[1]
 
 
-def _judged(each: Fetched) -> str:
-    """Raise what cannot get better; else its words, for a stall's sentence."""
+def _raise_if_permanent(each: FetchedPart) -> str:
+    """Raises an error that waiting does not cure; else returns its text for a stall's sentence."""
     if each.error in DENIED:
         raise RangeRefused(f"the brokers refuse: {code_named(each.error)}")
     time.sleep(_AGAIN)
     return code_named(each.error)
 
 
-def _stalled(todo: Mapping[Where, OffsetRange], read_timeout: float, last_error: str | None) -> str:
+def _stall_error(
+    todo: Mapping[Where, OffsetRange], read_timeout: float, last_error: str | None
+) -> str:
     left = next(iter(todo.values()))
     more = f" and {len(todo) - 1} more" if len(todo) > 1 else ""
     why = f" (last error: {last_error})" if last_error else ""

@@ -1,4 +1,4 @@
-"""Which batches of a Fetch answer belong to transactions that were aborted.
+"""Finds the batches of a Fetch answer that belong to aborted transactions.
 
 Source: KIP-98: an aborted transaction's batches lie between its first offset, which the answer
 names, and its abort marker in the log.
@@ -12,10 +12,12 @@ import numpy.typing as npt
 from fleet.kafka_source.record_batches import Cut
 
 
-def kept(found: Cut, aborted: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_] | None:
-    """For each batch whether it stays; None where all do.
+def select_committed(
+    found: Cut, aborted: Sequence[tuple[int, int]]
+) -> npt.NDArray[np.bool_] | None:
+    """Returns for each batch whether it stays; None if all do.
 
-    aborted: producer and first offset of each transaction that was aborted, as the broker answers.
+    aborted: producer and first offset of each aborted transaction, as the broker answers.
     """
     if not aborted:
         return None

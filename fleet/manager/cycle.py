@@ -43,7 +43,7 @@ from fleet.decide.state_snapshot import StateSnapshot, Vetoes
 from fleet.decide.storms import Storm, assess, budget_of, excuses_of, reach
 from fleet.errors import ConfigError, Damaged, FleetError, Refused, SchemaTooNew, Unreachable
 from fleet.kafka_source.bounds import log_bounds
-from fleet.kafka_source.broker_settings import AskedSessions, broker_limits
+from fleet.kafka_source.broker_settings import SessionQueries, broker_limits
 from fleet.kafka_source.failures import RangeUnread
 from fleet.kafka_source.pieces import LogBounds
 from fleet.lag.end_history import EndHistory, EndStore
@@ -127,7 +127,7 @@ class Fleet(Closing):
             clock=clock,
             ends=self.ends,
         )
-        self.sessions = AskedSessions(client, clock=clock)
+        self.sessions = SessionQueries(client, clock=clock)
 
     @cached_property
     def _ledger(self) -> CoordinatorLedger:
@@ -427,7 +427,7 @@ class Fleet(Closing):
 
     @cached_property
     def _broker_limits(self) -> BrokerLimits:
-        with self.sessions.connected() as connections:
+        with self.sessions.open_connections() as connections:
             return broker_limits(connections)
 
     def change_alive(self, group: str) -> bool | None:

@@ -16,7 +16,7 @@ from fleet.history.digest import digest_ranges
 from fleet.history.pipeline import Recorder
 from fleet.history.polled import Poller
 from fleet.history.tables import TablePlace, Writer
-from fleet.kafka_source.failures import told_by
+from fleet.kafka_source.failures import failure_in
 from fleet.kafka_source.login import references
 from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.kafka_source.source import cores_of
@@ -194,7 +194,7 @@ class LazySpark:
         except FleetError:
             raise
         except Exception as error:
-            if (told := told_by(error)) is not None:
+            if (told := failure_in(error)) is not None:
                 raise Unreachable(told[1]) from error
             if not self._elsewhere or is_spark_failure(error):
                 raise

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fleet.kafka_source.broker_settings import AskedSessions
+from fleet.kafka_source.broker_settings import SessionQueries
 from fleet.log.records import Record, Unreadable
 from fleet.log.replay.causes import Replay
 from fleet.log.replay.counting import count
@@ -24,7 +24,7 @@ class CoordinatorLedger:
     """
 
     def __init__(
-        self, log: "GroupLog", observer: Observer, sessions: AskedSessions | None = None
+        self, log: "GroupLog", observer: Observer, sessions: SessionQueries | None = None
     ) -> None:
         self._log = log
         self._observer = observer

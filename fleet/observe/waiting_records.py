@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fleet.kafka_source.batch_fetcher import BatchFetcher, Fetched
+from fleet.kafka_source.batch_fetcher import BatchFetcher, FetchedPart
 from fleet.kafka_source.bounds import LATEST, Where, leaders_of, list_offsets
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.record_batches import DamagedBatch, cut
 from fleet.kafka_source.record_fields import fields
-from fleet.kafka_source.transactions import kept
+from fleet.kafka_source.transactions import select_committed
 from fleet.lag.lag_columns import Longs
 from fleet.lag.snapshot import CASES, Snapshot
 from fleet.model import LagCase, TopicPartition
@@ -265,7 +265,7 @@ class _FirstRecords:
         together = [each for each in left if each not in self._alone]
         return {position[0]: position for position in reversed(together or left[:1])}
 
-    def _take(self, position: Position, fetched: Fetched, *, alone: bool) -> None:
+    def _take(self, position: Position, fetched: FetchedPart, *, alone: bool) -> None:
         if fetched.error:
             self._found[position] = True
             return
@@ -281,7 +281,7 @@ class _FirstRecords:
             self._found[position] = True
             return
         there = records.offset >= position[1]
-        stays = kept(found, fetched.aborted)
+        stays = select_committed(found, fetched.aborted)
         read = (there if stays is None else there & stays[records.batch]).any()
         if read or found.damaged is not None or found.next is None:
             self._found[position] = True

@@ -27,7 +27,7 @@ class PortTaken(FleetError):
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether nobody listens on that port of that address of this machine."""
+    """Whether nothing listens on that port of that address of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As servers do: a port in TIME_WAIT is free, one that somebody listens on is not.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -24,7 +24,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from fleet.errors import FleetError
-from fleet.kafka_source.login import References, resolved
+from fleet.kafka_source.login import References, resolve
 from fleet.model import Member, TopicPartition
 from fleet.slots import Phase, Slot, SlotTargets
 from fleet.worker.events import WorkerContext
@@ -234,7 +234,7 @@ def main() -> int:
     """The program."""
     asked = json.load(sys.stdin)
     try:
-        options = resolved(asked["login"], os.environ, who="of this worker")
+        options = resolve(asked["login"], os.environ, who="of this worker")
         told = _asked(AdminClient(options), asked["group"], asked["topics"])
     except ValueError as error:
         told = {"error": f"who is a member of {asked['group']} cannot be asked: {error}"}

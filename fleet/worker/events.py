@@ -115,8 +115,10 @@ class Events:
         with contextlib.suppress(*_UNTOLD):
             self._write(line, self._path)
 
-    def tell_odd(self, odd: Any) -> None:
-        """A field of a record that Spark is given otherwise (`fleet.kafka_source.columns.Odd`)."""
+    def report_odd_field(self, odd: Any) -> None:
+        """A field of a record that Spark is given otherwise
+        (`fleet.kafka_source.columns.UnreadableField`).
+        """
         self.log_rarely(str(odd), key=f"odd {odd.field}")
         self.emit("odd", **odd._asdict())
 

@@ -11,7 +11,7 @@ from fleet.clock import ManualClock
 from fleet.dagster.storm_sensor import read_recent_rebalances
 from fleet.errors import Unreachable
 from fleet.history.tables import TablePlace, Writer
-from fleet.kafka_source.batch_fetcher import Fetched
+from fleet.kafka_source.batch_fetcher import FetchedPart
 from fleet.kafka_source.bounds import ListedOffset, Where
 from fleet.log.records import TOPIC, partition_for
 from fleet.manager.keeping_up import judged
@@ -136,7 +136,7 @@ class SlowLog(WrittenLog):
         """Its two."""
         return sorted(number for _, number in self.parts)
 
-    def fetch(self, positions: Mapping[Where, int], timeout: float) -> list[Fetched]:
+    def fetch(self, positions: Mapping[Where, int], timeout: float) -> list[FetchedPart]:
         """One batch."""
         self._clock.sleep(1.0)
         self.sizes[:] = [1]

@@ -287,7 +287,7 @@ def test_init_and_up_do_not_send_each_other(capsys, tmp_path):
         assert cli.run(command) == 2
         assert "`fleet init --bootstrap HOST:PORT --force`" in capsys.readouterr().err
     assert cli.run(["init", "--bootstrap", "127.0.0.1:1", "--force"]) == 1
-    assert "nobody listens at 127.0.0.1:1" in capsys.readouterr().err
+    assert "nothing listens at 127.0.0.1:1" in capsys.readouterr().err
 
 
 def test_doctor_works_without_a_file(capsys):

@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 
 from fleet import cli
 from fleet.commands.invocation import Invocation
-from fleet.kafka_source.connections import at_the_door
+from fleet.kafka_source.connections import diagnose_listener
 
 FILE = """
 cluster: {bootstrap_servers: "127.0.0.1:1"}
@@ -134,9 +134,9 @@ def test_one_good_address_is_enough() -> None:
         answering = threading.Thread(target=_say_hello, args=(listening,), daemon=True)
         answering.start()
         good = f"127.0.0.1:{listening.getsockname()[1]}"
-        assert at_the_door([*away, good], tls=False) is None
+        assert diagnose_listener([*away, good], tls=False) is None
         answering.join()
-    assert "nobody listens" in (at_the_door(away, tls=False) or "")
+    assert "nothing listens" in (diagnose_listener(away, tls=False) or "")
 
 
 def _say_hello(listening: socket.socket) -> None:

@@ -108,7 +108,7 @@ def test_ages_that_cannot_be_kept_are_one_problem_of_the_look(opened, tmp_path):
 def test_nobody_waits_long_or_in_silence_for_brokers_that_are_away(opened):
     """`--once` was silent for a minute before it said so."""
     said = []
-    away = pytest.raises(Unreachable, match=r"nobody listens at 127\.0\.0\.1:1")
+    away = pytest.raises(Unreachable, match=r"nothing listens at 127\.0\.0\.1:1")
     with exporter_of(opened, Answered(opened.clock), said) as exporter, away:
         exporter.wait_for_log(timeout=20.0, quiet=0.05)
     assert len(said) == 1

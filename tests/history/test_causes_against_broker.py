@@ -16,7 +16,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
 from fleet.clock import SystemClock
-from fleet.kafka_source.broker_settings import AskedSessions
+from fleet.kafka_source.broker_settings import SessionQueries
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.readers.tail import Tail
 from fleet.log.records import OffsetCommit
@@ -251,7 +251,7 @@ def test_the_ledger_tells_the_same_from_any_moment_on(seen, broker, name) -> Non
     with (
         GroupLog(config, clock=clock) as log,
         closing(Observer(cluster="main", config=config, clock=clock)) as observer,
-        AskedSessions(config, clock=clock) as sessions,
+        SessionQueries(config, clock=clock) as sessions,
     ):
         ledger = CoordinatorLedger(log, observer, sessions)
         told = ledger.rebalances(lane.group, cluster="main", since=since)

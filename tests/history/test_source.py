@@ -303,7 +303,7 @@ def test_streams_end_where_they_are_told(groups: Groups):
 
 def test_no_broker_is_one_sentence():
     """Bounded, with what was asked."""
-    with pytest.raises(RangeUnread, match="__consumer_offsets: its offsets cannot be asked"):
+    with pytest.raises(RangeUnread, match="__consumer_offsets: brokers did not return its offsets"):
         read("127.0.0.1:1", readTimeout="0.5")
 
 

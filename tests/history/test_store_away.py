@@ -14,7 +14,7 @@ from fleet.history.digest import Task
 from fleet.history.memory import JobMemory, Kept
 from fleet.history.polled import Poller
 from fleet.history.tables import TablePlace, Tables, row_of
-from fleet.kafka_source.failures import told_by
+from fleet.kafka_source.failures import failure_in
 from fleet.log.record_columns import COLUMNS
 from tests.history.test_published import endpoint, lake
 from tests.history.test_tables import NOW, add, looked, opened, rebalance
@@ -115,6 +115,6 @@ def test_a_task_tells_that_the_place_took_nothing(tmp_path):
     rows = pa.RecordBatch.from_pylist([{"type": 1, "timestamp": 0}], schema=COLUMNS)
     with pytest.raises(RuntimeError) as raised:
         list(task.returned([rows]))
-    told = told_by(raised.value)
+    told = failure_in(raised.value)
     assert told is not None
     assert str(tmp_path) in told[1]

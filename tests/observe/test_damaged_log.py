@@ -1,7 +1,7 @@
 """A damaged batch in the offsets topic costs its own records: what lies around it is read."""
 
 from fleet.clock import SystemClock
-from fleet.kafka_source.batch_fetcher import BatchFetcher, Fetched
+from fleet.kafka_source.batch_fetcher import BatchFetcher, FetchedPart
 from fleet.log.readers.tail import Tail
 from tests.observe.test_tail import commit_of
 from tests.support.written_log import batch, signed
@@ -21,7 +21,7 @@ def test_reading_goes_on_behind_a_damaged_batch():
     for _ in range(6):
         at = tail._next[0]
         data = b"".join(each for number, each in log.items() if number >= at)
-        tail._take(nobody, Fetched(("__consumer_offsets", 0), data, 0, ()))
+        tail._take(nobody, FetchedPart(("__consumer_offsets", 0), data, 0, ()))
     seen = {tp.partition: offset for tp, (offset, _) in tail.committed("g").items()}
     assert seen == {0: 10, 3: 13}
     assert tail.decode_errors() == {(-1, -1): 2}

@@ -7,7 +7,7 @@ told twice, positions seem to go back, and the view never is current again.
 from collections.abc import Sequence
 
 from fleet.clock import ManualClock
-from fleet.kafka_source.batch_fetcher import Fetched
+from fleet.kafka_source.batch_fetcher import FetchedPart
 from fleet.kafka_source.bounds import ListedOffset, Where
 from fleet.lag.lag_columns import NONE
 from fleet.log import encoding
@@ -134,7 +134,7 @@ class Cutting(Log):
 
     turns = 5
 
-    def fetch(self, positions: dict[Where, int], timeout: float) -> list[Fetched]:
+    def fetch(self, positions: dict[Where, int], timeout: float) -> list[FetchedPart]:
         """The tail's thread ends where nobody waits any more, or after some of them."""
         self.clock.sleep(1.0)
         self.turns -= 1
@@ -143,8 +143,8 @@ class Cutting(Log):
             self.tail._wake.set()
         return super().fetch(positions, timeout)
 
-    def listed(self, wanted: dict[Where, int], timeout: float) -> dict[Where, ListedOffset]:
-        found = super().listed(wanted, timeout)
+    def list_offsets(self, wanted: dict[Where, int], timeout: float) -> dict[Where, ListedOffset]:
+        found = super().list_offsets(wanted, timeout)
         if self.tail._asked and self.parts[PLACE].end > 40:
             self.write(*(commit(n) for n in range(40)))
         return found
@@ -168,15 +168,15 @@ def test_a_broker_that_goes_away_while_an_end_is_waited_for_is_told():
     log = Cutting(*(commit(n) for n in range(40)))
     log.sizes = [0] * 9  # nothing comes
     log.tail._wake.set()
-    answers = log.listed
+    answers = log.list_offsets
     asked: list[int] = []
 
-    def listed(wanted: dict[Where, int], timeout: float) -> dict[Where, ListedOffset]:
+    def list_offsets(wanted: dict[Where, int], timeout: float) -> dict[Where, ListedOffset]:
         asked.append(1)
         log.problem = "broker 0 does not answer"
         return answers(wanted, timeout) if len(asked) == 1 else {}
 
-    log.listed = listed
+    log.list_offsets = list_offsets
     log.tail._follow(log, [0])
     assert "broker 0 does not answer" in (log.tail.problem or "")
 

@@ -4,7 +4,7 @@ import signal
 import time
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.kafka_source.broker_settings import AskedSessions
+from fleet.kafka_source.broker_settings import SessionQueries
 from fleet.log.readers.tail import Tail
 from fleet.model.rebalances import Cause, Confidence
 from fleet.model.sessions import Session
@@ -29,7 +29,7 @@ def test_a_killed_member_of_a_group_with_a_short_session_expired(broker, unique)
             told = [(row.cause, row.confidence) for row in tail.rebalances(group=group)]
         assert (Cause.EXPIRY, Confidence.LIKELY) in told
         assert told[-1][0] is Cause.LEAVE
-        with AskedSessions(config, clock=SystemClock()) as sessions:
+        with SessionQueries(config, clock=SystemClock()) as sessions:
             at = time.time()
             then = sessions.of(group, "consumer", at)
             assert then is not None
@@ -53,7 +53,7 @@ def test_a_killed_member_of_a_group_with_a_short_session_expired(broker, unique)
 def test_a_cluster_that_does_not_answer_is_not_asked_again_and_again() -> None:
     """One question, then none for a while; nothing is known."""
     clock = ManualClock()
-    with AskedSessions({"bootstrap.servers": "127.0.0.1:1"}, clock=clock) as sessions:
+    with SessionQueries({"bootstrap.servers": "127.0.0.1:1"}, clock=clock) as sessions:
         assert sessions.of("g", "consumer", clock.now()) is None  # waits for half a second
         began = time.monotonic()
         for _ in range(40):
@@ -66,7 +66,7 @@ def test_who_was_set_back_asks_again(monkeypatch) -> None:
     holds = [Session(45.0, 5.0)]
     monkeypatch.setattr("fleet.kafka_source.broker_settings.sessions", lambda *_: {"g": holds[-1]})
     clock = ManualClock(at=5_000.0)
-    with AskedSessions({"bootstrap.servers": "127.0.0.1:1"}, clock=clock) as sessions:
+    with SessionQueries({"bootstrap.servers": "127.0.0.1:1"}, clock=clock) as sessions:
         assert sessions.of("g", "consumer", 4_999.0) is not None
         holds.append(Session(6.0, 2.0))
         clock.at = 1_400.0

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from fleet.kafka_source.columns import batch_of, table_of_pieces, to_stderr
 from fleet.kafka_source.source import frame_of_ranges
-from fleet.kafka_source.tasks import tables_of
+from fleet.kafka_source.tasks import read_tables
 from fleet.worker.batch.columnar import Gathering, frame_of_files, why_not
 from fleet.worker.batch.spark_link import frame_of
 from tests.ranges.conftest import Topic
@@ -65,7 +65,7 @@ def test_row_for_row_as_the_other_ways(
     wanted = topic.range(3, written(topic))
     gathering = Gathering(tmp_path / "1", most=1 << 20, files=2)
     gathering.run(
-        lambda check: tables_of(
+        lambda check: read_tables(
             {"bootstrap.servers": topic.bootstrap},
             [wanted],
             isolation=isolation,

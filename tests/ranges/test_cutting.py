@@ -9,8 +9,8 @@ import pytest
 from pyspark import cloudpickle
 
 from fleet.config.spec import ClusterSpec
-from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread, told_by
-from fleet.kafka_source.login import references, resolved
+from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread, failure_in
+from fleet.kafka_source.login import references, resolve
 from fleet.kafka_source.pieces import LogBounds, OffsetRange, shares
 from fleet.kafka_source.source import FleetKafka, by_value
 from fleet.model import TopicPartition
@@ -177,12 +177,12 @@ def test_failures_are_known_again_inside_sparks():
     spark = RuntimeError(f"Job aborted:\nTraceback …\nRangeTruncated: {gone}\n SQLSTATE: 38000")
     users = ValueError("my job failed")
     users.__cause__ = spark
-    assert told_by(users) == (
+    assert failure_in(users) == (
         TRUNCATED,
         "orders-3: offset 50 was wanted, the log holds 100 to 199",
     )
-    assert told_by(RangeUnread("no progress")) is not None
-    assert told_by(ValueError("FLEET_RANGE_UNREAD")) is None
+    assert failure_in(RangeUnread("no progress")) is not None
+    assert failure_in(ValueError("FLEET_RANGE_UNREAD")) is None
 
 
 NO_FLEET = """
@@ -218,7 +218,7 @@ def test_a_task_needs_no_fleet():
     """The source is sent with all that it uses, twice, to where there is no Fleet."""
     told = of_a_task()
     assert "FLEET_RANGE_UNREAD" in told
-    assert "nobody listens at" in told
+    assert "nothing listens at" in told
 
 
 @pytest.mark.parametrize(
@@ -246,10 +246,10 @@ def test_credentials_travel_as_references(tmp_path):
     cluster = ClusterSpec.model_validate({"bootstrap_servers": "b:9092", "security": security})
     travels = references(cluster, "b:9092")
     assert "s3cret" not in str(travels)
-    found = resolved(travels, {"KAFKA_USER": "alice"})
+    found = resolve(travels, {"KAFKA_USER": "alice"})
     assert (found["sasl.username"], found["sasl.password"]) == ("alice", "s3cret")
     with pytest.raises(ValueError, match="KAFKA_USER is not set for this Spark task"):
-        resolved(travels, {})
+        resolve(travels, {})
     secret.unlink()
     with pytest.raises(ValueError, match="does not exist for this Spark task"):
-        resolved(travels, {"KAFKA_USER": "alice"})
+        resolve(travels, {"KAFKA_USER": "alice"})

@@ -17,7 +17,7 @@ from fleet.kafka_source.failures import (
     RangeTruncated,
     RangeUnread,
     damage_in,
-    told_by,
+    failure_in,
 )
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.tasks import read_ranges
@@ -138,7 +138,7 @@ def test_a_damaged_batch_is_a_failure_with_its_offset():
     log.parts["t", 0].batches[1] = (after, data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(RangeDamaged, match="batch at offset 1 is damaged: its checksum") as told:
         offsets(log, OffsetRange("t", 0, 0, 3))
-    assert damage_in(told_by(told.value)[1])[:4] == ("t", 0, 1, 2)
+    assert damage_in(failure_in(told.value)[1])[:4] == ("t", 0, 1, 2)
 
 
 @pytest.mark.parametrize("start", [0, 2], ids=["begins", "inside"])
@@ -151,7 +151,7 @@ def test_a_batch_that_unpacks_to_too_much_is_named_with_its_end(
     part.add(batch(0, [(None, bytes(1 << 15), ())] * 3, codec=4), 3)
     with pytest.raises(RangeDamaged, match="unpacks to more than 65,536 bytes") as told:
         offsets(WrittenLog({("t", 0): part}), OffsetRange("t", 0, start, 3))
-    assert damage_in(told_by(told.value)[1])[:4] == ("t", 0, start, 3)
+    assert damage_in(failure_in(told.value)[1])[:4] == ("t", 0, start, 3)
 
 
 def test_records_that_do_not_fit_their_batch_are_named_with_its_end():
@@ -162,7 +162,7 @@ def test_records_that_do_not_fit_their_batch_are_named_with_its_end():
     part.add(signed(bytes(whole)), 3)
     with pytest.raises(RangeDamaged, match="its records do not fill it") as told:
         offsets(WrittenLog({("t", 0): part}), OffsetRange("t", 0, 1, 3))
-    assert damage_in(told_by(told.value)[1])[:4] == ("t", 0, 1, 3)
+    assert damage_in(failure_in(told.value)[1])[:4] == ("t", 0, 1, 3)
 
 
 def test_damage_that_the_broker_or_nobody_can_measure():
@@ -171,13 +171,13 @@ def test_damage_that_the_broker_or_nobody_can_measure():
     log.errors = [2] * 100
     with pytest.raises(RangeDamaged, match=r"CORRUPT_MESSAGE|CorruptRecord") as told:
         offsets(log, OffsetRange("t", 0, 1, 3))
-    assert damage_in(told_by(told.value)[1])[:4] == ("t", 0, 1, None)
+    assert damage_in(failure_in(told.value)[1])[:4] == ("t", 0, 1, None)
     log = log_of("rrr")
     after, data = log.parts["t", 0].batches[2]
     log.parts["t", 0].batches[2] = (after, data[:8] + (1 << 20).to_bytes(4, "big") + data[12:])
-    with pytest.raises(RangeDamaged, match="longer than what the broker has of it") as told:
+    with pytest.raises(RangeDamaged, match="longer than the broker's copy of it") as told:
         offsets(log, OffsetRange("t", 0, 0, 3))
-    assert damage_in(told_by(told.value)[1])[:4] == ("t", 0, 2, None)
+    assert damage_in(failure_in(told.value)[1])[:4] == ("t", 0, 2, None)
 
 
 @given(log=st.text(alphabet="rrrax.", min_size=1, max_size=20), enough=st.integers(1, 200))

@@ -10,7 +10,7 @@ import pytest
 
 from fleet.act import spark_server
 from fleet.clock import SystemClock
-from fleet.kafka_source.failures import TRUNCATED, told_by
+from fleet.kafka_source.failures import TRUNCATED, failure_in
 from fleet.kafka_source.source import frame_of_ranges
 from fleet.worker.batch.spark_link import SparkLink
 from tests.conftest import RunningBroker
@@ -99,7 +99,7 @@ def test_standalone_cluster(
         topic.truncate(100)
         with pytest.raises(Exception, match=TRUNCATED) as gone:
             read(session, topic, topic.range(50, 200))
-        assert told_by(gone.value) is not None, "also where Spark tries a task four times"
+        assert failure_in(gone.value) is not None, "also where Spark tries a task four times"
         group = Group(home, broker.bootstrap_servers, f"cluster-{unique}", tmp_path)
         table = tmp_path / "table"
         group.produce(3000)

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from fleet.kafka_source.failures import TRUNCATED, UNREAD, told_by
+from fleet.kafka_source.failures import TRUNCATED, UNREAD, failure_in
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.source import frame_of_ranges
 from fleet.model import TopicPartition
@@ -57,7 +57,7 @@ def test_transactions(spark: Any, topic: Topic):
     assert len(dirty) == 26
     with pytest.raises(Exception, match=UNREAD) as stalled:
         read(spark, topic, topic.range(0, 29), read_timeout=1.0)
-    told = told_by(stalled.value)
+    told = failure_in(stalled.value)
     assert told is not None
     assert "no progress within 1 s at offset 28" in told[1]
     opened.abort_transaction(20)
@@ -103,7 +103,7 @@ def test_records_that_are_gone_are_named(spark: Any, topic: Topic):
     topic.truncate(60)
     with pytest.raises(Exception, match=TRUNCATED) as gone:
         read(spark, topic, topic.range(50, 100))
-    assert told_by(gone.value) == (
+    assert failure_in(gone.value) == (
         TRUNCATED,
         f"{topic.name}-0: offset 50 was wanted, the log holds 60 to 99",
     )

@@ -31,7 +31,7 @@ class Simulation:
         self.random = random.Random(seed)
         self.now = 0.0
         self.story: list[tuple[float, str, str]] | None = None
-        """When, who, what; None: nobody listens."""
+        """When, who, what; None: nothing listens."""
         self.broken: str | None = None
         """What does not hold."""
         self.hub = getcurrent()

@@ -12,7 +12,7 @@ from fleet.clock import SystemClock
 from fleet.config.acls import OFFSETS, grants
 from fleet.config.spec import ClusterSpec, Security
 from fleet.errors import FleetError
-from fleet.kafka_source.broker_settings import AskedSessions
+from fleet.kafka_source.broker_settings import SessionQueries
 from fleet.security import client_config, kafka_python_config
 from tests.support.waiting import until
 
@@ -189,7 +189,7 @@ def test_sessions_are_told_to_who_may_ask(guarded, unique):
     until(lambda: AdminClient({**config, "log_level": 0}).list_topics(timeout=5), "the login")
 
     def told() -> object:
-        with AskedSessions(config, clock=clock) as sessions:
+        with SessionQueries(config, clock=clock) as sessions:
             return sessions.of(group, "consumer", clock.now())
 
     assert told() is None

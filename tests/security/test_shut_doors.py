@@ -125,25 +125,25 @@ def cases(guarded, plain, folder, stack) -> dict[str, tuple[str, Security, str]]
 
     return {
         "name": ("nowhere.invalid:9092", none, "name nowhere.invalid is not known"),
-        "port": ("127.0.0.1:1", none, "nobody listens at 127.0.0.1:1"),
+        "port": ("127.0.0.1:1", none, "nothing listens at 127.0.0.1:1"),
         **{
             f"advertised-{why}": (
                 address,
                 none,
-                rf"{address} answers, and sends clients on to {named}, .*\({told}.*\): advertised",
+                rf"{address} answers and sends clients to {named}, .*\({told}.*\): advertised",
             )
             for why, address, named, told in (
                 ("name", unknown, r"a\.invalid:9092", "the name is not known"),
-                ("port", refused, "127.0.0.1:1", "nobody listens there"),
+                ("port", refused, "127.0.0.1:1", "nothing listens there"),
                 ("mute", silent, mute, "no answer within"),
             )
         },
-        "web": (rest, none, f"{rest} is no listener of Kafka, it answers as a web server"),
-        "web-by-tls": (rest, good, f"{rest} is no listener of Kafka, it answers as a web server"),
-        "ssh": (odd, none, f"{odd} is no listener of Kafka, it answers with something else"),
-        "mute": (mute, none, f"{mute} is no listener of Kafka, it takes connections and says noth"),
-        "no-tls": (boot, none, f"{boot} speaks TLS: .*protocol is SSL or SASL_SSL there"),
-        "tls": (plain, Security(protocol="SSL"), f"{plain} speaks no TLS: .*protocol is PLAINTEXT"),
+        "web": (rest, none, f"{rest} is not a Kafka listener: it answers as a web server"),
+        "web-by-tls": (rest, good, f"{rest} is not a Kafka listener: it answers as a web server"),
+        "ssh": (odd, none, f"{odd} is not a Kafka listener: it answers with something else"),
+        "mute": (mute, none, f"{mute} is not a Kafka listener: it accepts connections and does n"),
+        "no-tls": (boot, none, f"{boot} uses TLS: .*protocol to SSL or SASL_SSL"),
+        "tls": (plain, Security(protocol="SSL"), f"{plain} does not use TLS: .*to PLAINTEXT"),
         "authority": (
             boot,
             good.model_copy(update={"tls": untrusted}),

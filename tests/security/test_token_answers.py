@@ -10,7 +10,7 @@ import pytest
 
 from fleet.config.spec import ClusterSpec
 from fleet.kafka_source import login
-from fleet.kafka_source.login import NoToken, TokenSource, references, resolved
+from fleet.kafka_source.login import NoToken, TokenSource, references, resolve
 
 TOKEN = b'{"access_token": "first", "expires_in": 60}'
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(TOKEN), TOKEN)
@@ -98,7 +98,7 @@ def test_the_header_is_encoded_or_raw(more: dict[str, bool], sent: bytes):
         sasl = {"mechanism": "OAUTHBEARER", "oidc": oidc}
         security = {"protocol": "SASL_SSL", "sasl": sasl}
         cluster = ClusterSpec.model_validate({"security": security})
-        options = resolved(references(cluster, "b:9092"), {"S": "s/t="})
+        options = resolve(references(cluster, "b:9092"), {"S": "s/t="})
         assert options["oauth_cb"].token().value == "first"
     found = re.search(rb"Authorization: Basic (\S+)", asked[0])
     assert found is not None

@@ -35,7 +35,7 @@ def settings_of(
     bootstrap: str = "127.0.0.1:1",
     **more: Any,
 ) -> WorkerSettings:
-    """What a worker of that revision starts from; nobody listens at the usual address."""
+    """What a worker of that revision starts from; nothing listens at the usual address."""
     return WorkerSettings(
         **{"cluster": ClusterSpec(bootstrap_servers=bootstrap), **more},
         bootstrap_servers=bootstrap,

@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
+from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, FetchedPart
 from fleet.kafka_source.bounds import EARLIEST, ListedOffset, Where
 
 NOW = 1_700_000_000_123
@@ -94,11 +94,11 @@ class WrittenLog(BatchFetcher):
     def send(self, positions: Mapping[Where, int]) -> None:
         """It answers at once."""
 
-    def fetch(self, positions: Mapping[Where, int], timeout: float) -> list[Fetched]:
+    def fetch(self, positions: Mapping[Where, int], timeout: float) -> list[FetchedPart]:
         """From the batch on that holds the position, whole ones."""
         return [self._answer(where, at) for where, at in positions.items()]
 
-    def _answer(self, where: Where, at: int) -> Fetched:
+    def _answer(self, where: Where, at: int) -> FetchedPart:
         part = self.parts[where]
         error = self.errors.pop(0) if self.errors else 0
         if not part.first <= at <= part.end:
@@ -107,9 +107,11 @@ class WrittenLog(BatchFetcher):
         there = [data for after, data in part.batches if at < after <= stable]
         size = self.sizes.pop(0) if self.sizes else len(there)
         data = b"" if error else b"".join(there[:size])
-        return Fetched(where, data, error, tuple(part.aborted))
+        return FetchedPart(where, data, error, tuple(part.aborted))
 
-    def listed(self, wanted: Mapping[Where, int], timeout: float) -> dict[Where, ListedOffset]:
+    def list_offsets(
+        self, wanted: Mapping[Where, int], timeout: float
+    ) -> dict[Where, ListedOffset]:
         """Where its logs begin and end."""
         return {
             where: ListedOffset(

@@ -92,7 +92,7 @@ def brought_by_grpc() -> Exception:
 
 
 class Refused(grpc.RpcError):
-    """What gRPC raises where nobody listens; its own class is private, made of a live call."""
+    """What gRPC raises where nothing listens; its own class is private, made of a live call."""
 
 
 Refused.__module__ = "grpc._channel"

@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
 
-from fleet.kafka_source.columns import Odd, batch_of, to_stderr
+from fleet.kafka_source.columns import UnreadableField, batch_of, to_stderr
 from fleet.model import TopicPartition
 from fleet.worker.batch.entrypoint import JobErrors
 from fleet.worker.member.protocols import reading_options
@@ -24,9 +24,9 @@ NANOSECONDS = NOW * 1_000_000
 LATEST = "9223372036854775807"
 
 
-def rows(*messages: Message) -> tuple[list[dict[str, Any]], list[Odd]]:
+def rows(*messages: Message) -> tuple[list[dict[str, Any]], list[UnreadableField]]:
     """Rows, and what was told."""
-    told: list[Odd] = []
+    told: list[UnreadableField] = []
     return batch_of("t", 0, messages, told.append).to_pylist(), told
 
 
@@ -57,7 +57,7 @@ def test_timestamps(at: tuple[int, int], year: int | None):
     assert (found and found.year) == year
     assert made[0]["timestamp"].year == made[2]["timestamp"].year == 2023
     assert made[1]["timestampType"] == at[0] - 1
-    odd = [Odd("t", 0, 6, "timestamp", f"{at[1]} is no time in milliseconds")]
+    odd = [UnreadableField("t", 0, 6, "timestamp", f"{at[1]} is not a time in milliseconds")]
     assert told == (odd if year is None and at[0] else [])
 
 
@@ -86,14 +86,14 @@ def test_header_keys_that_are_not_utf8():
         Message(P0, 3, headers=not_utf8(b"\xc3")),
     )
     assert [bool(row["headers"]) for row in made] == [True, False, True, False]
-    assert told == [Odd("t", 0, 1, "headers", r"the key b'\xff\xfe' is not UTF-8")]
+    assert told == [UnreadableField("t", 0, 1, "headers", r"the key b'\xff\xfe' is not UTF-8")]
 
 
 def test_a_task_says_each_field_once(capsys):
     """A whole topic in nanoseconds is no reason for a line per batch in the executors' logs."""
     tell = to_stderr()
     for offset in (3, 4):
-        tell(Odd("t", 0, offset, "timestamp", "7"))
+        tell(UnreadableField("t", 0, offset, "timestamp", "7"))
     assert (
         capsys.readouterr().err == "fleet: the timestamp of offset 3 of t-0 is null in its row: 7\n"
     )

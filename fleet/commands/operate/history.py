@@ -148,7 +148,7 @@ def _keep_on(
 def _wait_out(error: Exception, say: Callable[[str], None]) -> None:
     """Reports a transient error, and raises any other."""
     from fleet.errors import FleetError, LostLease, Unreachable
-    from fleet.kafka_source.failures import told_by
+    from fleet.kafka_source.failures import failure_in
     from fleet.worker.batch.spark_link import first_line, is_spark_failure
 
     known = told_by(error)

@@ -155,7 +155,7 @@ class GroupLog(Closing):
         deadline = self._clock.monotonic() + self._timeout
         where = (TOPIC, partition)
         while True:
-            found = self._fetcher.listed({where: at}, self._timeout).get(where)
+            found = self._fetcher.list_offsets({where: at}, self._timeout).get(where)
             if found is not None and not found.error:
                 return found.offset
             self._wait(self._fetcher.problem if found is None else found.error, deadline)

@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet.clock import Clock
-from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
+from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, FetchedPart
 from fleet.kafka_source.bounds import EARLIEST, LATEST, Where
-from fleet.kafka_source.broker_settings import AskedSessions, every_group, unsettled
+from fleet.kafka_source.broker_settings import SessionQueries, list_groups, list_rebalancing_groups
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
@@ -59,7 +59,7 @@ class BrokerPoller(Closing):
 
     def __init__(self, config: Mapping[str, Any], *, clock: Clock, view: "LogView") -> None:
         self._view, self._clock = view, clock
-        self._sessions = AskedSessions(config, clock=clock)
+        self._sessions = SessionQueries(config, clock=clock)
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -98,12 +98,12 @@ class BrokerPoller(Closing):
 
     def _look(self, *, anew: bool) -> None:
         if anew:
-            with self._sessions.connected() as connections:
-                told = every_group(connections, _TIMEOUT)
+            with self._sessions.open_connections() as connections:
+                told = list_groups(connections, _TIMEOUT)
             self._view.listed(told.groups)
-        with self._sessions.connected() as connections:
+        with self._sessions.open_connections() as connections:
             asked = self._clock.now()
-            found = unsettled(connections, _TIMEOUT)
+            found = list_rebalancing_groups(connections, _TIMEOUT)
             answered = self._clock.now()
         self._view.unsettled(found.groups, asked=asked, answered=answered, whole=found.whole)
 
@@ -329,7 +329,7 @@ class Tail(LogView, Closing):
     ) -> dict[int, int] | None:
         """An offset of each partition, all in one request to each leader; None: not of all."""
         wanted: dict[Where, int] = {(TOPIC, number): at for number in numbers}
-        found = fetcher.listed(wanted, _ASKING)
+        found = fetcher.list_offsets(wanted, _ASKING)
         failed = next((each.error for each in found.values() if each.error), 0)
         if failed or len(found) < len(wanted):
             told = failed not in {0, NO_ANSWER}
@@ -392,7 +392,7 @@ class Tail(LogView, Closing):
                 self._answered, self._denied = asked, False
                 self._news.notify_all()
 
-    def _take(self, fetcher: BatchFetcher, each: Fetched) -> None:
+    def _take(self, fetcher: BatchFetcher, each: FetchedPart) -> None:
         number = each.where[1]
         if each.error == OUT_OF_RANGE:
             self._anew(fetcher, number)

@@ -70,7 +70,7 @@ class AdaptiveReader:
             max_wait=batch.max_wait,
             max_seconds=batch.max_seconds,
             clock=context.clock,
-            tell=events.tell_odd,
+            tell=events.report_odd_field,
         )
         self._ranges = Ranges()
         self._ends = PartitionEnds(

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from fleet.kafka_source.columns import Tell, batch_of, no_rows, to_stderr
+from fleet.kafka_source.columns import ReportField, batch_of, no_rows, to_stderr
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 
@@ -265,7 +265,12 @@ class Buffer:
     """The pure part: messages in, closed batches out. Messages need offset() and len()."""
 
     def __init__(
-        self, *, limit: int, max_wait: float, max_bytes: int = MAX_BYTES, tell: Tell | None = None
+        self,
+        *,
+        limit: int,
+        max_wait: float,
+        max_bytes: int = MAX_BYTES,
+        tell: ReportField | None = None,
     ) -> None:
         self._tell = tell or to_stderr()
         self.limit = limit
@@ -479,7 +484,7 @@ class InlineReading(Buffer):
         max_wait: float,
         max_seconds: float,
         clock: Any,
-        tell: Tell | None = None,
+        tell: ReportField | None = None,
     ) -> None:
         super().__init__(limit=limit, max_wait=max_wait, tell=tell)
         self._bound = BatchBound(limit, most=limit, target=max_seconds, growth=2)

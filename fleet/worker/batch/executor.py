@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from fleet.errors import FleetError, Unreachable
-from fleet.kafka_source.failures import TRUNCATED, damage_in, told_by
+from fleet.kafka_source.failures import TRUNCATED, damage_in, failure_in
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext
 from fleet.text import duration
@@ -450,7 +450,7 @@ class BatchRunner:
                         ) from error
                     self._rest(running, _HEARS)
                     self._events.log("the interrupted batch is run once more")
-                elif (unread := told_by(error)) is not None:
+                elif (unread := failure_in(error)) is not None:
                     spark_failures += 1
                     damage = _damage_of(unread[1])
                     if damage and suspect and damage[:2] == suspect[:2]:

@@ -22,7 +22,7 @@ from fleet.config.references import worker_environment
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError, Unreachable
-from fleet.kafka_source.login import resolved
+from fleet.kafka_source.login import resolve
 from fleet.slots import FirstOpening, SlotTargets, WorkerReport
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
@@ -162,13 +162,13 @@ def columnar_of(context: WorkerContext, runner: BatchRunner) -> Columnar:
 
     def gather(named: NamedBatch, check: Callable[[], None]) -> Any:
         from fleet.kafka_source.columns import table_of_pieces  # noqa: PLC0415 - loads pyarrow
-        from fleet.kafka_source.tasks import tables_of  # noqa: PLC0415 - loads kafka-python
+        from fleet.kafka_source.tasks import read_tables  # noqa: PLC0415 - loads kafka-python
 
-        return tables_of(
-            resolved(login, os.environ),
+        return read_tables(
+            resolve(login, os.environ),
             named.wanted,
             isolation=worker.isolation,
-            make=partial(table_of_pieces, tell=events.tell_odd),
+            make=partial(table_of_pieces, tell=events.report_odd_field),
             check=check,
         )
 
