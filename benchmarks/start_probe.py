@@ -72,18 +72,18 @@ def _steps(spark: str, token: str, bootstrap: str) -> Iterator[tuple[str, Callab
     from fleet.clock import SystemClock  # noqa: PLC0415 - measured before
     from fleet.worker.batch.batches import InlineBatch  # noqa: PLC0415
     from fleet.worker.batch.spark_link import SparkLink  # noqa: PLC0415
+    from fleet.worker.broker_reach import make_broker_reach  # noqa: PLC0415
     from fleet.worker.login_files import LoginFiles  # noqa: PLC0415
-    from fleet.worker.reach import reach_of  # noqa: PLC0415
 
     def look() -> None:
         options = {"bootstrap.servers": bootstrap}
-        reach_of(
+        make_broker_reach(
             lambda: options,
             files=LoginFiles({}),
             group="start-probe",
             topics=["bench"],
             bootstrap=bootstrap,
-        ).look()
+        ).check()
 
     link = SparkLink(where=lambda: spark, token=lambda: token, clock=SystemClock(), app="probe")
     yield "a broker's answer", look

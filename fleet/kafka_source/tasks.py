@@ -246,7 +246,9 @@ def _lost(
 
 def _bounds(fetching: BatchFetcher, where: Where) -> tuple[int, int]:
     """Returns the log's first offset, and the one after its last."""
-    found = [fetching.listed({where: each}, _ASKING).get(where) for each in (EARLIEST, LATEST)]
+    found = [
+        fetching.list_offsets({where: each}, _ASKING).get(where) for each in (EARLIEST, LATEST)
+    ]
     offsets = [each.offset for each in found if each is not None and not each.error]
     if len(offsets) < len(found):
         raise RangeUnread(

@@ -17,7 +17,7 @@ with gc_disabled():
 
 
 def main() -> int:
-    """Parse, load, run; the exit code."""
+    """Parses the arguments, loads the settings and runs the worker; returns the exit code."""
     if sys.argv[1:2] == ["--fork-server"]:
         with gc_disabled():
             from fleet.worker.slot.fork_server import serve  # noqa: PLC0415
@@ -36,7 +36,7 @@ def main() -> int:
         return 2
     if left_out:
         sys.stderr.write(f"{LEFT_OUT}: {', '.join(left_out)}\n")
-    with gc_disabled():  # only once the settings are known good
+    with gc_disabled():  # only after the settings are known to be valid
         from fleet.worker.slot.process import run  # noqa: PLC0415
 
     return run(settings, name=options.name, home=fleet_home())

@@ -1,4 +1,4 @@
-"""One line per event on stderr for people; the same as JSON lines for tests, where asked for.
+"""Writes events as lines on stderr and, if requested, as JSON lines for tests.
 
 `FLEET_EVENTS` names a file to which events are appended whole (docs/contributing/protocol.md 5.2):
 assigned, revoked, lost, batch, committed, phase, exit, each with the wall time, worker and slot.
@@ -24,12 +24,12 @@ from fleet.config.spec import ClassicWorker, Worker
 from fleet.kafka_source.login import References, references
 from fleet.security import client_config
 
-# What a job logs, in its worker's log.
+# Writes a job's log records to its worker's log.
 #
 # Problem: without a handler Python drops `log.info` of a job, and prints warnings without a time.
-# Choice: one handler on the root logger that writes a line as the worker's own, with the level and
-# the job's logger name; `worker.log_level` is the root's level. Libraries that talk at every call
-# stay at WARNING, unless the job sets them otherwise. Cost: a job that configures logging itself
+# Choice: one handler on the root logger writes each record as a line of the worker, with the level
+# and the job's logger name; `worker.log_level` is the root's level. Libraries that log every call
+# stay at WARNING unless the job sets another level. Cost: a job that configures logging itself
 # (`basicConfig(force=True)`) writes past it.
 
 
@@ -45,13 +45,13 @@ class _ToLog(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record; what cannot be formatted is told as such."""
+        """Writes one record; a record that cannot be formatted is reported as such."""
         with contextlib.suppress(Exception):
             self._say(f"{record.levelname} {record.name}: {self.format(record)}")
 
 
 def catch_job_logs(level: str, *, say: Callable[[str], None]) -> None:
-    """From here on the root logger writes through `say`; once per process."""
+    """Makes the root logger write through `say`; once per process."""
     root = logging.getLogger()
     root.handlers[:] = [each for each in root.handlers if not isinstance(each, _ToLog)]
     root.addHandler(_ToLog(say))
@@ -65,16 +65,16 @@ def catch_job_logs(level: str, *, say: Callable[[str], None]) -> None:
 VARIABLE: Final = "FLEET_EVENTS"
 _STDOUT: Final = "-"
 _UNTOLD: Final = (OSError, ValueError, AttributeError)
-"""No room, nobody who reads, a stream that is closed, or none at all (None)."""
+"""Errors of a write without an effect: no space, no reader, a closed stream, or none (None)."""
 
 
-def names(things: Sequence[object]) -> str:
-    """At most twelve of them, for a line that people read."""
+def list_names(things: Sequence[object]) -> str:
+    """Returns at most twelve of the names, for a line that people read."""
     return ", ".join(map(str, things[:12])) + (", …" if len(things) > 12 else "")
 
 
 class Events:
-    """Where a worker says what happens; thread-safe."""
+    """Writes what happens in a worker; thread-safe."""
 
     def __init__(self, *, worker: str, clock: Clock, environ: Mapping[str, str]) -> None:
         self._worker = worker
@@ -84,14 +84,14 @@ class Events:
         self._said: dict[str, float] = {}
 
     def log(self, sentence: str) -> None:
-        """One line for people."""
+        """Writes one line for people."""
         at = datetime.fromtimestamp(self._clock.now(), UTC).isoformat(timespec="milliseconds")
         with self._lock, contextlib.suppress(*_UNTOLD):
             sys.stderr.write(f"{at.replace('+00:00', 'Z')} {self._worker}: {sentence}\n")
             sys.stderr.flush()
 
     def log_rarely(self, sentence: str, *, every: float = 30.0, key: str | None = None) -> None:
-        """A line of one kind at most once per `every` seconds: weather that lasts."""
+        """Writes a line of one kind at most once per `every` seconds, for lasting errors."""
         now, key = self._clock.monotonic(), key or sentence
         last = self._said.get(key)
         if last is None or now - last >= every:
@@ -101,13 +101,13 @@ class Events:
             self.log(sentence)
 
     def librdkafka_logger(self) -> logging.Logger:
-        """A logger for the client library's own lines, told as weather."""
+        """Returns a logger for librdkafka's own lines, which are rate-limited."""
         logger = logging.Logger("librdkafka", logging.WARNING)  # noqa: LOG001 - nobody else's
-        logger.addHandler(_Rarely(self))
+        logger.addHandler(_RateLimited(self))
         return logger
 
     def emit(self, event: str, **facts: Any) -> None:
-        """One JSON event, where somebody asked for them."""
+        """Writes one JSON event, if events are requested."""
         if self._path is None:
             return
         told = {"at": self._clock.now(), "worker": self._worker, "event": event, **facts}
@@ -116,9 +116,7 @@ class Events:
             self._write(line, self._path)
 
     def report_odd_field(self, odd: Any) -> None:
-        """A field of a record that Spark is given otherwise
-        (`fleet.kafka_source.columns.UnreadableField`).
-        """
+        """Reports a field that Spark gets as null (`kafka_source.columns.UnreadableField`)."""
         self.log_rarely(str(odd), key=f"odd {odd.field}")
         self.emit("odd", **odd._asdict())
 
@@ -135,19 +133,19 @@ class Events:
             os.close(handle)
 
 
-class _Rarely(logging.Handler):
+class _RateLimited(logging.Handler):
     def __init__(self, events: Events) -> None:
         super().__init__()
         self._events = events
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one line on."""
+        """Writes one line."""
         self._events.log_rarely(f"librdkafka: {record.getMessage()[:300]}", key="librdkafka")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
-    """What every part of one worker's process works with."""
+    """What every part of one worker's process needs."""
 
     settings: WorkerSettings
     """They declare a worker."""
@@ -155,25 +153,25 @@ class WorkerContext:
     clock: Clock
     events: Events
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set once the process is told to end."""
+    """Set once the process is asked to end."""
     secrets: frozenset[str] = frozenset()
-    """To be blotted out of what a job or a library says."""
+    """Texts to remove from what a job or a library writes."""
 
     @property
     def group(self) -> str:
-        """Its group's name."""
+        """Returns its group's name."""
         return self.settings.group.group
 
     @property
     def worker(self) -> Worker:
-        """The `worker` section."""
+        """Returns the `worker` section."""
         worker = self.settings.group.worker
         assert worker is not None
         return worker
 
     @property
     def lease(self) -> float:
-        """Seconds."""
+        """Returns the lease in seconds."""
         return self.settings.group.runtime.lease
 
     @property
@@ -183,18 +181,18 @@ class WorkerContext:
 
     @property
     def session_timeout(self) -> float:
-        """Seconds that a member may be silent."""
+        """Returns the seconds that a member may be silent."""
         return self.worker.session_timeout if isinstance(self.worker, ClassicWorker) else 60.0
 
     @property
     def login(self) -> References:
-        """Where a client's options are found; it holds no secret."""
+        """Returns where a client's options are found, without secrets."""
         return references(self.settings.cluster, self.settings.bootstrap_servers)
 
     @property
     def client(self) -> dict[str, Any]:
-        """Client options of that login, with the secrets that it refers to.
+        """Returns the client options of that login, with the secrets that it refers to.
 
-        Raises ConfigError where one is missing.
+        Raises ConfigError if one is missing.
         """
         return client_config(self.settings.cluster, self.settings.bootstrap_servers, os.environ)

@@ -1,10 +1,10 @@
-"""The files that a login is read from, and whether they were replaced since.
+"""Notices when the files of a login are replaced.
 
-Problem: librdkafka reads certificates and keys once, when a client is made, and so do we passwords;
-whoever renews them (cert-manager, Strimzi, a Secret that is mounted) replaces the files under a
-process that may run for months. Choice: what stood in the files when a client was made is kept as a
-digest; it is looked at where brokers refuse the login, and only then. Cost: a client whose old
-certificate is still good goes on with that until its brokers refuse it.
+Problem: librdkafka reads certificates and keys once, when a client is created, and Fleet reads
+passwords then. cert-manager, Strimzi or a mounted Secret replace the files under a process that may
+run for months. Choice: a digest of the files' content at the client's creation is kept. It is
+compared only when brokers refuse the login. Cost: a client with a valid old certificate keeps it
+until its brokers refuse it.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from fleet.kafka_source.login import References
 
 
 class LoginFiles:
-    """Of one login; make it right before the client, so that nothing is missed."""
+    """The files of one login; create it right before the client, so that no change is missed."""
 
     def __init__(self, login: References) -> None:
         self._files = [
@@ -35,12 +35,12 @@ class LoginFiles:
         self._read = self._digests()
 
     def replaced(self) -> tuple[str, ...]:
-        """Those that hold something else now; not those that are just not there."""
+        """Returns the files with other content now, without those that are only missing."""
         now = self._digests()
         return tuple(str(file) for file in self._files if now[file] not in {None, self._read[file]})
 
     def read_again(self) -> None:
-        """Another client is made of them."""
+        """Records the present content, because another client is created."""
         self._read = self._digests()
 
     def _digests(self) -> dict[Path, str | None]:
@@ -56,13 +56,13 @@ def _digest(file: Path) -> str | None:
 
 _SECRET: Final = re.compile(r"(password|secret|token)\w*_(env|file)$")
 _IN_URL: Final = (
-    re.compile(r"://[^:/@\s]*:([^@\s]+)@"),  # of several addresses each one's
+    re.compile(r"://[^:/@\s]*:([^@\s]+)@"),  # for several addresses, each one's
     re.compile(r"://[^:/@\s]*:(\S+)@"),  # a password that holds @ itself
 )
 
 
 def known_secrets(settings: WorkerSettings, environ: Mapping[str, str]) -> frozenset[str]:
-    """Of the login, of `worker.env` what is looked up in the environment, and Spark's token.
+    """Returns the secrets of the login, of `worker.env` by reference, and Spark's token.
 
     environ: the worker's, with `worker.env` in it.
     """
@@ -81,7 +81,7 @@ def _found(settings: WorkerSettings, environ: Mapping[str, str]) -> Iterator[str
 
 
 def _of_login(section: BaseModel, environ: Mapping[str, str]) -> Iterator[str]:
-    """What keys such as password_env and client_secret_file refer to."""
+    """Returns what keys such as password_env and client_secret_file refer to."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, BaseModel):
@@ -90,5 +90,5 @@ def _of_login(section: BaseModel, environ: Mapping[str, str]) -> Iterator[str]:
             if match[2] == "env":
                 yield environ.get(value, "")
             else:
-                with contextlib.suppress(OSError, UnicodeDecodeError):  # whoever connects says so
+                with contextlib.suppress(OSError, UnicodeDecodeError):  # the connection reports it
                     yield Path(value).expanduser().read_text(encoding="utf-8").strip()

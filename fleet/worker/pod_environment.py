@@ -1,17 +1,15 @@
-"""What a pod tells the worker inside it: its revision, its address, its code.
+"""What a pod tells its worker: its revision, its address, its code.
 
-Problem: `kubectl set image` and `kubectl rollout restart` make other workers of the same
-settings, with no manager to name them, and the kubelet asks for health at the pod's address.
-Choice: the revision that a worker acts as is `<revision>~<pod-template-hash>`, both told by the
-downward API: a template that somebody changed is another revision [22]. The copy of the code
-that lies beside the settings is unpacked into the home, under its own digest, so that a
-container that starts again finds it whole. Cost: slots and reports on Kubernetes hold that raw
-form; whoever reads them there translates it.
+Problem: `kubectl set image` and `kubectl rollout restart` create other workers of the same settings
+without a manager that names them. The kubelet probes the pod's address. Choice: a worker's revision
+is `<revision>~<pod-template-hash>`, both from the downward API, so that an edited template is
+another revision [22]. The copy of the code beside the settings is unpacked into the state
+directory, under its digest, so that a restarted container finds it complete. Cost: slots and
+reports on Kubernetes hold that raw form, and their readers translate it.
 
-A worker is its pod's name, also after a restart of the container. That is no confusion: every
-write of an owner names the token of its take as well, which the new process does not have; it
-begins as a standby, and its predecessor's slot is taken once its lease has expired, by whoever
-is warm then [12, 13, 16].
+A worker has its pod's name, also after a restart of the container. That is safe: every write of an
+owner names the token of its take, which the new process does not have. It begins as a standby, and
+any warm standby takes its predecessor's slot once the lease has expired [12, 13, 16].
 """
 
 import hashlib
@@ -30,17 +28,17 @@ from fleet.errors import ConfigError
 REVISION: Final = "FLEET_REVISION"
 TEMPLATE: Final = "FLEET_TEMPLATE_HASH"
 SPARK: Final = "FLEET_SPARK"
-"""Address of the shared Connect server, where it is not the Service of the namespace."""
+"""Address of the shared Connect server, if it is not the Service of the namespace."""
 SPARK_TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - PySpark's name of it
 _TILDE: Final = "~"
 CODE: Final = "code.tgz"
-"""Beside the settings: the copy of the entrypoint's module or package."""
+"""The copy of the entrypoint's module or package, beside the settings."""
 
 
 def raw_revision(revision: str, environ: Mapping[str, str]) -> str:
-    """`<revision>~<pod-template-hash>`; the plain revision where no template is named.
+    """Returns `<revision>~<pod-template-hash>`; the plain revision if no template is named.
 
-    The template's own annotation (FLEET_REVISION) goes before what the settings say.
+    The template's own annotation (FLEET_REVISION) overrides the settings.
     """
     template = environ.get(TEMPLATE)
     plain = environ.get(REVISION) or revision
@@ -48,12 +46,12 @@ def raw_revision(revision: str, environ: Mapping[str, str]) -> str:
 
 
 def template_of(raw: str) -> str | None:
-    """The pod template's hash in a raw revision; None for a plain one."""
+    """Returns the pod template's hash in a raw revision; None for a plain one."""
     return raw.partition(_TILDE)[2] or None
 
 
 def with_pod_settings(settings: WorkerSettings, environ: Mapping[str, str]) -> WorkerSettings:
-    """The settings as this worker lives by them: its raw revision, the pod's HTTP port."""
+    """Returns the settings with the pod's values: its raw revision, its HTTP port."""
     group = settings.group
     if group.worker is None or not isinstance(group.runtime, KubernetesRuntimeSpec):
         return settings
@@ -67,14 +65,14 @@ def with_pod_settings(settings: WorkerSettings, environ: Mapping[str, str]) -> W
 
 
 def spark_url(runtime: KubernetesRuntimeSpec, environ: Mapping[str, str]) -> str:
-    """Where the namespace's shared Connect server is."""
+    """Returns the address of the namespace's shared Connect server."""
     return environ.get(SPARK) or f"sc://fleet-spark.{runtime.namespace}.svc:15002"
 
 
 def unpack(archive: Path, home: Path) -> Path | None:
-    """The folder with the code of a revision, whole; None where there is no archive.
+    """Returns the complete folder with the code of a revision; None without an archive.
 
-    Raises ConfigError where the archive cannot be read or holds more than files below it.
+    Raises ConfigError if the archive cannot be read or holds more than files below it.
     """
     if not archive.is_file():
         return None
@@ -101,12 +99,12 @@ def unpack(archive: Path, home: Path) -> Path | None:
 
 
 def _extract(tar: tarfile.TarFile, into: Path) -> None:
-    """Files below `into` and nothing else; Python before 3.11.4 has no filter that says so."""
+    """Extracts files below `into` and nothing else; Python before 3.11.4 has no such filter."""
     root = into.resolve()
     for each in tar:
         target = (root / each.name.lstrip("/")).resolve()
         if not (each.isreg() or each.isdir()) or not target.is_relative_to(root):
-            raise tarfile.TarError(f"{each.name} is no file below its folder")
+            raise tarfile.TarError(f"{each.name} is not a file below its folder")
         if each.isdir():
             target.mkdir(parents=True, exist_ok=True)
             continue
@@ -118,6 +116,6 @@ def _extract(tar: tarfile.TarFile, into: Path) -> None:
 
 
 def put_first(folder: Path, environ: "os._Environ[str] | dict[str, str]") -> None:
-    """Let child processes (Spark's Python workers) find the code as well."""
+    """Makes child processes (Spark's Python workers) find the code as well."""
     paths = [str(folder), environ.get("PYTHONPATH")]
     environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

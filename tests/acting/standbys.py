@@ -167,7 +167,7 @@ class Crowd:
 
     def turn(self) -> None:
         joining: set[str] = set()
-        self.watcher.look()
+        self.watcher.refresh()
         for each in list(self.people.values()):
             if each.alive and not each.frozen and (each.wanted or each.slot is not None):
                 self.live(each, joining)
@@ -192,7 +192,7 @@ class Crowd:
         if not who.wanted:
             return
         targets, slots = self.store.targets(GROUP), self.store.slots(GROUP)
-        self.watcher.takeable(worker=who.name, revision=who.revision, since=0.0)
+        self.watcher.takeable_slots(worker=who.name, revision=who.revision, since=0.0)
         void = self.watcher.void
         for seen in candidates(
             targets,

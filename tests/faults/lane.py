@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from fleet.act.kafka import GroupAdmin
 from fleet.broker import Broker
 from fleet.slots import Phase
-from fleet.worker.asking import GRACE, LOOK
+from fleet.worker.group_query import GRACE, LOOK
 from tests.faults.collecting import Collector
 from tests.faults.invariants import Trouble, broken, rebalances, times
 from tests.faults.schedules import LEASE, SESSION, Act, Kind

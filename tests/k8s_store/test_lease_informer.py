@@ -139,10 +139,12 @@ class Scene:
         assert self.held is not None
         until(lambda: self.standby.known_since() is not None)
 
-    def takeable(self) -> list[int]:
+    def takeable_slots(self) -> list[int]:
         """What the standby would take now."""
-        self.looker.look()
-        return sorted(s.number for s in self.looker.takeable(worker="s", revision="r1", since=0.0))
+        self.looker.refresh()
+        return sorted(
+            s.number for s in self.looker.takeable_slots(worker="s", revision="r1", since=0.0)
+        )
 
     def renew(self) -> bool:
         """Whether the server took it."""
@@ -161,11 +163,11 @@ def test_a_server_that_is_away_makes_nobody_a_new_owner(falling, how):
     server = falling.server
     scene = Scene(falling)
     assert scene.renew()  # a slow start may have used the lease up
-    until(lambda: scene.takeable() == [1])
+    until(lambda: scene.takeable_slots() == [1])
     away_at = time.monotonic()
     server.freeze() if how == "frozen" else server.kill_server()
     until(lambda: scene.standby.known_since() is None, LEASE_SECONDS / 2)
-    assert scene.takeable() == []
+    assert scene.takeable_slots() == []
     assert scene.standby.targets(GROUP).open == {0, 1}, "reads answer from what was known"
     began = time.monotonic()
     assert not scene.renew()
@@ -176,20 +178,20 @@ def test_a_server_that_is_away_makes_nobody_a_new_owner(falling, how):
             scene.standby.slots(GROUP)[1], worker="s", revision="r1", spark_session=None
         )
     while time.monotonic() - away_at < LEASE_SECONDS + 2.0:
-        assert scene.takeable() == []
+        assert scene.takeable_slots() == []
         time.sleep(0.05)
     server.thaw() if how == "frozen" else server.start()
     until(lambda: scene.standby.known_since() is not None, 15.0)
     known_at = time.monotonic()
-    assert scene.takeable() == [1]
+    assert scene.takeable_slots() == [1]
     until(scene.renew, 10.0)
     while time.monotonic() - known_at < LEASE_SECONDS / 2:
-        assert 0 not in scene.takeable()
+        assert 0 not in scene.takeable_slots()
         time.sleep(0.05)
     seen = scene.standby.data_version()
     assert scene.renew()
     until(lambda: scene.standby.data_version() != seen)
-    took = until(lambda: scene.takeable() == [0, 1], LEASE_SECONDS + 3.0)
+    took = until(lambda: scene.takeable_slots() == [0, 1], LEASE_SECONDS + 3.0)
     assert took > LEASE_SECONDS - 1.0, "dead one lease after its last renewal"
     held = scene.standby.take(
         scene.standby.slots(GROUP)[0], worker="s", revision="r1", spark_session=None

@@ -85,8 +85,8 @@ class Standby:
         if time.monotonic() - self._reported_at > LEASE_SECONDS / 3:
             self._reported_at = time.monotonic()
             self.store.report(report_of("s", GROUP, counter=int(self._reported_at)))
-        self.looker.look()
-        for seen in self.looker.takeable(worker="s", revision="r1", since=0.0):
+        self.looker.refresh()
+        for seen in self.looker.takeable_slots(worker="s", revision="r1", since=0.0):
             taken = self.store.take(seen, worker="s", revision="r1", spark_session=None)
             self.taken = taken is not None
 

@@ -19,14 +19,14 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.member.membership:Membership._finish", "worker/test_owning.py",
         "self._serve(_STILL)", "pass"),
     "02-token-of-an-earlier-assignment-holds": (
-        "worker.offsets.assigning:Partitions.held", "worker/test_positions.py",
+        "worker.offsets.assigning:Partitions.owned_since", "worker/test_positions.py",
         "tp in owned and owned[tp].token == token", "tp in owned"),
     "02-commit-under-another-member-id": (
         "worker.offsets.assigning:Partitions.commitable", "worker/test_positions.py",
         "member_now != member_then", "member_now is None"),
     "02-commit-without-a-look-at-the-token": (
         "worker.offsets.assigning:Partitions.commitable", "worker/test_owning.py",
-        "self.held(tokens)", "set(tokens)"),
+        "self.owned_since(tokens)", "set(tokens)"),
     "03-dead-workers-session-goes-on": (
         "worker.slot.slot_owner:SlotOwner.take", "worker/test_slot_owner.py",
         "not self._cured", "self._cured"),
@@ -44,10 +44,10 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "timeouts > 1", "timeouts > 2"),
     "06-drain-does-not-wait-for-the-batch": (
         "worker.member.membership:is_drained", "worker/test_owning.py",
-        "not busy and (not (unsettled and in_time))", "not (unsettled and in_time)"),
+        "not busy and (not (uncommitted and in_time))", "not (uncommitted and in_time)"),
     "06-revoke-does-not-wait-for-the-batch": (
         "worker.member.membership:Membership._finish", "worker/test_owning.py",
-        "pipeline.touches(tps) or pipeline.unsettled & tps", "pipeline.unsettled & tps"),
+        "pipeline.touches(tps) or pipeline.uncommitted & tps", "pipeline.uncommitted & tps"),
     "07-end-behind-an-open-transaction": (
         "worker.batch.ranges:PartitionEnds.__init__", "worker/test_owning.py",
         "'read_committed'", "'read_uncommitted'"),
@@ -57,7 +57,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.batch.adaptive_reader:AdaptiveReader._consider_inline", "ranges/test_switch.py",
         "consumer.seek(KafkaPartition(tp.topic, tp.partition, part.start))", "pass"),
     "09-quarantined-partition-tried-again": (
-        "worker.member.losses:QuarantinedPartitions._over", "worker/test_poison.py",
+        "worker.member.losses:StoppedPartitionsView._end_reason", "worker/test_poison.py",
         "None if mark.revision == self._revision else 'this revision tries it'",
         "'this revision tries it'"),
     "09-refused-dead-letter-passed-over": (
@@ -183,19 +183,19 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "40-full-disk-ends-a-owner": (
         "worker.slot.reporting:Canary._failures_told", "worker/test_eligibility.py",
         "OSError", "KeyError"),
-    "41-resubscribe-without-an-end": ("worker.member.membership:Resubscribing._over", "worker/test_nudging.py",
+    "41-resubscribe-without-an-end": ("worker.member.membership:Resubscriber._over", "worker/test_nudging.py",
         "'limit'", "None"),
     "42-batch-of-a-former-token-moves-a-new-beginning": (
         "worker.member.pipeline:Pipeline._rewind_onto_ranges", "worker/test_pipeline.py",
-        "self.owned.held(hand.tokens) & again", "self.owned.all.keys() & again"),
+        "self.owned.owned_since(hand.tokens) & again", "self.owned.all.keys() & again"),
     "42-chosen-position-not-committed": (
-        "worker.offsets.assigning:Start.chosen", "worker/test_positions.py",
+        "worker.offsets.assigning:Start.is_chosen", "worker/test_positions.py",
         "not self.gone and self.committed != self.position", "False"),
     "43-poison-without-a-witness": (
         "worker.batch.poison_search:PoisonSearch.search", "worker/test_poison.py",
         "failed and (not self._witness)", "False"),
     "44-first-part-of-the-childs-answer-lost": (
-        "worker.asking:Question.done", "worker/test_asking.py::test_an_answer_of_any_size_is_heard_without_waiting",
+        "worker.group_query:GroupQuery.done", "worker/test_asking.py::test_an_answer_of_any_size_is_heard_without_waiting",
         "self._told += part", "self._told = part"),
     "45-aborted-commits-count": (
         "log.readers.log_view:PendingCommits.end", "observe/test_open_transactions.py::test_what_counts_when_a_transaction_ends",
@@ -234,7 +234,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "then is not Life.REJOINING", "False"),
     "53-store-not-asked-what-was-committed": (
         "worker.offsets.assigning:Assigner.starts", "worker/test_positions.py",
-        "self._ask_begun()", "frozenset()"),
+        "self._ask_committed_topics()", "frozenset()"),
     "54-joins-though-the-store-is-silent": (
         "worker.slot.slot_lease:SlotLease.may_join", "worker/test_slot_lease.py",
         "self.fresh or None", "True"),

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from fleet.kafka_source.columns import batch_of, table_of_pieces, to_stderr
 from fleet.kafka_source.source import frame_of_ranges
 from fleet.kafka_source.tasks import read_tables
-from fleet.worker.batch.columnar import Gathering, frame_of_files, why_not
+from fleet.worker.batch.columnar import Gathering, find_obstacle, frame_of_files
 from fleet.worker.batch.spark_link import frame_of
 from tests.ranges.conftest import Topic
 from tests.ranges.test_reading import SMALL, rows, size
@@ -117,8 +117,8 @@ def test_spark_shows_that_it_sees_this_memory(spark: Any, tmp_path: Path):
     """The shared server on this machine does; a file that is not there is no proof."""
     proof = tmp_path / "word.parquet"
     pq.write_table(pa.table({"word": ["w"]}), proof)
-    assert why_not(spark, proof, "w") is None
-    told = why_not(spark, proof, "w")
+    assert find_obstacle(spark, proof, "w") is None
+    told = find_obstacle(spark, proof, "w")
     assert told is not None
     assert told.startswith("Spark does not see")
 

@@ -22,8 +22,8 @@ from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.worker.batch import columnar
-from fleet.worker.batch.columnar import Columnar, ColumnarBatch, why_not
-from fleet.worker.batch.executor import Running, Void, Why
+from fleet.worker.batch.columnar import Columnar, ColumnarBatch, find_obstacle
+from fleet.worker.batch.executor import InterruptReason, RunningBatch, Void
 from fleet.worker.batch.ranges import NamedBatch
 from tests.support.live_folders import folders_below
 from tests.support.waiting import until
@@ -86,7 +86,7 @@ class Bench:
             most=self.most,
             read=lambda _, check: self.tables(check),
             sessions=self.spark,
-            told=self.told.append,
+            report_change=self.told.append,
             cores=self.cores,
             environ={"FLEET_SHM": str(self.folder)},
         )
@@ -94,7 +94,7 @@ class Bench:
     def proven(self) -> "Bench":
         """Spark has said that it reads the folder."""
         self.columnar.prove()
-        self.columnar.look()
+        self.columnar.poll()
         return self
 
     def gather(self, batch: NamedBatch | None = None) -> ColumnarBatch:
@@ -102,7 +102,7 @@ class Bench:
         gathered = self.columnar.gather(batch or named())
         assert isinstance(gathered, ColumnarBatch)
         until(lambda: gathered.gathered(0.01), "the end of the gathering")
-        self.columnar.look()
+        self.columnar.poll()
         return gathered
 
     @property
@@ -122,9 +122,9 @@ def test_batches_go_by_ranges_until_spark_has_answered(bench: Bench):
     """The first one is named while Spark is asked, once; from its answer on they are gathered."""
     first = named()
     assert bench.columnar.gather(first) is first
-    assert not bench.columnar.on
+    assert not bench.columnar.is_on
     batch = bench.gather()
-    assert bench.columnar.on
+    assert bench.columnar.is_on
     assert bench.told == [None]
     assert (batch.ranges, batch.records) == (first.ranges, 200)
     path = batch.frame(None)
@@ -199,7 +199,7 @@ def test_a_batch_that_is_not_wanted_leaves_nothing(bench: Bench):
     del running
     goes_on.set()
     until(lambda: not bench.files, "it to be gone")
-    bench.columnar.look()
+    bench.columnar.poll()
     assert bench.told == [None], "that it was given up is nobody's failure"
 
 
@@ -249,8 +249,8 @@ def test_a_second_attempt_does_not_trust_the_file(bench: Bench):
     batch = bench.proven().gather()
     assert batch.frame(None) != "ranges"
     assert batch.frame(None) == "ranges"
-    bench.columnar.look()
-    assert not bench.columnar.on
+    bench.columnar.poll()
+    assert not bench.columnar.is_on
     other = named()
     assert bench.columnar.gather(other) is other
     assert bench.spark.asked == 2
@@ -288,8 +288,8 @@ def test_a_batch_that_waits_for_its_records_can_be_interrupted(bench: Bench):
 
     bench.tables = never
     batch = bench.proven().columnar.gather(named())
-    running = Running("tag")
-    threading.Timer(0.1, lambda: setattr(running, "why", Why.VOID)).start()
+    running = RunningBatch("tag")
+    threading.Timer(0.1, lambda: setattr(running, "why", InterruptReason.VOID)).start()
     with pytest.raises(Void):
         running.await_records(batch)
     goes_on.set()
@@ -316,7 +316,7 @@ def test_spark_has_to_show_that_it_reads_here(
             parquet=lambda _: SimpleNamespace(collect=lambda: [SimpleNamespace(word=word)])
         ),
     )
-    told = why_not(spark, proof, "ours")
+    told = find_obstacle(spark, proof, "ours")
     assert told == why if why is None else (told or "").startswith(why)
     assert not proof.exists()
 

@@ -146,7 +146,7 @@ class Bench(Events):
         for each in seconds:
             assert any(self.turns(1)[0] for _ in range(20)), "no batch was due"
             sizes.append(self.closed[-1].records)
-            self.reading.took(self.closed[-1], each)
+            self.reading.record_duration(self.closed[-1], each)
         return sizes
 
 
@@ -297,7 +297,7 @@ def test_a_partition_without_a_leader(mode: str):
     closed, errors = bench.turns(8)
     assert closed == ["T-0-0-300", "T-0-300-600", "T-0-600-900"]
     assert errors == []
-    assert bench.said[0].startswith("no leader tells where orders-1 ends (")
+    assert bench.said[0].startswith("no leader returns where orders-1 ends (")
     assert not bench.reading.seen_all_ends()
     assert bench.reading.way == ("inline" if mode == "auto" else "ranges")
     bench.kafka.silent = {P0, P1}

@@ -170,7 +170,7 @@ def test_a_client_without_the_token_is_refused(spark_home: Path):
     assert spark.range(10).count() == 10
     other = SparkLink(where=lambda: url, token=lambda: token, clock=SystemClock(), app="test")
     other.connect(timeout=300.0, given_up=lambda: False)
-    assert other.cure(str(link.session_id)) is None, "a successor may end its session"
+    assert other.end_session(str(link.session_id)) is None, "a successor may end its session"
     other.close()
 
     file = spark_home / "spark" / "token"

@@ -15,7 +15,7 @@ from fleet.sim.coordinator.requests import (
     SyncGroupAssignment,
     SyncGroupRequest,
 )
-from fleet.worker.member.member_state import End, Ended, MemberState
+from fleet.worker.member.member_state import End, MembershipEnd, MemberState
 from fleet.worker.member.protocols import FENCED
 from tests.schedules.simulated_broker import (
     GROUP,
@@ -64,7 +64,7 @@ class GroupSide:
         self.instance = instance
         self.times = times
         self.state = MemberState()
-        self.ended: Ended | None = None
+        self.ended: MembershipEnd | None = None
         self.member_id = ""
         self.generation = -1
         self._changed = changed

@@ -18,7 +18,7 @@ from fleet.sim.coordinator.requests import (
     OffsetCommitTopic,
 )
 from fleet.slots import Phase
-from fleet.worker.member.member_state import End, Ended
+from fleet.worker.member.member_state import End, MembershipEnd
 from fleet.worker.member.membership import Draining, is_drained
 from fleet.worker.member.protocols import FENCED, RETRIED
 from fleet.worker.offsets.assigning import Partitions, Start
@@ -85,7 +85,7 @@ class SimulatedMember(GroupSide):
             self._rest()
         return self.ended is not None
 
-    def hear(self, why: str, at: float) -> None:
+    def expect_change(self, why: str, at: float) -> None:
         """A classic member hears of a change by its heartbeats."""
 
     def _enter(self) -> None:
@@ -158,7 +158,7 @@ class SimulatedMember(GroupSide):
             committed=committed,
         )
         self._owned.gain(start, member=self.member_id, reads=True)
-        if not start.chosen:
+        if not start.is_chosen:
             self._at[partition] = start.position
 
     def _lose(self, why: str) -> None:
@@ -189,15 +189,15 @@ class SimulatedMember(GroupSide):
             self._settle(now)
             return
         if self._revoke_by is not None:
-            unsettled = bool(self._owned.waiting(()))
-            if is_drained(busy=False, unsettled=unsettled, in_time=now < self._revoke_by):
+            uncommitted = bool(self._owned.waiting(()))
+            if is_drained(busy=False, uncommitted=uncommitted, in_time=now < self._revoke_by):
                 self._lose("revoked")
                 self._join()
             else:
                 self._later(0.25, self._work)
         elif self._draining.then is not None:
-            unsettled = bool(self._owned.waiting(()))
-            if self._draining.over(now, busy=False, unsettled=unsettled):
+            uncommitted = bool(self._owned.waiting(()))
+            if self._draining.is_over(now, busy=False, uncommitted=uncommitted):
                 self._drained()
             else:
                 self._later(0.25, self._work)
@@ -274,8 +274,8 @@ class SimulatedMember(GroupSide):
             if self._revoke_by is not None:
                 late = now >= self._revoke_by
             else:
-                late = draining and self._draining.late(now)
-            busy = not self._draining.over(now, busy=True, unsettled=False)
+                late = draining and self._draining.is_late(now)
+            busy = not self._draining.is_over(now, busy=True, uncommitted=False)
             if draining and (late or not busy):
                 self.state.unclean = late
                 for work in hand.works:
@@ -370,5 +370,5 @@ class SimulatedMember(GroupSide):
             self._leave()
         clean = self.hand is None and not self.state.unclean
         self.state.partitions = frozenset()
-        self.ended = Ended(how=how, sentence=sentence, clean=clean)
+        self.ended = MembershipEnd(how=how, sentence=sentence, clean=clean)
         self._changed()

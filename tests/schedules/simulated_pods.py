@@ -19,7 +19,7 @@ from fleet.kubernetes.leases.lease_store import LeaseStore, PatientStore
 from fleet.kubernetes.manifests.pod_template import grace_seconds
 from fleet.slots import Change, Slot, SlotTargets
 from fleet.slots.store import Store
-from fleet.worker.slot.process import end_former_life
+from fleet.worker.slot.process import end_former_slots
 from tests.schedules.simulated_broker import GROUP
 from tests.schedules.simulated_fleet import (
     DRAIN,
@@ -65,7 +65,7 @@ class PodWorker(SimulatedWorker):
     """The only worker of its pod."""
 
     def _live(self) -> None:
-        end_former_life(self.store, group=GROUP, name=self.name, events=self.events)
+        end_former_slots(self.store, group=GROUP, name=self.name, events=self.events)
         super()._live()
 
     @property
@@ -76,7 +76,7 @@ class PodWorker(SimulatedWorker):
             return False
         if tenure is None:
             return self.phase == "standby"
-        return tenure.member is not None and str(tenure.member.state.told) == "active"
+        return tenure.member is not None and str(tenure.member.state.reported_phase) == "active"
 
 
 class Controllers(PlayedControllers):

@@ -136,7 +136,7 @@ class SimulatedWorker:
     def renewed(self) -> None:
         """Where there is news: others read of it only that."""
         state = self._serving and self._serving[1]
-        news = state and (state.told, state.joined_at)
+        news = state and (state.reported_phase, state.joined_at)
         if news != self._news or not self.reported:
             self._news = news
             self.report()
@@ -152,7 +152,7 @@ class SimulatedWorker:
             worker=self.name,
             group=GROUP,
             revision=self.revision,
-            phase=self.phase if state is None else str(state.told),
+            phase=self.phase if state is None else str(state.reported_phase),
             slot=slot,
             counter=self._counter,
             http_port=None,
@@ -187,10 +187,12 @@ class SimulatedWorker:
         self.process.end()
 
     def _look_for_a_slot(self) -> tuple[int, str] | None:
-        self.completer.see(self.watcher)
+        self.completer.check(self.watcher)
         if not self.reported:
             self.report()
-        found = self.watcher.takeable(worker=self.name, revision=self.revision, since=self.since)
+        found = self.watcher.takeable_slots(
+            worker=self.name, revision=self.revision, since=self.since
+        )
         for seen in found[:1]:
             owner = SimulatedOwner(self, seen, self.watcher.void.get(seen.number))
             if not owner.take():

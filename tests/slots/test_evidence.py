@@ -62,8 +62,8 @@ class Scene:
     def look(self) -> None:
         """One look of the standby; what it may take it takes."""
         with contextlib.suppress(Unreachable):
-            self.looker.look()
-            for seen in self.looker.takeable(worker="s", revision="r", since=0.0):
+            self.looker.refresh()
+            for seen in self.looker.takeable_slots(worker="s", revision="r", since=0.0):
                 taken = self.store.take(seen, worker="s", revision="r", spark_session=None)
                 self.taken += taken is not None
 
@@ -160,7 +160,7 @@ def test_an_old_look_says_nothing(scene: Scene):
     scene.lives = False
     for _ in range(11):
         scene.clock.sleep(LEASE / 10)
-        scene.looker.look()
+        scene.looker.refresh()
     assert scene.looker.dead() == {0}
     scene.clock.sleep(LEASE / 2)
     assert scene.looker.dead() == frozenset()
@@ -286,7 +286,7 @@ def test_of_two_leases_the_longer_one_counts(tmp_path, renews):
         clock.sleep(1.0)
         if renews and second % 20 == 0:
             assert held.renew()
-        looker.look()
+        looker.refresh()
         dead = bool(looker.dead())
         assert dead == (not renews and second >= 61), second
 

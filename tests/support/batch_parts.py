@@ -52,7 +52,7 @@ def runner_of(
 ) -> BatchRunner:
     """The batch thread of a worker, that calls this."""
     usual: dict[str, Any] = {
-        "still_ours": lambda: True,
+        "is_ours": lambda: True,
         "renew": lambda: True,
         "pauses": (0.0, 0.0),
     }

@@ -29,8 +29,8 @@ from fleet.worker.batch.executor import RETRY_PAUSES
 from fleet.worker.batch.poison_search import DeadLetters
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.member import membership
-from fleet.worker.member.losses import QuarantinedPartitions
-from fleet.worker.member.member_state import BackingOff, MemberState
+from fleet.worker.member.losses import StoppedPartitionsView
+from fleet.worker.member.member_state import EntrypointBackoff, MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.offsets.assigning import Start
 from fleet.worker.offsets.commit_metadata import decode_plan
@@ -116,8 +116,8 @@ class Driven:
         self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=CLOCK)
         context = worker_context(settings, name="w1", clock=CLOCK, events=events)
         self.runner = runner_of(link, self._process, context=context, pauses=(), letters=letters)
-        marks = QuarantinedPartitions(self.store, context)
-        marks.begun = self.begun  # type: ignore[method-assign,assignment]
+        marks = StoppedPartitionsView(self.store, context)
+        marks.committed_topics = self.begun  # type: ignore[method-assign,assignment]
         self.member = membership.Membership(
             context,
             Slot(group="g", number=0),
@@ -255,8 +255,8 @@ class Process:
             runner=self.runner,
             state=self.state,
             post=self._posted.put,
-            poisoned=lambda tp, at, error, _: self.marks.update({tp.partition: (at, error)}),
-            backing_off=BackingOff(grace=grace, may_wait=lambda: may_wait, clock=self.clock),
+            record_poison=lambda tp, at, error, _: self.marks.update({tp.partition: (at, error)}),
+            backoff=EntrypointBackoff(grace=grace, may_wait=lambda: may_wait, clock=self.clock),
         )
         for tp in kafka.parts:
             self.flow.start_partition(self._start(tp), reads=True)

@@ -20,7 +20,14 @@ from fleet.errors import FleetError
 from fleet.kafka_source.login import references
 from fleet.model import Member, TopicPartition
 from fleet.slots import Handover, Phase, Slot, SlotTargets
-from fleet.worker.asking import GRACE, LOOK, Answer, Orphans, Question, _asked
+from fleet.worker.group_query import (
+    CHECK_EVERY,
+    GRACE,
+    GroupAnswer,
+    GroupQuery,
+    OrphanWatch,
+    _asked,
+)
 from tests.conftest import RunningBroker
 from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
@@ -62,7 +69,7 @@ def test_members_and_what_they_own(broker: RunningBroker, unique: str, protocol:
             return len(member.assignment()) == 3
 
         until(owning, "all partitions", every=0)
-        question = Question(at(broker.bootstrap_servers), group=unique, topics=[unique])
+        question = GroupQuery(at(broker.bootstrap_servers), group=unique, topics=[unique])
         while not question.done():
             member.poll(0.1)
         answer = question.answer()
@@ -77,15 +84,15 @@ def test_members_and_what_they_own(broker: RunningBroker, unique: str, protocol:
 @pytest.mark.broker
 def test_no_broker_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch):
     """And not by a traceback. On a busy core the asker may take as long to begin as it may ask."""
-    monkeypatch.setattr("fleet.worker.asking.LONGEST", 120.0)
-    with pytest.raises(FleetError, match="who is a member of g cannot be read: "):
-        Question(at("127.0.0.1:1"), group="g").answer()
+    monkeypatch.setattr("fleet.worker.group_query.ANSWER_TIMEOUT", 120.0)
+    with pytest.raises(FleetError, match="cannot read who is a member of g: "):
+        GroupQuery(at("127.0.0.1:1"), group="g").answer()
 
 
 @pytest.mark.broker
 def test_an_asker_that_is_killed_ends_only_itself():
     """As librdkafka ends it (#4605)."""
-    question = Question(at("127.0.0.1:1"), group="g")
+    question = GroupQuery(at("127.0.0.1:1"), group="g")
     os.kill(question._asker.pid, signal.SIGABRT)
     with pytest.raises(FleetError, match="asking the coordinator of g ended with -6"):
         question.answer()
@@ -102,7 +109,7 @@ def test_an_answer_of_any_size_is_heard_without_waiting(
     asker.write_text(f"#!/bin/sh\ncat > /dev/null\ncat {tmp_path}/answer\n")
     asker.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(asker))
-    question = Question({}, group="g", topics=["orders"])
+    question = GroupQuery({}, group="g", topics=["orders"])
     until(question.done, "the asker's end", every=0.01, still=10.0)
     assert len(question.answer().partitions) == 20_000
 
@@ -111,7 +118,7 @@ def test_no_process_to_ask_by_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPa
     """Fault: whoever asks ends by an OSError: too many processes, no memory."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(FleetError, match=r"^the coordinator of g cannot be asked: .*No such file"):
-        Question({}, group="g")
+        GroupQuery({}, group="g")
 
 
 class Admin:
@@ -158,14 +165,14 @@ class Kafka:
     def done(self) -> bool:
         return True
 
-    def answer(self) -> Answer:
+    def answer(self) -> GroupAnswer:
         """As it was made."""
         if self.why:
             raise FleetError(self.why)
         owned = frozenset(TopicPartition("t", p) for p in self.owned)
         member = Member(member_id="m", instance_id=None, client_id="c", host="/h", partitions=owned)
         due = frozenset(TopicPartition("t", p) for p in range(4))
-        return Answer(state=self.state, members=(member,), partitions=due)
+        return GroupAnswer(state=self.state, members=(member,), partitions=due)
 
 
 Ask = Callable[[Sequence[str]], Kafka]
@@ -195,7 +202,7 @@ def asked_at(
     """When; the machine is frozen for so long after half a minute."""
     clock, asked = ManualClock(at=0.0), []
     context = worker_context(settings_of(group_spec("g", topics=["t"])), clock=clock)
-    watch = Orphans(context, rejoin=lambda: asked.append(clock.at), ask=ask or kafka.ask)
+    watch = OrphanWatch(context, rejoin=lambda: asked.append(clock.at), ask=ask or kafka.ask)
     slots = [Slot(group="g", number=n, owner=f"w{n}", token=1, phase=Phase.ACTIVE) for n in (0, 1)]
     while clock.at < seconds:
         watch.step(number, targets, slots)
@@ -221,7 +228,7 @@ def rejoining(token: int) -> SlotTargets:
 def test_an_orphan_is_given_an_owner_once_grace_ends():
     """Once, and not before: members find an added partition themselves."""
     assert asks(Kafka(0, 1, 2), TARGETS, seconds=GRACE) == 0
-    assert asks(Kafka(0, 1, 2), TARGETS, seconds=GRACE + 3 * LOOK) == 1
+    assert asks(Kafka(0, 1, 2), TARGETS, seconds=GRACE + 3 * CHECK_EVERY) == 1
 
 
 @pytest.mark.parametrize(
@@ -241,13 +248,13 @@ def test_an_orphan_is_given_an_owner_once_grace_ends():
 def test_otherwise_nothing_is_asked(kafka: Kafka, targets: SlotTargets, number: int):
     """Nor is Kafka asked for nothing."""
     assert asks(kafka, targets, number=number) == 0
-    assert kafka.asked <= 2 * GRACE / LOOK
+    assert kafka.asked <= 2 * GRACE / CHECK_EVERY
 
 
 @pytest.mark.parametrize("targets", [pinned(token=0), rejoining(token=0)], ids=["pin", "rejoin"])
 def test_what_is_asked_of_a_former_owner_blinds_nobody(targets: SlotTargets):
     """Its plan has ended, its manager or that owner died: it asks nobody for anything any more."""
-    assert asks(Kafka(0, 1, 2), targets, seconds=GRACE + 3 * LOOK) == 1
+    assert asks(Kafka(0, 1, 2), targets, seconds=GRACE + 3 * CHECK_EVERY) == 1
 
 
 def test_a_question_that_cannot_be_put_is_put_again():
@@ -259,7 +266,7 @@ def test_a_question_that_cannot_be_put_is_put_again():
             raise refused.pop()
         return kafka.ask(topics)
 
-    assert asks(kafka, TARGETS, seconds=GRACE + 6 * LOOK, ask=ask) == 1
+    assert asks(kafka, TARGETS, seconds=GRACE + 6 * CHECK_EVERY, ask=ask) == 1
 
 
 def test_a_frozen_machine_asks_for_nothing_at_once():

@@ -302,7 +302,7 @@ def test_a_busy_spark_rests_between_the_batches_of_a_trickle():
     batch = made.close(clock.monotonic())
     assert batch is not None
     clock.sleep(0.5)
-    made.took(batch, 0.5)
+    made.record_duration(batch, 0.5)
     made.add(P0, records(1, 2))
     assert made.close(clock.monotonic()) is None
     clock.sleep(0.21)
@@ -315,22 +315,22 @@ def test_it_hurries_with_what_is_done_sooner_than_a_trickle_waits():
     made = InlineReading(limit=100, max_wait=0.2, max_seconds=10.0, clock=clock)
     made.add_partition(P0, topic_id="T", start=0, replay_to=None)
     made.add(P0, records(0, 10))
-    assert not made.hurry()
+    assert not made.close_soon()
     batch = made.close(clock.monotonic())
     assert batch is not None
-    made.took(batch, 0.1)
-    assert not made.hurry()
+    made.record_duration(batch, 0.1)
+    assert not made.close_soon()
     made.add(P0, records(10, 50))
     assert made.close(clock.monotonic()) is None
-    assert made.hurry()
+    assert made.close_soon()
     batch = made.close(clock.monotonic())
     assert batch is not None
-    made.took(batch, 0.39)
+    made.record_duration(batch, 0.39)
     made.add(P0, records(50, 51))
-    assert made.hurry()
+    assert made.close_soon()
     made.rest(clock.monotonic())
     made.add(P0, records(51, 92))
-    assert not made.hurry(), "42 records where 40 took 0.39 s"
+    assert not made.close_soon(), "42 records where 40 took 0.39 s"
     assert made.close(clock.monotonic()) is None
 
 
@@ -340,12 +340,12 @@ def test_slow_records_are_several_tasks_until_they_are_quick():
     made.add_partition(P0, topic_id="T", start=0, replay_to=None)
     made.add_partition(P1, topic_id="T", start=0, replay_to=None)
     assert made.one_task == ONE_TASK
-    made.took(closed(made, 100), 10 * QUICK)
+    made.record_duration(closed(made, 100), 10 * QUICK)
     assert made.one_task == 10
     assert not closed(made, 100).one_task
     assert closed(made, 10).one_task
     for _ in range(20):
-        made.took(closed(made, 100), 0.2 * QUICK)
+        made.record_duration(closed(made, 100), 0.2 * QUICK)
     assert closed(made, 100).one_task
 
 
@@ -383,15 +383,15 @@ def test_the_next_one_takes_no_longer_than_it_should(
     """From what the last ones took, (records, seconds) each; None: as many as it may have."""
     made = bound(first, growth)
     for records, seconds in steps:
-        made.took(records or made.records, seconds)
+        made.record_duration(records or made.records, seconds)
     assert made.records == after
 
 
 def test_what_times_seem_to_say_doubles_a_batch_at_most():
     """Two batches may lie about it, and the next one should not take eight times as long."""
     made = BatchBound(1000, most=100_000, target=TARGET, growth=8)
-    made.took(1000, 8.0)
-    made.took(625, 8.0)
+    made.record_duration(1000, 8.0)
+    made.record_duration(625, 8.0)
     assert made.records == 1250
 
 
@@ -408,7 +408,7 @@ def play(
     for _ in range(120):
         records = min(made.records, max(1, int(waiting)))
         seconds = (whatever(now) + each * records) * varying.uniform(0.7, 1.3)
-        made.took(records, seconds)
+        made.record_duration(records, seconds)
         waiting = max(0.0, waiting + arriving * seconds - records)
         now += seconds
         done.append((records, seconds, waiting))
@@ -445,8 +445,8 @@ def test_a_job_that_gets_slower_while_the_machine_is_busy_is_found_out(seed: int
     """What is believed of a busy machine is tried again after some batches."""
     made, varying = bound(), random.Random(seed)
     for _ in range(10):
-        made.took(made.records, 9.0 * varying.uniform(0.8, 1.2))
+        made.record_duration(made.records, 9.0 * varying.uniform(0.8, 1.2))
     assert made.records > 500
     for _ in range(60):
-        made.took(made.records, made.records * 0.02 * varying.uniform(0.8, 1.2))
+        made.record_duration(made.records, made.records * 0.02 * varying.uniform(0.8, 1.2))
     assert made.records < 400

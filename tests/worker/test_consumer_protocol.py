@@ -12,7 +12,7 @@ from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member
 from fleet.worker.member.member_state import End, MemberState
-from fleet.worker.member.pipeline import Committed, Committer
+from fleet.worker.member.pipeline import CommitResult, Committer
 from fleet.worker.member.protocols import (
     RETRIED,
     VOID,
@@ -22,7 +22,7 @@ from fleet.worker.member.protocols import (
     fatal_of,
     protocol_of,
 )
-from fleet.worker.slot.leave_completion import ExternalOwner, Failover, Former
+from fleet.worker.slot.leave_completion import ExternalOwner, Failover, FormerOwner
 from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
 from tests.support.seen_groups import member_seen
@@ -87,7 +87,7 @@ def answered_with(code: int) -> Committer:
 def test_a_commit_on_a_connection_that_failed_is_made_again(code):
     """Unreachable, a login whose token has just ended, a TLS handshake cut short."""
     entries = [KafkaPartition("orders", 0, 7)]
-    assert answered_with(code).write(entries) == (Committed.RETRY, frozenset())
+    assert answered_with(code).write(entries) == (CommitResult.RETRY, frozenset())
 
 
 def test_metadata_that_is_too_large_is_named_with_its_setting():
@@ -101,7 +101,7 @@ def test_metadata_that_is_too_large_is_named_with_its_setting():
 # --- who is evicted for a newcomer under KIP-848, and who never is ----------------------------
 
 
-OURS = Former(instance_id="g-0", member_ids=("old", "m1"), workers=frozenset({"w", "dead"}))
+OURS = FormerOwner(instance_id="g-0", member_ids=("old", "m1"), workers=frozenset({"w", "dead"}))
 
 
 class Coordinator:
@@ -134,14 +134,14 @@ class Coordinator:
             return None
         return member_seen(self.member, instance_id=instance_id, client_id=self.client)
 
-    def free(self, former: Former = OURS) -> str | None:
+    def free(self, former: FormerOwner = OURS) -> str | None:
         """A new owner frees the instance id."""
         context = worker_context(settings_of(group_spec("g")))
         failover = Failover(context, leave=self.leave, owner_of=self.owner_of)
         return failover.free(former)
 
 
-UNWRITTEN = Former(instance_id="g-0", member_ids=(), workers=OURS.workers)
+UNWRITTEN = FormerOwner(instance_id="g-0", member_ids=(), workers=OURS.workers)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ UNWRITTEN = Former(instance_id="g-0", member_ids=(), workers=OURS.workers)
         pytest.param(Coordinator(None), UNWRITTEN, [], id="nobody has it"),
     ],
 )
-def test_who_leaves_for_a_newcomer(coordinator: Coordinator, former: Former, left: list[str]):
+def test_who_leaves_for_a_newcomer(coordinator: Coordinator, former: FormerOwner, left: list[str]):
     """The member that the slot names; else whom the coordinator names, if it is one of ours."""
     assert coordinator.free(former) is None
     assert coordinator.left == [("g-0", member) for member in left]

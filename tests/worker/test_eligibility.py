@@ -21,7 +21,7 @@ from fleet.slots.transitions import (
 )
 from fleet.worker.slot.process import AHEAD, SlotTargetsOpener, first_targets
 from fleet.worker.slot.reporting import Canary
-from fleet.worker.slot.slot_lease import SlotWatcher, candidates, outranked
+from fleet.worker.slot.slot_lease import SlotWatcher, candidates, find_newer_standby
 from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
 from tests.support.slot_records import report_of
@@ -128,12 +128,14 @@ def test_who_is_newest_is_told_by_the_standbys_reports():
     """Owners do not count, nor standbys of ours, nor of a revision that is no later."""
     report = report_of("w2", revision="r2", since=20.0)
     mine = {"revision": "r1", "since": 10.0}
-    assert outranked([report], **mine) is report
-    assert outranked([replace(report, phase="active", slot=0)], **mine) is None
-    assert outranked([replace(report, revision="r1")], **mine) is None
-    assert outranked([replace(report, since=5.0)], **mine) is None
-    assert outranked([replace(report, since=10.0)], **mine) is None, "both would wait for the other"
-    assert outranked([replace(report, since=None)], **mine) is None
+    assert find_newer_standby([report], **mine) is report
+    assert find_newer_standby([replace(report, phase="active", slot=0)], **mine) is None
+    assert find_newer_standby([replace(report, revision="r1")], **mine) is None
+    assert find_newer_standby([replace(report, since=5.0)], **mine) is None
+    assert find_newer_standby([replace(report, since=10.0)], **mine) is None, (
+        "both would wait for the other"
+    )
+    assert find_newer_standby([replace(report, since=None)], **mine) is None
 
 
 @pytest.mark.parametrize(
@@ -328,7 +330,7 @@ def test_a_note_that_cannot_be_written_ends_nobody(tmp_path: Path):
     it.succeed()
     assert (it.running, it.error) == (False, None)
     assert len(said) == 2, "each failure is told once"
-    assert said[0].startswith(f"the note {tmp_path}/home/canary.json cannot be written: ")
+    assert said[0].startswith(f"the file {tmp_path}/home/canary.json cannot be written: ")
 
 
 def test_elsewhere_than_in_a_pod_nothing_is_noted():
@@ -402,7 +404,7 @@ def test_the_dead_are_not_believed(tmp_path: Path):
         clock.sleep(1.0)
         if second < 4:
             store.report(replace(REPORT, counter=second + 2))
-        looking.look(watcher)
+        looking.observe(watcher)
         told.append(looking.doubt is not None)
     assert told == [True] * 16 + [False] * 4
 

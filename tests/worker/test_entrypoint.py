@@ -17,11 +17,11 @@ from fleet.system.code import examine_source
 from fleet.worker.batch.entrypoint import (
     MOST_CHARACTERS,
     JobErrors,
-    bounded,
     imported_from,
     load,
     pickle_by_value,
     takes_batch_id,
+    truncate_middle,
 )
 from fleet.worker.events import catch_job_logs
 from fleet.worker.login_files import known_secrets
@@ -301,14 +301,14 @@ def test_an_error_is_told_with_the_file_and_line_of_the_job(job: Any, unique: st
     """Of the traceback the job's frames and what they called, none of ours; once per place."""
     said: list[str] = []
     errors = JobErrors(say=said.append)
-    line = errors.told(raised(job, '{"amuont": 1}'))
+    line = errors.describe(raised(job, '{"amuont": 1}'))
     assert line == f"KeyError: 'amount' (job_{unique}.py:6 in parse)"
     (text,) = said
     assert f'job_{unique}.py", line 10, in process' in text
     assert "batch/entrypoint.py" not in text
-    errors.told(raised(job, '{"amuont": 2}'))
+    errors.describe(raised(job, '{"amuont": 2}'))
     assert len(said) == 1, "raised at the same place: told once"
-    errors.told(raised(job, "{"))  # in the json module, called by the same line
+    errors.describe(raised(job, "{"))  # in the json module, called by the same line
     assert len(said) == 2
     assert f"(job_{unique}.py:6 in parse)" in said[1]
     assert "decoder.py" in said[1]
@@ -323,7 +323,7 @@ def test_of_a_task_the_traceback_of_sparks_worker_is_told() -> None:
     said: list[str] = []
     with pytest.raises(RuntimeError) as caught:
         collect()
-    line = JobErrors(say=said.append).told(caught.value)
+    line = JobErrors(say=said.append).describe(caught.value)
     assert line == "ValueError: bad amount 0 (job.py:12 in amount_of)"
     assert "nobody" not in said[0]
 
@@ -338,7 +338,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_line(
     said: list[str] = []
     errors = JobErrors(say=said.append)
     with pytest.raises(ConfigError, match=rf"\({name}\.py:2 in <module>\)") as caught:
-        load(f"{name}:process", [str(tmp_path)], told=errors.told)
+        load(f"{name}:process", [str(tmp_path)], describe=errors.describe)
     assert "importlib" not in said[0]
     assert errors.traceback_in(str(caught.value)) is not None
 
@@ -346,14 +346,14 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_line(
 def test_a_sentence_of_another_failure_has_no_traceback(job: Any) -> None:
     """The report of a worker that ends for another reason does not blame the job."""
     errors = JobErrors(say=lambda _: None)
-    line = errors.told(raised(job, "{"))
+    line = errors.describe(raised(job, "{"))
     assert errors.traceback_in(f"orders-1 is quarantined at offset 7: {line}") is not None
     assert errors.traceback_in("another process uses the instance id orders-1") is None
 
 
 def test_a_long_traceback_keeps_its_end() -> None:
     """Where the error is."""
-    text = bounded("first\n" + "x" * 10_000 + "\nKeyError: 'id'")
+    text = truncate_middle("first\n" + "x" * 10_000 + "\nKeyError: 'id'")
     assert len(text) <= MOST_CHARACTERS
     assert text.startswith("first")
     assert text.endswith("KeyError: 'id'")
@@ -385,7 +385,7 @@ def test_what_the_settings_know_as_secret_is_in_no_sentence(unique: str, passwor
     said: list[str] = []
     errors = JobErrors(say=said.append, secrets=known_secrets(secretive(unique), environ))
     told = f"kafka-hush, {environ['DB']}, {unquote(password)}, spark-hush, written-in-the-file"
-    line = errors.told(ValueError(f"no login with {told}"))
+    line = errors.describe(ValueError(f"no login with {told}"))
     assert "hush" not in line + said[0] + str(errors.traceback_in(line))
     assert "written-in-the-file" in line, "what stands in fleet.yaml is no secret"
 
@@ -404,7 +404,7 @@ def test_a_secret_is_found_however_it_is_written(text: str) -> None:
     said: list[str] = []
     key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END PRIVATE KEY-----"
     errors = JobErrors(say=said.append, secrets=["p@ss'wörd-1234", key])
-    line = errors.told(ValueError(text))
+    line = errors.describe(ValueError(text))
     everything = line + said[0] + str(errors.traceback_in(line)) + errors.line(ValueError(text))
     assert not [part for part in ("p@s", "p%40", "rd-1", "MIIE") if part in everything]
     assert "***" in line

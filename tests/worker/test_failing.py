@@ -246,7 +246,7 @@ def test_a_record_that_kills_its_workers_is_named(group: Group):
     group.until(named, "the record to be named")
     (mark,) = group.store.stopped_partitions(group.name)
     assert (mark.tp.partition, mark.offset) == (2, 4)
-    assert "ended the worker's process each time that it was begun" in mark.error
+    assert "ended the worker's process at every try" in mark.error
     killed = [n for n, p in group.processes.items() if p.poll() == -9]
     assert len(killed) == 5
     group.until(

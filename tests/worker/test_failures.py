@@ -20,7 +20,7 @@ from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.worker.batch.batches import InlineBatch
 from fleet.worker.batch.entrypoint import JobErrors
-from fleet.worker.batch.executor import BatchDone, BatchRunner, Why
+from fleet.worker.batch.executor import BatchDone, BatchRunner, InterruptReason
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import SparkLink, is_spark_failure
 from tests.support.batch_parts import connected, runner_of
@@ -34,7 +34,7 @@ class Bench:
     def __init__(self) -> None:
         self.calls: list[BatchContext] = []
         self.answer: Callable[[BatchContext], None] = lambda _: None
-        self.still_ours = self.renewed = True
+        self.is_ours = self.renewed = True
         self.link = connected()
         self.done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
         self.runner = self.made(batch_timeout=60.0)
@@ -49,7 +49,7 @@ class Bench:
             self.link,
             process,
             batch_timeout=batch_timeout,
-            still_ours=lambda: self.still_ours,
+            is_ours=lambda: self.is_ours,
             renew=lambda: self.renewed,
         )
 
@@ -230,7 +230,7 @@ def test_ranges_that_cannot_be_read_are_no_poison(bench: Bench):
 
 def test_a_condemned_record_is_no_stop_of_the_log(bench: Bench):
     """A new revision tries it; Fault: `skip` reads its partition from the log's start again."""
-    bench.runner.condemn(batch(0), "its processes ended", bench.done.put)
+    bench.runner.set_aside(batch(0), "its processes ended", bench.done.put)
     done = bench.done.get(timeout=120)
     assert (set(done.failed), done.attempts > 0) == ({TopicPartition("t", 0)}, True)
 
@@ -270,8 +270,8 @@ def test_damage_of_a_batch_that_is_void_stops_nothing(bench: Bench):
     """What lies before it was not run; Fault: it is committed and never read."""
 
     def answer(context: BatchContext) -> None:
-        bench.still_ours = context.ranges[0].end > 5
-        raise RangeDamaged("t", 0, 5, 7, "its checksum") if bench.still_ours else ValueError
+        bench.is_ours = context.ranges[0].end > 5
+        raise RangeDamaged("t", 0, 5, 7, "its checksum") if bench.is_ours else ValueError
 
     bench.answer = answer
     bench.runner.submit(named(0), bench.done.put)
@@ -293,7 +293,7 @@ def test_spark_that_keeps_failing_ends_the_worker(bench: Bench):
     assert "Spark failed 6 times" in (done.fatal or "")
 
 
-@pytest.mark.parametrize("lost", ["still_ours", "renewed"])
+@pytest.mark.parametrize("lost", ["is_ours", "renewed"])
 def test_a_lost_slot_voids_instead_of_running_again(bench: Bench, lost: str):
     """A successor released our session, or while we connected again: the batch is its now [3]."""
     setattr(bench, lost, False)
@@ -310,9 +310,9 @@ def test_what_is_lost_while_a_batch_hung_is_not_written_for(bench: Bench, lost: 
 
     def answer(context: BatchContext) -> None:
         assert bench.link.session.interrupted.wait(120)
-        bench.still_ours = lost != "slot"
+        bench.is_ours = lost != "slot"
         if lost == "partitions":
-            threading.Timer(0.1, lambda: runner.interrupt(Why.VOID)).start()
+            threading.Timer(0.1, lambda: runner.interrupt(InterruptReason.VOID)).start()
         raise RuntimeError("canceled")
 
     bench.answer = answer
@@ -326,11 +326,11 @@ def test_a_slot_lost_is_nobodys_poison(bench: Bench, attempts: int):
     """An error of a job whose slot is another's: neither run again nor marked, after a rest too."""
 
     def answer(context: BatchContext) -> None:
-        bench.still_ours = context.attempt < attempts
+        bench.is_ours = context.attempt < attempts
         raise ValueError("bad record")
 
     def lost_meanwhile(seconds: float) -> bool:
-        bench.still_ours = False
+        bench.is_ours = False
         return False
 
     bench.answer = answer

@@ -16,7 +16,7 @@ from fleet.model import TopicPartition
 from fleet.slots import Phase
 from fleet.worker.member import losses
 from fleet.worker.member import membership as members
-from fleet.worker.member.losses import FetchWatch, QuarantinedPartitions
+from fleet.worker.member.losses import FetchWatch, StoppedPartitionsView
 from fleet.worker.member.member_state import End
 from fleet.worker.member.membership import Membership
 from fleet.worker.slot.slot_life import Life
@@ -66,7 +66,7 @@ def looks(watch: FetchWatch, clock: ManualClock, silent, seconds: int) -> list[s
     """What was told at a look each second."""
     told = []
     for _ in range(seconds):
-        told += [said for said in [watch.stalled(lambda: silent)] if said is not None]
+        told += [said for said in [watch.find_stalled(lambda: silent)] if said is not None]
         clock.sleep(1.0)
     return told
 
@@ -137,7 +137,7 @@ def test_a_member_whose_consumer_fetches_nothing_ends_for_a_new_one(
     driven.until(lambda: driven.member.ended is not None, "the end")
     assert driven.member.ended.how is End.STALLED
     assert driven.member.ended.clean
-    assert "t was recreated, and nothing of t-0 is fetched" in driven.member.ended.sentence
+    assert "t was recreated, and the client fetches nothing of t-0" in driven.member.ended.sentence
     assert kafka.committed(other)[-1] == 1
     assert kafka.commits[P[0]][0] == 0, "the beginning, which its next consumer reads from"
 
@@ -218,7 +218,7 @@ class Place(Parts):
             self.slot(),
             open_at=0.0,
             runner=self.runner,
-            marks=QuarantinedPartitions(self.store, self.context),
+            marks=StoppedPartitionsView(self.store, self.context),
             may_join=lambda: True,
         )
         self.reporter.member(0, made.state)
@@ -236,7 +236,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def test_live_while_partitions_are_assigned(place: Place, monkeypatch: pytest.MonkeyPatch):
     """Where to begin is asked of brokers for up to 180 s, inside the callback: no restart."""
     membership = place.membership(Away(place.clock, place.look), monkeypatch)
-    with pytest.raises(Exception, match="did not tell where the assigned partitions begin"):
+    with pytest.raises(Exception, match="did not return where the assigned partitions begin"):
         membership._on_assign(Away(place.clock, place.look), [KafkaPartition("orders", 0)])
     assert len(place.answers) > 10
     assert all(place.answers)

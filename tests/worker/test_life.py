@@ -435,8 +435,8 @@ def test_what_came_while_kafka_had_deleted_the_commits_is_read(group: Group):
     expired = {e["partition"]: (e["position"], e["end"]) for e in group.events("expired")}
     assert expired == {f"{group.topic}-{n}": (10, 20) for n in range(group.partitions)}
     (told,) = (r.gap for r in group.store.reports(group.name) if r.worker == "w2")
-    assert "it goes on at 10, the last that it committed, and not at the end 20" in told
-    assert told.endswith(f"and {group.partitions - 1} more of its partitions alike")
+    assert "reading goes on at 10, its last commit, and not at the end 20" in told
+    assert told.endswith(f"and the same for {group.partitions - 1} more partitions")
 
 
 def metadata(group: Group) -> list[str | None]:

@@ -18,7 +18,7 @@ from fleet.errors import ConfigError
 from fleet.model import TopicPartition
 from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.member.losses import QuarantinedPartitions
+from fleet.worker.member.losses import StoppedPartitionsView
 from fleet.worker.member.membership import (
     LONGEST,
     MOST,
@@ -26,7 +26,7 @@ from fleet.worker.member.membership import (
     STILL,
     VARIABLE,
     Membership,
-    Resubscribing,
+    Resubscriber,
     wanted,
 )
 from fleet.worker.slot.slot_life import Life
@@ -43,14 +43,14 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Turns:
-    """A consumer thread's turns over one `Resubscribing`, on a clock that is moved by hand."""
+    """A consumer thread's turns over one `Resubscriber`, on a clock that is moved by hand."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.ours, self.joins = True, False
         self.mark: object = 0
         context = worker_context(clock=self.clock)
-        self.resubscribing = Resubscribing(
+        self.resubscribing = Resubscriber(
             context, ours=lambda: self.ours, joining=lambda: self.joins
         )
 
@@ -125,7 +125,7 @@ def member(kafka: MemoryKafka, drive: Drive) -> Iterator[Driven]:
 
 def test_the_same_topics_on_the_same_thread(kafka: MemoryKafka, member: Driven):
     """By the thread that owns the consumer, until all keeps still, told once [1]."""
-    member.member.hear("a change", CLOCK.monotonic())
+    member.member.expect_change("a change", CLOCK.monotonic())
     member.until(lambda: len(member.events("resubscribed")) == 2, "the end of the change")
     assert set(kafka.subscribed) == {(("t",), "member")}
     assert len(kafka.subscribed) == STILL
@@ -134,7 +134,7 @@ def test_the_same_topics_on_the_same_thread(kafka: MemoryKafka, member: Driven):
 def test_not_while_it_drains(kafka: MemoryKafka, member: Driven):
     """Whom a batched leave removes must not join again."""
     member.joining = True
-    member.member.hear("a change", CLOCK.monotonic())
+    member.member.expect_change("a change", CLOCK.monotonic())
     member.until(lambda: len(kafka.subscribed) == 2, "two of them")
     member.member.become(Life.HOLDING)
     member.turns()
@@ -148,7 +148,7 @@ def test_never_in_the_classic_protocol(kafka: MemoryKafka, drive: Drive):
     member = drive(A, B)
     member.until(lambda: bool(member.member.state.partitions), "the assignment")
     member.joining = True
-    member.member.hear("a change", CLOCK.monotonic())
+    member.member.expect_change("a change", CLOCK.monotonic())
     member.turns(100)
     assert len(kafka.subscribed) == 1
 
@@ -170,7 +170,7 @@ class Looks:
 
     def look(self) -> tuple[str, float] | None:
         """One; the time as seconds from now."""
-        seen = self.owner._what_changed(self.targets, tuple(self.slots.values()), frozenset())
+        seen = self.owner._find_change(self.targets, tuple(self.slots.values()), frozenset())
         return None if seen is None else (seen[0], seen[1] - self.clock.monotonic())
 
     def take(self, number: int, worker: str) -> None:
@@ -344,7 +344,7 @@ class Crew:
     def _change(self, why: str, ahead: float) -> None:
         self._began = time.monotonic() + ahead
         for member in self.members.values():
-            member.hear(why, self._began)
+            member.expect_change(why, self._began)
 
     def _member(self, number: int, opens: float) -> Membership:
         events = events_of(f"w{number}", FLEET_EVENTS=os.devnull)
@@ -356,7 +356,7 @@ class Crew:
             Slot(group=self.group, number=number),
             open_at=opens,
             runner=runner,
-            marks=QuarantinedPartitions(self._store, context),
+            marks=StoppedPartitionsView(self._store, context),
             may_join=lambda: True,
             joining=lambda: not all(m.state.assigned for m in self.members.values()),
         )

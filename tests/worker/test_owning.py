@@ -135,12 +135,12 @@ def test_a_batch_has_its_time_again_once_a_leave_was_taken_back():
     """Fault: it is cut short for a leave that nobody asks for, or for the one before."""
     draining = Draining(MemberState(), timeout=30.0)
     draining.begin(Life.HOLDING, 0.0)
-    assert draining.late(30.0)
+    assert draining.is_late(30.0)
     draining.take_back()
-    assert not draining.late(100.0)
+    assert not draining.is_late(100.0)
     assert draining.begin(Life.CLOSING, 100.0)
-    assert not draining.late(129.0)
-    assert draining.late(130.0)
+    assert not draining.is_late(129.0)
+    assert draining.is_late(130.0)
 
 
 def test_each_batch_has_its_time_and_is_cut_short(kafka, drive: Drive):

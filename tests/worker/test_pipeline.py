@@ -12,9 +12,9 @@ from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.member.losses import Losses
-from fleet.worker.member.member_state import BackingOff
-from fleet.worker.member.pipeline import ALONE, is_poison, pieces
-from fleet.worker.offsets.assigning import DescribedTopic, Start
+from fleet.worker.member.member_state import EntrypointBackoff
+from fleet.worker.member.pipeline import ALONE, is_poison, plan_pieces
+from fleet.worker.offsets.assigning import Start, TopicDescription
 from fleet.worker.offsets.commit_metadata import PlannedRange, encode_plan
 from tests.support.batch_parts import worker_context
 from tests.support.calls import calls_of
@@ -76,7 +76,7 @@ def test_how_a_range_is_begun(
     what: PlannedRange | None, end: int, expected: list[tuple[int, int, int, int | None]]
 ):
     """As a whole, or in pieces that tile it."""
-    made = pieces(0, end, what)
+    made = plan_pieces(0, end, what)
     assert [(p.start, p.end, p.tries, p.until) for p in made] == expected
 
 
@@ -155,7 +155,7 @@ def test_a_worker_that_lives_takes_the_count_back():
         process = Process(life.kafka, life.work)
         process.read()
         process.flow.step()
-        process.flow.spare()
+        process.flow.take_back_tries()
         process.end()
     assert life.live()
     assert not life.last.marks
@@ -261,7 +261,7 @@ def test_a_sink_that_is_down_stops_no_partition(worker: Process, kafka: MemoryKa
     worker.run()
     assert not worker.marks
     assert not worker.flow.busy, "a drain has nothing to wait for"
-    assert "so for 0 s, tried again in 1 s, at most for 600 s" in str(worker.state.error)
+    assert "for 0 s, next try in 1 s, at most for 600 s" in str(worker.state.error)
     assert worker.state.failing_since is not None
     calls = len(worker.begun)
     worker.run()
@@ -361,7 +361,7 @@ def test_grace_has_an_end(worker: Process, sink: Sink):
             worker.run()
             worker.clock.sleep(1.0)
 
-    told = r"is down .*; so for 1\d min \(worker.entrypoint_failure_timeout"
+    told = r"is down .*; for 1\d min \(worker.entrypoint_failure_timeout is"
     with pytest.raises(FleetError, match=told):
         wait()
     assert 600 <= worker.clock.monotonic() - began < 640
@@ -372,7 +372,7 @@ def test_a_revision_on_trial_ends_at_once(kafka: MemoryKafka, sink: Sink):
     """Another one may have its slot then [22]."""
     sink.down = True
     worker = Process(kafka, sink, may_wait=False)
-    with pytest.raises(FleetError, match="the entrypoint fails for every partition of its batch"):
+    with pytest.raises(FleetError, match="the entrypoint fails for every partition of the batch"):
         worker.run()
     worker.end()
     assert not worker.marks
@@ -381,18 +381,18 @@ def test_a_revision_on_trial_ends_at_once(kafka: MemoryKafka, sink: Sink):
 def test_the_pauses_grow_and_begin_anew():
     """1, 2, 4 … 30 s; a batch that goes well ends it."""
     clock = ManualClock()
-    backing_off = BackingOff(grace=600.0, may_wait=lambda: True, clock=clock)
+    backoff = EntrypointBackoff(grace=600.0, may_wait=lambda: True, clock=clock)
     pauses = []
     for _ in range(7):
-        backing_off.failed("E")
+        backoff.failed("E")
         began = clock.monotonic()
-        while backing_off.holds:
+        while backoff.is_waiting:
             clock.sleep(0.5)
         pauses.append(clock.monotonic() - began)
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
-    backing_off.worked()
-    assert not backing_off.holds
-    assert "in 1 s" in backing_off.failed("E")
+    backoff.record_success()
+    assert not backoff.is_waiting
+    assert "in 1 s" in backoff.failed("E")
 
 
 # --- four times as many partitions cost four times as much, not sixteen times -----------------
@@ -416,7 +416,7 @@ def test_a_turn_without_an_answer_about_topics_goes_through_no_partition():
     worker = Process(logs(*[1] * 300), print)
     losses = losses_of(worker)
     assert calls_of(losses.recreated, {}) < 5
-    another = DescribedTopic(id="A", partitions=frozenset({0}))
+    another = TopicDescription(id="A", partitions=frozenset({0}))
     assert calls_of(losses.recreated, {"another": another}) < 5 + 2 * 300
     worker.end()
 

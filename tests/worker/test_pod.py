@@ -15,6 +15,7 @@ from fleet.config.spec import ClusterSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError
 from fleet.kafka_source.login import references
 from fleet.worker.batch.entrypoint import load
+from fleet.worker.broker_reach import make_broker_reach
 from fleet.worker.login_files import LoginFiles
 from fleet.worker.member.membership import ClientErrors
 from fleet.worker.pod_environment import (
@@ -25,7 +26,6 @@ from fleet.worker.pod_environment import (
     unpack,
     with_pod_settings,
 )
-from fleet.worker.reach import reach_of
 from tests.support.batch_parts import events_of
 from tests.support.declared import group_spec, settings_of
 
@@ -257,7 +257,7 @@ def test_a_standby_asks_by_what_the_files_hold_now(files: LoginFiles, cert: Path
             if self.certificate != "of this year":
                 raise KafkaException(KafkaError(LOST))
 
-    reach = reach_of(
+    reach = make_broker_reach(
         lambda: {"certificate": cert.read_text()},
         files=files,
         group="orders",
@@ -265,10 +265,10 @@ def test_a_standby_asks_by_what_the_files_hold_now(files: LoginFiles, cert: Path
         bootstrap="kafka:9093",
         client=Client,
     )
-    reach.look()
+    reach.check()
     assert reach.trouble
     cert.write_text("of this year")
-    reach.look()
-    reach.look()
+    reach.check()
+    reach.check()
     assert reach.trouble is None
     assert clients == ["of this year"]

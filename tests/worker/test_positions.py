@@ -22,7 +22,7 @@ from fleet.clock import ManualClock, SystemClock
 from fleet.errors import Unreachable
 from fleet.log.records import partition_for, record_key
 from fleet.model import TopicPartition
-from fleet.worker.offsets.assigning import Assigner, DescribedTopic, Partitions, Start, TopicWatch
+from fleet.worker.offsets.assigning import Assigner, Partitions, Start, TopicDescription, TopicWatch
 from fleet.worker.offsets.commit_metadata import (
     decode_cluster,
     decode_parts,
@@ -512,7 +512,7 @@ def test_an_id_that_nobody_tells_is_brokers_that_are_away(scene: Scene):
     """The name does not stand in: the batch in hand would be written once more under it."""
     scene.kafka.silent.extend([TIMED_OUT] * 9999)
     began = scene.clock.monotonic()
-    with pytest.raises(Unreachable, match="did not tell where the assigned partitions begin"):
+    with pytest.raises(Unreachable, match="did not return where the assigned partitions begin"):
         scene.start()
     assert GRACE <= scene.clock.monotonic() - began < GRACE + 1
 
@@ -638,7 +638,7 @@ def test_a_group_goes_on_at_its_last_position(deleted: Deleted) -> None:
     deleted.produce(100)
     start, other = deleted.starts()
     assert (start.position, start.committed, start.lost) == (60, None, None)
-    assert (start.expired, start.resumes, start.chosen) == (200, True, True)
+    assert (start.expired, start.resumes, start.is_chosen) == (200, True, True)
     assert (other.position, other.expired) == (200, None)
 
 
@@ -782,17 +782,17 @@ def test_ids_are_asked_for_without_waiting():
     """One question at a time, at every refresh; what cannot be answered is left out."""
     broker, clock = Broker(), ManualClock()
     watch = TopicWatch(broker.ask, every=30.0, clock=clock)
-    assert watch.look({"a"}) == {}
+    assert watch.poll({"a"}) == {}
     assert broker.asked == []
     clock.sleep(30)
-    assert watch.look({"b", "a"}) == {}
+    assert watch.poll({"b", "a"}) == {}
     clock.sleep(30)
-    assert watch.look({"b", "a"}) == {}
+    assert watch.poll({"b", "a"}) == {}
     assert [list(each) for each in broker.asked] == [["a", "b"]]
     broker.asked[0]["a"].set_result(described("x/y+z", 0, 2))
     broker.asked[0]["b"].set_exception(KafkaException(KafkaError(3)))
-    seen = DescribedTopic(id="x_y-z", partitions=frozenset({0, 2}))
-    assert watch.look({"a", "b"}) == {"a": seen}
+    seen = TopicDescription(id="x_y-z", partitions=frozenset({0, 2}))
+    assert watch.poll({"a", "b"}) == {"a": seen}
     assert len(broker.asked) == 2, "the refresh is over by now"
 
 
@@ -802,14 +802,14 @@ def test_an_error_that_may_mean_it_asks_at_once():
     watch = TopicWatch(broker.ask, every=30.0, clock=clock)
     clock.sleep(5)
     watch.soon()
-    watch.look({"a"})
+    watch.poll({"a"})
     assert len(broker.asked) == 1
     broker.asked[0]["a"].set_result(described("x", 0))
     watch.soon()
-    watch.look({"a"})
+    watch.poll({"a"})
     assert len(broker.asked) == 1
     clock.sleep(1)
-    watch.look({"a"})
+    watch.poll({"a"})
     assert len(broker.asked) == 2
 
 
@@ -818,5 +818,5 @@ def test_nothing_owned_nothing_asked():
     broker, clock = Broker(), ManualClock()
     watch = TopicWatch(broker.ask, every=1.0, clock=clock)
     clock.sleep(10)
-    assert watch.look(set()) == {}
+    assert watch.poll(set()) == {}
     assert broker.asked == []

@@ -21,8 +21,8 @@ from fleet.config.spec import ClusterSpec
 from fleet.errors import Unreachable
 from fleet.slots import Phase, WorkerReport
 from fleet.slots.sqlite import SqliteStore
+from fleet.worker.broker_reach import BrokerReach
 from fleet.worker.member.member_state import MemberState
-from fleet.worker.reach import Reach
 from fleet.worker.slot.process import _Worker
 from fleet.worker.slot.reporting import Reporter
 from tests.support.batch_parts import worker_context
@@ -104,7 +104,7 @@ def test_a_owner_is_ready_once_it_has_committed(probed: Probed):
     assert probed.get("/livez")[0] == 200, "a restart would mend nothing"
     state.failed = False  # the other partitions' next batch
     assert probed.get("/readyz") == (200, f"ok: serving (slot 3): {state.error}")
-    probed.reporter.left()
+    probed.reporter.membership_ended()
     assert probed.status()["condition"] == "no slot"
 
 
@@ -137,12 +137,12 @@ def test_a_consumer_that_does_not_turn_is_not_live(probed: Probed):
 
 def test_a_standby_that_no_broker_answers_is_not_ready(probed: Probed):
     """A rollout would replace every worker by such a one; it is alive, and ready once they do."""
-    reach = Reach(lambda: _answer(answers), bootstrap="kafka:9092")
+    reach = BrokerReach(lambda: _answer(answers), bootstrap="kafka:9092")
     answers: list[bool] = [False, True, False]
     probed.reporter.cut_off = lambda: reach.trouble
     probed.reporter.standby()
     assert probed.get("/readyz")[0] == 503, "not before one was asked"
-    reach.look()
+    reach.check()
     assert probed.get("/readyz") == (
         503,
         (
@@ -151,7 +151,7 @@ def test_a_standby_that_no_broker_answers_is_not_ready(probed: Probed):
         ),
     )
     assert probed.get("/livez")[0] == 200, "a restart would mend nothing"
-    reach.look()
+    reach.check()
     assert probed.get("/readyz") == (200, "ok: no slot; waits for a free slot that is open")
     reach.look()
     assert probed.status()["condition"] == "disconnected"
@@ -162,7 +162,7 @@ def test_a_standby_that_no_broker_answers_is_not_ready(probed: Probed):
 def test_brokers_are_asked_only_while_there_is_no_slot(probed: Probed):
     """At once when it begins to wait for one, and not while it has one."""
     asked = queue.SimpleQueue[None]()
-    reach = Reach(lambda: asked.put(None), bootstrap="kafka:9092", every=0.001)
+    reach = BrokerReach(lambda: asked.put(None), bootstrap="kafka:9092", every=0.001)
     reach.watch()
     asked.get(timeout=5)
     asked.get(timeout=5)
@@ -254,7 +254,7 @@ class Owner:
             self.clock.sleep(self.third)
             self.state.batches += 1
             self.state.last_commit_at = self.clock.now()
-            self.reporter.renewed()
+            self.reporter.on_renewed()
         return self.report().counter - before
 
 
@@ -292,8 +292,8 @@ def test_a_first_batch_in_hand_is_news_and_a_later_one_is_not(owner: Owner):
     for in_hand in (True, False):
         owner.state.in_hand = in_hand
         before = owner.report().counter
-        owner.reporter.renewed()
-        owner.reporter.renewed()
+        owner.reporter.on_renewed()
+        owner.reporter.on_renewed()
         assert (owner.report().in_hand, owner.report().counter) == (in_hand, before + 1)
 
 
@@ -327,7 +327,7 @@ def _silent(report: WorkerReport) -> None:
 
 def test_a_standby_writes_every_third(owner: Owner):
     """Nothing else tells that it lives."""
-    owner.reporter.left()
+    owner.reporter.membership_ended()
     owner.reporter.standby()
     before = owner.report().counter
     for _ in range(6):

@@ -18,7 +18,7 @@ from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import VARIABLE, Events
 from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
-from fleet.worker.slot.process import end_former_life
+from fleet.worker.slot.process import end_former_slots
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
@@ -112,7 +112,7 @@ def test_another_owner_ends_it(scene: Scene):
     assert "another owner" in str(scene.holding.lost)
     asked = scene.store.renewals
     assert not scene.holding.renew()
-    assert not scene.holding.still_ours()
+    assert not scene.holding.is_ours()
     assert scene.store.renewals == asked
     assert not scene.holding.release(clean=True)
     assert scene.slot().owner == "x"
@@ -134,11 +134,11 @@ def test_an_old_renewal_is_not_believed(scene: Scene):
     assert scene.holding.renew()
     asked = scene.store.renewals
     scene.clock.sleep(LEASE / 3 - 1)
-    assert scene.holding.still_ours()
+    assert scene.holding.is_ours()
     assert scene.store.renewals == asked
     scene.lose()
     scene.clock.sleep(2)
-    assert not scene.holding.still_ours()
+    assert not scene.holding.is_ours()
 
 
 def test_a_slot_is_confirmed_before_its_join(scene: Scene):
@@ -206,12 +206,12 @@ def test_a_standby_reads_again_though_nothing_is_told(scene: Scene, monkeypatch)
     """At least once a second: a version that stands still must not blind it."""
     watcher = SlotWatcher(scene.store, group="g", lease=LEASE, clock=scene.clock)
     monkeypatch.setattr(scene.store, "data_version", lambda: 7)
-    assert watcher.look()
+    assert watcher.refresh()
     scene.store.write_targets(replace(scene.store.targets("g"), open=frozenset({0, 1})))
     scene.clock.sleep(0.9)
-    assert not watcher.look()
+    assert not watcher.refresh()
     scene.clock.sleep(0.2)
-    assert watcher.look()
+    assert watcher.refresh()
     assert watcher.targets.open == {0, 1}
 
 
@@ -219,9 +219,9 @@ def test_the_dead_are_not_dead_while_nothing_is_known(scene: Scene, monkeypatch)
     """What was concluded a moment ago holds for as long as the store is heard of [13]."""
     watcher = SlotWatcher(scene.store, group="g", lease=9.0, clock=scene.clock)
     for _ in range(15):
-        watcher.look()
+        watcher.refresh()
         scene.clock.sleep(1.0)
-    watcher.look()
+    watcher.refresh()
     assert watcher.dead() == {0}
     monkeypatch.setattr(scene.store, "known_since", lambda: None, raising=False)
     assert watcher.dead() == frozenset()
@@ -230,12 +230,12 @@ def test_the_dead_are_not_dead_while_nothing_is_known(scene: Scene, monkeypatch)
 def test_a_owner_that_is_said_to_have_ended_is_dead_at_once(scene: Scene):
     """Whoever saw its process end needs no lease; it stops itself where it lives after all."""
     watcher = SlotWatcher(scene.store, group="g", lease=LEASE, clock=scene.clock)
-    assert watcher.look()
+    assert watcher.refresh()
     assert watcher.dead() == frozenset()
     assert scene.store.end_owner(scene.slot())
-    assert watcher.look()
+    assert watcher.refresh()
     assert watcher.dead() == {0}
-    (seen,) = watcher.takeable(worker="x", revision="r", since=0.0)
+    (seen,) = watcher.takeable_slots(worker="x", revision="r", since=0.0)
     assert (seen.number, seen.owner) == (0, "w")
     assert not scene.holding.renew()
     assert scene.holding.lost
@@ -244,11 +244,11 @@ def test_a_owner_that_is_said_to_have_ended_is_dead_at_once(scene: Scene):
 def test_a_container_ends_what_its_pods_last_one_held(scene: Scene, capsys):
     """What stands under its pod's name, and nothing else."""
     events = Events(worker="w", clock=scene.clock, environ={})
-    end_former_life(scene.store, group="g", name="other", events=events)
+    end_former_slots(scene.store, group="g", name="other", events=events)
     assert not scene.slot().owner_ended
-    end_former_life(scene.store, group="g", name="w", events=events)
+    end_former_slots(scene.store, group="g", name="w", events=events)
     assert scene.slot().owner_ended
-    assert "slot 0 was this pod's last container's" in capsys.readouterr().err
+    assert "this pod's last container owned slot 0" in capsys.readouterr().err
 
 
 # --- by the lease's own thread --------------------------------------------------------------
@@ -354,7 +354,7 @@ class Looking:
         )
         assert held.phase is Phase.JOINING
         self.watcher = SlotWatcher(self.store, group="g", lease=10.0, clock=self.clock)
-        self.watcher.look()
+        self.watcher.refresh()
         self.dead()
 
     def later(self, seconds: float) -> None:
@@ -362,16 +362,16 @@ class Looking:
         while seconds > 0:
             self.clock.sleep(min(1.0, seconds))
             seconds -= 1.0
-            self.watcher.look()
+            self.watcher.refresh()
 
     def dead(self) -> frozenset[int]:
-        self.watcher.look()
+        self.watcher.refresh()
         return self.watcher.dead()
 
-    def takeable(self) -> list[int]:
+    def takeable_slots(self) -> list[int]:
         """What a standby may take."""
-        self.watcher.look()
-        slots = self.watcher.takeable(worker="s", revision="r", since=0.0)
+        self.watcher.refresh()
+        slots = self.watcher.takeable_slots(worker="s", revision="r", since=0.0)
         return sorted(slot.number for slot in slots)
 
 
@@ -386,7 +386,7 @@ def test_silence_expires_nothing(looking: Looking):
     looking.store.since = None
     looking.later(300.0)
     assert looking.dead() == frozenset()
-    assert looking.takeable() == []
+    assert looking.takeable_slots() == []
 
 
 def test_after_silence_a_owner_has_a_whole_lease(looking: Looking):
@@ -394,7 +394,7 @@ def test_after_silence_a_owner_has_a_whole_lease(looking: Looking):
     looking.store.since = None
     looking.later(300.0)
     looking.store.since = looking.clock.monotonic()
-    assert looking.takeable() == [1]
+    assert looking.takeable_slots() == [1]
     looking.later(9.9)
     assert looking.dead() == frozenset()
     looking.later(0.2)
@@ -405,18 +405,18 @@ def test_a_slot_that_was_handed_over_is_left_to_others(looking: Looking):
     """While it is pinned, for a lease; how long it was free before its owner says nothing."""
     slot = looking.store.slots("g")[0]
     looking.later(10.0)
-    assert looking.takeable() == [0, 1]
+    assert looking.takeable_slots() == [0, 1]
     looking.later(60.0)  # as long as its owner took
     assert looking.store.release(slot, clean=True)
     asked = Handover(token=slot.token, revision="r")
     looking.store.write_targets(replace(looking.store.targets("g"), handover={0: asked}))
-    looking.watcher.released(slot, handed=True)
-    assert looking.takeable() == [1]
+    looking.watcher.forget_released(slot, handed=True)
+    assert looking.takeable_slots() == [1]
     looking.later(10.0)
-    assert looking.takeable() == [0, 1]
+    assert looking.takeable_slots() == [0, 1]
     looking.store.write_targets(replace(looking.store.targets("g"), handover={}))
     looking.watcher.forget()
-    assert looking.takeable() == [0, 1]
+    assert looking.takeable_slots() == [0, 1]
 
 
 PIN = Handover(token=1, revision="new")
@@ -451,11 +451,11 @@ class Pinned(Looking):
                     )
                 )
             self.store.beat("g")
-            self.takeable()
+            self.takeable_slots()
 
     def pinned(self) -> bool:
         """Whether slot 1 is not for this standby."""
-        return 1 not in self.takeable()
+        return 1 not in self.takeable_slots()
 
 
 @pytest.mark.parametrize("revision", ["new", "new~5d9f"])

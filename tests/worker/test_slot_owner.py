@@ -22,7 +22,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Slot
 from fleet.worker.batch.executor import BatchDone
 from fleet.worker.batch.spark_link import SparkLink
-from fleet.worker.member.member_state import End, Ended
+from fleet.worker.member.member_state import End, MembershipEnd
 from fleet.worker.member.membership import Membership
 from fleet.worker.slot.reporting import Canary, Reporter
 from fleet.worker.slot.slot_life import Life
@@ -50,7 +50,7 @@ class CuringLink(Link):
         self.session_id = "ours" if self.connected == 1 else f"ours, {self.connected}"
         return made
 
-    def cure(self, external_session: str) -> str | None:
+    def end_session(self, external_session: str) -> str | None:
         self.asked.append(external_session)
         assert self.may_end.wait(120)
         return None
@@ -235,8 +235,8 @@ def test_a_tenure_leaves_nothing_open(shop: Shop):
         assert each[-1] - each[1] < 4, each
 
 
-FENCED = Ended(how=End.FENCED, sentence="82", clean=True)
-REFUSED = Ended(how=End.UNRELEASED, sentence="111", clean=True)
+FENCED = MembershipEnd(how=End.FENCED, sentence="82", clean=True)
+REFUSED = MembershipEnd(how=End.UNRELEASED, sentence="111", clean=True)
 
 
 class FarLink(SparkLink):
@@ -247,7 +247,7 @@ class FarLink(SparkLink):
         self.cured: list[str] = []
         self.session_id = "ours"
 
-    def cure(self, session_id: str) -> str | None:
+    def end_session(self, session_id: str) -> str | None:
         """As a server that answers."""
         self.cured.append(session_id)
         return None
@@ -282,7 +282,7 @@ class Scene(Parts):
         """Somebody writes the slot targets."""
         assert self.store.write_targets(replace(self.store.targets("g"), **targets)) is not None
         self.watcher.forget()
-        self.watcher.look()
+        self.watcher.refresh()
 
     def lose(self) -> None:
         """Somebody else takes the slot; its owner may write it in between."""
@@ -378,7 +378,7 @@ def test_what_is_asked_of_the_owner(new):
     scene = new()
     owner = scene.take()
     token = owner._lease.slot.token
-    scene.watcher.look()
+    scene.watcher.refresh()
     assert asked(scene, owner) is None
     scene.ask(rejoin={0: token - 1}, handover={0: Handover(token=token - 1, revision="r2")})
     assert asked(scene, owner) is None, "asked of the owner before us"
@@ -398,7 +398,7 @@ def test_what_is_asked_of_the_owner(new):
 
 def asked(scene: Scene, owner: SlotOwner) -> tuple[str, int | None] | None:
     """As its next tick would see it."""
-    return owner._life.asked(scene.watcher.targets, ending=scene.stop.is_set())
+    return owner._life.read_ask(scene.watcher.targets, ending=scene.stop.is_set())
 
 
 def unstarted(scene: Scene, owner: SlotOwner) -> Membership:
@@ -436,7 +436,7 @@ def test_who_lost_its_slot_stops_at_once(new):
     owner._tick(membership)
     membership._commands.serve(0.0)
     assert membership._done
-    told = owner._after(Ended(how=End.CLOSED, sentence="closed", clean=True))
+    told = owner._after(MembershipEnd(how=End.CLOSED, sentence="closed", clean=True))
     assert told.exit == ("slot 0 has another owner or token: stopped, batch void")
     assert scene.slot().owner == "x"
 
@@ -497,7 +497,9 @@ def test_what_ended_a_worker_is_told_though_the_store_is_silent(new, monkeypatch
     scene = new()
     owner = scene.take()
     lock = silenced(scene)
-    told = owner._after(Ended(how=End.FATAL, sentence="no assignor in common (23)", clean=True))
+    told = owner._after(
+        MembershipEnd(how=End.FATAL, sentence="no assignor in common (23)", clean=True)
+    )
     lock.execute("ROLLBACK")
     assert told.exit == ("no assignor in common (23)")
     assert scene.slot().owner == "w"
@@ -576,7 +578,7 @@ def test_asked_to_end_while_the_store_is_silent_it_claims_nothing(new, monkeypat
 
     monkeypatch.setattr(scene.store, "renew", silent)
     ended = owner._after(FENCED)
-    assert ended.exit == "asked to end while nobody tells whose slot 0 is (82)"
+    assert ended.exit == "asked to end while the store does not say who owns slot 0 (82)"
 
 
 def test_refused_once_it_frees_the_id_and_joins_again(new):
@@ -605,7 +607,7 @@ def test_a_foreign_owner_closes_the_slot(new):
     assert scene.store.targets("g").quarantined == {0}
 
 
-STALLED = Ended(how=End.STALLED, sentence="nothing of t-0 is fetched", clean=True)
+STALLED = MembershipEnd(how=End.STALLED, sentence="nothing of t-0 is fetched", clean=True)
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["nothing", "a handover"])
@@ -613,10 +615,10 @@ def test_a_member_that_a_new_consumer_helps_keeps_its_slot(new, monkeypatch, ask
     """It joins once more, unless it is to go anyway."""
     scene = new()
     owner = scene.take()
-    ends = [STALLED, Ended(how=End.CLOSED, sentence="closed", clean=True)]
+    ends = [STALLED, MembershipEnd(how=End.CLOSED, sentence="closed", clean=True)]
     slots = []
 
-    def one() -> Ended:
+    def one() -> MembershipEnd:
         slots.append(scene.slot().owner)
         owner._life.begins()
         if asked:

@@ -91,7 +91,7 @@ def try_entrypoint(
         try:
             return work()
         except Exception as error:
-            outcome.error = f"{name} failed: {errors.told(error)}"
+            outcome.error = f"{name} failed: {errors.describe(error)}"
             outcome.traceback = errors.traceback_in(outcome.error)
             raise _JobFailed from error
         finally:
@@ -108,9 +108,11 @@ def try_entrypoint(
             of = ("cluster", "group", "slot", "worker", "revision")
             named = {name: getattr(batch.context, name) for name in of}
             warm = make_batch([], **named, trial=True, warm=True)
-            timed("warming", lambda: entrypoint.returned(warm.frame(spark), warm.context))
+            timed("warming", lambda: entrypoint.call_returning(warm.frame(spark), warm.context))
             outcome.memory_before = _peak()
-            value = timed("process", lambda: entrypoint.returned(batch.frame(spark), batch.context))
+            value = timed(
+                "process", lambda: entrypoint.call_returning(batch.frame(spark), batch.context)
+            )
             outcome.returned, outcome.rows = timed("result", lambda: _shown(value))
         except _JobFailed:
             pass
@@ -353,7 +355,7 @@ def _try(settings: WorkerSettings, batch: "MadeBatch", *, output: str) -> None:
     where = "shared" if in_pods and worker.spark.startswith("sc://") else worker.spark
     with Progress("testing") as progress, contextlib.redirect_stdout(sys.stderr):
         outcome = try_entrypoint(
-            lambda: load(worker.entrypoint, worker.python_path, told=errors.told),
+            lambda: load(worker.entrypoint, worker.python_path, describe=errors.describe),
             batch,
             where=where,
             errors=errors,

@@ -1,1 +1,1 @@
-"""A batch: read, run through the entrypoint, and what of it cannot be processed."""
+"""A batch: read, run through the entrypoint, and searched for records that cannot be processed."""

@@ -29,7 +29,7 @@ from fleet.worker.batch.ranges import NamedBatch, PartitionEnds, Ranges
 from fleet.worker.events import WorkerContext
 
 ENTER: Final = 3
-"""Times batch.inline: from so many waiting records on, ranges."""
+"""Multiple of batch.inline: with so many waiting records, ranges are used."""
 UNREADABLE: Final = frozenset(
     {
         KafkaError._BAD_COMPRESSION,  # noqa: SLF001 - so librdkafka's own codes are called
@@ -38,29 +38,29 @@ UNREADABLE: Final = frozenset(
         KafkaError.MSG_SIZE_TOO_LARGE,
     }
 )
-"""Errors of a batch that librdkafka asks for again and again, and gets no further."""
+"""Errors of a batch that librdkafka requests again and again without progress."""
 MOST_GROWTH: Final = 8
-"""Times the last batch by ranges, where that one was quick."""
+"""Multiple of the last batch by ranges, if that one was quick."""
 _AHEAD: Final = 3
-"""Times the batch in hand: as much is gathered while Spark runs that one."""
+"""Multiple of the batch in hand: so much is gathered while Spark runs it."""
 _ASKING: Final = 2.0
-"""Seconds for which a backlog waits for Spark to say whether it may go by column."""
+"""Seconds for which a backlog waits for Spark's answer on columnar reading."""
 _LOOK: Final = 0.25
-"""Seconds between two looks at what waits while reading inline: in memory, no request."""
+"""Seconds between two reads of the lag while reading inline: in memory, no request."""
 
 
 def ranges_pay(waiting: int, *, inline: int, slow_job: bool, now: bool) -> bool:
-    """Whether to name ranges, given what waits and whether that is done now: with hysteresis."""
+    """Whether to read by ranges, given what waits and the present mode: with hysteresis."""
     return not slow_job and (waiting > inline if now else waiting >= ENTER * inline)
 
 
 class AdaptiveReader:
-    """Collects what the assigned partitions hold, and closes batches; see the module."""
+    """Collects the records of the assigned partitions, and closes batches; see the module."""
 
     def __init__(
         self, context: WorkerContext, admin: Any, *, columnar: Columnar | None = None
     ) -> None:
-        """admin: asks where partitions end."""
+        """admin: asks for the partitions' ends."""
         worker, events = context.worker, context.events
         self._context = context
         self._mode = mode = worker.reading
@@ -103,48 +103,48 @@ class AdaptiveReader:
 
     @property
     def way(self) -> str:
-        """How records are read now: inline, ranges or columnar."""
+        """Returns the reading mode: inline, ranges or columnar."""
         if not self._named:
             return "inline"
         return "columnar" if self._by_column else "ranges"
 
-    # --- the seam --------------------------------------------------------------------------
+    # --- the interface -------------------------------------------------------------------------
 
     def add_partition(
         self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
     ) -> None:
-        """A partition is assigned (or unquarantined); records come from `start` on.
+        """Adds an assigned (or lifted) partition; its records come from `start` on.
 
-        Where `replay_to` > start, the first batch of the partition ends exactly there [4]; one too
+        If `replay_to` > start, the first batch of the partition ends exactly there [4]; one too
         large for memory is read by ranges.
         """
-        known = topic_id != tp.topic  # the name stands in for an id that nobody tells
+        known = topic_id != tp.topic  # the name stands in for an unknown id
         if known and self._first_ids.setdefault(tp.topic, topic_id) != topic_id:
             self._made_again.add(tp.topic)
         if self._named:
-            self._ends.forget()  # it may answer for a former life of this partition
+            self._ends.forget()  # it may answer for an earlier assignment of this partition
             self._ranges.add_partition(tp, topic_id=topic_id, start=start, replay_to=replay_to)
             return
         self._inline.add_partition(tp, topic_id=topic_id, start=start, replay_to=replay_to)
         planned = 0 if replay_to is None else replay_to - start
         if self._mode == "auto" and planned > self._batch.inline:
             self._go_ranges(planned)
-            self._asking_until = 0.0  # a predecessor's batch waits for nothing more
+            self._asking_until = 0.0  # a predecessor's batch need not wait any more
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """Forget partitions and whatever was read of them."""
+        """Removes partitions and everything read of them."""
         gone = tuple(tps)
         self._ranges.drop(gone)
         self._inline.drop(gone)
 
     def take(self, consumer: Any, *, timeout: float) -> tuple[Any, ...]:
-        """Poll once; errors other than EOF as (KafkaError, TopicPartition | None, offset)."""
+        """Polls once; returns errors except EOF as (KafkaError, TopicPartition | None, offset)."""
         if self._named:
             return self._take_named(consumer, timeout)
         errors = self._inline.take(consumer, timeout=timeout)
         now = self._clock.monotonic()
-        # A backlog shall not begin with a batch inline: that takes Spark as long as three times as
-        # many records by column.
+        # A backlog must not begin with an inline batch, which takes Spark as long as a columnar one
+        # of three times as many records.
         begins = self._inline.first or (self._inline.full and not self._was_full)
         self._was_full = self._inline.full
         unread = [tp for error, tp, _ in errors if error.code() in UNREADABLE]
@@ -162,14 +162,14 @@ class AdaptiveReader:
         return errors
 
     def to_pause(self) -> frozenset[TopicPartition]:
-        """Partitions that shall not be fetched now: full, or waiting for a replay to end."""
+        """Returns partitions not to fetch now: full, or waiting for a replay to end."""
         return self._ranges.tps if self._named else self._inline.to_pause()
 
     def close(self, now: float, *, busy: bool = False) -> Prepared | None:
-        """A batch, if one is due at monotonic `now`; its partitions go on behind it.
+        """Returns a batch if one is due at monotonic `now`; its partitions go on behind it.
 
-        busy: Spark runs another one. Only a full batch (or a replay, or what is gathered meanwhile)
-        is closed then: into any other goes along what arrives until it can run.
+        busy: Spark runs another one. Then only a full batch is closed (or a replay, or one that is
+        gathered meanwhile); any other can still take records until it can run.
         """
         if not self._named:
             return self._inline.close(now, busy=busy)
@@ -184,14 +184,14 @@ class AdaptiveReader:
             self._wanted = True
             return None
         if self._ranges.waiting < limit:
-            self._ranges.forget_looks()  # the next batch wants to know what came meanwhile
+            self._ranges.forget_looks()  # the next batch needs to know what came meanwhile
         named = NamedBatch(ranges=ranges, read=self._read)
         self._last = named.records
         return named if self._columnar is None else self._columnar.gather(named)
 
     @property
     def _most_named(self) -> int:
-        """How many offsets the next batch by ranges may have; what is in memory has its bound."""
+        """Returns how many offsets the next batch by ranges may have; memory has its own bound."""
         bound = self._bound.records
         if self._columnar is None:
             return bound
@@ -201,45 +201,51 @@ class AdaptiveReader:
 
     @property
     def _by_column(self) -> bool:
-        return self._columnar is not None and self._columnar.on
+        return self._columnar is not None and self._columnar.is_on
 
     @property
     def _most_at_rest(self) -> int:
-        """The same where Spark has nothing to do: it waits until a batch by column is gathered."""
+        """Returns the same for an idle Spark: it waits until a columnar batch is gathered."""
         return min(self._most_named, self._first_limit) if self._by_column else self._most_named
 
     def _worth_naming(self, limit: int) -> int:
-        """Offsets from which on a batch is named while Spark is busy: what goes by column can be
-        gathered meanwhile; else the larger it is, the less Spark takes for each record.
+        """Returns from how many offsets on a batch is cut while Spark is busy.
+
+        A columnar batch can be gathered meanwhile; otherwise a larger batch costs Spark less per
+        record.
         """
         return min(limit, self._batch.inline) if self._by_column else limit
 
     def rest(self, now: float) -> None:
-        """What trickles in waits `max_wait` from monotonic `now` on, as after a batch."""
+        """Makes a trickle wait `max_wait` from monotonic `now` on, as after a batch."""
         self._inline.rest(now)
 
-    def hurry(self) -> bool:
-        """Let the next `close` wait for nothing, where a batch of what trickled in takes no longer
-        than twice `max_wait`; whether it does.
+    def close_soon(self) -> bool:
+        """Makes the next `close` wait for nothing, if a batch of the trickle takes at most twice
+        `max_wait`.
+
+        Returns whether it does.
         """
-        return not self._named and self._inline.hurry()
+        return not self._named and self._inline.close_soon()
 
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Read partitions whose position moved over no record: (start, position); now past it.
+        """Returns partitions whose position moved over no record: (start, position); now past it.
 
-        By ranges such a one is a batch without records.
+        By ranges such a partition is a batch without records.
         """
         return {} if self._named else self._inline.gaps()
 
     def seen_all_ends(self) -> bool:
-        """Whether every partition was once read to its end; True where there is none."""
+        """Whether every partition was once read to its end; True if there is none."""
         if self._named:
             return self._ranges.known and not self._ranges.waiting
         return self._inline.seen_all_ends()
 
     def silent(self) -> Mapping[TopicPartition, int]:
-        """Partitions of topics recreated since they were begun first, that are to be fetched now
-        and of which nothing has come since, not even that they have no records; their positions.
+        """Returns partitions of recreated topics that should be fetched and of which nothing has
+        come.
+
+        Not even that they have no records; with their positions.
         """
         silent = {} if self._named else self._unheard()
         paused = self._inline.to_pause() if silent else frozenset()
@@ -250,23 +256,21 @@ class AdaptiveReader:
         return {tp: position for tp, position in silent if tp.topic in self._made_again}
 
     def _trusted(self) -> Mapping[TopicPartition, int]:
-        """Positions where the consumer's end is this topic's: until something has come of one that
-        was recreated, it is the former's.
-        """
+        """Returns positions whose known end is surely of this topic, not of a former one."""
         positions, unheard = self._inline.positions(), self._unheard()
         if not unheard:
             return positions
         return {tp: at for tp, at in positions.items() if tp not in unheard}
 
-    def took(self, batch: Prepared, seconds: float) -> None:
-        """A batch that it closed ran so long: each way adapts its own bound to the target."""
+    def record_duration(self, batch: Prepared, seconds: float) -> None:
+        """Records how long a batch ran: each mode adapts its own bound to the target."""
         records = batch.records
         if isinstance(batch, InlineBatch):
-            self._inline.took(batch, seconds)
+            self._inline.record_duration(batch, seconds)
             if records >= self._batch.inline and seconds < self._batch.max_seconds / 2:
                 self._bound.raise_to(self._first_limit)
             return
-        self._bound.took(records, seconds)
+        self._bound.record_duration(records, seconds)
         if self._columnar is not None:
             self._columnar.learnt = self._bound.records
         if self._slow_job:
@@ -274,15 +278,15 @@ class AdaptiveReader:
 
     @property
     def _slow_job(self) -> bool:
-        """Whether max_seconds has brought batches by ranges below what inline ones hold."""
+        """Whether max_seconds has brought batches by ranges below the size of inline ones."""
         return self._bound.records < min(self._batch.inline, self._batch.ranges)
 
     # --- by ranges -------------------------------------------------------------------------
 
     def _take_named(self, consumer: Any, timeout: float) -> tuple[Any, ...]:
-        """Stay a member, learn what waits, and go back inline where little does."""
+        """Stays a member, reads the lag, and goes back inline if it is small."""
         if self._columnar is not None:
-            self._columnar.look()
+            self._columnar.poll()
         errors = []
         for message in consumer.consume(1, timeout):
             error = message.error()
@@ -296,7 +300,7 @@ class AdaptiveReader:
             for tp, position in self._ranges.learn(looks):
                 gone = KafkaError(KafkaError._AUTO_OFFSET_RESET, "records are gone")  # noqa: SLF001
                 errors.append((gone, tp, position))
-            if looks and not errors:  # whoever heard of no partition does not know what waits
+            if looks and not errors:  # without any partition's answer it is not known what waits
                 self._consider_inline(consumer)
         elif self._wanted and not self._ends.pending:
             self._ask()
@@ -322,7 +326,7 @@ class AdaptiveReader:
             for tp, part in parts.items():
                 consumer.seek(KafkaPartition(tp.topic, tp.partition, part.start))
         except KafkaException:
-            return  # a fetch that has stopped is assigned again first; then the next look decides
+            return  # a stopped fetch is assigned again first; then the next read decides
         self._named = False
         self._ranges.drop(parts)
         for tp, part in parts.items():
@@ -355,7 +359,7 @@ class AdaptiveReader:
 
 
 def _cached_waiting(consumer: Any, positions: Mapping[TopicPartition, int]) -> int:
-    """What waits by the ends that the last fetches brought (READ_COMMITTED: last stable offset)."""
+    """Returns the lag by the ends of the last fetches (READ_COMMITTED: last stable offset)."""
     waiting = 0
     for tp, position in positions.items():
         try:

@@ -1,11 +1,11 @@
 """Inline reading: what the member consumes becomes a bounded Arrow table.
 
-Problem: a batch must be bounded in records, bytes and waiting, must repeat its predecessor's
-cut after a failover [4], and must cost little per record in Python. Choice: messages are kept
-as they come, per partition, and turned into columns once, when the batch closes (two million
-attribute calls a second beat any cleverness here). Ranges tile the offsets: a range starts
-where the last ended and ends at the position, so gaps of compaction and transaction markers
-are inside. Cost: a batch in memory, at most 64 MiB of values beside what librdkafka prefetched.
+Problem: a batch must be bounded in records, bytes and waiting, must repeat its predecessor's cut
+after a failover [4], and must cost little per record in Python. Choice: messages are kept as they
+come, per partition, and turned into columns once, when the batch closes. (Two million attribute
+calls a second are faster than any cleverer way here.) Ranges cover all offsets: a range starts
+where the last ended and ends at the position, so gaps of compaction and transaction markers are
+inside. Cost: a batch in memory, at most 64 MiB of values beside librdkafka's prefetch.
 """
 
 import math
@@ -21,22 +21,22 @@ from fleet.kafka_source.columns import ReportField, batch_of, no_rows, to_stderr
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 
-# How many records the next batch may have. Where a busy Spark takes more than `max_seconds`
-# whatever is in a batch, fewer records are no quicker, and a backlog grows for good (seen: 60
-# records each 6 s where 1,000 were allowed, 300 a second to do). A line through the last batches
-# says which part of their time does not come from records; the rest of `max_seconds` is theirs, and
-# at least as much.
+# How many records the next batch may have. If a busy Spark takes more than `max_seconds` for any
+# batch, fewer records are no faster, and a backlog grows for ever (seen: 60 records each 6 s, with
+# 1,000 allowed and 300 a second to process). A line through the last batches shows which part of
+# their time does not depend on records. The rest of `max_seconds`, and at least as much, is for the
+# records.
 
 
 _KEPT: Final = 0.85
-"""Weight of a batch beside the next one."""
+"""Weight of a batch relative to the next one."""
 _VARIED: Final = 0.15
-"""Standard deviation of the numbers of records from which on a line is drawn, as part of their
-mean."""
+"""Standard deviation of the numbers of records, as a fraction of their mean, from which a line is
+fitted."""
 
 
 class BatchBound:
-    """The bound of one way of reading; `first` records, never more than `most`.
+    """The size limit of one reading mode; `first` records, never more than `most`.
 
     target: seconds that a batch should take. growth: the next batch has at most so many times the
     records of the last one.
@@ -50,13 +50,13 @@ class BatchBound:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
         """Weighted sums over the last batches, x: records, y: seconds."""
 
-    def took(self, records: int, seconds: float) -> None:
-        """A batch of so many records has been done."""
+    def record_duration(self, records: int, seconds: float) -> None:
+        """Records how long a batch of so many records took."""
         seconds = max(seconds, 0.001)
         self._remember(records, seconds)
         whatever = seconds * self._whatever()
         room, theirs = max(self._target - whatever, whatever), seconds - whatever
-        # A line through few batches may be wrong: by it alone a batch is at most doubled.
+        # A line through few batches may be wrong: it may at most double a batch.
         more = min(self._growth, max(2.0, self._target / seconds))
         fits = records * min(more, room / theirs if theirs else more)
         if seconds > self._target and records > 1:
@@ -65,7 +65,7 @@ class BatchBound:
             self.records = min(self._most, max(self.records, int(fits)))
 
     def raise_to(self, records: int) -> None:
-        """Another way of reading has shown that so many are no matter."""
+        """Raises the limit, because another reading mode has shown that so many are possible."""
         self.records = max(self.records, records)
 
     def _remember(self, records: int, seconds: float) -> None:
@@ -76,7 +76,7 @@ class BatchBound:
         self._xy = self._xy * _KEPT + records * seconds
 
     def _whatever(self) -> float:
-        """Part of the seconds of the last batches that they took whatever was in them."""
+        """Returns the seconds of the last batches that do not depend on their records."""
         mean, took = self._x / self._weight, self._y / self._weight
         variance = self._xx / self._weight - mean * mean
         if variance <= (_VARIED * mean) ** 2:
@@ -88,22 +88,22 @@ class BatchBound:
 MAX_BYTES: Final = 64 << 20
 """Bytes of values that close a batch."""
 MOST_BYTES: Final = 96 << 20
-"""Bytes of values that are one batch at most, if it has several records: librdkafka hands over all
-that it unpacked, and Spark Connect takes 128 MiB in one call."""
+"""Most bytes of values of one batch with several records. librdkafka hands over all that it
+unpacked, and Spark Connect takes 128 MiB in one call."""
 STREAM: Final = 500
-"""Records a second from which on a batch begins whenever Spark is idle: it takes 0.05-0.09 s, and
-as much of a core, so that a record of such a stream costs less than 0.2 ms."""
+"""Records a second from which on a batch begins whenever Spark is idle. It takes 0.05-0.09 s and as
+much of a core, so that a record of such a stream costs less than 0.2 ms."""
 ONE_TASK: Final = 2_000
-"""Most records that Spark is given as one partition: rows that lie in one are grouped and joined
+"""Most records that Spark gets as one partition. Rows in one partition are grouped and joined
 without an exchange, which takes a third of such a batch's time."""
 ONE_TASK_BYTES: Final = 512 << 10
-"""Of their values; Spark warns of a task that is larger than 1,000 KiB."""
+"""Bytes of their values; Spark warns of a task that is larger than 1,000 KiB."""
 LAST: Final = 2.0
-"""Times max_wait: what a last batch before partitions go may take. It spares its own records a wait
-of up to max_wait and one more batch, and costs its group's others what it takes."""
+"""Multiple of max_wait: what a last batch before a revocation may take. It spares its own records a
+wait of up to max_wait and one more batch, and costs the group's other records what it takes."""
 QUICK: Final = 0.25
-"""Seconds: as one partition go no more records than are done within them. Where each row takes long
-(a function of the user's asks a server for it), several tasks are worth their expected cost."""
+"""Seconds: at most so many records as take this long go as one partition. If each row takes long (a
+function of the user's asks a server for it), several tasks are worth their cost."""
 
 
 class Prepared(Protocol):
@@ -111,36 +111,36 @@ class Prepared(Protocol):
 
     @property
     def ranges(self) -> tuple[BatchRange, ...]:
-        """One range per partition, each with start < end."""
+        """Returns one range per partition, each with start < end."""
         ...
 
     @property
     def records(self) -> int:
-        """Number of records (an estimate where a reading does not know)."""
+        """Returns the number of records (an estimate if the reading mode does not know)."""
         ...
 
     def gathered(self, seconds: float) -> bool:
-        """Whether `frame` has nothing to wait for; waits at most so long for that."""
+        """Whether `frame` need not wait; waits at most so long for that."""
         ...
 
     def frame(self, spark: Any) -> Any:
-        """The records as a DataFrame with the columns of Spark's Kafka source."""
+        """Returns the records as a DataFrame with the columns of Spark's Kafka source."""
         ...
 
     def only(self, tps: Iterable[TopicPartition]) -> "Prepared":
-        """The same batch with just these partitions."""
+        """Returns the same batch with just these partitions."""
         ...
 
     def part(self, tp: TopicPartition, start: int, end: int) -> "Prepared":
-        """Just the records of [start, end) of one partition; that range lies within its own."""
+        """Returns the records of [start, end) of one partition; that range is within its own."""
         ...
 
     def holds_records(self, spark: Any) -> bool:
-        """Whether there is a record in it at all: offsets may be markers, or compacted away."""
+        """Whether it has a record at all: offsets may be markers, or compacted."""
         ...
 
     def rows(self, spark: Any) -> pa.Table:
-        """The records themselves; asked only of a part of very few."""
+        """Returns the records themselves; called only for a part of very few."""
         ...
 
 
@@ -155,26 +155,26 @@ class InlineBatch:
 
     @property
     def records(self) -> int:
-        """How many."""
+        """Returns the number of records."""
         return sum(table.num_rows for table in self.tables.values())
 
     def table(self) -> pa.Table:
-        """All records; per partition in offset order."""
+        """Returns all records; per partition in offset order."""
         tables = [self.tables[each.tp] for each in self.ranges if each.tp in self.tables]
         return pa.concat_tables(tables) if tables else no_rows()
 
     def gathered(self, seconds: float) -> bool:  # noqa: ARG002 - it has them here
-        """See Prepared."""
+        """See Prepared.gathered."""
         return True
 
     def frame(self, spark: Any) -> Any:
-        """The records as a DataFrame."""
+        """Returns the records as a DataFrame."""
         from fleet.worker.batch.spark_link import frame_of  # noqa: PLC0415 - pyspark only when it runs
 
         return frame_of(spark, self.table(), one_task=self.one_task)
 
     def only(self, tps: Iterable[TopicPartition]) -> "InlineBatch":
-        """The same batch with just these partitions."""
+        """Returns the same batch with just these partitions."""
         kept = frozenset(tps)
         return replace(
             self,
@@ -219,14 +219,14 @@ class Part:
             self.replay_to = None
 
     def end_at(self, end: int) -> None:
-        """Its log ends here: where that is before the plan (an unclean election), there is no more
-        to repeat.
+        """Sets the end of its log: if that is before the plan (an unclean election), nothing more
+        is repeated.
         """
         if self.replay_to is not None and end < self.replay_to:
             self.replay_to = end if end > self.start else None
 
     def cut(self, end: int) -> BatchRange:
-        """Its range of a batch, up to `end`; the next one begins there."""
+        """Returns its range of a batch, up to `end`; the next one begins there."""
         made = BatchRange(
             topic=self.tp.topic,
             topic_id=self.topic_id,
@@ -240,7 +240,7 @@ class Part:
 
 @dataclass(slots=True, kw_only=True)
 class _InlinePart(Part):
-    """What is read of it and not yet in a batch, too."""
+    """A partition with its records that are in no batch yet."""
 
     begun: int
     position: int
@@ -251,13 +251,13 @@ class _InlinePart(Part):
     """In no batch yet since it was assigned."""
 
     @property
-    def heard(self) -> bool:
-        """Its records come, or there are none."""
+    def is_heard(self) -> bool:
+        """Whether its records come, or it has none."""
         return bool(self.messages) or self.end_seen
 
     @property
     def silent(self) -> bool:
-        """Nothing came since it was begun."""
+        """Whether nothing came since it was begun."""
         return self.position == self.begun and not self.end_seen
 
 
@@ -311,12 +311,12 @@ class Buffer:
                 self._bytes -= sum(map(len, part.messages))
 
     def add(self, tp: TopicPartition, messages: Sequence[Any]) -> None:
-        """Records of one partition in offset order; a partition that is not ours is left out."""
+        """Adds records of one partition in offset order; unassigned partitions are ignored."""
         part = self._parts.get(tp)
         if part is None:
             return
         offsets = [m.offset() for m in messages]
-        known = bisect_left(offsets, part.position)  # a refetch after a pause may repeat some
+        known = bisect_left(offsets, part.position)  # a fetch after a pause may repeat some
         if known:
             messages, offsets = messages[known:], offsets[known:]
         if not messages:
@@ -328,7 +328,7 @@ class Buffer:
         self._bytes += sum(map(len, messages))
 
     def end_at(self, tp: TopicPartition, position: int) -> None:
-        """The partition was read to its end, `position`: past markers and compacted records."""
+        """Records that the partition was read to its end: past markers and compacted records."""
         part = self._parts.get(tp)
         if part is None:
             return
@@ -343,12 +343,14 @@ class Buffer:
 
     @property
     def first(self) -> bool:
-        """Whether what it holds would be the first batch since partitions were assigned."""
+        """Whether its records would be the first batch since partitions were assigned."""
         return self._count > 0 and any(part.fresh for part in self._parts.values())
 
     @property
     def room(self) -> int:
-        """How many records may be asked for at once, so that one look stays bounded in bytes."""
+        """Returns how many records may be requested at once, so that one poll stays bounded in
+        bytes.
+        """
         mean = self._bytes / self._count if self._count else 2048.0
         by_bytes = int((self.max_bytes - self._bytes) / max(1.0, mean))
         return max(1, min(self.limit - self._count, by_bytes, 10_000))
@@ -375,26 +377,26 @@ class Buffer:
         return self._cut(self._parts, now)
 
     def _worth_it(self, now: float) -> bool:
-        """Whether to trouble an idle Spark: at once for so much as a stream brings; else
-        `max_wait` after the last batch ended, whatever trickles in. Counted from where it began,
-        members whose batches take longer than that never let a Spark that they share be idle, and
-        who takes over a slot waits behind all of them.
+        """Whether to start a batch on an idle Spark.
 
-        After an assignment the pause goes on until the first commit, so nothing is waited for
-        once every partition was heard of; else one that answers later had to wait a batch more.
+        At once for as much as a stream brings; else `max_wait` after the last batch ended, for any
+        trickle. If it counted from the batch's begin, members with longer batches would never leave
+        a shared Spark idle, and a new owner would wait behind all of them. After an assignment the
+        pause goes on until the first commit. So nothing is waited for once every partition was
+        heard of; else a later one would have to wait a batch more.
         """
         if self.first:
             since = self._fresh_since = now if self._fresh_since is None else self._fresh_since
             parts = self._parts.values()
-            return all(part.heard for part in parts) or now - since >= self.max_wait
+            return all(part.is_heard for part in parts) or now - since >= self.max_wait
         return self._count >= STREAM * self.max_wait or now - self._last_at >= self.max_wait
 
     def rest(self, now: float) -> None:
-        """See AdaptiveReader.rest: the last batch has ended, or others go first."""
+        """See AdaptiveReader.rest: the last batch has ended, or other members go first."""
         self._last_at = now
 
-    def hurry(self) -> bool:
-        """See AdaptiveReader.hurry: one with as many records takes what the last one took."""
+    def close_soon(self) -> bool:
+        """See AdaptiveReader.close_soon: assumes the last batch's duration for as many records."""
         seconds, records = self._last_took
         quick = seconds * max(1.0, self._count / max(1, records)) <= LAST * self.max_wait
         if hurried := self._count > 0 and not self.full and quick:
@@ -416,15 +418,15 @@ class Buffer:
         return all(part.end_seen for part in self._parts.values())
 
     def silent(self) -> Mapping[TopicPartition, int]:
-        """Partitions of which nothing came since they were begun, with their positions."""
+        """Returns partitions of which nothing came since they were begun, with their positions."""
         return {tp: part.position for tp, part in self._parts.items() if part.silent}
 
     def parts(self) -> tuple[Part, ...]:
-        """All of them."""
+        """Returns all assigned partitions."""
         return tuple(self._parts.values())
 
     def positions(self) -> Mapping[TopicPartition, int]:
-        """Next offset to be read of each."""
+        """Returns the next offset to read of each."""
         return {tp: part.position for tp, part in self._parts.items()}
 
     def _replaying(self) -> dict[TopicPartition, _InlinePart]:
@@ -462,7 +464,7 @@ class Buffer:
 
 
 def _end_within(part: _InlinePart, room: int, *, least: int) -> int:
-    """Where a partition's part of a batch ends: `room` bytes, or `least` records."""
+    """Returns where a partition's part of a batch ends: `room` bytes, or `least` records."""
     for at, message in enumerate(part.messages):
         room -= len(message)
         if room < 0 and at >= least:
@@ -475,7 +477,7 @@ def _complete(part: _InlinePart) -> bool:
 
 
 class InlineReading(Buffer):
-    """The same over a real Consumer."""
+    """Reads with a real Consumer into a Buffer."""
 
     def __init__(
         self,
@@ -516,12 +518,12 @@ class InlineReading(Buffer):
             self.add(TopicPartition(topic, partition), messages)
         records.clear()
 
-    def took(self, batch: Prepared, seconds: float) -> None:
+    def record_duration(self, batch: Prepared, seconds: float) -> None:
         """See AdaptiveReader.took."""
         self.rest(self._clock.monotonic())
         self._last_took = (seconds, batch.records)
         for bound in (self._bound, self._quick):
-            bound.took(batch.records, seconds)
+            bound.record_duration(batch.records, seconds)
         self.limit, self.one_task = self._bound.records, self._quick.records
 
 

@@ -1,15 +1,10 @@
-"""Named batches that Spark reads by column, where it sees this machine's memory [47].
+"""Batches by offset ranges that Spark reads by column, if it sees this machine's memory [47].
 
-Problem: a backlog is read twice as fast from files in memory as by Spark's tasks, but only where
-Spark sees the same memory, and nobody tells: the shared server does, a pod's may not, a cluster's
-executors never all of them. Choice: it is tried. Spark, asked on the batch thread where its tasks
-run, has to read back what only this process wrote; until it has, and whenever it cannot any more,
-batches go by ranges. A batch may take half of `batch.memory`, two are there at once (the one in
-hand and the next), and the next is cut to what the last one's records took. A second attempt at a
-batch never trusts its files. Cost: one thread gathers, about a million records a second, so that on
-many cores Spark's tasks are quicker, though dearer: there, ranges go on.
-
-The files end with the batch: a DataFrame that the job keeps after its call has nothing to read.
+Problem: a backlog is read twice as fast from files in memory as by Spark's tasks. That works only
+if Spark sees the same memory, which no setting says: the shared server does, a pod's may not, a
+cluster's executors never all do. Choice: the worker tests it. On the batch thread Spark has to read
+back what only this process wrote. Until it has, and whenever files fail, Spark's tasks read the
+ranges. Cost: half of `batch.memory` in files, and a thread.
 """
 
 import contextlib
@@ -38,11 +33,11 @@ if TYPE_CHECKING:
     from fleet.worker.batch.executor import BatchRunner
 
 
-# Spark's Python data source gives the JVM rows, 4.4-4.7 µs of CPU a record; Parquet it reads by
-# column, and only those that the job names. A thread writes the batch's ranges into files in memory
-# from the moment that it is named. What does not go well (no room, a broker that is away, a record
-# that nobody can decode) ends the files, not the batch: Spark's tasks read the ranges then. Spark
-# makes no task for less than 4 MB of a file, so a batch is as many files as it may have tasks.
+# Spark's Python data source gives the JVM rows, 4.4-4.7 µs of CPU a record. Spark reads Parquet by
+# column, and only the columns that the job names. A thread writes the batch's ranges into files in
+# memory as soon as the batch is cut. A failure (no room, an unreachable broker, a record that
+# cannot be decoded) ends the files, not the batch: then Spark's tasks read the ranges. Spark makes
+# no task for less than 4 MB of a file, so a batch has as many files as it may have tasks.
 
 
 _OPTIONS: Final[Mapping[str, Any]] = {
@@ -54,18 +49,18 @@ _OPTIONS: Final[Mapping[str, Any]] = {
 }
 
 
-class OverBound(Exception):
-    """More bytes than a batch may take."""
+class BatchTooLarge(Exception):
+    """The batch takes more bytes than allowed."""
 
 
-class GivenUp(Exception):
-    """Nobody wants the batch any more."""
+class BatchAbandoned(Exception):
+    """The batch is not wanted any more."""
 
 
 class Gathering:
-    """One batch's files in the making; made by the consumer thread, asked by the batch thread.
+    """One batch's files in the making; created by the consumer thread, asked by the batch thread.
 
-    path: a folder for them, not yet there. most: bytes of all. files: how many.
+    path: a new folder for them. most: bytes of all. files: how many.
     """
 
     def __init__(self, path: Path, *, most: int, files: int = 1) -> None:
@@ -81,7 +76,7 @@ class Gathering:
         self.bytes = 0
 
     def ended(self, seconds: float) -> bool:
-        """Whether it has come to its end, well or not; waits at most so long for it."""
+        """Whether it has ended, with success or not; waits at most so long for it."""
         return self._ended.wait(seconds)
 
     @property
@@ -91,23 +86,23 @@ class Gathering:
 
     @property
     def takes_memory(self) -> bool:
-        """Whether there are files, or may be some yet."""
+        """Whether files exist, or may still be written."""
         return not self._ended.is_set() or self.whole
 
     def drop(self) -> None:
-        """End it, and remove the files; from any thread, at any time."""
+        """Ends it and removes the files; from any thread, at any time."""
         with self._lock:
             self._given_up.set()
             if self._ended.is_set():
                 self._unlink()
 
     def check(self) -> None:
-        """Raises GivenUp."""
+        """Raises BatchAbandoned if the batch is not wanted any more."""
         if self._given_up.is_set():
-            raise GivenUp
+            raise BatchAbandoned
 
     def run(self, read: Callable[[Callable[[], None]], Any]) -> None:
-        """Write what `read(check)` yields: tables. Never raises; see `error`."""
+        """Writes the tables that `read(check)` yields. Never raises; see `error`."""
         try:
             self._write(read(self.check))
         except Exception as error:  # noqa: BLE001 - the batch is read by Spark's tasks then
@@ -136,7 +131,7 @@ class Gathering:
                 self.records += table.num_rows
                 self.bytes = self._size()
                 if self.bytes > self._most:
-                    raise OverBound
+                    raise BatchTooLarge
         self.bytes = self._size()
 
     def _size(self) -> int:
@@ -147,11 +142,11 @@ class Gathering:
 
 
 _ROOM: Final = 0.8
-"""Of the bytes of a batch: records are not all of the last ones' size."""
+"""Fraction of a batch's bytes: records are not all of the last ones' size."""
 _BATCHES: Final = 2
-"""In memory at once: of the batch in hand and of the next one."""
+"""Batches in memory at once: the one in hand and the next."""
 _MOST_CORES: Final = 8
-"""From more on Spark's tasks read faster than a thread gathers: 6 µs of CPU each against 1."""
+"""With more cores Spark's tasks read faster than a thread gathers: 6 µs of CPU each against 1."""
 _READING: Final[Mapping[str, str]] = {
     # A session may be told to read over files that are gone or damaged; records would be missing.
     "ignoreMissingFiles": "false",
@@ -159,15 +154,16 @@ _READING: Final[Mapping[str, str]] = {
     "mergeSchema": "false",
     "datetimeRebaseMode": "CORRECTED",
 }
+"""A session may be set to skip files that are missing or damaged; records would be missing."""
 
-Told = Callable[[str | None], None]
-"""Hears of each change: None where batches go by column now, else why they do not."""
+ReportChange = Callable[[str | None], None]
+"""Gets each change: None if batches are columnar now, else why they are not."""
 Read = Callable[[NamedBatch, Callable[[], None]], Any]
-"""(batch, check) → its records as tables; `check` raises where they are not wanted any more."""
+"""(batch, check) → its records as tables; `check` raises if they are not wanted any more."""
 
 
 class ColumnarBatch:
-    """A closed batch whose records are gathered meanwhile; else the named batch that it is."""
+    """A closed batch whose records are gathered meanwhile; else the batch by ranges that it is."""
 
     def __init__(
         self, named: NamedBatch, gathering: Gathering, doubt: Callable[[str], None]
@@ -180,20 +176,22 @@ class ColumnarBatch:
 
     @property
     def ranges(self) -> tuple[BatchRange, ...]:
-        """See Prepared."""
+        """See Prepared.ranges."""
         return self._named.ranges
 
     @property
     def records(self) -> int:
-        """How many offsets, as by ranges: an estimate from above."""
+        """Returns how many offsets, as by ranges: an upper bound."""
         return self._named.records
 
     def gathered(self, seconds: float) -> bool:
-        """See Prepared."""
+        """See Prepared.gathered."""
         return self._gathering.ended(seconds)
 
     def frame(self, spark: Any) -> Any:
-        """The files, the first time; who asks again may have failed on it, and reads the log."""
+        """Returns the files the first time; a second call may follow their failure and reads the
+        log.
+        """
         again, self._given = self._given, True
         if again:
             self._doubt("a batch was tried again")
@@ -202,7 +200,7 @@ class ColumnarBatch:
         return self._named.frame(spark)
 
     def only(self, tps: Iterable[TopicPartition]) -> NamedBatch:
-        """See Prepared: from the log, as whatever is cut anew."""
+        """See Prepared.only: from the log, like everything that is cut again."""
         return self._named.only(tps)
 
     def part(self, tp: TopicPartition, start: int, end: int) -> NamedBatch:
@@ -219,9 +217,9 @@ class ColumnarBatch:
 
 
 class Columnar:
-    """Turns named batches into columnar ones where that can be; used on the consumer thread.
+    """Turns batches by ranges into columnar ones if possible; used on the consumer thread.
 
-    most: bytes of all files together. told hears of each change. cores: of this machine.
+    most: bytes of all files together. report_change gets each change. cores: of this machine.
     """
 
     def __init__(
@@ -230,41 +228,41 @@ class Columnar:
         most: int,
         read: Read,
         sessions: "BatchRunner",
-        told: Told,
+        report_change: ReportChange,
         cores: int = 1,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._most = most // _BATCHES
         self._read = read
         self._sessions = sessions
-        self._told = told
+        self._report_change = report_change
         self._cores = cores
         self._place = memory_place(environ) if most else None
         self._folder: MemoryFolder | None = None
         self._asked: Future[str | None] | None = None
         self._proven = False
         self._refused = self._place is None
-        """For good: nobody wants it, or it cannot be here."""
+        """Columnar reading is off for good: not wanted, or not possible here."""
         self._doubted: str | None = None
         """Written by the batch thread."""
         self._said: str | None = ""
         self._files: list[Gathering] = []
-        """Those that take memory."""
+        """Batches that take memory."""
         self._number = 0
         self._turn = threading.Lock()
         self._mean: float | None = None
         """Bytes a record in the last batch."""
         self.learnt = 0
-        """Records that a batch may have by what those before took, whoever's membership it was."""
+        """Records that a batch may have by the size of earlier ones, of any membership."""
 
     @property
-    def on(self) -> bool:
-        """Whether batches go by column now."""
+    def is_on(self) -> bool:
+        """Whether batches are columnar now."""
         return self._proven and self._said is None
 
     @property
     def most_records(self) -> int | None:
-        """How many records a batch may have by the bytes of the last one's; None: not known."""
+        """Returns how many records a batch may have by the bytes of the last one's, or None."""
         if not self._proven or self._mean is None:
             return None
         return max(1, int(self._most * _ROOM / self._mean))
@@ -275,7 +273,7 @@ class Columnar:
         return self._asked is not None
 
     def prove(self) -> None:
-        """Ask Spark whether it reads this memory; `look` hears the answer."""
+        """Asks Spark whether it reads this memory; `poll` gets the answer."""
         if self._refused or self._proven or self._asked is not None:
             return
         import pyarrow.parquet as pq  # noqa: PLC0415 - no standby needs it
@@ -293,10 +291,10 @@ class Columnar:
         except OSError as error:
             self._refuse(f"there can be no files in memory: {error}")
             return
-        self._asked = self._sessions.with_session(lambda spark: why_not(spark, proof, word))
+        self._asked = self._sessions.with_session(lambda spark: find_obstacle(spark, proof, word))
 
-    def look(self) -> None:
-        """Hear what Spark answered, and what became of the files; to be called often."""
+    def poll(self) -> None:
+        """Reads Spark's answer and the state of the files; call it often."""
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             error = asked.exception()
@@ -312,15 +310,15 @@ class Columnar:
         for each in self._files:
             if each.ended(0) and each.error is None:
                 self._mean = each.bytes / max(1, each.records)
-            elif each.ended(0) and not isinstance(each.error, GivenUp):
-                if isinstance(each.error, OverBound):
+            elif each.ended(0) and not isinstance(each.error, BatchAbandoned):
+                if isinstance(each.error, BatchTooLarge):
                     self._mean = each.bytes / max(1, each.records)
                 self._say(first_words(each.error))
         self._files = [each for each in self._files if each.takes_memory]
 
     def gather(self, named: NamedBatch) -> "NamedBatch | ColumnarBatch":
-        """The batch, its records under way into memory where that can be."""
-        self.look()
+        """Returns the batch, with its records on the way into memory if possible."""
+        self.poll()
         self.prove()
         if not self._proven or self._folder is None:
             return named
@@ -338,7 +336,7 @@ class Columnar:
 
     def _new_folder(self, place: Path) -> MemoryFolder:
         folder = MemoryFolder(place)
-        weakref.finalize(self, folder.close)  # also where the process ends in its own time
+        weakref.finalize(self, folder.close)  # also if the process ends later
         return folder
 
     def _no_room(self) -> str | None:
@@ -363,25 +361,27 @@ class Columnar:
     def _say(self, why: str | None) -> None:
         if why != self._said:
             self._said = why
-            self._told(why)
+            self._report_change(why)
 
 
 def _gathered(turn: threading.Lock, gathering: Gathering, named: NamedBatch, read: Read) -> None:
-    """One batch after the other: the one that Spark waits for first."""
+    """Yields one batch after the other: first the one that Spark waits for."""
     with turn:
         gathering.run(lambda check: read(named, check))
 
 
 def frame_of_files(spark: Any, path: Path) -> Any:
-    """A gathered batch, in its folder, as a DataFrame with the columns of Spark's Kafka source."""
+    """Returns a gathered batch, in its folder, as a DataFrame with the columns of Spark's Kafka
+    source.
+    """
     return spark.read.schema(spark_schema()).options(**_READING).parquet(f"file://{path}")
 
 
-def why_not(spark: Any, proof: Path, word: str) -> str | None:
-    """Why Spark's tasks do not read files in this machine's memory; None where they do.
+def find_obstacle(spark: Any, proof: Path, word: str) -> str | None:
+    """Returns why Spark's tasks do not read files in this machine's memory; None if they do.
 
-    A cluster's tasks run on other machines as well, whatever one of them may read. Raises what
-    Spark itself fails with: that says nothing.
+    A cluster's tasks run on other machines too, whatever one of them may read. Raises what Spark
+    itself fails with, which proves nothing.
     """
     try:
         master = str(spark.conf.get("spark.master", ""))
@@ -399,8 +399,8 @@ def why_not(spark: Any, proof: Path, word: str) -> str | None:
 
 
 def first_words(error: BaseException | None) -> str:
-    """An error in a line of bounded length, with its kind where it has no text."""
-    if isinstance(error, OverBound):
+    """Returns an error in a line of limited length, with its class if it has no text."""
+    if isinstance(error, BatchTooLarge):
         return "the batch takes more bytes than half of batch.memory"
     lines = [] if error is None else text_of(error).strip().splitlines()
     return lines[0][:200] if lines else type(error).__name__

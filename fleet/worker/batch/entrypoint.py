@@ -23,17 +23,17 @@ from fleet.model.batch_context import BatchContext
 from fleet.system.code import NUMBERED, SHAPE, is_number
 from fleet.worker.batch.spark_link import first_line
 
-# `mapInArrow`, a UDF or `foreachPartition` names a function that the task's machine has not, or of
-# another revision. PySpark's pickler sends by value the functions of the entrypoint's module or
-# package and of what it imported from beside it; what is installed stays a name. A function takes
-# along the globals that it names, which have to be picklable.
+# `mapInArrow`, a UDF or `foreachPartition` names a function that the task's machine may lack, or
+# have in another revision. So PySpark's pickler sends the functions of the entrypoint's module or
+# package by value, and those that it imported from beside it. What is installed stays a name. A
+# function carries the globals that it names, which have to be picklable.
 
 
 _OUR_PACKAGE: Final = "fleet"
 
 
 def pickle_by_value(entrypoint: str) -> bool:
-    """Send the functions of a loaded entrypoint's code by value; False: it is installed."""
+    """Sends the functions of a loaded entrypoint's code by value; False: it is installed."""
     top = sys.modules[entrypoint.partition(":")[0].partition(".")[0]]
     if top.__name__ == _OUR_PACKAGE or _is_installed(top):
         return False
@@ -45,7 +45,7 @@ def pickle_by_value(entrypoint: str) -> bool:
 
 
 def imported_from(folders: Collection[Path]) -> list[str]:
-    """Top-level modules and packages that Python found in these folders first."""
+    """Returns top-level modules and packages that Python found in these folders first."""
     return sorted(
         name
         for name, module in list(sys.modules.items())
@@ -57,7 +57,7 @@ def imported_from(folders: Collection[Path]) -> list[str]:
 
 
 def _places(module: object) -> list[Path]:
-    """The file of a module, or the folders of a package."""
+    """Returns the file of a module, or the folders of a package."""
     file = getattr(module, "__file__", None)
     return [Path(each) for each in getattr(module, "__path__", None) or ([file] if file else [])]
 
@@ -70,21 +70,22 @@ def _is_installed(module: object) -> bool:
     return not places or any(place.is_relative_to(root) for place in places for root in installed)
 
 
-# What the author of a job sees of a failure: a traceback without our frames and the client's inside
-# PySpark, from Spark's worker where a task failed, once per process for errors of the same places.
-# What the settings know as secret is blotted out, in each way in which texts write it, before
-# anything is cut: half of one is no match.
+# The failure that a job's author sees: a traceback without Fleet's frames and PySpark's client's,
+# from Spark's worker if a task failed, once per process for errors of the same places. Secrets of
+# the settings are removed in every form in which texts may have them, before anything is cut: half
+# of a secret is no match.
 
 
 MOST_CHARACTERS: Final = 3000
-"""Of a traceback that is kept beside the slots, as many as a person reads."""
+"""Characters of a traceback that is kept beside the slots."""
 MOST_OF_A_LINE: Final = 300
 _MOST_TOLD: Final = 100
-"""Distinct errors of one process."""
+"""Distinct errors that one process logs."""
 _LEAST_LINE: Final = 16
-"""Characters of a secret's line, such as a key's, that no other text happens to have."""
+"""Characters of a secret's line, such as a key's, that no other text happens to contain."""
 RESULT_LIMIT: Final = "spark.driver.maxResultSize"
-"""What bounds the rows that a job takes from Spark at once, for sinks and `toArrow`, `collect`."""
+"""The setting that limits the rows that a job takes from Spark at once, for sinks and `toArrow`,
+`collect`."""
 _OVER_LIMIT: Final = re.compile(
     r"serialized results of \d+ tasks? \(([^)]*)\) is bigger than "
     rf"{re.escape(RESULT_LIMIT)} \(([^)]*)\)"
@@ -104,7 +105,7 @@ _REMOTE: Final = "An exception was thrown from the Python worker"
 
 
 class JobErrors:
-    """The failures of the job's code that this process has seen."""
+    """The failures of the job's code in this process."""
 
     def __init__(self, *, say: Callable[[str], None], secrets: Iterable[str] = ()) -> None:
         self._say = say
@@ -113,8 +114,8 @@ class JobErrors:
         self._seen: set[tuple[object, ...]] = set()
         self._last: tuple[str, str] | None = None
 
-    def told(self, error: BaseException) -> str:
-        """The error in a line that every store and log can hold, with the place in the job."""
+    def describe(self, error: BaseException) -> str:
+        """Returns the error in a line for stores and logs, with the place in the job."""
         if (large := over_limit(error)) is not None:
             if (RESULT_LIMIT,) not in self._seen:
                 self._seen.add((RESULT_LIMIT,))
@@ -127,30 +128,30 @@ class JobErrors:
         if key not in self._seen and len(self._seen) < _MOST_TOLD:
             self._seen.add(key)
             self._say(f"the job failed: {line}\n{text}")
-        self._last = (line, bounded(text))
+        self._last = (line, truncate_middle(text))
         return line
 
     def line(self, error: BaseException) -> str:
-        """What an error is in a line, without secrets."""
+        """Returns an error in a line, without secrets."""
         return (
             f"{type(error).__name__}: {self.clean(first_line(error, most=None))[:MOST_OF_A_LINE]}"
         )
 
     def traceback_in(self, sentence: str | None) -> str | None:
-        """The last traceback, where it is this sentence's."""
+        """Returns the last traceback if it belongs to this sentence."""
         if sentence is None or self._last is None or self._last[0] not in sentence:
             return None
         return self._last[1]
 
     def clean(self, text: str) -> str:
-        """Without the secrets."""
+        """Returns the text without the secrets."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text.encode(errors="backslashreplace").decode()
 
 
 def over_limit(error: BaseException | None) -> str | None:
-    """A sentence if Spark's driver refused rows for their size; None: another error."""
+    """Returns a sentence if Spark's driver refused rows for their size; None for another error."""
     seen = 0
     while error is not None and seen < 10:
         match = _OVER_LIMIT.search(text_of(error))
@@ -165,7 +166,7 @@ def over_limit(error: BaseException | None) -> str | None:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of an error, and of what caused it, without frames that are not the job's."""
+    """Returns the traceback of an error and of its causes, with the job's frames only."""
     made = traceback.TracebackException.from_exception(error, compact=True)
     each: traceback.TracebackException | None = made
     while each is not None:
@@ -176,7 +177,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """A secret as texts have it; of one of several lines each that is long enough to be one."""
+    """Returns the forms in which texts have a secret; of several lines each long enough one."""
     yield from (secret, quote(secret, safe=""), quote_plus(secret))
     yield from (repr(secret)[1:-1], json.dumps(secret)[1:-1])
     lines = secret.splitlines()
@@ -185,7 +186,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _of_task(error: BaseException, clean: Callable[[str], str]) -> str | None:
-    """The line of an error that a Python function met inside Spark; None: it is no such error."""
+    """Returns the line of a Python function's error inside Spark; None for any other error."""
     remote = text_of(error).partition(_JVM)[0]
     if _REMOTE not in remote:
         return None
@@ -195,7 +196,7 @@ def _of_task(error: BaseException, clean: Callable[[str], str]) -> str | None:
 
 
 def _with_place(line: str, text: str) -> str:
-    """The line, and where in the job it was raised; `text` is its traceback."""
+    """Returns the line, and where in the job it was raised; `text` is its traceback."""
     places = _PLACE.findall(text)
     theirs = [place for place in places if not _is(place[0], _NOT_THEIRS)]
     if not theirs:
@@ -208,8 +209,8 @@ def _is(file: str, parts: Iterable[str]) -> bool:
     return any(part in file for part in parts)
 
 
-def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
-    """At most so many characters: its end, where the error is, before its beginning."""
+def truncate_middle(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Returns at most so many characters: the end with the error before the beginning."""
     if len(text) <= most:
         return text
     note = f"\n… {len(text) - most} characters left out …\n"
@@ -217,22 +218,22 @@ def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
     return text[:head] + note + text[-(most - head - len(note)) :]
 
 
-class CodeEnds(RuntimeError):
+class EntrypointExit(RuntimeError):
     """The user's code raised what ends a thread or a process instead of failing."""
 
 
 def call(function: Callable[..., object], *arguments: Any) -> object:
-    """Call the user's code; whatever it raises comes back as an Exception.
+    """Calls the user's code; whatever it raises comes back as an Exception.
 
-    `sys.exit()`, in a library that was made for a command line, would end the thread that calls
-    it without a word; the worker would stay a member, and nothing would be processed any more.
+    `sys.exit()`, in a library for command lines, would end the calling thread without a message.
+    The worker would stay a member that processes nothing.
     """
     try:
         return function(*arguments)
     except Exception:
         raise
     except BaseException as error:
-        raise CodeEnds(
+        raise EntrypointExit(
             f"it raised {type(error).__name__}({error}), which ends a process: a batch that "
             "cannot be processed raises an Exception"
         ) from error
@@ -247,11 +248,11 @@ class Entrypoint:
     setup: Callable[[Any], object] | None
 
     def __call__(self, frame: Any, context: BatchContext) -> None:
-        """Process one batch; whatever the user's code raises comes as an Exception."""
-        self.returned(frame, context)
+        """Processes one batch; whatever the user's code raises comes as an Exception."""
+        self.call_returning(frame, context)
 
-    def returned(self, frame: Any, context: BatchContext) -> object:
-        """The same, and what the function gave back, which no worker looks at."""
+    def call_returning(self, frame: Any, context: BatchContext) -> object:
+        """Does the same and returns the function's result, which no worker uses."""
         return call(self.function, frame, context)
 
 
@@ -259,13 +260,12 @@ def load(
     name: str,
     python_path: Sequence[str] = (),
     *,
-    told: Callable[[BaseException], str] = lambda error: f"{type(error).__name__}: {error}",
+    describe: Callable[[BaseException], str] = lambda error: f"{type(error).__name__}: {error}",
 ) -> Entrypoint:
-    """Import `module:function` with `python_path` in front of the module path.
+    """Imports `module:function` with `python_path` in front of the module path.
 
-    told: makes a line of what the module raises while it is imported.
-    Raises ConfigError where it cannot be imported, is missing, or takes other than a batch and its
-    context.
+    describe: makes a line of what the module raises while it is imported. Raises ConfigError if the
+    import fails, the function is missing, or takes other arguments than a batch and its context.
     """
     for folder in reversed(python_path):
         if folder not in sys.path:
@@ -276,7 +276,7 @@ def load(
     except Exception as error:
         raise ConfigError(
             f"worker.entrypoint {name}: module {module_name} cannot be imported "
-            f"({told(error)}); look at worker.python_path {list(python_path)}"
+            f"({describe(error)}); look at worker.python_path {list(python_path)}"
         ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -292,7 +292,7 @@ def load(
 
 
 def takes_batch_id(function: Callable[..., object], name: str) -> bool:
-    """Whether the second parameter is foreachBatch's number; ConfigError for another shape."""
+    """Whether the second parameter is foreachBatch's number; ConfigError for another signature."""
     for each in (function, getattr(function, "__call__", None)):  # noqa: B004
         if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
             raise ConfigError(
@@ -322,7 +322,7 @@ def _signature(function: Callable[..., object]) -> inspect.Signature:
 
 
 def _text(annotation: Any) -> str:
-    """An annotation as source would have it."""
+    """Returns an annotation as source code."""
     made = getattr(annotation, "__supertype__", annotation)  # of typing.NewType
     if made is inspect.Parameter.empty:
         return ""

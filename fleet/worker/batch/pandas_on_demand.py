@@ -1,14 +1,10 @@
-"""PySpark's Connect client without pandas, until somebody uses it.
+"""Loads PySpark's Connect client without pandas until it is used.
 
-Problem: PySpark's Connect client imports pandas, 33 MB and a quarter second of CPU, to check its
-version and to know a pandas DataFrame when it is given one; most jobs never give it one. Choice:
-while the client is imported, a module stands in for pandas. It knows the version, and that nothing
-is a DataFrame as long as pandas is not loaded; whatever else is asked of it loads the real one and
-answers from there. Afterwards only PySpark's two modules hold it: `import pandas` is the real one
-everywhere else. Nothing is done where pandas is loaded already, or is not installed: PySpark then
-says so itself. Cost: the first use of pandas pays for it, in the job that uses it.
-
-Source: pyspark/sql/connect/{utils,session,client/core}.py of 4.3.0, to which Fleet is pinned.
+Problem: PySpark's Connect client imports pandas, 33 MB and a quarter second of CPU. It needs only
+its version and a check for pandas DataFrames, which most jobs never pass. Choice: while the client
+is imported, a stand-in module replaces pandas. It knows the version, and that nothing is a
+DataFrame while pandas is not loaded. Any other attribute loads the real one. Cost: names that
+PySpark takes from pandas are listed here.
 """
 
 import contextlib
@@ -21,13 +17,15 @@ from typing import Any, Final
 
 _PANDAS: Final = "pandas"
 _TYPES: Final = "pandas.api.types"
+"""Functions that PySpark takes by name from pandas.api.types, to call with columns of a DataFrame.
+"""
 _PREDICATES: Final = ("is_datetime64_dtype", "is_timedelta64_dtype")
 """What PySpark takes by name from pandas.api.types, to call it with columns of a DataFrame."""
 
 
 @contextlib.contextmanager
 def pandas_on_demand() -> Iterator[None]:
-    """Imports of pandas in this block get the stand-in; nothing else should be imported in it."""
+    """Makes imports of pandas in this block get the stand-in; import nothing else in it."""
     version = _version()
     if version is None or any(name.partition(".")[0] == _PANDAS for name in sys.modules):
         yield
@@ -51,7 +49,7 @@ def _version() -> str | None:
 
 
 class _StandIn(str):
-    """Marks a stand-in among modules, which have to be of the plain type to be pickled by name."""
+    """Marks a stand-in among modules, which need the plain type to be pickled by name."""
 
     __slots__ = ()
 
@@ -84,7 +82,7 @@ def _withdraw() -> None:
 
 class _Frames(type):
     def __instancecheck__(cls, instance: object) -> bool:
-        """Of the real class, once there is one."""
+        """Checks against the real class, once it is loaded."""
         real = getattr(sys.modules.get(_PANDAS), "DataFrame", cls)
         return real is not cls and isinstance(instance, real)
 

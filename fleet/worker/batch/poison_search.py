@@ -1,14 +1,14 @@
-"""Which of a failed batch's partitions, and of those which records, the entrypoint cannot process.
+"""Finds which partitions of a failed batch, and which of their records, cannot be processed.
 
-Problem: one record may stop a batch, a partition and its group; a sink that is down fails every
-record just as well and must neither be called poison nor empty a topic into another [9]. Choice:
-nothing is poison without a witness [43]: a part of the same batch that went well, in this round,
-before the suspect failed once more. Partitions run alone first; where none goes well, or dead
-letters are wanted, a failing partition is halved until single records fail. Without a witness
-the batch is given back whole, and the worker is ill. So it is if one record makes more rows than
-Spark's driver hands out; a larger part that does is halved, and all of it is run. Cost: at most
-2 log2(offsets) calls per poisoned record and one more to be sure, each with a range id of its own,
-so that a sink that writes before it fails sees those records again.
+Problem: one record may stop a batch, a partition and its group. A sink that is down fails every
+record in the same way. Its records must neither count as poison nor all go to the dead-letter topic
+[9]. Choice: a record counts as poison only with a control record [43]: another part of the same
+batch succeeds in this round, and then the suspect fails once more. Partitions run alone first. If
+none succeeds, or dead letters are wanted, a failing partition is halved until single records fail.
+Without a control record the batch goes back whole, and the worker is unhealthy. The same holds if
+one record makes more rows than Spark's driver returns; a larger part that does is halved, and all
+of it runs. Cost: at most 2 log2(offsets) calls per poison record and one more to be sure. Each has
+a range id of its own, so a sink that writes before it fails gets those records again.
 """
 
 from collections import deque
@@ -24,8 +24,8 @@ from fleet.worker.batch.batches import Prepared
 from fleet.worker.batch.entrypoint import RESULT_LIMIT
 from fleet.worker.events import WorkerContext
 
-WITHOUT_WITNESS: Final = 3
-"""Records that may fail alone before any part of the batch went well: no more are asked then."""
+MAX_UNPROVEN_FAILURES: Final = 3
+"""Records that may fail alone before any part of the batch succeeded; then the search stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,22 +42,22 @@ class PoisonRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoisonFound:
-    """Partitions to stop, records to put aside, or that nothing of the batch went well."""
+    """Partitions to stop, dead letters, or that nothing of the batch succeeded."""
 
     failed: Mapping[TopicPartition, str] = field(default_factory=dict)
     reached: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Where a failed partition stops, if behind its start: every record before went well."""
+    """Where a failed partition stops, if behind its start: every record before succeeded."""
     letters: tuple[PoisonRecord, ...] = ()
     unhealthy: str | None = None
-    """The error without a witness: nothing is known to be processed, nothing is condemned."""
+    """The error without a control record: no record counts as processed or as poison."""
 
 
 class PoisonSearch:
     """One failed batch under examination.
 
-    attempt runs a part once: its error or None. holds: whether a part has a record at all, since
-    one without says nothing. rests: waits before each time that a suspect is asked again after a
-    witness; it is poison where it fails every time.
+    attempt runs a part once: its error or None. holds: whether a part has a record at all, because
+    an empty one proves nothing. rests: waits before each repetition of a suspect after a control
+    record; it is poison if it fails every time.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class PoisonSearch:
         self._in_time = in_time
         self._say = say
         self._witness = False
-        """Whether anything of the batch went well."""
+        """Whether any part of the batch succeeded."""
 
     def search(self) -> PoisonFound:
-        """Run partitions alone, then narrow those that fail. What `attempt` raises passes."""
+        """Runs partitions alone, then narrows those that fail. What `attempt` raises passes."""
         failed = self._alone()
         stood = set(failed) if self._witness else set()
         """Those that have failed after a witness."""
@@ -104,8 +104,8 @@ class PoisonSearch:
                 failed.update(again)
             if self._witness and self._narrowing is None and RESULT_LIMIT not in failed[tp]:
                 continue
-            if not self._witness and (tp in blind or len(blind) >= WITHOUT_WITNESS):
-                break  # nor will the next one's records tell
+            if not self._witness and (tp in blind or len(blind) >= MAX_UNPROVEN_FAILURES):
+                break  # the next one's records prove nothing either
             found, why = self._narrowed(tp, failed[tp])
             if not self._witness:
                 blind.add(tp)
@@ -126,7 +126,7 @@ class PoisonSearch:
         return PoisonFound(failed=failed, reached=reached, letters=tuple(letters))
 
     def _alone(self) -> dict[TopicPartition, str]:
-        """What fails alone; once more, where a witness went well meanwhile."""
+        """Returns what fails alone; once more if a control record succeeded meanwhile."""
         if len(self._batch.ranges) == 1:
             return {self._batch.ranges[0].tp: self._error}
         self._say(f"the batch failed ({self._error}); running its partitions one by one")
@@ -151,16 +151,16 @@ class PoisonSearch:
         return error
 
     def _narrowed(self, tp: TopicPartition, error: str) -> tuple[list[PoisonRecord], str | None]:
-        """The records that fail alone; or why the whole partition has to stop.
+        """Returns the records that fail alone, or why the whole partition has to stop.
 
-        Where no letters are wanted, the first of them is enough.
+        If no letters are wanted, the first record is enough.
         """
         (whole,) = (each for each in self._batch.ranges if each.tp == tp)
         letters = self._narrowing
         room = 0 if letters is None else letters.room(tp, whole.start)
         found: list[PoisonRecord] = []
         suspects: list[PoisonRecord] = []
-        """Failed alone, and not yet often enough after a witness."""
+        """Failed alone, and not yet often enough after a control record."""
         waiting = [(whole.start, whole.end, error, True)]
         self._say(f"narrowing {tp} at {whole.start} to {whole.end - 1} to the records that fail")
         while waiting or (suspects and self._witness):
@@ -187,7 +187,7 @@ class PoisonSearch:
             suspects.append(
                 PoisonRecord(tp=tp, offset=start, part=part, error=told, attempts=self._attempts())
             )
-            if len(suspects) >= WITHOUT_WITNESS and not self._witness:
+            if len(suspects) >= MAX_UNPROVEN_FAILURES and not self._witness:
                 return [], error
             if not self._in_time():
                 found += self._poison(suspects)
@@ -197,7 +197,7 @@ class PoisonSearch:
         return found, None
 
     def _poison(self, suspects: list[PoisonRecord]) -> list[PoisonRecord]:
-        """Those that fail every time that they are asked again, after something else went well."""
+        """Returns those that fail every time again after something else succeeded."""
         for _ in self._rests():
             outcomes = [(each, self._run(each.part)) for each in suspects]
             suspects = [
@@ -210,20 +210,20 @@ class PoisonSearch:
     def _halves(
         self, tp: TopicPartition, start: int, end: int, told: str
     ) -> list[tuple[int, int, str, bool]]:
-        """What to look at next, last first: one good half leaves the other one guilty."""
+        """Returns what to run next, last first: if one half succeeds, the other one fails."""
         middle = (start + end) // 2
         left = self._batch.part(tp, start, middle)
         outcome = None if left.records == 0 else self._run(left)
         if outcome is not None:
             return [(middle, end, told, False), (start, middle, outcome, True)]
-        # A single record is only called poison after it has run alone.
+        # A single record counts as poison only after it has run alone.
         return [(middle, end, told, end - middle > 1)]
 
 
-# Dead letters [9]: an idempotent producer with acks=all, flushed before the commit that passes over
-# the records: a kill between sends them again. Each is sent by itself and packed, so that only a
-# record larger than what the topic takes is refused. At most `MOST` of a partition's latest
-# `WINDOW` offsets: more is a wrong revision, not a bad record. A successor begins the count anew.
+# Dead letters [9]: an idempotent producer with acks=all, flushed before the commit that skips the
+# records; a kill in between sends them again. Each is sent by itself and compressed, so that only a
+# record larger than the topic's limit is refused. At most `MOST` of a partition's latest `WINDOW`
+# offsets: more is a wrong revision, not a bad record. A new owner begins the count again.
 
 
 MOST: Final = 10
@@ -246,34 +246,34 @@ class DeadLetters:
         self._producer: Any = None
 
     def room(self, tp: TopicPartition, start: int) -> int:
-        """How many records of the partition may still be put aside, from offset `start` on.
+        """Returns how many records of the partition may still be sent, from offset `start` on.
 
-        What was sent from `start` on is being sent again: not counted.
+        What was sent from `start` on is sent again and not counted.
         """
         sent = self._sent.get(tp, ())
         return MOST - sum(start - WINDOW <= offset < start for offset in sent)
 
     def refusal(self, tp: TopicPartition) -> str:
-        """The sentence where there is no room."""
+        """Returns the sentence for a full window."""
         return (
             f"more than {MOST} of the latest {WINDOW} records of {tp} cannot be "
-            f"processed, which is too much for {self.topic}; the last error"
+            f"processed, too many for the dead-letter topic {self.topic}; the last error"
         )
 
     def send(self, letters: Sequence[PoisonRecord], spark: Any) -> str | None:
-        """Write and wait for every acknowledgement; why it failed, or None."""
+        """Writes and waits for every acknowledgement; returns why it failed, or None."""
         for letter in letters:
             for row in letter.part.rows(spark).to_pylist():
                 why = self._refused(row, [*_own(row), *self._headers(letter, row)])
                 if why is not None:
-                    self._producer = None  # whatever it still holds goes with it
+                    self._producer = None  # its remaining records go with it
                     return f"the dead-letter topic {self.topic} cannot be written: {why}"
         for letter in letters:
             self._note(letter)
         return None
 
     def _refused(self, row: Mapping[str, Any], headers: Sequence[tuple[str, Any]]) -> str | None:
-        """Send one record; why it is not acknowledged, or None."""
+        """Sends one record; returns why it is not acknowledged, or None."""
         refused: list[KafkaError] = []
 
         def delivered(error: Any, _: Any) -> None:
@@ -303,7 +303,7 @@ class DeadLetters:
             self._producer = Producer(
                 {
                     **ANY_SIZE,
-                    "compression.type": "zstd",  # a record that came packed is no larger now
+                    "compression.type": "zstd",  # a compressed record is no larger now
                     **self._options,
                     "acks": "all",
                     "enable.idempotence": True,
@@ -311,7 +311,7 @@ class DeadLetters:
                     "topic.metadata.propagation.max.ms": 10_000,
                     "linger.ms": 0,
                     "logger": self._events.librdkafka_logger(),
-                    "error_cb": lambda _: None,  # told by each record's delivery
+                    "error_cb": lambda _: None,  # reported by each record's delivery
                 }
             )
         return self._producer
@@ -327,7 +327,7 @@ class DeadLetters:
             "attempts": letter.attempts,
             "error": letter.error,
         }
-        # An error's words may hold what no encoding has (half of a surrogate pair).
+        # An error's text may have what no encoding has (half of a surrogate pair).
         return [
             (PREFIX + name, str(value).encode(errors="backslashreplace"))
             for name, value in told.items()
@@ -346,8 +346,8 @@ class DeadLetters:
             sent.append(letter.offset)
 
 
-def put_aside(letters: DeadLetters | None, found: PoisonFound, spark: Any) -> PoisonFound:
-    """Send what was found, before its batch may be committed; what cannot be sent has failed."""
+def send_dead_letters(letters: DeadLetters | None, found: PoisonFound, spark: Any) -> PoisonFound:
+    """Sends what was found before its batch may be committed; what cannot be sent has failed."""
     if not found.letters or letters is None:
         return found
     why = letters.send(found.letters, spark)
@@ -361,18 +361,20 @@ def put_aside(letters: DeadLetters | None, found: PoisonFound, spark: Any) -> Po
 
 
 def poison(letters: DeadLetters | None, batch: Prepared, error: str, spark: Any) -> PoisonFound:
-    """Put a batch of one offset aside that the entrypoint shall not see, or stop its partition."""
+    """Sends a batch of one offset to the dead letters without the entrypoint, or stops its
+    partition.
+    """
     (each,) = batch.ranges
     if letters is None or letters.room(each.tp, each.start) <= 0:
         return PoisonFound(failed={each.tp: error})
     letter = PoisonRecord(tp=each.tp, offset=each.start, part=batch, error=error, attempts=0)
     try:
-        return put_aside(letters, PoisonFound(letters=(letter,)), spark)
+        return send_dead_letters(letters, PoisonFound(letters=(letter,)), spark)
     except Exception as failure:  # noqa: BLE001 - named, and stopped as without a topic
         return PoisonFound(failed={each.tp: f"{error}; {type(failure).__name__}: {failure}"})
 
 
 def _own(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
-    """The record's own headers, without those of an earlier passage through here."""
+    """Returns the record's own headers, without those of an earlier dead letter."""
     headers = row["headers"] or ()
     return [(h["key"], h["value"]) for h in headers if not h["key"].startswith(PREFIX)]

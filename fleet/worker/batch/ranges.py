@@ -1,11 +1,11 @@
-"""Naming offset ranges: where partitions stand, what waits, and what a batch takes of it.
+"""Cuts batches by offset range: where partitions stand, what waits, and what a batch takes of it.
 
-Problem: a backlog read by Spark's tasks must be cut without looking at a record. Choice: a batch
-is [position, some known end) per partition; ends are asked from the leaders as the isolation
-level sees them [7]; where more waits than a batch takes, every partition gets an equal share and
-what one leaves goes to the others. A predecessor's planned end is kept exactly [4]. A partition
-whose leader tells nothing goes into no batch, and holds up no other. Cost: offsets are counted,
-not records: transaction markers and compacted records are in the estimate.
+Problem: a backlog that Spark's tasks read must be cut without reading a record. Choice: a batch is
+[position, some known end) per partition; the leaders return the ends at this isolation level [7].
+If more waits than a batch takes, every partition gets an equal share, and what one leaves goes to
+the others. A predecessor's planned end is kept exactly [4]. A partition whose leader does not
+answer goes into no batch and delays no other. Cost: offsets are counted, not records: transaction
+markers and compacted records are in the estimate.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.worker.batch.batches import Part
-from fleet.worker.events import names
+from fleet.worker.events import list_names
 
-# *Seen* (librdkafka 2.16.1): a question to a leader that was killed a moment before is answered
-# after its whole timeout, without an error, by the offset -1001, which as an offset would be a log
-# that ends before every position. Whoever asks ListOffsets reads its answers here.
+# *Seen* (librdkafka 2.16.1): a request to a leader that was killed a moment before is answered
+# after its whole timeout, without an error, by the offset -1001. As an offset that would be a log
+# that ends before every position. Callers of ListOffsets read its answers here.
 
 
 def listed_offset(future: Any) -> int:
-    """The offset that ListOffsets was answered with, at once; KafkaException where with none."""
+    """Returns the offset of a ListOffsets answer at once; KafkaException if it has none."""
     offset = int(future.result().offset)
     if offset < 0:
         raise KafkaException(
@@ -40,7 +40,7 @@ def listed_offset(future: Any) -> int:
 
 
 def listed_or_none(future: Any) -> int | None:
-    """The same; None where no leader answered."""
+    """Returns the same; None if no leader answered."""
     try:
         return listed_offset(future)
     except KafkaException:
@@ -49,7 +49,7 @@ def listed_or_none(future: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedBatch:
-    """A closed batch that holds no records, only where they are."""
+    """A closed batch that has no records, only their ranges."""
 
     ranges: tuple[BatchRange, ...]
     read: Callable[[Any, Sequence[OffsetRange]], Any]
@@ -57,24 +57,24 @@ class NamedBatch:
 
     @property
     def records(self) -> int:
-        """How many offsets: an estimate from above."""
+        """Returns how many offsets: an upper bound."""
         return sum(each.end - each.start for each in self.ranges)
 
     @property
     def wanted(self) -> list[OffsetRange]:
-        """What is to be read."""
+        """Returns the ranges to read."""
         return [OffsetRange(r.topic, r.partition, r.start, r.end) for r in self.ranges]
 
     def gathered(self, seconds: float) -> bool:  # noqa: ARG002 - Spark's tasks read them
-        """See Prepared."""
+        """See Prepared.gathered."""
         return True
 
     def frame(self, spark: Any) -> Any:
-        """The records as a DataFrame; nothing is read before Spark asks."""
+        """Returns the records as a DataFrame; nothing is read before Spark asks."""
         return self.read(spark, self.wanted)
 
     def only(self, tps: Iterable[TopicPartition]) -> "NamedBatch":
-        """The same batch with just these partitions."""
+        """Returns the same batch with just these partitions."""
         kept = frozenset(tps)
         return NamedBatch(
             ranges=tuple(each for each in self.ranges if each.tp in kept), read=self.read
@@ -86,7 +86,7 @@ class NamedBatch:
         return NamedBatch(ranges=(replace(whole, start=start, end=end),), read=self.read)
 
     def before(self, tp: TopicPartition, offset: int) -> "NamedBatch":
-        """The same batch with what lies before an offset of one partition."""
+        """Returns the same batch with only what is before an offset of one partition."""
         kept = self.only(each.tp for each in self.ranges if each.tp != tp or each.start < offset)
         cut = [replace(each, end=offset) if each.tp == tp else each for each in kept.ranges]
         return replace(kept, ranges=tuple(cut))
@@ -96,7 +96,7 @@ class NamedBatch:
         return bool(self.frame(spark).limit(1).count())
 
     def rows(self, spark: Any) -> pa.Table:
-        """See Prepared.rows: Spark reads them and hands them over."""
+        """See Prepared.rows: Spark reads them and returns them."""
         return self.frame(spark).toArrow()
 
 
@@ -104,7 +104,7 @@ class NamedBatch:
 class _RangePart(Part):
     look: LogBounds | None = None
     missed: bool = False
-    """Its leader was asked last, and told nothing."""
+    """Whether its leader was asked last and did not answer."""
 
     @property
     def waiting(self) -> int:
@@ -112,7 +112,7 @@ class _RangePart(Part):
 
 
 class Ranges:
-    """Pure: positions and looks in, ranges out."""
+    """Cuts ranges from positions and answers. Pure."""
 
     def __init__(self) -> None:
         self._parts: dict[TopicPartition, _RangePart] = {}
@@ -131,7 +131,7 @@ class Ranges:
     def learn(
         self, looks: Mapping[TopicPartition, LogBounds]
     ) -> tuple[tuple[TopicPartition, int], ...]:
-        """Take answers in; partitions that stand outside of their log, with their positions."""
+        """Takes answers in; returns partitions outside of their log, with their positions."""
         outside = []
         for tp, look in looks.items():
             part = self._parts.get(tp)
@@ -141,38 +141,38 @@ class Ranges:
             part.end_at(look.end)
             if not look.first <= part.start <= look.end:
                 outside.append((tp, part.start))
-                part.look = None  # not to be named as it stands
+                part.look = None  # must not be cut as it is
         return tuple(outside)
 
     def miss(self, tps: Iterable[TopicPartition]) -> None:
-        """Their leaders were asked and told nothing: a batch with them would fail as a whole."""
+        """Records leaders that did not answer: a batch with their partitions would fail."""
         for tp in tps:
             if tp in self._parts:
                 self._parts[tp].look, self._parts[tp].missed = None, True
 
     def forget_looks(self) -> None:
-        """What was learnt is too old to decide by."""
+        """Drops answers that are too old to decide by."""
         for part in self._parts.values():
             part.look = None
 
     @property
     def tps(self) -> frozenset[TopicPartition]:
-        """All partitions."""
+        """Returns all partitions."""
         return frozenset(self._parts)
 
     @property
     def parts(self) -> Mapping[TopicPartition, Part]:
-        """All of them."""
+        """Returns all partitions with their state."""
         return self._parts
 
     @property
     def known(self) -> bool:
-        """Whether every partition was looked at."""
+        """Whether every partition has an answer."""
         return all(part.look is not None for part in self._parts.values())
 
     @property
     def asked(self) -> bool:
-        """Whether every partition was looked at, or asked for in vain."""
+        """Whether every partition has an answer, or was asked in vain."""
         return all(part.look is not None or part.missed for part in self._parts.values())
 
     @property
@@ -182,7 +182,7 @@ class Ranges:
 
     @property
     def replay_due(self) -> bool:
-        """Whether such a range comes next: not of a partition whose leader tells nothing."""
+        """Whether such a range comes next, of a partition whose leader answers."""
         return bool(self._replays())
 
     def _replays(self) -> "dict[TopicPartition, _RangePart]":
@@ -191,13 +191,13 @@ class Ranges:
 
     @property
     def waiting(self) -> int:
-        """Offsets that wait, as far as known."""
+        """Returns how many offsets wait, as far as known."""
         return sum(part.waiting for part in self._parts.values())
 
     def cut(self, limit: int) -> tuple[BatchRange, ...]:
-        """The next batch's ranges, and move behind them; () where nothing waits.
+        """Returns the next batch's ranges and moves behind them; () if nothing waits.
 
-        Ranges to be repeated come first, alone, whole, once their partitions were looked at.
+        Ranges to repeat come first, alone and whole, once their partitions have answers.
         """
         replays = self._replays()
         if replays:
@@ -211,7 +211,7 @@ class Ranges:
 
 
 def fair(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """At most `limit` in all: equal shares, and what a partition leaves goes to the others."""
+    """Returns at most `limit` in all: equal shares; what a partition leaves goes to others."""
     given: dict[TopicPartition, int] = {}
     left = limit
     ascending = sorted(waiting.items(), key=lambda item: (item[1], item[0]))
@@ -222,9 +222,9 @@ def fair(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartiti
     return given
 
 
-# The thread that asks must keep polling [1]: the admin client asks on its own connections, and its
-# futures are looked at once per turn. librdkafka's ListOffsets goes by cached leaders and never
-# refreshes them, so a failed look is followed by a metadata request.
+# The calling thread must keep polling [1]. So the admin client uses its own connections, and its
+# futures are checked once per turn. librdkafka's ListOffsets uses cached leaders and never
+# refreshes them, so a metadata request follows a failure.
 
 
 _TIMEOUT: Final = 5.0
@@ -234,7 +234,7 @@ _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class PartitionEnds:
-    """One look at a time; used on the consumer thread. say: told of leaders that tell nothing."""
+    """One request at a time; used on the consumer thread. say: gets leaders that do not answer."""
 
     def __init__(self, *, admin: Any, isolation: str, say: Callable[[str], None]) -> None:
         self._admin = admin
@@ -252,7 +252,7 @@ class PartitionEnds:
         return bool(self._asked)
 
     def ask(self, tps: Iterable[TopicPartition]) -> None:
-        """Begin a look; an earlier one is forgotten."""
+        """Starts a request; an earlier one is dropped."""
         wanted = [KafkaPartition(tp.topic, tp.partition) for tp in sorted(tps)]
         self._asked = ()
         if wanted:
@@ -263,11 +263,11 @@ class PartitionEnds:
             )
 
     def forget(self) -> None:
-        """The answer is not wanted any more."""
+        """Drops the awaited answer."""
         self._asked = ()
 
     def answer(self) -> dict[TopicPartition, LogBounds] | None:
-        """What the leaders said, once all have; partitions that failed are left out."""
+        """Returns the leaders' answers, once all have come; failed partitions are left out."""
         if not self._asked or not all(f.done() for asked in self._asked for f in asked.values()):
             return None
         errors: list[str] = []
@@ -276,12 +276,12 @@ class PartitionEnds:
         failed = [tp for tp in _tps(self._asked[0]) if tp not in known]
         self._asked = ()
         if failed:
-            untold = f"no leader tells where {names(failed)} ends ({errors[0]})"
-            self._say(f"{untold}: not read meanwhile, unlike other partitions")
-        with contextlib.suppress(KafkaException):  # none answers: the next look tells
+            untold = f"no leader returns where {list_names(failed)} ends ({errors[0]})"
+            self._say(f"{untold}: these partitions are not read meanwhile, others are")
+        with contextlib.suppress(KafkaException):  # none answers: the next request shows
             for topic in sorted({tp.topic for tp in failed}):
                 self._admin.list_topics(topic, timeout=_METADATA_TIMEOUT)
-        # Asked one after the other: a log that grows between two answers is no contradiction.
+        # Requested one after the other: a log may grow between two answers.
         return {tp: LogBounds(first[tp], end[tp], max(end[tp], high[tp])) for tp in known}
 
     def _list(self, wanted: list[KafkaPartition], spec: Any, level: Any) -> dict[Any, Any]:
@@ -292,7 +292,7 @@ class PartitionEnds:
 
 
 def _values(asked: dict[Any, Any], errors: list[str]) -> dict[TopicPartition, int]:
-    """Offsets by partition; errors: added to, in words."""
+    """Returns offsets by partition; errors: added to, in words."""
     found = {}
     for each, future in asked.items():
         try:

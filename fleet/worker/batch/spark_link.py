@@ -1,20 +1,11 @@
-"""The worker's Spark session: made, warmed, interrupted, cured, recreated.
+"""The worker's Spark session: created, warmed, interrupted, ended, recreated.
 
-Problem: Spark outlives its client [3], the shared server may be killed under a batch, and
-PySpark's own retries wait ten minutes before they say so. Choice: the session id is ours, so
-that a successor can interrupt and release it; retries are bounded to about two seconds and the
-worker itself waits for the server; every RPC has a deadline where PySpark lets us set one.
-Failures of Spark are told from failures of the user's code by what the server answered. Cost:
-two attributes of PySpark's Connect client that are not documented (named below).
-
-The shared server asks for a token, and is called without TLS: PySpark's own client would send a
-token only over TLS, or to `localhost`. A remote `sc://` is left to PySpark, whose parameters and
-SPARK_CONNECT_AUTHENTICATE_TOKEN hold for it, except where it says `use_ssl=false`: then the token
-goes in the clear, as to the shared server. `local[n]` is one JVM inside this worker, which dies
-with it, so nothing is left to cure.
-
-A Connect server answers also where its cluster has no executor to give; Spark then waits for ever.
-`bounded` ends what runs too long, `runs_tasks` asks before anybody depends on it.
+Problem: Spark outlives its client [3], the shared server may be killed during a batch, and
+PySpark's own retries wait ten minutes before they fail. Choice: the worker chooses the session id,
+so that a successor can interrupt and release the session. Retries end after about two seconds, and
+the worker itself waits for the server. Every RPC has a deadline if PySpark allows one. Failures of
+Spark are recognized by class and status. Cost: some of PySpark's internals are used, each behind a
+test.
 """
 
 import contextlib
@@ -41,28 +32,26 @@ from fleet.worker.batch.pandas_on_demand import pandas_on_demand
 _POLL: Final = 0.2
 _CURE_SECONDS: Final = 5.0
 _AGAIN: Final = 1.0
-"""Seconds from one interrupt to the next, for as long as what is interrupted goes on."""
+"""Seconds from one interrupt to the next, while the interrupted work goes on."""
 LINGER: Final = 4.5
-"""Seconds until an interrupted task's Python function has ended: Spark looks every 2 s whether a
-task was interrupted, and kills its Python worker after spark.python.task.killTimeout (2 s).
-"""
+"""Seconds until an interrupted task's Python function has ended. Spark checks every 2 s whether a
+task was interrupted, and kills its Python worker after spark.python.task.killTimeout (2 s)."""
 LINGER_SHARED: Final = 2.5
-"""The same for the shared server, whose killTimeout is 0.2 s."""
+"""Seconds for the shared server, whose killTimeout is 0.2 s."""
 _LOOPBACK: Final = "127.0.0.1"
 _ANSWER: Final = "SELECT * FROM VALUES (1)"
-"""What a server answers by itself: `SELECT 1` is a task, for which one without executors waits."""
+"""A query that a server answers by itself: `SELECT 1` is a task and waits without executors."""
 _CONNECT_SETTINGS: Final = {
-    # What is larger (1 MiB by default) is uploaded by its hash, and stays on the server until the
-    # session ends, which is as long as its worker. A batch is 64 MiB at most, a call 128.
+    # Larger data (1 MiB by default) is uploaded by its hash and stays on the server until the
+    # session ends, as long as its worker. A batch has 64 MiB at most, a call 128.
     "spark.sql.session.localRelationCacheThreshold": str(100 << 20),
-    # The plans with the last sixteen batches in them would stay likewise.
+    # The plans with the last sixteen batches in them would stay as well.
     "spark.connect.session.planCache.enabled": "false",
 }
 _USER: Final = "fleet"
 KEEP_ALIVE: Final = 600.0
-"""Seconds between two signs of life: a server closes a session unasked for an hour (ours after
-two), while a standby waits for days and a batch may compute for long without Spark.
-"""
+"""Seconds between two signs of life. A server closes a session without requests after an hour
+(Fleet's after two), while a standby waits for days and a batch may compute long without Spark."""
 _HERE: Final = "is the supervisor running? see `fleet doctor`"
 _ELSEWHERE: Final = "does a Spark Connect server run there, and may this machine reach it?"
 _GONE: Final = (
@@ -75,7 +64,7 @@ _GONE: Final = (
 _NO_ANSWER: Final = frozenset(
     {"UNAVAILABLE", "UNAUTHENTICATED", "UNIMPLEMENTED", "DEADLINE_EXCEEDED"}
 )
-"""gRPC's status where no Spark answered, or not in time."""
+"""gRPC's status if no Spark answered, or not in time."""
 _GONE_TEXT: Final = (
     "SparkContext was shut down",
     "stopped SparkContext",
@@ -120,14 +109,15 @@ class SparkLink:
 
     @property
     def session(self) -> Any:
-        """The SparkSession; connect first."""
+        """Returns the SparkSession; connect first."""
         assert self._session is not None, "connect() comes first"
         return self._session
 
     def connect(self, *, timeout: float, given_up: Callable[[], bool]) -> Any:
-        """Make a new session, waiting for the server at most `timeout` seconds; the SparkSession.
+        """Creates a session, waiting for the server at most `timeout` seconds; returns the
+        SparkSession.
 
-        Raises Unreachable where it does not answer in time or `given_up` says so.
+        Raises Unreachable if it does not answer in time or `given_up` returns True.
         """
         self._drop()
         deadline = self._clock.monotonic() + timeout
@@ -150,7 +140,7 @@ class SparkLink:
             self._clock.sleep(_POLL)
 
     def interrupt(self, tag: str) -> None:
-        """Cancel what runs under `tag`; errors are left to the batch that is interrupted."""
+        """Interrupts what runs under `tag`; the interrupted batch gets the errors."""
         session = self._session
         if session is not None:
             with contextlib.suppress(Exception):
@@ -158,14 +148,14 @@ class SparkLink:
 
     @contextlib.contextmanager
     def bounded(self, seconds: float, sentence: str) -> Iterator[None]:
-        """Interrupt what this session runs after so many seconds; Unreachable with the sentence."""
+        """Interrupts this session's work after so many seconds; Unreachable with the sentence."""
         late, over = threading.Event(), threading.Event()
 
         def end() -> None:
             if over.wait(seconds):
                 return
             late.set()
-            # Once is not enough: what a busy server has not begun yet, an interrupt does not end.
+            # Once is not enough: an interrupt does not end what a busy server has not begun yet.
             while True:
                 self.interrupt_all()
                 if over.wait(_AGAIN):
@@ -181,15 +171,15 @@ class SparkLink:
             raise
         finally:
             over.set()
-            watch.join(_CURE_SECONDS)  # what comes next is not what is interrupted
+            watch.join(_CURE_SECONDS)  # the next work must not be interrupted
 
     def answer(self, function: Callable[[Any], str | None], seconds: float) -> str | None:
-        """What it makes of the SparkSession; Unreachable where that takes longer."""
+        """Returns the function's result for the SparkSession; Unreachable if it takes longer."""
         with self.bounded(seconds, f"Spark did not answer within {seconds:g} s"):
             return function(self.session)
 
     def runs_tasks(self, seconds: float) -> bool:
-        """Whether a task gets a place within so many seconds: an executor is there and is free."""
+        """Whether a task starts within so many seconds: a free executor exists."""
         try:
             with self.bounded(seconds, "no task ran"):
                 self.session.range(1).collect()
@@ -198,17 +188,18 @@ class SparkLink:
         return True
 
     def interrupt_all(self) -> None:
-        """Cancel whatever this session runs; where nothing runs, nothing happens."""
+        """Interrupts whatever this session runs; without running work nothing happens."""
         session = self._session
         if session is not None:
             with contextlib.suppress(Exception):
                 session.interruptAll()
 
-    def cure(self, external_session: str) -> str | None:
-        """Interrupt and release another worker's session, within 5 s; why it failed, or None [3].
+    def end_session(self, external_session: str) -> str | None:
+        """Interrupts and releases another worker's session, within 5 s; returns why it failed, or
+        None [3].
 
-        A Python function that runs inside Spark at that moment goes on for a while: where anything
-        was interrupted, `linger` seconds are waited, so that it has ended too.
+        A Python function that runs inside Spark then goes on for a while. If anything was
+        interrupted, `linger` seconds are waited until it has ended too.
         """
         if self._url is None or not self._url.startswith("sc://"):
             return None
@@ -244,7 +235,7 @@ class SparkLink:
         client.release_session()
 
     def close(self) -> None:
-        """Release the session; a server that is gone is no error."""
+        """Releases the session; a missing server is no error."""
         self._closed.set()
         self._drop()
 
@@ -278,7 +269,7 @@ class SparkLink:
         return session
 
     def _keep(self) -> None:
-        """Ask the server for something small now and then; a lost session is the next batch's."""
+        """Sends the server something small now and then; the next batch notices a lost session."""
         while not self._closed.wait(self._keep_alive):
             session = self._session
             if session is not None:
@@ -286,7 +277,7 @@ class SparkLink:
                     session.conf.get("spark.sql.session.timeZone")
 
     def _channel(self, url: str) -> Any:
-        """How to call a server: PySpark's own way, or ours where we know its token."""
+        """Returns how to call a server: PySpark's own way, or Fleet's if it knows the token."""
         token = self._token()
         if token is None:
             return url
@@ -302,7 +293,7 @@ class SparkLink:
         builder = SparkSession.builder.master(master).appName(self._app)
         builder = builder.config("spark.ui.enabled", "true" if self._ui else "false")
         if self._ui:
-            os.environ["SPARK_LOCAL_IP"] = _LOOPBACK  # without it the UI listens to everybody
+            os.environ["SPARK_LOCAL_IP"] = _LOOPBACK  # without it the UI listens on all addresses
             builder = builder.config("spark.ui.port", "0").config("spark.driver.host", _LOOPBACK)
         builder = builder.config("spark.ui.showConsoleProgress", "false")
         # Its driver listens to the network; Spark makes the secret.
@@ -322,7 +313,7 @@ class SparkLink:
 
 
 def load_client() -> Any:
-    """PySpark's Connect client, imported without pandas; its SparkSession."""
+    """Imports PySpark's Connect client without pandas; returns its SparkSession."""
     before_pyspark()
     with gc_disabled(), pandas_on_demand():
         from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
@@ -330,9 +321,9 @@ def load_client() -> Any:
 
 
 def before_pyspark() -> None:
-    """What has to be said before PySpark is loaded.
+    """Sets what must be set before PySpark is loaded.
 
-    gRPC starts its threads again in a forked child: of `Popen(preexec_fn=…)`, by which PySpark
+    gRPC starts its threads again in a forked child. Of `Popen(preexec_fn=…)`, by which PySpark
     starts a JVM, 10 of 400 were aborted (SIGABRT) while a channel was in use, none without it.
     """
     warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3, retries, …
@@ -340,15 +331,13 @@ def before_pyspark() -> None:
 
 
 def forget_connect() -> None:
-    """Before a JVM of this process' own: PySpark would look for a server, whatever is asked for."""
+    """Prepares a JVM of this process: PySpark would else look for a server in any case."""
     for name in CONNECT:
         os.environ.pop(name, None)
 
 
 def own_jvm() -> contextlib.AbstractContextManager[None]:
-    """A JVM that PySpark starts meanwhile maps the classes of this machine's Spark server, and
-    runs functions in this process' Python.
-    """
+    """Makes a JVM that PySpark starts in the block map the server's classes and use this Python."""
     import pyspark  # noqa: PLC0415
 
     spark_python.choose()
@@ -356,7 +345,7 @@ def own_jvm() -> contextlib.AbstractContextManager[None]:
 
 
 def frame_of(spark: Any, table: pa.Table, *, one_task: bool = False) -> Any:
-    """An Arrow table with the columns of Spark's Kafka source as a DataFrame.
+    """Returns an Arrow table with the columns of Spark's Kafka source as a DataFrame.
 
     one_task: as one partition, whose rows need no exchange to be grouped or joined.
     """
@@ -365,11 +354,11 @@ def frame_of(spark: Any, table: pa.Table, *, one_task: bool = False) -> Any:
 
 
 def is_spark_failure(error: BaseException | None) -> bool:
-    """Whether Spark itself failed (connection, session, JVM), not what the user asked of it [9].
+    """Whether Spark itself failed (connection, session, JVM), not the user's request [9].
 
-    The first error of PySpark's in the chain decides. One of gRPC's own counts where PySpark's
-    client made the call: a client of the user's (a database, a queue) may speak gRPC as well, and
-    its failures are the entrypoint's.
+    The first error of PySpark's in the chain decides. One of gRPC's own counts if PySpark's client
+    made the call. A client of the user's (a database, a queue) may use gRPC as well, and its
+    failures are the entrypoint's.
     """
     seen = 0
     while error is not None and seen < 10:
@@ -386,7 +375,7 @@ def is_spark_failure(error: BaseException | None) -> bool:
 
 def _names_spark_failure(error: BaseException) -> bool:
     if type(error).__name__ == "PythonException":
-        return False  # a function of the user's, in a task: its text may quote anything
+        return False  # the user's function in a task: its text may quote anything
     condition = _condition(error)
     if any(word in condition for word in _GONE):
         return True
@@ -394,13 +383,13 @@ def _names_spark_failure(error: BaseException) -> bool:
     if status in _NO_ANSWER:
         return True
     text = str(error)
-    # Where the server told no more than a status, PySpark makes no other class of it.
+    # If the server sent only a status, PySpark makes no other class of it.
     plain = type(error).__name__ == "SparkConnectGrpcException" and not condition
     return (plain and "StatusCode.UNAVAILABLE" in text) or any(w in text for w in _GONE_TEXT)
 
 
 def _called_by_pyspark(error: BaseException) -> bool:
-    """Whether the call that gRPC refused was made by PySpark: the innermost frame not gRPC's."""
+    """Whether PySpark made the refused call: the innermost frame that is not gRPC's."""
     modules = [
         str(frame.f_globals.get("__name__", ""))
         for frame, _ in traceback.walk_tb(error.__traceback__)
@@ -424,13 +413,13 @@ def _bounded_retries() -> Any:
 
 
 def in_clear(url: str) -> bool:
-    """Whether an address asks for its token to be sent without TLS (`use_ssl=false`)."""
+    """Whether an address asks to send its token without TLS (`use_ssl=false`)."""
     given = url.partition("/;")[2].lower().split(";")
     return url.startswith("sc://") and "use_ssl=false" in given
 
 
 def _with_session(url: str, session_id: str) -> str:
-    """A Connect address that names our user and session."""
+    """Returns a Connect address with the worker's user and session."""
     base, _, parameters = url.partition("/;")
     kept = [p for p in parameters.split(";") if p and not p.startswith("session_id=")]
     if not any(p.startswith("user_id=") for p in kept):
@@ -439,12 +428,12 @@ def _with_session(url: str, session_id: str) -> str:
 
 
 def safe(url: str | None) -> str | None:
-    """The address without parameters, which may hold a token."""
+    """Returns the address without parameters, which may hold a token."""
     return None if url is None else url.partition("/;")[0]
 
 
 def first_line(error: BaseException, *, most: int | None = 300) -> str:
-    """The line of an error that tells most: gRPC hides it behind the kind of its object."""
+    """Returns the most informative line of an error: gRPC hides it behind its object's kind."""
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     detail = next((line for line in lines if line.startswith("details =")), None)
     return (detail or (lines[0] if lines else type(error).__name__))[:most]

@@ -1,12 +1,12 @@
-"""Partitions that cannot simply go on: records that are gone, quarantine, a fetch that stopped.
+"""Partitions that cannot simply go on: deleted records, poison records, a fetch that stopped.
 
-Problem: retention or a recreated topic may remove records before they were read, and librdkafka
-then stops fetching that partition for good. Choice: the loss is named with its offsets and the
-spec decides [7]: `stop` quarantines just that partition, `skip` goes on at the log start; a
-stopped fetch is assigned again once no batch is in hand. What had no leader when it was assigned
-is begun, and its losses told, as soon as one answers. Cost: under the eager protocol the second
-begins the other partitions again at their committed offsets, too (their prepared rows are read
-twice, never processed twice).
+Problem: retention or a recreated topic may remove records before they were read. Then librdkafka
+stops fetching that partition for good. Choice: the loss is named with its offsets, and the settings
+decide [7]: `stop` stops just that partition, `skip` goes on at the log start. A stopped fetch is
+assigned again once no batch is in hand. A partition that had no leader when it was assigned begins
+as soon as one answers. Cost: with the eager protocol, the second assignment makes the other
+partitions read again from their committed offsets (their prepared rows are read twice, never
+processed twice).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,25 +22,25 @@ from fleet.slots import DAMAGED, StoppedPartition
 from fleet.slots.store import Store
 from fleet.worker.batch.executor import Damage
 from fleet.worker.batch.ranges import listed_or_none
-from fleet.worker.events import WorkerContext, names
+from fleet.worker.events import WorkerContext, list_names
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol
-from fleet.worker.offsets.assigning import Assigner, DescribedTopic, Start, absent
+from fleet.worker.offsets.assigning import Assigner, Start, TopicDescription, absent
 
 _EVERY: Final = 1.0
 _GRACE: Final = 3.0
-"""Seconds: a fetch that finds nothing is answered within half a second (fetch.wait.max.ms)."""
+"""Seconds: a fetch without data is answered within half a second (fetch.wait.max.ms)."""
 Ask = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Any]]
-"""Starts to ask where partitions end; futures by partition."""
+"""Requests the ends of partitions; futures by partition."""
 
 
 class FetchWatch:
-    """Notices partitions of a topic recreated that are not fetched, though records wait [50].
+    """Notices partitions of a recreated topic that are not fetched although records wait [50].
 
-    Where a topic is another than the one that this consumer began, nothing has come of a partition
-    for three seconds, and its leader tells of records behind its start, only a new consumer reads
-    it. Of one consumer, on its thread.
+    Only a new consumer can read such a partition: its topic has another id than at this consumer's
+    begin, nothing has come for three seconds, and its leader reports records after its start. For
+    one consumer, on its thread.
     """
 
     def __init__(self, ask: Ask, *, clock: Clock) -> None:
@@ -50,10 +50,10 @@ class FetchWatch:
         self._since: dict[TopicPartition, float] = {}
         self._asked: Mapping[TopicPartition, Any] = {}
 
-    def stalled(self, silent: Callable[[], Mapping[TopicPartition, int]]) -> str | None:
-        """Which partition is not fetched, in a sentence; None where that is not known of any.
+    def find_stalled(self, silent: Callable[[], Mapping[TopicPartition, int]]) -> str | None:
+        """Returns a sentence on a partition that is not fetched; None if none is known.
 
-        silent: see AdaptiveReader; asked once a second at most.
+        silent: see AdaptiveReader; called once a second at most.
         """
         now = self._clock.monotonic()
         if now < self._due:
@@ -69,35 +69,35 @@ class FetchWatch:
             end = listed_or_none(answers[tp])
             if end is not None and end > at[tp]:
                 return (
-                    f"topic {tp.topic} was recreated, and nothing of {tp} is fetched, though it "
-                    f"has records from {at[tp]} to {end - 1}: joining once more with a new consumer"
+                    f"topic {tp.topic} was recreated, and the client fetches nothing of {tp}, "
+                    f"with records {at[tp]} to {end - 1}: joining once more with a new consumer"
                 )
         if late:
             self._asked = self._ask(late)
         return None
 
 
-# Quarantined partitions, kept beside the slots: they outlive a handover, not a revision [9].
+# Stopped partitions, stored beside the slots: a stop outlives a handover, not a revision [9].
 #
-# Problem: in a roll two revisions run side by side, and the store's marks are of both. Choice: a
-# revision ends another one's mark where it is assigned that partition, and is the one to try it; a
-# mark of a partition that others own is theirs. A mark that is not about code but about the log
-# (records that are gone or damaged, a commit beyond the end) outlives revisions, too: by the next
-# roll the log may have grown beyond the commit, and nothing else tells that what came before was
-# never read. `skip` reads on at a damaged record batch, and passes over it if it still is.
-# Cost: a mark stays until its partition is assigned.
+# Problem: in a roll two revisions run side by side, and the store has the stops of both. Choice: a
+# revision that is assigned a partition ends another revision's stop and tries it. Stops of
+# partitions with other owners are theirs. A stop because of the log (deleted or damaged records, a
+# commit beyond the end) outlives revisions too. By the next roll the log may have grown beyond the
+# commit, and nothing else shows that the earlier records were never read. `skip` reads on at a
+# damaged record batch, and passes over it if it is still damaged. Cost: a stop stays until its
+# partition is assigned.
 
 
-class Marked(NamedTuple):
-    """What marks say of partitions that were just assigned."""
+class AssignedStops(NamedTuple):
+    """What the store has of partitions that were just assigned."""
 
     stopped: frozenset[TopicPartition]
     skipped: frozenset[TopicPartition]
-    """Those whose committed offset lay beyond the end: they go on at the log's start."""
+    """Their committed offset was beyond the end: they go on at the log's start."""
 
 
-class QuarantinedPartitions:
-    """One worker's view of its group's marks; a silent store leaves what is known."""
+class StoppedPartitionsView:
+    """One worker's view of its group's stopped partitions; a silent store leaves what is known."""
 
     def __init__(self, store: Store, context: WorkerContext) -> None:
         self._store = store
@@ -108,12 +108,12 @@ class QuarantinedPartitions:
         self._events = context.events
         self._known: frozenset[TopicPartition] = frozenset()
 
-    def begun(self) -> frozenset[str]:
-        """Topics that the group has committed offsets of [53]. Raises Unreachable."""
+    def committed_topics(self) -> frozenset[str]:
+        """Returns the topics with committed offsets of the group [53]. Raises Unreachable."""
         return self._store.committed_topics(self._group)
 
-    def on_assign(self, starts: Sequence[Start]) -> Marked:
-        """What of these is stopped under this revision; marks that are over end here."""
+    def on_assign(self, starts: Sequence[Start]) -> AssignedStops:
+        """Returns which of these are stopped for this revision; ends stops that are over."""
         at, skipped = {start.tp: start for start in starts}, set[TopicPartition]()
         try:
             marks = self._store.stopped_partitions(self._group)
@@ -122,7 +122,7 @@ class QuarantinedPartitions:
                 start = at.get(mark.tp)
                 if start is None:
                     continue
-                why = self._over(mark, start)
+                why = self._end_reason(mark, start)
                 if why is not None:
                     self._events.log(f"{mark.tp} is read again: {why}")
                     self._store.lift(self._group, mark.tp)
@@ -134,22 +134,22 @@ class QuarantinedPartitions:
                     self._known |= {mark.tp}
         except Unreachable as error:
             self._events.log_rarely(str(error))
-        return Marked(self._known & at.keys(), frozenset(skipped))
+        return AssignedStops(self._known & at.keys(), frozenset(skipped))
 
-    def _over(self, mark: StoppedPartition, start: Start) -> str | None:
-        """Why a mark ends; None: it stands.
+    def _end_reason(self, mark: StoppedPartition, start: Start) -> str | None:
+        """Returns why a stop ends; None: it stays.
 
-        New code may process a record that the code before could not. It changes nothing about
-        what the log does not hold: there a person decides, by another commit or by `skip`.
+        New code may process a record that the earlier code could not. It changes nothing about what
+        the log lacks: there an operator decides, by another commit or by `skip`.
         """
         if not mark.is_log_cause:
             return None if mark.revision == self._revision else "this revision tries it"
         if start.committed != mark.offset:
-            return f"offset {start.committed} was committed since it was stopped at {mark.offset}"
+            return f"offset {start.committed} was committed after the stop at {mark.offset}"
         return "worker.on_truncated is skip" if self._skip else None
 
-    def poisoned(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
-        """Store a mark: the record at `offset` or one soon after it cannot be processed."""
+    def record_poison(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
+        """Stores a stop: the record at `offset`, or one soon after it, cannot be processed."""
         self._known |= {tp}
         mark = StoppedPartition(
             group=self._group,
@@ -163,10 +163,10 @@ class QuarantinedPartitions:
         try:
             self._store.stop_partition(mark)
         except Unreachable as unreachable:
-            self._events.log(f"the mark of {tp} could not be stored: {unreachable}")
+            self._events.log(f"the stop of {tp} could not be stored: {unreachable}")
 
-    def lifted(self, stopped: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Which of the stopped partitions are marked no more (by command)."""
+    def find_lifted(self, stopped: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Returns which of the stopped partitions were lifted (by command)."""
         if not stopped:
             return stopped
         try:
@@ -179,8 +179,10 @@ class QuarantinedPartitions:
 
 
 class LeaderWatch:
-    """Asks once a second, without waiting, for leaders of partitions that had none when they were
-    assigned, while the others are read. Of one membership, on the consumer thread.
+    """Asks once a second for leaders of partitions that had none when they were assigned.
+
+    It never waits, and the other partitions are read meanwhile. For one membership, on the consumer
+    thread.
     """
 
     def __init__(self, ask: Ask, *, clock: Clock) -> None:
@@ -189,8 +191,8 @@ class LeaderWatch:
         self._due = 0.0
         self._asked: Mapping[TopicPartition, Any] = {}
 
-    def look(self, tps: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Which of these have a leader, as was answered since the last look; asks again in time."""
+    def poll(self, tps: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Returns which of these have a leader since the last poll; asks again in time."""
         asked, now = self._asked, self._clock.monotonic()
         if not all(future.done() for future in asked.values()):
             return []
@@ -204,13 +206,13 @@ class LeaderWatch:
 
 OUT_OF_RANGE: Final = -140
 QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
-"""Unknown topic or id, end of partition, unknown partition: nothing to be told as an error."""
+"""Unknown topic or id, end of partition, unknown partition: not reported as an error."""
 PERHAPS_GONE: Final = frozenset({3, 100, 103, -188, -190})
-"""After these a topic may have been deleted, or recreated."""
+"""After these errors a topic may have been deleted or recreated."""
 
 
 class Losses:
-    """Works on one membership's pipeline, on the consumer thread."""
+    """Handles losses of one membership's pipeline, on the consumer thread."""
 
     def __init__(
         self,
@@ -241,10 +243,10 @@ class Losses:
         """Which leaders, in words."""
 
     def out_of_range(self, tp: TopicPartition) -> None:
-        """The next record is gone while it was being read.
+        """Handles a next record that was deleted while it was being read.
 
-        A batch in hand may have read its own records before they went: its commit comes first,
-        else they would be called lost, too.
+        A batch in hand may have read its own records before; its commit comes first, else they
+        would count as lost.
         """
         if tp not in self._state.partitions or tp in self._pipeline.quarantined:
             return
@@ -271,7 +273,7 @@ class Losses:
             self.report(start)
 
     def unreadable(self, tp: TopicPartition, error: Any) -> None:
-        """The client gets no further: stop just that partition."""
+        """Stops just that partition, because the client cannot read on."""
         start = self._pipeline.start_of(tp)
         if start is None or tp in self._pipeline.quarantined:
             return
@@ -281,7 +283,9 @@ class Losses:
         )  # a revision may read in another way
 
     def damaged(self, tp: TopicPartition, damage: Damage) -> None:
-        """A record batch cannot be read: stop the partition, or go on behind it by name."""
+        """Handles an unreadable record batch: stops the partition, or goes on behind it and names
+        it.
+        """
         start, first, after = self._pipeline.start_of(tp), damage.offset, damage.after
         if start is None:
             return
@@ -294,7 +298,7 @@ class Losses:
             return
         told = f"the log cannot be read on ({damage.why}); "
         if after is None:
-            told += "skip has no effect, since nothing tells where the next record batch begins"
+            told += "skip has no effect: it is not known where the next record batch begins"
         else:
             told += f"worker.on_truncated: skip would go on at {after}"
         self._pipeline.stop_partition(tp, first, told, DAMAGED)
@@ -302,16 +306,17 @@ class Losses:
     def skip_past_end(
         self, starts: Sequence[Start], past_end: Collection[TopicPartition]
     ) -> tuple[Start, ...]:
-        """With those of which the committed offset lay beyond the end at the log's start."""
+        """Replaces starts whose committed offset is beyond the end by the log's start."""
         return tuple(
             self._assigner.past_end(start) if start.tp in past_end else start for start in starts
         )
 
-    def recreated(self, topics: Mapping[str, DescribedTopic]) -> None:
-        """Begin topics anew whose id is another than the one we began; let go of partitions that
-        they do not have any more, once two looks agree: a broker may not know a new one yet.
+    def recreated(self, topics: Mapping[str, TopicDescription]) -> None:
+        """Begins topics again that have another id; releases partitions that they no longer have.
+
+        Two polls must agree, because a broker may not know a new partition yet.
         """
-        if not topics:  # at nearly every turn, and there may be thousands of partitions
+        if not topics:  # called in most turns, and there may be thousands of partitions
             return
         before, self.missing = self.missing, set()
         there_after_all: list[TopicPartition] = []
@@ -322,7 +327,7 @@ class Losses:
             anew = start.known_id not in {None, now.id}
             if tp.partition not in now.partitions:
                 if tp not in self._pipeline.gone and (anew or tp in before):
-                    self._vanish(tp, start)
+                    self._remove_partition(tp, start)
                 elif tp not in self._pipeline.gone:
                     self.missing.add(tp)
             elif anew:
@@ -333,28 +338,28 @@ class Losses:
             self._begin_again(there_after_all)
 
     def _begin_again(self, tps: list[TopicPartition]) -> None:
-        """They are there after all: a broker that did not know them yet said otherwise."""
+        """Begins partitions that exist after all: a broker did not know them yet."""
         for start in self._assigner.starts(self._consumer, tps):
             self._pipeline.drop([start.tp])
             self._pipeline.start_partition(start, reads=False)
             if not start.gone:
                 self._pipeline.stopped.add(start.tp)
 
-    def _vanish(self, tp: TopicPartition, before: Start) -> None:
-        """It is ours until the next rebalance that asks us what we have; nothing is read of it."""
+    def _remove_partition(self, tp: TopicPartition, before: Start) -> None:
+        """Stops reading it; it stays assigned until the next rebalance."""
         self._pipeline.drop([tp])
         self._pipeline.start_partition(absent(tp), reads=False)
-        self._events.log(f"{tp} is no partition of its topic any more: it was at {before.position}")
+        self._events.log(f"its topic does not have {tp} any more: it was at {before.position}")
         self._events.emit("partition_gone", partition=str(tp), position=before.position)
 
     def find_leaders(self) -> None:
-        """Begin partitions that had no leader, once they have; until then they are named."""
+        """Begins partitions that had no leader once they have one; until then names them."""
         pipeline = self._pipeline
         starts = (pipeline.start_of(tp) for tp in sorted(pipeline.gone))
         silent = {start.tp: start.silent for start in starts if start and start.silent is not None}
         if not silent and self._waits_for is None:
             return
-        back = self._leaders.look(silent)
+        back = self._leaders.poll(silent)
         for start in self._assigner.starts(self._consumer, back):
             pipeline.start_partition(start, reads=start.tp not in pipeline.quarantined)
             if start.silent is not None:
@@ -365,12 +370,12 @@ class Losses:
         self._name(silent)
 
     def _name(self, silent: Mapping[TopicPartition, str]) -> None:
-        """Tell of partitions without a leader for as long as they have none."""
+        """Reports partitions without a leader for as long as they have none."""
         before, self._waits_for = self._waits_for, None
         if silent:
             why = next(iter(silent.values()))
             self._waits_for = (
-                f"{names(list(silent))}: no leader tells where to begin ({why}); the other "
+                f"{list_names(list(silent))}: no leader returns where to begin ({why}); the other "
                 "partitions are read, and these once their leaders are back"
             )
             self._events.log_rarely(self._waits_for, key="leaders")
@@ -378,20 +383,18 @@ class Losses:
             self._state.error = self._waits_for
 
     def _begin_anew(self, tp: TopicPartition) -> None:
-        """Read a topic that was recreated from its beginning, once no batch is in hand."""
+        """Reads a recreated topic from its beginning, once no batch is in hand."""
         start = self._assigner.anew(self._consumer, tp, self._pipeline.start_of(tp))
         self._pipeline.drop([tp])
         self._pipeline.start_partition(
             start, reads=False
-        )  # what the old fetch still brings is not its own
+        )  # what the old fetch still brings is not the new topic's
         if not start.gone:
             self._pipeline.stopped.add(tp)
         self.tell(start)
 
     def tell(self, start: Start) -> None:
-        """A partition begins here: name a deleted commit, what was lost before, and a topic that
-        was recreated.
-        """
+        """Reports how a partition begins: a deleted commit, a loss, a recreated topic."""
         if start.committed is not None:  # also of a topic to which nothing comes
             self._state.committed |= {start.tp.topic}
         if start.expired is not None:
@@ -399,22 +402,22 @@ class Losses:
         if start.lost is not None:
             self.report(start)
         if start.anew:
-            self._made_again(start)
+            self._report_recreated(start)
 
     def _name_gap(self, start: Start, end: int) -> None:
-        """Say where a group goes on whose commit Kafka deleted."""
-        where = "the last that it committed" if start.resumes else "the log's start"
+        """Reports where a group goes on whose commit Kafka deleted."""
+        where = "its last commit" if start.resumes else "the log's start"
         told = (
-            f"Kafka had deleted the group's commit of {start.tp}: it goes on at {start.position}, "
-            f"{where}, and not at the end {end} (worker.start_from: latest)"
+            f"Kafka had deleted the group's commit of {start.tp}: reading goes on at "
+            f"{start.position}, {where}, and not at the end {end} (worker.start_from: latest)"
         )
         self._gaps.add(start.tp)
         more = len(self._gaps) - 1
-        self._state.gap = told if not more else f"{told}, and {more} more of its partitions alike"
+        self._state.gap = told if not more else f"{told}, and the same for {more} more partitions"
         self._events.log(told)
         self._events.emit("expired", partition=str(start.tp), position=start.position, end=end)
 
-    def _made_again(self, start: Start) -> None:
+    def _report_recreated(self, start: Start) -> None:
         told = "" if start.former is None else f"; the old topic's offset {start.former} is void"
         self._events.log(
             f"topic {start.tp.topic} was deleted and recreated, its id is {start.topic_id} now: "
@@ -429,20 +432,22 @@ class Losses:
         )
 
     def report(self, start: Start, why: str | None = None) -> None:
-        """Name what was lost, once; stop the partition, or go on behind the loss."""
+        """Names a loss, once; stops the partition, or goes on behind the loss."""
         assert start.lost is not None
         if self._skip and self._told.get(start.tp) == start.lost:
-            return  # librdkafka and a look of our own may both have seen it
+            return  # librdkafka and a poll of this worker may both have found it
         self._told[start.tp] = start.lost
         first, after = start.lost
         if after > first:
             self._state.lost_records += after - first
-            what = f"records {first} to {after - 1} of {start.tp} are gone and were never read"
+            what = (
+                f"records {first} to {after - 1} of {start.tp} were deleted before they were read"
+            )
             what = why or what
         else:
             what = (
                 f"{start.tp} ends before the committed offset {first}: "
-                "it was truncated or created again"
+                "it was truncated or recreated"
             )
         self._events.emit("lost_records", partition=str(start.tp), first=first, after=after)
         if self._skip:
@@ -452,22 +457,22 @@ class Losses:
         self._pipeline.stop_partition(start.tp, first, told, 0)
 
     def lift(self, lifted: set[TopicPartition]) -> None:
-        """Read partitions again whose quarantine was lifted; empties the set."""
+        """Reads partitions again whose stop was lifted; empties the set."""
         again = sorted(lifted & self._pipeline.quarantined & self._state.partitions)
         lifted.clear()
         for tp in again:
             self._pipeline.quarantined.discard(tp)
             self._state.error = None
-            self._events.log(f"{tp} is read again: its quarantine was lifted")
+            self._events.log(f"{tp} is read again: its stop was lifted")
         if again:
             self._pipeline.rewind(again)
 
     def restart(self) -> None:
-        """Assign partitions again whose fetch stopped, once no batch is in hand."""
+        """Assigns partitions again whose fetch stopped, once no batch is in hand."""
         pipeline = self._pipeline
         for tp in sorted(self._later):
             if not pipeline.touches([tp]):
-                self._later.discard(tp)  # also where it is not ours any more
+                self._later.discard(tp)  # also if it is not owned any more
                 self.out_of_range(tp)
         stopped = self._state.partitions & pipeline.stopped
         stopped -= pipeline.quarantined | pipeline.gone

@@ -1,7 +1,7 @@
-"""How a membership stands, and how it ended.
+"""The state of a membership, and how it ended.
 
-`MemberState` is written by the consumer thread and read by the others: plain attributes; a reader
-may see one a moment before another, which no reader minds.
+The consumer thread writes `MemberState`, and other threads read it. Its attributes are plain: a
+reader may see one a moment before another, and no reader depends on that.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ _FIRST: Final = 1.0
 _LONGEST: Final = 30.0
 
 
-class BackingOff:
-    """How long a member goes on trying where its entrypoint fails for whatever it is given [43].
+class EntrypointBackoff:
+    """Paces a member whose entrypoint fails for every batch [43].
 
-    It holds nothing in hand and tries again after 1, 2, 4 … 30 s with a batch cut anew, of which a
-    part may go well and be the witness. It ends after `grace`; at once where it is its
-    revision's canary [22] (may_wait: its revision works elsewhere, or it is none).
+    It keeps nothing in hand and tries again after 1, 2, 4 … 30 s with a newly cut batch, of which a
+    part may succeed. It ends after `grace`; at once if it is its revision's canary [22] (may_wait:
+    its revision works elsewhere, or it is no canary).
     """
 
     def __init__(self, *, grace: float, may_wait: Callable[[], bool], clock: Clock) -> None:
@@ -38,40 +38,38 @@ class BackingOff:
         """Monotonic time since when nothing goes well."""
 
     @property
-    def holds(self) -> bool:
-        """Whether no batch shall begin yet."""
+    def is_waiting(self) -> bool:
+        """Whether no batch may begin yet."""
         return self.since is not None and self._clock.monotonic() < self._until
 
     def failed(self, error: str) -> str:
-        """Nothing of a batch went well: a sentence, and FleetError where grace period is at its
-        end.
-        """
+        """Returns a sentence after a batch that failed whole; FleetError after the grace."""
         now = self._clock.monotonic()
         self.since = now if self.since is None else self.since
-        what = f"the entrypoint fails for every partition of its batch: {error}"
+        what = f"the entrypoint fails for every partition of the batch: {error}"
         if not self._may_wait():
             raise FleetError(what)
         lasted = now - self.since
         if lasted >= self._grace:
             raise FleetError(
-                f"{what}; so for {duration(lasted)} (worker.entrypoint_failure_timeout "
+                f"{what}; for {duration(lasted)} (worker.entrypoint_failure_timeout is "
                 f"{self._grace:g} s)"
             )
         self._until, pause = now + self._pause, self._pause
         self._pause = min(_LONGEST, self._pause * 2)
         return (
-            f"{what}; so for {duration(lasted)}, tried again in {pause:g} s, at most for "
+            f"{what}; for {duration(lasted)}, next try in {pause:g} s, at most for "
             f"{self._grace:g} s (worker.entrypoint_failure_timeout)"
         )
 
-    def worked(self) -> None:
-        """Something went well."""
+    def record_success(self) -> None:
+        """Resets the backoff after a success."""
         self.since, self._pause, self._until = None, _FIRST, 0.0
 
 
 @dataclass(slots=True, kw_only=True)
 class MemberState:
-    """One membership's state and counts since it began."""
+    """One membership's state, and its counts since it began."""
 
     phase: Phase = Phase.JOINING
     member_id: str | None = None
@@ -82,7 +80,7 @@ class MemberState:
     partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
     quarantined: frozenset[TopicPartition] = field(default_factory=frozenset)
     reading: str | None = None
-    """How records are read now: see AdaptiveReader.way."""
+    """Reading mode: see AdaptiveReader.way."""
     batches: int = 0
     records: int = 0
     busy_seconds: float = 0.0
@@ -97,28 +95,30 @@ class MemberState:
     """Topics of which this member has committed offsets, or found the group's."""
     error: str | None = None
     failed: bool = False
-    """The last batch failed, in part or whole; that a partition is stopped since is no failure."""
+    """Whether the last batch failed, in part or whole; a stopped partition is no failure."""
     failing_since: float | None = None
-    """Monotonic time since when nothing that the entrypoint is given goes well [43]."""
+    """Monotonic time since when the entrypoint fails for every batch [43]."""
     unclean: bool = False
-    """A batch was cut short, and none was committed since: what it began may run on."""
+    """A batch was interrupted, and none was committed since: its work may still run."""
     asked_to_drain: bool = False
-    """Written by who asks: the thread itself may hear of it only when brokers answer again."""
+    """Written by the caller, because the thread may learn of it only when brokers answer again."""
     moved_at: float = 0.0
     """Monotonic time of the consumer thread's last turn."""
     waiting_since: float | None = None
     """Monotonic time since when the consumer thread waits for brokers."""
 
     @property
-    def told(self) -> Phase:
-        """The phase that others shall know: draining from the moment that it is asked for."""
+    def reported_phase(self) -> Phase:
+        """Returns the phase for others: draining from the request on."""
         begins = self.asked_to_drain and self.phase in {Phase.JOINING, Phase.ACTIVE}
         return Phase.DRAINING if begins else self.phase
 
     @contextmanager
-    def waits(self, clock: Clock) -> Iterator[None]:
-        """Around every call of the consumer thread that returns only when brokers answer, or when
-        its own grace period has ended: brokers that are away are no reason to restart a worker.
+    def waiting_for_brokers(self, clock: Clock) -> Iterator[None]:
+        """Wraps calls of the consumer thread that return only when brokers answer.
+
+        They also return when their own grace period has ended. Unreachable brokers are no reason to
+        restart a worker.
         """
         if self.waiting_since is not None:
             yield
@@ -129,11 +129,13 @@ class MemberState:
         finally:
             self.moved_at, self.waiting_since = clock.monotonic(), None
 
-    def moves(self, now: float, *, stalled: float, grace: float) -> bool:
-        """Whether the consumer thread moves: it turned less than `stalled` seconds ago, or waits
-        for brokers for less than `grace` and that.
+    def is_moving(self, now: float, *, stalled: float, grace: float) -> bool:
+        """Whether the consumer thread moves.
+
+        It turned less than `stalled` seconds ago, or waits for brokers for less than `grace` and
+        that.
         """
-        since = self.waiting_since  # once: it may be taken back meanwhile
+        since = self.waiting_since  # one read: it may be taken back meanwhile
         if since is not None:
             return now - since < grace + stalled
         return now - self.moved_at < stalled
@@ -145,15 +147,15 @@ class End(StrEnum):
     CLOSED = "closed"
     FENCED = "fenced"
     UNRELEASED = "unreleased"
-    """Refused (111): the coordinator believes that the instance id has another owner."""
+    """Refused (111): the coordinator believes that another member has the instance id."""
     STALLED = "stalled"
-    """What it owns can be read by a new consumer only: see `fetch_watch`."""
+    """Only a new consumer can read its partitions: see `FetchWatch`."""
     FATAL = "fatal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """The end of a membership; `clean`: nothing of ours is still running."""
+class MembershipEnd:
+    """The end of a membership; `clean`: nothing of this worker still runs."""
 
     how: End
     sentence: str

@@ -1,11 +1,11 @@
-"""Batches in order: plan, dispatch, commit, rewind. Lives on the consumer thread.
+"""Batches in order: plan, dispatch, commit, rewind. Runs on the consumer thread.
 
-Problem: between the records that a batch was cut from and its commit, partitions may go, come
-back, or belong to somebody else [2], and a successor has to find where the batch ended [4].
-Choice: one object knows the batch in hand, the prepared one and the commit that is due; every
-one of them carries the tokens of its partitions, compared right before each commit call. The
-commit of batch k carries the planned ends of batch k+1 where that one is closed; otherwise an
-extra commit of unchanged offsets does, before batch k+1 starts. Cost: 1-2 ms for that commit.
+Problem: between the reading of a batch's records and its commit, partitions may be revoked, come
+back, or belong to another member [2]. A new owner has to find where the batch ended [4]. Choice:
+one object knows the batch in hand, the prepared one and the commit that is due. Each has the tokens
+of its partitions, compared right before each commit call. The commit of batch k carries the planned
+ends of batch k+1 if that one is closed. Otherwise an extra commit of unchanged offsets does, before
+batch k+1 starts. Cost: 1-2 ms for that commit.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.worker.batch.adaptive_reader import AdaptiveReader
 from fleet.worker.batch.batches import InlineBatch, Prepared
-from fleet.worker.batch.executor import BatchDone, BatchRunner, Damage, Why
+from fleet.worker.batch.executor import BatchDone, BatchRunner, Damage, InterruptReason
 from fleet.worker.events import WorkerContext
-from fleet.worker.member.member_state import BackingOff, MemberState
+from fleet.worker.member.member_state import EntrypointBackoff, MemberState
 from fleet.worker.member.protocols import RETRIED, VOID, Fenced, is_fenced
 from fleet.worker.offsets.assigning import Partitions, Start
 from fleet.worker.offsets.commit_metadata import PlannedRange, encode_plan, parse_group_metadata
 
-# A record that brings its process down leaves no error behind, and its successor repeats the range.
-# So the commit that plans a range counts how often it was begun. One that was begun `TOGETHER`
-# times is run alone in at most `PIECES` parts, a commit after each; a part that does not end is cut
-# again; a single offset that was begun alone `ALONE` times is condemned, unread. A living worker
-# takes the count back: where a batch fails, hangs or is drained nobody was killed.
+# A record that crashes its process leaves no error, and the next owner repeats the range. So the
+# commit that plans a range counts how often it was begun. A range that was begun `TOGETHER` times
+# runs alone in at most `PIECES` parts, with a commit after each. A part that does not end is cut
+# again. A single offset that was begun alone `ALONE` times counts as poison, unread. A living
+# worker takes the count back, because a batch that fails, hangs or is drained killed no process.
 
 
 TOGETHER: Final = 3
@@ -42,8 +42,8 @@ ALONE: Final = 2
 PIECES: Final = 32
 
 
-def pieces(start: int, end: int, planned: PlannedRange | None) -> tuple[PlannedRange, ...]:
-    """How [start, end) is to be begun: as a whole, unless `planned` says that it ends processes."""
+def plan_pieces(start: int, end: int, planned: PlannedRange | None) -> tuple[PlannedRange, ...]:
+    """Returns how [start, end) is begun: whole, unless `planned` says that it ends processes."""
     if planned is None or planned.start != start or not start < planned.end <= end:
         return (PlannedRange(start=start, end=end),)
     if planned.until is None and planned.tries < TOGETHER:
@@ -54,7 +54,9 @@ def pieces(start: int, end: int, planned: PlannedRange | None) -> tuple[PlannedR
     rest = _cut(planned.end, end, until)
     if planned.end - start == 1:
         return (replace(first, tries=0 if planned.until is None else planned.tries), *rest)
-    if planned.until is not None and planned.tries == 0:  # its worker lived: not this part's doing
+    if (
+        planned.until is not None and planned.tries == 0
+    ):  # its worker survived: this part is not the cause
         return (first, *rest)
     return _cut(start, planned.end, until) + rest
 
@@ -68,12 +70,12 @@ def _cut(start: int, end: int, until: int) -> tuple[PlannedRange, ...]:
 
 
 def is_poison(piece: PlannedRange) -> bool:
-    """Whether it is a single offset that ended its process each time that it was alone."""
+    """Whether it is a single offset that ended its process each time that it ran alone."""
     return piece.until is not None and piece.end - piece.start == 1 and piece.tries >= ALONE
 
 
-def without(batch: Prepared, gone: frozenset[TopicPartition]) -> Prepared | None:
-    """A batch without these partitions; None where nothing is left."""
+def without_partitions(batch: Prepared, gone: frozenset[TopicPartition]) -> Prepared | None:
+    """Returns a batch without these partitions; None if nothing is left."""
     kept = [each.tp for each in batch.ranges if each.tp not in gone]
     if len(kept) == len(batch.ranges):
         return batch
@@ -84,8 +86,8 @@ _UNKNOWN_TOPIC: Final = 3
 _RETRY_PAUSE: Final = 0.1
 
 
-class Committed(StrEnum):
-    """What became of one commit."""
+class CommitResult(StrEnum):
+    """The result of one commit."""
 
     DONE = "done"
     RETRY = "retry"
@@ -101,15 +103,17 @@ class Committer:
         self._clock = context.clock
         self._events = context.events
 
-    def write(self, entries: list[KafkaPartition]) -> tuple[Committed, frozenset[TopicPartition]]:
-        """One commit, and the partitions whose topic is deleted; Fenced or FleetError if fatal."""
+    def write(
+        self, entries: list[KafkaPartition]
+    ) -> tuple[CommitResult, frozenset[TopicPartition]]:
+        """Commits; returns partitions of deleted topics too. Fenced or FleetError if fatal."""
         if not entries:
-            return Committed.DONE, frozenset()
+            return CommitResult.DONE, frozenset()
         try:
-            with self._state.waits(self._clock):
+            with self._state.waiting_for_brokers(self._clock):
                 answers = self._consumer.commit(offsets=entries, asynchronous=False) or []
             told = [(each, each.error) for each in answers if each.error is not None]
-        except KafkaException as error:  # none of them was written
+        except KafkaException as error:  # no record of them was written
             told = [(each, error.args[0]) for each in entries]
         deleted = frozenset(
             TopicPartition(each.topic, each.partition)
@@ -120,25 +124,25 @@ class Committer:
         if not errors:
             self._state.last_commit_at = self._clock.now()
             self._state.committed |= {e.topic for e in entries} - {tp.topic for tp in deleted}
-            return Committed.DONE, deleted
+            return CommitResult.DONE, deleted
         if any(each.code() == KafkaError.OFFSET_METADATA_TOO_LARGE for each in errors):
             raise _too_large(entries)
         return self._judged(errors[0]), deleted
 
-    def _judged(self, error: Any) -> Committed:
+    def _judged(self, error: Any) -> CommitResult:
         if is_fenced(error):
             raise Fenced(error.str())
         self._events.log_rarely(
             f"commit: {error.str()} ({error.code()})", key=f"commit {error.code()}"
         )
         if error.code() in VOID:
-            return Committed.VOID
+            return CommitResult.VOID
         if error.code() in RETRIED or error.retriable():
-            return Committed.RETRY
+            return CommitResult.RETRY
         raise FleetError(f"the coordinator refuses the commit: {error.str()} ({error.code()})")
 
     def member(self) -> tuple[int | None, str | None]:
-        """The member's generation and id as librdkafka knows them; None where it does not."""
+        """Returns the member's generation and id as librdkafka knows them, or None."""
         with contextlib.suppress(KafkaException, RuntimeError):
             if known := parse_group_metadata(self._consumer.consumer_group_metadata()):
                 return known[:2]
@@ -166,10 +170,10 @@ class DispatchedBatch:
     """Monotonic time of the first try to commit."""
     next_try: float = 0.0
     cut: bool = False
-    """Whether it was interrupted for having outlasted a drain or a revocation."""
+    """Whether it was interrupted because it outlasted a drain or a revocation."""
 
     def written(self) -> dict[TopicPartition, int]:
-        """Up to where each partition is: to its end, or to what stops it."""
+        """Returns the offset up to which each partition is written: its end, or what stops it."""
         done = self.done
         if done is None or done.void or done.unhealthy:
             return {}
@@ -177,7 +181,7 @@ class DispatchedBatch:
         return {each.tp: ends[each.tp] for each in self.batch.ranges if ends[each.tp] > each.start}
 
     def records(self, written: Mapping[TopicPartition, int]) -> int:
-        """How many records lie before these ends."""
+        """Returns how many records are before these offsets."""
         ranges = {each.tp: each for each in self.batch.ranges}
         whole, parts = [], 0
         for tp, end in written.items():
@@ -189,7 +193,7 @@ class DispatchedBatch:
 
 
 def _afresh(start: Start) -> Start:
-    """To be read again as if its planned range had never been begun."""
+    """Returns the start as if its planned range had never been begun."""
     return start if start.planned is None else replace(start, planned=start.planned.afresh)
 
 
@@ -205,11 +209,11 @@ class Pipeline:
         runner: BatchRunner,
         state: MemberState,
         post: Callable[[Callable[[], None]], None],
-        poisoned: Callable[[TopicPartition, int, str, int], None],
-        backing_off: BackingOff,
+        record_poison: Callable[[TopicPartition, int, str, int], None],
+        backoff: EntrypointBackoff,
         commit_delay: float = 0.0,
     ) -> None:
-        self._backing_off = backing_off
+        self._backoff = backoff
         self._commit_delay = commit_delay
         self._consumer = consumer
         self._commits = Committer(context, consumer, state)
@@ -219,7 +223,7 @@ class Pipeline:
         self._revision = context.settings.revision
         self._grace = context.session_timeout
         self._post = post
-        self._poisoned = poisoned
+        self._poisoned = record_poison
         self.on_damage: Callable[[TopicPartition, Damage], None] = lambda *_: None
         self._clock = context.clock
         self._events = context.events
@@ -242,17 +246,17 @@ class Pipeline:
 
     @property
     def busy(self) -> bool:
-        """A batch runs, or its commit is due."""
+        """Whether a batch runs, or its commit is due."""
         return self._in_hand is not None
 
     @property
     def running(self) -> bool:
-        """A batch runs in Spark."""
+        """Whether a batch runs in Spark."""
         return self._in_hand is not None and self._in_hand.done is None
 
     @property
-    def unsettled(self) -> frozenset[TopicPartition]:
-        """Partitions that begin where nobody has committed: not read before that is done [42]."""
+    def uncommitted(self) -> frozenset[TopicPartition]:
+        """Returns partitions whose start is not committed; they are not read before that [42]."""
         return self.owned.waiting(self.quarantined)
 
     def touches(self, tps: Iterable[TopicPartition]) -> bool:
@@ -262,14 +266,14 @@ class Pipeline:
     # --- partitions come and go ------------------------------------------------------------
 
     def start_partition(self, start: Start, *, reads: bool) -> None:
-        """A partition is ours (again): a new token, read from its start unless quarantined.
+        """Begins an owned partition with a new token, at its start unless it is stopped.
 
-        Where the start was chosen just now, reading waits for `commit_chosen`.
+        If the start was chosen just now, reading waits for `commit_chosen`.
         """
         begins = start if reads else _afresh(start)
         self.owned.gain(begins, member=self._member, reads=reads)
         (self.gone.add if start.gone else self.gone.discard)(start.tp)
-        if reads and not start.gone and not start.chosen:
+        if reads and not start.gone and not start.is_chosen:
             self._begin_reading(start)
 
     def _begin_reading(self, start: Start) -> None:
@@ -278,16 +282,16 @@ class Pipeline:
         )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """Forget what was read of partitions, not what runs; a call goes through all prepared."""
+        """Drops what was read of partitions, not what runs; a call visits all prepared batches."""
         gone = frozenset(tps)
         self._reading.drop(gone)
         if self._prepared is not None:
-            self._prepared = without(self._prepared, gone)
-        left = (without(each, gone) for each in self._waiting)
+            self._prepared = without_partitions(self._prepared, gone)
+        left = (without_partitions(each, gone) for each in self._waiting)
         self._waiting = deque(each for each in left if each is not None)
 
     def lose(self, tps: Iterable[TopicPartition]) -> None:
-        """Not ours any more."""
+        """Ends the ownership of partitions."""
         gone = frozenset(tps)
         self.drop(gone)
         self.owned.lose(gone)
@@ -296,7 +300,7 @@ class Pipeline:
         self.gone -= gone
 
     def rewind(self, tps: Iterable[TopicPartition]) -> None:
-        """Read owned partitions again from what is committed, with a new token."""
+        """Reads owned partitions again from what is committed, with a new token."""
         reads = self.owned.all.keys() - self.quarantined - self.gone
         again = [self.owned.all[tp].start for tp in tps if tp in reads]
         self.drop(start.tp for start in again)
@@ -305,23 +309,24 @@ class Pipeline:
             self.seek(start)
 
     def reopen(self) -> None:
-        """Cut a small batch that waits for its plan anew: what is assigned just now goes along.
+        """Cuts a small batch that waits for its plan again, with newly assigned partitions.
 
-        A commit waits for a join's answer and is refused: what moved would wait for that batch.
+        Its commit would wait for a join's answer and be refused, and moved partitions would wait
+        for that batch.
         """
         batch = self._prepared
         if self._in_hand is None and isinstance(batch, InlineBatch) and batch.one_task:
             self.rewind([each.tp for each in batch.ranges])
 
     def seek(self, start: Start) -> None:
-        """Fetch a partition that is assigned already from here on."""
+        """Fetches an assigned partition from here on."""
         try:
             self._consumer.seek(KafkaPartition(start.tp.topic, start.tp.partition, start.position))
         except KafkaException:  # not fetched any more
             self.stopped.add(start.tp)
 
     def start_of(self, tp: TopicPartition) -> Start | None:
-        """What an owned partition's reading begins with now: moved on by every commit."""
+        """Returns where an owned partition's reading begins now: every commit moves it."""
         return self.owned.start_of(tp)
 
     @property
@@ -331,9 +336,9 @@ class Pipeline:
     # --- the steps -------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Whatever is due now: commit, close, plan, dispatch."""
+        """Does what is due now: commit, close, plan, dispatch."""
         self.commit_chosen()
-        holds = self._backing_off.holds
+        holds = self._backoff.is_waiting
         if self._prepared is None and not holds:
             self._prepare()
         if self._in_hand is not None and self._in_hand.done is not None:
@@ -352,30 +357,30 @@ class Pipeline:
         self._planned, self._prepared = False, self._waiting.popleft() if self._waiting else None
 
     def _in_order(self, closed: Prepared) -> list[Prepared]:
-        """What is begun of a closed batch: whole ranges together, then pieces, each alone."""
+        """Returns what of a closed batch is begun: whole ranges first, then single pieces."""
         cuts = {each.tp: self._cut(each) for each in closed.ranges}
         in_pieces = {tp: cut for tp, cut in cuts.items() if cut[0].until is not None}
         if not in_pieces:
             return [closed]
         whole = [tp for tp in cuts if tp not in in_pieces]
-        # Suspects last: who lives through the others and ends with them is a witness.
+        # Suspects last: the others succeed first, and so the suspect is known.
         suspects = sorted(in_pieces.items(), key=lambda each: each[1][0].tries)
         alone = [closed.part(tp, piece.start, piece.end) for tp, cut in suspects for piece in cut]
         return [closed.only(whole), *alone] if whole else alone
 
     def _cut(self, each: BatchRange) -> tuple[PlannedRange, ...]:
-        """How a range is begun, by what the commit before it told; and note what weighs of it."""
+        """Returns how a range is begun, by the commit before it; records what counts against it."""
         owned = self.owned.all[each.tp]
         planned = owned.start.planned
         if planned is not None and planned.revision != self._revision:
             planned = None  # other code
-        made = pieces(each.start, each.end, planned)
+        made = plan_pieces(each.start, each.end, planned)
         owned.pieces |= {(p.start, p.end): p for p in made if p.tries or p.until is not None}
         if planned is not None and planned.start == each.start and planned.tries > 1:
-            self._say_begun(each.tp, planned, len(made))
+            self._log_repeated(each.tp, planned, len(made))
         return made
 
-    def _say_begun(self, tp: TopicPartition, planned: PlannedRange, parts: int) -> None:
+    def _log_repeated(self, tp: TopicPartition, planned: PlannedRange, parts: int) -> None:
         careful = planned.until is not None or planned.tries >= TOGETHER
         how = f"it is run in {parts} parts" if careful else "again"
         sentence = (
@@ -388,13 +393,13 @@ class Pipeline:
             self._state.error = sentence
 
     def _piece(self, each: BatchRange) -> PlannedRange:
-        """What is known of a range that was closed."""
+        """Returns what is known of a closed range."""
         whole = PlannedRange(start=each.start, end=each.end)
         owned = self.owned.all.get(each.tp)
         return whole if owned is None else owned.pieces.get((each.start, each.end), whole)
 
     def settle(self) -> bool:
-        """Commit the finished batch if one is due; False where it has to be tried again."""
+        """Commits the finished batch if one is due; False if it has to be tried again."""
         hand = self._in_hand
         if hand is None or hand.done is None:
             return True
@@ -405,36 +410,38 @@ class Pipeline:
         written = hand.written()
         may = self.owned.commitable(hand.tokens, member_then=hand.member, member_now=self._member)
         allowed = {tp: end for tp, end in written.items() if tp in may}
-        outcome = self._write_planned(allowed) if allowed else Committed.VOID
-        if outcome is Committed.RETRY:
+        outcome = self._write_planned(allowed) if allowed else CommitResult.VOID
+        if outcome is CommitResult.RETRY:
             hand.since = hand.since or now
             if now - hand.since < self._grace:
                 hand.next_try = now + _RETRY_PAUSE
                 return False
-            outcome = Committed.VOID
+            outcome = CommitResult.VOID
         self._in_hand = None
         if done.void:
-            self._spare(hand)
-        ours = self.owned.held(hand.tokens)
-        if outcome is Committed.DONE:
+            self._take_back_tries(hand)
+        ours = self.owned.owned_since(hand.tokens)
+        if outcome is CommitResult.DONE:
             allowed = {tp: end for tp, end in allowed.items() if tp not in self.gone}
             if allowed:
                 self._note_commit(hand, allowed)
             again = ours - allowed.keys() - self.quarantined - self.gone
         elif done.unhealthy:
-            again = set(self.owned.all)  # all are cut anew together: there may be a witness
+            again = set(
+                self.owned.all
+            )  # all are cut again together: a control record may be among them
         else:
             if done.void or written:
                 self._events.log(f"batch of {done.batch.records} records is void: not committed")
                 self._events.emit("void", ranges=[each.id for each in done.batch.ranges])
-            again = ours - self.quarantined  # who lifts it wants it to be tried as if never begun
+            again = ours - self.quarantined  # a lifted stop is tried as if never begun
         self._rewind_onto_ranges(hand, again)
         return True
 
     def _rewind_onto_ranges(self, hand: DispatchedBatch, again: set[TopicPartition]) -> None:
-        """Partitions still ours whose records were not committed are cut the same way again."""
+        """Makes owned partitions with uncommitted records be cut the same way again."""
         unhealthy = hand.done is not None and hand.done.unhealthy
-        ours = self.owned.held(hand.tokens) & again
+        ours = self.owned.owned_since(hand.tokens) & again
         for each in hand.batch.ranges:
             if each.tp in ours:
                 planned = replace(self._piece(each), revision=self._revision)
@@ -461,36 +468,35 @@ class Pipeline:
         piece = self._piece(batch.ranges[0])
         if is_poison(piece):
             why = (
-                "its batch ended the worker's process each time that it was begun, "
-                f"{TOGETHER} times with others and {piece.tries} times alone (killed, out of "
-                "memory, or crashed)"
+                f"its batch ended the worker's process at every try, {TOGETHER} times with "
+                f"others and {piece.tries} times alone (killed, out of memory, or crashed)"
             )
-            self._runner.condemn(batch, why, arrives)
+            self._runner.set_aside(batch, why, arrives)
         else:
             self._runner.submit(batch, arrives)
 
     def _arrived(self, hand: DispatchedBatch, done: BatchDone) -> None:
-        """On the consumer thread: the batch thread is through with it."""
+        """Handles the batch that the batch thread has finished, on the consumer thread."""
         state = self._state
         state.busy_seconds += done.seconds
         hand.done, hand.next_try = done, self._clock.monotonic() + self._commit_delay
         if done.fatal is not None:
             state.error = done.fatal
             self._in_hand = None
-            self._spare(hand)
+            self._take_back_tries(hand)
             raise FleetError(done.fatal)
         if done.unhealthy is not None:
             self._become_unhealthy(hand, done.unhealthy)
             return
         if not done.void:
-            self._backing_off.worked()
+            self._backoff.record_success()
             state.failing_since = None
-            self._reading.took(done.batch, done.seconds)
+            self._reading.record_duration(done.batch, done.seconds)
             state.failed = bool(done.failed)
         if done.failed and is_poison(self._piece(done.batch.ranges[0])):
-            self._spare(hand)  # nor shall its next owner count what was counted for the mark
+            self._take_back_tries(hand)  # its next owner must not count these tries again
         state.dead_letters += done.letters
-        ours = self.owned.held(hand.tokens)
+        ours = self.owned.owned_since(hand.tokens)
         for tp, at in done.stops.items():
             if tp in ours:
                 if tp in done.failed:
@@ -501,44 +507,44 @@ class Pipeline:
             state.error = None
 
     def _become_unhealthy(self, hand: DispatchedBatch, error: str) -> None:
-        """Nothing of the batch went well: nothing of it is committed, and it is cut anew [43]."""
+        """Commits nothing of a batch without any success, and cuts it again [43]."""
         self._state.failed, self._state.error = True, error
         try:
-            self._state.error = self._backing_off.failed(error)
+            self._state.error = self._backoff.failed(error)
         except FleetError:
             self._in_hand = None
-            self._spare(hand)
+            self._take_back_tries(hand)
             raise
-        self._state.failing_since = self._backing_off.since
+        self._state.failing_since = self._backoff.since
         self._events.log(self._state.error)
         self._events.emit("unhealthy", error=error)
 
-    def spare(self) -> None:
-        """The batch in hand is not what ends this worker, whatever comes: see `narrowing`."""
+    def take_back_tries(self) -> None:
+        """Records that the batch in hand is not what ends this worker."""
         if self._in_hand is not None:
-            self._spare(self._in_hand)
+            self._take_back_tries(self._in_hand)
 
-    def _spare(self, hand: DispatchedBatch) -> None:
-        """Take back that its ranges were begun, where that begins to weigh."""
+    def _take_back_tries(self, hand: DispatchedBatch) -> None:
+        """Takes back that its ranges were begun, if that begins to count."""
         if hand.member is not None and self._member != hand.member:
             return
-        ours = self.owned.held(hand.tokens)
+        ours = self.owned.owned_since(hand.tokens)
         begun = [(e.tp, self._piece(e)) for e in hand.batch.ranges if e.tp in ours]
         weighed = [
             self._entry(tp, piece.start, replace(piece, tries=-1))
             for tp, piece in begun
             if piece.tries > 0 or piece.until is not None
         ]
-        with contextlib.suppress(FleetError):  # it is tried once, and for the next owner
+        with contextlib.suppress(FleetError):  # one try; another one is for the next owner
             self._write(weighed)
 
     def stop_partition(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
-        """Stop one partition, durably; the others go on [9]."""
+        """Stops one partition, durably; the others go on [9]."""
         self.drop([tp])
         self.quarantined.add(tp)
-        if owned := self.owned.all.get(tp):  # who lifts it wants it tried as if for the first time
+        if owned := self.owned.all.get(tp):  # a lifted stop is tried as if for the first time
             owned.start = _afresh(owned.start)
-        self._state.error = f"{tp} is quarantined at offset {offset}: {error}"
+        self._state.error = f"{tp} is stopped at offset {offset}: {error}"
         self._events.log(self._state.error)
         self._events.emit("quarantined", partition=str(tp), offset=offset, error=error)
         self._poisoned(tp, offset, error, attempts)
@@ -546,38 +552,38 @@ class Pipeline:
     # --- commits ---------------------------------------------------------------------------
 
     def _plan(self) -> bool:
-        """Make sure that the prepared batch's ends stand in its partitions' metadata [4]."""
+        """Ensures that the prepared batch's ends are in its partitions' metadata [4]."""
         if self._planned:
             return True
         outcome = self._write_planned({})
-        if outcome is Committed.VOID and self._prepared is not None:
+        if outcome is CommitResult.VOID and self._prepared is not None:
             self.rewind([each.tp for each in self._prepared.ranges])
-        return outcome is Committed.DONE and self._prepared is not None
+        return outcome is CommitResult.DONE and self._prepared is not None
 
-    def _write_planned(self, written: Mapping[TopicPartition, int]) -> Committed:
-        """Offsets with plans: what is written, and unchanged ones of the prepared batch."""
+    def _write_planned(self, written: Mapping[TopicPartition, int]) -> CommitResult:
+        """Commits offsets with plans: what is written, and unchanged ones of the prepared batch."""
         plans = {r.tp: self._piece(r) for r in self._prepared.ranges} if self._prepared else {}
         owned = self.owned.all
         offsets = {tp: owned[tp].start.position for tp in plans if tp in owned} | dict(written)
         outcome = self._write(
             [self._entry(tp, offset, plans.get(tp)) for tp, offset in sorted(offsets.items())]
         )
-        if outcome is Committed.DONE:
+        if outcome is CommitResult.DONE:
             self._planned = self._prepared is not None
         return outcome
 
     def commit_chosen(self, *, assigned: bool = True) -> None:
-        """Commit positions that were chosen, one try [42]; they are read from then on.
+        """Commits chosen positions, one try [42]; they are read from then on.
 
         assigned: whether the client fetches them already (paused), so that it has to seek.
         """
-        waiting = self.unsettled
+        waiting = self.uncommitted
         now = self._clock.monotonic()
         if not waiting or now < self._next_try:
             return
         due = self.owned.due(waiting, self._member)
         outcome = self._write([self._entry(tp, at, None) for tp, at in due.items()])
-        if outcome is not Committed.DONE:  # for as long as they are ours; void ones are lost soon
+        if outcome is not CommitResult.DONE:  # while they are owned; void ones are lost soon
             self._next_try = now + _RETRY_PAUSE
             return
         kept = {tp: at for tp, at in due.items() if tp not in self.gone}
@@ -593,9 +599,9 @@ class Pipeline:
             self._events.emit("began", offsets={str(tp): at for tp, at in kept.items()})
 
     def _commit_gaps(self) -> None:
-        """Positions that moved over markers alone: no batch, but their lag shall read 0.
+        """Commits positions that moved only over markers, so that their lag is 0.
 
-        Only while nothing is in hand or prepared: the position is then behind every record read.
+        Only if nothing is in hand or prepared: then the position is behind every record read.
         """
         gaps = self._reading.gaps()
         if not gaps:
@@ -603,10 +609,10 @@ class Pipeline:
         entries = [self._entry(tp, end, None) for tp, (_, end) in sorted(gaps.items())]
         for tp, (_, end) in gaps.items():
             self.owned.all[tp].start = self.owned.all[tp].start.moved(end)
-        self._write(entries)  # where it fails, the partition's next commit is past it anyway
+        self._write(entries)  # if it fails, the partition's next commit is past it anyway
 
     def _entry(self, tp: TopicPartition, offset: int, piece: PlannedRange | None) -> KafkaPartition:
-        """What a commit of `offset` says of a partition; piece: what is planned to begin there."""
+        """Returns a partition's commit entry; piece: what is planned to begin there."""
         start = self.owned.all[tp].start
         plan = encode_plan(
             None if piece is None else piece.end,
@@ -619,19 +625,19 @@ class Pipeline:
         )
         return KafkaPartition(tp.topic, tp.partition, offset, metadata=plan)
 
-    def _write(self, entries: list[KafkaPartition]) -> Committed:
+    def _write(self, entries: list[KafkaPartition]) -> CommitResult:
         outcome, deleted = self._commits.write(entries)
         if deleted:
-            self._forsake(deleted)
+            self._drop_topics(deleted)
         return outcome
 
-    def _forsake(self, tps: frozenset[TopicPartition]) -> None:
-        """Their topic was deleted: nothing of it is read or committed until it is recreated."""
+    def _drop_topics(self, tps: frozenset[TopicPartition]) -> None:
+        """Stops reading and committing a deleted topic until it is recreated."""
         self.gone |= tps & self.owned.all.keys()
         self.owned.settle(tps)
         self.drop(tps)
         for topic in sorted({tp.topic for tp in tps}):
-            self._events.log(f"topic {topic} was deleted: what was read of it is not committed")
+            self._events.log(f"topic {topic} was deleted: its records are not committed")
             self._events.emit("topic_deleted", topic=topic)
 
     def _note_commit(self, hand: DispatchedBatch, written: Mapping[TopicPartition, int]) -> None:
@@ -647,11 +653,11 @@ class Pipeline:
         self._events.emit("committed", offsets=offsets, generation=self.generation())
 
     def generation(self) -> int | None:
-        """The member's generation as librdkafka knows it; None where it is unknown."""
+        """Returns the member's generation as librdkafka knows it; None if unknown."""
         return self._commits.member()[0]
 
-    def cut_short(self, what: str) -> None:
-        """Cancel the batch in hand, once: it has had the time that `what` gives it."""
+    def interrupt_late(self, what: str) -> None:
+        """Interrupts the batch in hand, once: it has had the time that `what` gives it."""
         hand = self._in_hand
         if hand is not None and not hand.cut:
             hand.cut = self._state.unclean = True
@@ -659,6 +665,6 @@ class Pipeline:
             self._events.log(f"{what} ran into drain_timeout: interrupting the batch")
 
     def interrupt(self) -> None:
-        """Cancel the batch in hand: nobody waits for it any more."""
+        """Interrupts the batch in hand, because no commit will follow."""
         if self.running:
-            self._runner.interrupt(Why.VOID)
+            self._runner.interrupt(InterruptReason.VOID)

@@ -1,7 +1,7 @@
-"""How a member speaks to its coordinator: the options and answers that differ by protocol.
+"""The options and answers of a member that differ by protocol.
 
-The classic protocol is here, KIP-848 (`protocol: consumer`) in `consumer_protocol`. What the
-codes mean is one table for both: each code has one meaning, and only one protocol knows some.
+The classic protocol and KIP-848 (`protocol: consumer`) are both here. One table says what error
+codes mean for both: each code has one meaning, and only one protocol uses some.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,13 @@ from fleet.config.spec import ClassicWorker, ConsumerWorker
 from fleet.errors import FleetError
 from fleet.worker.member.member_state import End
 
-# KIP-848: the broker assigns, members hear of it in heartbeats; session and assignor are its own.
+# KIP-848: the broker assigns, and heartbeats tell members; session and assignor are the broker's.
 #
-# Problem: what a classic member tells its coordinator (session, heartbeat, assignor) is refused as
-# an option here, and a newcomer is refused (111) while the coordinator believes that its instance
-# id has an owner: there is no surge handover. Choice: the same seam as the classic protocol, with
-# increments only; a slot whose owner did not release it is freed first
-# (`fleet.worker.slot.leave_completion`). A clean close sends epoch -2, after which the successor
-# replaces it without a new epoch [17].
+# Problem: the options of a classic member (session, heartbeat, assignor) are refused here. A new
+# member is refused (111) while the coordinator believes that its instance id has an owner: there is
+# no surge handover. Choice: the same interface as the classic protocol, with increments only. A
+# slot that was not released is freed first (`fleet.worker.slot.leave_completion`). A clean close
+# sends epoch -2, after which the next owner replaces it without a new epoch [17].
 
 
 class ConsumerGroup:
@@ -60,9 +59,9 @@ class ConsumerGroup:
 FENCED: Final = 82
 UNRELEASED: Final = 111
 _OTHERS_HEAR: Final = 0.25
-"""Of a cooperative member, see MemberProtocol.rejoins_after."""
+"""The longest assignment interval that Fleet sets, and two heartbeats to learn of it."""
 _WRAPPED: Final = -150
-"""librdkafka's own fatal error; what poll() returns of it does not say fatal()."""
+"""librdkafka's own fatal error; poll() returns it without fatal()."""
 FATAL: Final = {
     23: "no assignor in common with the group's other members (23): all of them must leave before "
     "one of another assignor joins",
@@ -74,67 +73,68 @@ FATAL: Final = {
     81: "the group has reached the broker's group.max.size (81)",
     112: "the broker does not have the assignor that the group asks for (112)",
 }
-"""Codes after which a member never works by waiting, with what to do [10]."""
+"""Codes that waiting never cures, with what to do [10]."""
 RETRIED: Final = frozenset(
     {22, 27, 113, 7, 14, 15, 16, 19, 88, -185, -195, -187, -180, -166, -169, -181}
 )
-"""Of a commit: rebalance in progress, stale epoch, and weather between us and the coordinator.
+"""Codes of a commit to retry: rebalance in progress, stale epoch, and transient errors of the
+connection.
 
-22 is among them: in a cooperative rebalance kept partitions stay ours while the generation moves
-on, and a commit sent just before the JoinGroup response is answered with 22. Its retry carries
-the new generation; where the membership is really over, the token is void by then. -169 and -181
-are a login or a TLS handshake that failed: a token that ended before the next one was there, or an
-identity provider that is away. Who is refused for good is without a session soon.
+22 is one of them: in a cooperative rebalance kept partitions stay owned while the generation moves
+on, and a commit sent just before the JoinGroup response gets 22. Its retry carries the new
+generation. If the membership is really over, the token is void by then. -169 and -181 are a failed
+login or TLS handshake: a token that expired before the next one, or an unreachable identity
+provider. A member that is refused for good soon has no session.
 """
 VOID: Final = frozenset({25, 82, 110, -142, -144, -150})
-"""Of a commit: the membership that the batch belongs to is over [2]."""
+"""Codes of a commit: the membership of the batch is over [2]."""
 
 
 class Fenced(FleetError):
-    """Another process uses our instance id (82)."""
+    """Another process uses this instance id (82)."""
 
 
 class Unreleased(FleetError):
-    """The coordinator believes that another member still has our instance id (111)."""
+    """The coordinator believes that another member still has this instance id (111)."""
 
 
 class MemberProtocol(Protocol):
-    """What a protocol decides."""
+    """What differs by protocol."""
 
     @property
     def idle_after(self) -> float | None:
-        """Seconds after which a member without partitions has none; None: it is told so."""
+        """Seconds after which a member without partitions counts as idle; None: it is told."""
         ...
 
     @property
     def heartbeats_on_subscribe(self) -> bool:
-        """Whether subscribing to the same topics again is a heartbeat, and no new join [41]."""
+        """Whether subscribing again to the same topics is a heartbeat, and no new join [41]."""
         ...
 
     @property
     def rejoins_after(self) -> float:
-        """Least seconds from a revocation to the rejoin that it brings; 0 where it brings none.
+        """Least seconds from a revocation to the rejoin that it causes; 0 if it causes none.
 
-        Rejoining within milliseconds ends the round for a member that has not synced yet: it is
-        answered 27, joins again with all it had, learns only then what to give up, and costs a
+        A rejoin within milliseconds ends the round for a member that has not synced yet. That
+        member gets 27, joins again with all it had, learns only then what to revoke, and costs a
         third round.
         """
         ...
 
     def options(self, instance_id: str | None) -> dict[str, Any]:
-        """Librdkafka's options for membership."""
+        """Returns librdkafka's options for membership."""
         ...
 
     def assign(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        """Accept newly assigned partitions at their offsets."""
+        """Accepts newly assigned partitions at their offsets."""
         ...
 
     def unassign(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        """Give partitions up."""
+        """Gives partitions up."""
         ...
 
     def restart(self, consumer: Any, stopped: Sequence[Any], others: Sequence[Any]) -> bool:
-        """Fetch `stopped` again at their offsets; True where `others` began again, too."""
+        """Fetches `stopped` again at their offsets; True if `others` began again, too."""
         ...
 
 
@@ -150,7 +150,7 @@ class ClassicProtocol:
         self.rejoins_after = _OTHERS_HEAR if self._incremental else 0.0
 
     def options(self, instance_id: str | None) -> dict[str, Any]:
-        """See MemberProtocol.options. Static membership is the instance id's presence."""
+        """See MemberProtocol.options. A member with an instance id is static."""
         worker = self._worker
         static = {} if instance_id is None else {"group.instance.id": instance_id}
         return {
@@ -187,12 +187,12 @@ class ClassicProtocol:
 
 
 def protocol_of(worker: ClassicWorker | ConsumerWorker) -> MemberProtocol:
-    """The protocol of a `worker` section."""
+    """Returns the protocol of a `worker` section."""
     return ConsumerGroup(worker) if isinstance(worker, ConsumerWorker) else ClassicProtocol(worker)
 
 
 def reading_options(worker: ClassicWorker | ConsumerWorker) -> dict[str, Any]:
-    """How a member's client reads: librdkafka's options."""
+    """Returns librdkafka's options for reading."""
     return {
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -204,11 +204,11 @@ def reading_options(worker: ClassicWorker | ConsumerWorker) -> dict[str, Any]:
         # and ask again soon after a pause.
         "queued.min.messages": max(1000, min(100_000, worker.batch.inline)),
         "queued.max.messages.kbytes": 32768,
-        # Small shares, so that partitions take turns: the client hands out what it fetched of one
-        # partition before it comes to the next, 1 MiB by default, and a batch may be a few records.
+        # Small shares, so that partitions take turns: the client returns what it fetched of one
+        # partition before the next one's, 1 MiB by default, and a batch may be a few records.
         # A larger batch of the log comes whole.
         "max.partition.fetch.bytes": 65536,
-        # The most that there is: it bounds an answer, and what a zstd batch may unpack to.
+        # The maximum: it limits an answer, and what a zstd batch may unpack to.
         "receive.message.max.bytes": 2_147_483_647,
         "fetch.wait.max.ms": 100,
         "fetch.queue.backoff.ms": 20,
@@ -221,9 +221,9 @@ def reading_options(worker: ClassicWorker | ConsumerWorker) -> dict[str, Any]:
 
 
 def is_fenced(error: Any) -> bool:
-    """Whether a KafkaError says that another process uses our instance id.
+    """Whether a KafkaError says that another process uses this instance id.
 
-    librdkafka wraps 82 into its own fatal error (-150) and keeps the code only in its words.
+    librdkafka wraps 82 into its own fatal error (-150) and has the code only in its text.
     """
     if error.code() in {FENCED, -144}:
         return True
@@ -231,9 +231,9 @@ def is_fenced(error: Any) -> bool:
 
 
 def is_unreleased(error: Any) -> bool:
-    """Whether a KafkaError says that our instance id has another owner yet (111).
+    """Whether a KafkaError says that this instance id still has another owner (111).
 
-    Wrapped into -150 as well, with the broker's words for UNRELEASED_INSTANCE_ID.
+    It is wrapped into -150 as well, with the broker's text for UNRELEASED_INSTANCE_ID.
     """
     if error.code() == UNRELEASED:
         return True
@@ -241,7 +241,9 @@ def is_unreleased(error: Any) -> bool:
 
 
 def fatal_of(error: Any) -> FleetError | None:
-    """What a KafkaError outside a commit means: Fenced, fatal in words, or None for weather."""
+    """Returns what a KafkaError outside a commit means: Fenced, a fatal sentence, or None if
+    transient.
+    """
     if is_fenced(error):
         return Fenced(error.str())
     if is_unreleased(error):
@@ -252,7 +254,7 @@ def fatal_of(error: Any) -> FleetError | None:
 
 
 def end_of(error: FleetError | None) -> End:
-    """How a membership ends that ran into this."""
+    """Returns how a membership ends after this error."""
     if isinstance(error, Fenced):
         return End.FENCED
     return End.UNRELEASED if isinstance(error, Unreleased) else End.FATAL

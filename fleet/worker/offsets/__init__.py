@@ -1,1 +1,1 @@
-"""Where reading begins, and what a commit says of it."""
+"""Where reading begins, and what a commit's metadata holds."""

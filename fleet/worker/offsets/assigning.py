@@ -3,7 +3,7 @@
 Problem: `auto.offset.reset` jumps over unread data in silence where retention removed what was
 committed [7]. Choice: reset is an error; at every assignment one OffsetFetch and one ListOffsets
 answer for all partitions together, and a committed offset below the log start is a named loss.
-A position that is not the committed one is `chosen`, and committed before it is read from [42].
+A position that is not the committed one is `is_chosen`, and committed before it is read from [42].
 A partition whose leader is away begins later, and holds up no other one (`leader_watch`). A topic
 with another id was recreated, unless the address leads to another cluster by now, whose offsets
 were brought there. A group whose commits the coordinator deleted is not new: `latest` means its
@@ -46,22 +46,21 @@ _MOST_SECONDS: Final = 30.0
 """Of one reading of the coordinator's log; the group's other members do not wait for it."""
 
 
-def _as_told(topic_id: str) -> str:
-    """32 hex digits as a topic's description has them."""
+def _as_described(topic_id: str) -> str:
+    """Returns 32 hex digits in the form of a topic's description."""
     return urlsafe_b64encode(bytes.fromhex(topic_id)).decode().rstrip("=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One partition's beginning.
+    """How one partition begins.
 
-    committed is None where nothing was ever committed. lost is (first, next after) of offsets
-    that are gone and were never read; position is already behind them. gone: there is no such
-    topic now, or no leader of it (then `silent` has why), so nothing is read. anew: the topic was
-    deleted and recreated under its name; former: the deleted one's offset, which is not believed.
-    cluster: Kafka's id of it. parts: how many partitions the topic had when the group began it at
-    its end. expired: Kafka deleted the group's commit, and the partition ends there now; resumes:
-    position is that commit's.
+    committed is None if nothing was ever committed. lost is (first, next after) of offsets that
+    were deleted unread; position is already behind them. gone: the topic does not exist now, or has
+    no leader (then `silent` has why), so nothing is read. anew: the topic was deleted and recreated
+    under its name; former: the deleted one's offset, which is void. cluster: Kafka's id of it.
+    parts: how many partitions the topic had when the group began it at its end. expired: the offset
+    of a commit that Kafka deleted; resumes: whether the group goes on from it.
     """
 
     tp: TopicPartition
@@ -69,7 +68,7 @@ class Start:
     position: int
     committed: int | None = None
     planned: PlannedRange | None = None
-    """What its predecessor was to begin there, or began; repeated exactly [4]."""
+    """What its predecessor planned or began there; repeated exactly [4]."""
     lost: tuple[int, int] | None = None
     gone: bool = False
     silent: str | None = None
@@ -81,17 +80,17 @@ class Start:
     resumes: bool = False
 
     @property
-    def chosen(self) -> bool:
-        """Whether nobody committed this position: it has to be before it is read from [42]."""
+    def is_chosen(self) -> bool:
+        """Whether no member committed this position, so that it is committed first [42]."""
         return not self.gone and self.committed != self.position
 
     @property
     def replay_to(self) -> int | None:
-        """Where its first batch ends; None: anywhere."""
+        """Returns where its first batch ends; None: anywhere."""
         return None if self.planned is None else self.planned.reach
 
     def moved(self, position: int, planned: PlannedRange | None = None) -> "Start":
-        """As it is once `position` is committed."""
+        """Returns the start once `position` is committed."""
         return Start(
             tp=self.tp,
             topic_id=self.topic_id,
@@ -104,19 +103,19 @@ class Start:
 
     @property
     def known_id(self) -> str | None:
-        """The topic's id; None where the name stands in for it."""
+        """Returns the topic's id; None if the name stands in for it."""
         return None if self.topic_id == self.tp.topic else self.topic_id
 
 
 def absent(tp: TopicPartition, *, silent: str | None = None) -> Start:
-    """A partition that was assigned, but is not there by now, or has no leader (`silent`)."""
+    """Returns the start of an assigned partition that is missing or leaderless (`silent`)."""
     return Start(tp=tp, topic_id=tp.topic, position=0, gone=True, silent=silent)
 
 
-# Kafka accepts a late commit for a partition that somebody else owns by now [2]: every assignment
-# makes a record with a token of its own, and a commit names only partitions whose token still
-# holds. A position that nobody has committed waits, its partition paused, until its commit went
-# through: the next owner would choose anew, and skip whatever came in between [42].
+# Kafka accepts a late commit for a partition that another member owns by now [2]. So every
+# assignment makes a record with a token of its own, and a commit names only partitions with a valid
+# token. A chosen position waits, with its partition paused, until its commit is stored. Otherwise
+# the next owner would choose again, and skip the records that came in between [42].
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,7 +123,7 @@ class Partition:
     """One partition from its assignment, or a rewind, to the next one or its loss."""
 
     start: Start
-    """What its reading begins with now: moved on by every commit."""
+    """Where its reading begins now: every commit moves it."""
     token: int
     """Never given again."""
     member: str | None
@@ -136,7 +135,7 @@ class Partition:
 
 
 class Partitions:
-    """Those of one membership; pure."""
+    """The partitions of one membership; pure."""
 
     def __init__(self) -> None:
         self.all: dict[TopicPartition, Partition] = {}
@@ -145,27 +144,27 @@ class Partitions:
         self._last = 0
 
     def gain(self, start: Start, *, member: str | None, reads: bool) -> None:
-        """A new record, with a new token: what was begun under the former one is void."""
+        """Adds a record with a new token: what was begun with the former one is void."""
         self._last += 1
-        (self._chosen.add if start.chosen else self._chosen.discard)(start.tp)
+        (self._chosen.add if start.is_chosen else self._chosen.discard)(start.tp)
         self.all[start.tp] = Partition(start=start, token=self._last, member=member, reads=reads)
 
     def lose(self, tps: Iterable[TopicPartition]) -> None:
-        """Revoked or lost."""
+        """Removes revoked or lost partitions."""
         for tp in tps:
             self.all.pop(tp, None)
             self._chosen.discard(tp)
 
     def start_of(self, tp: TopicPartition) -> Start | None:
-        """What an owned partition's reading begins with now."""
+        """Returns where an owned partition's reading begins now."""
         return self.all[tp].start if tp in self.all else None
 
     def tokens(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Of owned partitions."""
+        """Returns the tokens of owned partitions."""
         return {tp: self.all[tp].token for tp in tps}
 
-    def held(self, tokens: Mapping[TopicPartition, int]) -> set[TopicPartition]:
-        """Those that have been ours without a break since these tokens were given."""
+    def owned_since(self, tokens: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """Returns those that were owned without a break since these tokens were given."""
         owned = self.all
         return {tp for tp, token in tokens.items() if tp in owned and owned[tp].token == token}
 
@@ -176,19 +175,19 @@ class Partitions:
         member_then: str | None,
         member_now: str | None,
     ) -> set[TopicPartition]:
-        """What of a batch may be committed: nothing where the member id has changed [2].
+        """Returns what of a batch may be committed: nothing if the member id has changed [2].
 
-        The generation may have grown: a cooperative rebalance leaves kept partitions ours.
+        The generation may have grown: in a cooperative rebalance kept partitions stay owned.
         """
         if member_then is not None and member_now != member_then:
             return set()
-        return self.held(tokens)
+        return self.owned_since(tokens)
 
     def waiting(self, stopped: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Partitions of which a chosen position is to be committed.
+        """Returns partitions with a chosen position to commit.
 
         One that is `stopped` with a loss keeps its old commit, which names the loss to the next
-        owner too, until somebody lifts the quarantine [7].
+        owner too, until an operator lifts the stop [7].
         """
         lost = (tp for tp in self._chosen if tp in stopped and self.all[tp].start.lost is not None)
         return frozenset(self._chosen.difference(lost))
@@ -196,21 +195,21 @@ class Partitions:
     def due(
         self, waiting: Collection[TopicPartition], member_now: str | None
     ) -> dict[TopicPartition, int]:
-        """Which of the waiting positions may be committed [2]."""
+        """Returns which of the waiting positions may be committed [2]."""
         found = ((tp, self.all[tp]) for tp in sorted(waiting))
         return {tp: p.start.position for tp, p in found if p.member in {None, member_now}}
 
     def settle(self, tps: Iterable[TopicPartition]) -> None:
-        """Their positions wait no more."""
+        """Marks their positions as committed."""
         self._chosen.difference_update(tps)
 
 
-# Kafka's consumers go by names. *Seen* (4.3.1, librdkafka 2.16.1): after a topic was deleted and
-# recreated between two metadata refreshes no rebalance comes; a commit that was on its way is
-# accepted for the new topic; where that is the longer one, the member reads on at its old position,
-# and skips what is before. So ids are asked for at every refresh, and after an error that may mean
-# it. One that was recreated may have fewer partitions, which cooperative-sticky goes on giving
-# out.
+# Kafka's consumers identify topics by name. *Seen* (4.3.1, librdkafka 2.16.1): if a topic is
+# deleted and recreated between two metadata refreshes, no rebalance comes. A commit that was on its
+# way is accepted for the new topic. If the new topic is longer, the member reads on at its old
+# position and skips what is before. So ids are requested at every refresh, and after an error that
+# may mean it. A recreated topic may have fewer partitions, and cooperative-sticky goes on assigning
+# the former ones.
 
 
 _SOON: Final = 1.0
@@ -219,20 +218,22 @@ Ask = Callable[[Collection[str]], Mapping[str, Any]]
 
 
 def id_of(description: Any) -> str:
-    """A topic's id as Java writes it: librdkafka's is not URL-safe, and ids become file names."""
+    """Returns a topic's id as Java writes it: librdkafka's is not URL-safe, and ids become file
+    names.
+    """
     return str(description.topic_id).replace("+", "-").replace("/", "_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedTopic:
-    """What brokers tell of a topic: its id, and the numbers of its partitions."""
+class TopicDescription:
+    """What brokers return of a topic: its id, and the numbers of its partitions."""
 
     id: str
     partitions: frozenset[int]
 
 
 class TopicWatch:
-    """Looks at one membership's topics, on the consumer thread."""
+    """Polls one membership's topics, on the consumer thread."""
 
     def __init__(self, ask: Ask, *, every: float, clock: Clock) -> None:
         self._ask = ask
@@ -243,11 +244,11 @@ class TopicWatch:
         self._asked: Mapping[str, Any] = {}
 
     def soon(self) -> None:
-        """Something looks as if a topic were gone: ask at the next look, at most once a second."""
+        """Makes the next poll ask, at most once a second, because a topic may be deleted."""
         self._due = min(self._due, self._asked_at + _SOON)
 
-    def look(self, topics: Collection[str]) -> dict[str, DescribedTopic]:
-        """The topics of which an answer came since the last look; asks again where it is time."""
+    def poll(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        """Returns the topics that were answered since the last poll; asks again in time."""
         arrived = {topic: each for topic, each in self._asked.items() if each.done()}
         if arrived:
             self._asked = {t: each for t, each in self._asked.items() if t not in arrived}
@@ -261,17 +262,17 @@ class TopicWatch:
             if error is None:
                 told = each.result()
                 numbers = frozenset(part.id for part in told.partitions)
-                found[topic] = DescribedTopic(id=id_of(told), partitions=numbers)
+                found[topic] = TopicDescription(id=id_of(told), partitions=numbers)
             elif not isinstance(error, KafkaException):
                 raise error
         return found
 
 
-def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | None:
-    """Make the connections that a join needs: brokers, metadata, the coordinator [19].
+def warm_connections(consumer: Any, topics: Sequence[str], events: Events) -> str | None:
+    """Opens the connections that a join needs: brokers, metadata, the coordinator [19].
 
-    The cluster's id; None where the brokers do not tell it. Raises KafkaException where one of
-    them does not answer within 5 s; a topic that is not there (yet) is only told.
+    Returns the cluster's id; None if the brokers do not report it. Raises KafkaException if one of
+    them does not answer within 5 s. A missing topic is only logged.
     """
     known: list[str] = []
     cluster: str | None = None
@@ -291,7 +292,7 @@ def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | N
             known.append(topic)
         else:
             events.log_rarely(f"topic {topic}: {told.error.str()}; waiting for it")
-    if known:  # an OffsetFetch is what finds the coordinator
+    if known:  # an OffsetFetch finds the coordinator
         consumer.committed([KafkaPartition(known[0], 0)], _TIMEOUT)
     return cluster
 
@@ -313,7 +314,7 @@ _Errors = dict[TopicPartition, Any]
 
 
 class Assigner:
-    """Asks the coordinator and the leaders; used on the consumer thread, in callbacks too."""
+    """Asks the coordinator and the leaders; used on the consumer thread, also in callbacks."""
 
     def __init__(
         self,
@@ -341,7 +342,7 @@ class Assigner:
         id; None where it is not known."""
 
     def starts(self, consumer: Any, tps: Sequence[TopicPartition]) -> tuple[Start, ...]:
-        """The beginning of each; Unreachable where the brokers did not answer for `grace` s."""
+        """Returns each partition's start; Unreachable if brokers did not answer for `grace` s."""
         if not tps:
             return ()
         asked = [KafkaPartition(tp.topic, tp.partition) for tp in tps]
@@ -359,7 +360,9 @@ class Assigner:
         latest: Mapping[TopicPartition, int] = {}
         deleted: Mapping[TopicPartition, Any] = {}
         if self._latest and (new := [tp for tp in new if tp.topic not in again]):
-            begun = self._ask_begun()  # before Kafka is asked: another member may commit meanwhile
+            begun = (
+                self._ask_committed_topics()
+            )  # before Kafka is asked: another member may commit meanwhile
             parts, untouched = self._parts(consumer, new)
             at_end = [tp for tp in new if tp.partition < (parts[tp.topic] or 0)]
             latest, unended = self._there(at_end, _LATEST) if at_end else ({}, {})
@@ -381,14 +384,15 @@ class Assigner:
             for tp in tps
         )
 
-    # `__consumer_offsets` keeps a deleted commit until it is compacted, and the tombstone a day
-    # longer: it is read for a group that begins at an end [53]. Only committed records count: an
+        # `__consumer_offsets` keeps a deleted commit until it is compacted, and the tombstone for a
+
+    # day more. It is read for a group that begins at an end [53]. Only committed records count: an
     # open transaction makes the position an earlier one, never a later one.
 
     def _last_commits(
         self, consumer: Any, tps: Collection[TopicPartition]
     ) -> dict[TopicPartition, KafkaPartition | None]:
-        """The last deleted one of each partition; None: there was one, its offset is not known."""
+        """Returns each partition's last deleted commit; None: there was one of unknown offset."""
         known = parse_group_metadata(consumer.consumer_group_metadata()) if tps else None
         found: dict[TopicPartition, KafkaPartition | None] = {}
         for record in self._read_log(known[2]) if known is not None else ():
@@ -397,7 +401,7 @@ class Assigner:
                     found.setdefault(record.tp, None)
             elif isinstance(record, OffsetCommit) and record.tp in tps:
                 tp, topic_id = record.tp, record.topic_id
-                here = topic_id is None or _as_told(topic_id) == self._ids.get(tp.topic)
+                here = topic_id is None or _as_described(topic_id) == self._ids.get(tp.topic)
                 text = record.metadata.partition("\0")[0]  # confluent-kafka writes C strings
                 commit = KafkaPartition(tp.topic, tp.partition, record.committed, metadata=text)
                 found[tp] = commit if here else None
@@ -416,13 +420,13 @@ class Assigner:
                 return log.last_commits(group)
         except (FleetError, KafkaException) as error:
             self._say(
-                f"it is not known whether group {group} committed before, so what has no commit "
-                f"begins at its end (worker.start_from: latest): {error}"
+                f"it is not known whether group {group} committed before; a partition without a "
+                f"commit begins at its end (worker.start_from: latest): {error}"
             )
             return ()
 
-    def _ask_begun(self) -> frozenset[str]:
-        """Topics that the group has committed offsets of; a silent store is waited for, too."""
+    def _ask_committed_topics(self) -> frozenset[str]:
+        """Returns the topics with committed offsets of the group; waits for a silent store."""
         deadline = self._clock.monotonic() + self._grace
         while True:
             try:
@@ -430,7 +434,9 @@ class Assigner:
             except Unreachable as error:
                 if self._clock.monotonic() >= deadline:
                     raise
-                self._say(f"waiting for the store, to learn what the group committed: {error}")
+                self._say(
+                    f"waiting for the store to read which topics the group committed: {error}"
+                )
                 self._clock.sleep(1.0)
 
     def _parts(
@@ -465,29 +471,31 @@ class Assigner:
         return self._insist(ask, new), untouched
 
     def _is_void(self, topic: str, stored: Any) -> bool:
-        """Whether what is committed tells of another topic of this name in this very cluster."""
+        """Whether the commit belongs to another topic of this name in this very cluster."""
         told_here = self.cluster is not None and self.cluster == decode_cluster(stored.metadata)
         return stored.offset >= 0 and told_here and not self._is_ours(topic, stored.metadata)
 
     def _has_moved(self, consumer: Any, topic: str) -> bool:
-        """Whether brokers tell another cluster's id by now: clients were led there by a name, a
-        restore or a failover, and offsets were brought along. Its topics have ids of their own.
+        """Whether brokers report another cluster id now.
+
+        A name, a restore or a failover led clients there, and offsets were copied. Its topics have
+        other ids.
         """
         there = self._insist(lambda: consumer.list_topics(topic, timeout=_TIMEOUT), ())
         before, self.cluster = self.cluster, there.cluster_id or self.cluster
         return before is not None and before != self.cluster
 
     def _is_ours(self, topic: str, metadata: str | None) -> bool:
-        """Whether metadata tells of this very topic; what it does not tell is believed."""
+        """Whether metadata belongs to this very topic; missing fields count as equal."""
         told, cluster = decode_topic(metadata), decode_cluster(metadata)
         return told in {None, self._ids.get(topic, told)} and (
             cluster is None or self.cluster in {None, cluster}
         )
 
     def anew(self, consumer: Any, tp: TopicPartition, former: Start | None) -> Start:
-        """The beginning of a topic that was recreated, whatever is committed under its name.
+        """Returns the beginning of a recreated topic, whatever is committed under its name.
 
-        In another cluster, what is committed there.
+        In another cluster, returns what is committed there.
         """
         if self._has_moved(consumer, tp.topic):
             self._ids.pop(tp.topic, None)
@@ -507,18 +515,18 @@ class Assigner:
         )
 
     def ask_ids(self, topics: Collection[str]) -> Mapping[str, Any]:
-        """Start to ask for topics' descriptions; futures by topic."""
+        """Requests topics' descriptions; futures by topic."""
         futures: Mapping[str, Any] = self._admin.describe_topics(
             TopicCollection(sorted(topics)), request_timeout=_TIMEOUT
         )
         return futures
 
     def ask_first(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, Any]:
-        """Learn who leads now, and start to ask for log starts; futures by partition."""
+        """Finds the leaders and requests log starts; futures by partition."""
         return self._futures(tps, _EARLIEST)
 
     def ask_ends(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, Any]:
-        """Learn who leads now, and start to ask where partitions end; futures by partition."""
+        """Finds the leaders and requests the partitions' ends; futures by partition."""
         return self._futures(tps, _LATEST)
 
     def _futures(self, tps: Collection[TopicPartition], spec: Any) -> Mapping[TopicPartition, Any]:
@@ -526,15 +534,15 @@ class Assigner:
         return {TopicPartition(e.topic, e.partition): f for e, f in self._ask(tps, spec).items()}
 
     def end(self, tp: TopicPartition) -> int:
-        """The partition's end as this isolation level sees it."""
+        """Returns the partition's end at this isolation level."""
         return self._one(tp, _LATEST)
 
     def first(self, tp: TopicPartition) -> int:
-        """The partition's log start."""
+        """Returns the partition's log start."""
         return self._one(tp, _EARLIEST)
 
     def past_end(self, start: Start) -> Start:
-        """A beginning at the log's start, where the committed offset lies beyond its end."""
+        """Returns a beginning at the log's start if the committed offset is beyond its end."""
         first = self.first(start.tp)
         lost = (start.position, first)
         return replace(start, position=first, planned=None, lost=lost)
@@ -550,7 +558,7 @@ class Assigner:
         anew: bool,
         deleted: Sequence[Any] = (),
     ) -> Start:
-        """anew: the topic has another id than the one known until now. deleted: `_last_commits`."""
+        """anew: the topic has another id than the known one. deleted: `_last_commits`."""
         start = Start(
             tp=tp,
             topic_id=self._ids.get(tp.topic, tp.topic),
@@ -571,14 +579,16 @@ class Assigner:
             start,
             position=max(stored.offset, first),
             committed=stored.offset,
-            # An end that was planned elsewhere may lie anywhere here.
+            # An end that was planned in another cluster may be anywhere here.
             planned=decode_plan(stored.metadata, stored.offset) if ours and not lost else None,
             parts=decode_parts(stored.metadata) if ours else None,
             lost=lost,
         )
 
     def _resumed(self, start: Start, last: Any, latest: int) -> Start:
-        """Where a group goes on whose commit the coordinator deleted; `start` is at the first."""
+        """Returns where a group goes on whose commit the coordinator deleted; `start` is at the
+        first.
+        """
         first = start.position
         if last is None:
             return replace(start, expired=latest)
@@ -614,9 +624,9 @@ class Assigner:
         return found, errors | missing
 
     def _offsets(self, tps: Sequence[TopicPartition], spec: Any, found: _Offsets) -> _Errors:
-        """Put offsets where they are kept; errors of those that were not told.
+        """Stores offsets and returns errors of the others.
 
-        Raises KafkaException where waiting for a leader does not mend it.
+        Raises KafkaException if waiting for a leader is useless.
         """
         errors: _Errors = {}
         for each, future in self._ask(tps, spec).items():
@@ -630,7 +640,7 @@ class Assigner:
         return errors
 
     def _one(self, tp: TopicPartition, spec: Any) -> int:
-        """One partition's offset, asked for until `grace`."""
+        """Returns one partition's offset, requested until `grace`."""
         found: _Offsets = {}
 
         def ask() -> int:
@@ -658,7 +668,7 @@ class Assigner:
         """
         there: dict[str, Collection[int]] = {}
         for topic in sorted({tp.topic for tp in tps}):
-            with contextlib.suppress(KafkaException):  # the next try tells
+            with contextlib.suppress(KafkaException):  # the next try shows it
                 told = self._admin.list_topics(topic, timeout=timeout).topics[topic]
                 if told.error is None or told.error.code() in _UNKNOWN:
                     there[topic] = () if told.error else told.partitions
@@ -688,7 +698,7 @@ class Assigner:
             self._insist(ask, ())
 
     def _insist(self, ask: Callable[[], Any], tps: Sequence[TopicPartition]) -> Any:
-        """Ask until `grace`; between tries learn anew who leads the partitions asked for."""
+        """Asks until `grace`; between tries finds the leaders of the partitions again."""
         deadline = self._clock.monotonic() + self._grace
         while True:
             try:
@@ -698,7 +708,7 @@ class Assigner:
                     raise
                 if self._clock.monotonic() >= deadline:
                     raise Unreachable(
-                        f"the brokers did not tell where the assigned partitions begin within "
+                        f"the brokers did not return where the assigned partitions begin within "
                         f"{self._grace:g} s ({error.args[0].str()})"
                     ) from error
                 self._clock.sleep(_PAUSE)

@@ -1,11 +1,10 @@
-"""What a commit carries: the range that is planned next, and whose offsets these are.
+"""The metadata of a commit: the next planned range, and whose offsets these are.
 
-Problem: a successor should repeat exactly the batch in hand, not another cut of it [4]. Choice: a
-commit's metadata is a small JSON string with the next planned end and the topic's id, since a
-topic recreated under its name is another one; the cluster's id stands beside it, since tools copy
-offsets with their metadata from one cluster to another, where every topic has another id. Readers
-leave out keys that they do not know, and believe what is not told. Cost: about 110 bytes per
-commit record.
+Problem: a new owner should repeat exactly the batch in hand [4]. Choice: a commit's metadata is a
+small JSON string with the next planned end and the topic's id, because a topic recreated under its
+name is another one. The cluster's id is included, because tools copy offsets with their metadata to
+other clusters, where every topic has another id. Cost: up to some hundred bytes in each commit;
+metadata of other programs is ignored.
 """
 
 import json
@@ -17,25 +16,25 @@ _HEAD = b"CGMDv2:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """Offsets [start, end) of one partition that are begun together, as its commit tells."""
+    """Offsets [start, end) of one partition that are begun together, as its commit says."""
 
     start: int
     end: int
     tries: int = 0
-    """How often it was begun before, without an end."""
+    """How often it was begun before without an end."""
     until: int | None = None
     """How far its partition is run in pieces; None: it is run as a whole."""
     revision: str = ""
-    """Whose tries these are."""
+    """The revision that made these tries."""
 
     @property
     def reach(self) -> int:
-        """How far a successor repeats its partition, in the same pieces or as a whole."""
+        """Returns how far a new owner repeats its partition, in the same pieces or as a whole."""
         return self.end if self.until is None else max(self.end, self.until)
 
     @property
     def afresh(self) -> "PlannedRange":
-        """To be repeated as a whole, as if it had never been begun."""
+        """Returns the range as never begun: it is repeated as a whole."""
         return PlannedRange(start=self.start, end=self.reach)
 
 
@@ -49,12 +48,12 @@ def encode_plan(
     tries: int = 1,
     until: int | None = None,
 ) -> str:
-    """Commit metadata; planned_end None = no batch is planned for the partition.
+    """Returns commit metadata; planned_end None = no batch is planned for the partition.
 
-    topic_id, cluster = whose offsets these are; None = not known. parts = how many partitions
-    the topic had when the group began it at its end; None = it began elsewhere, or long ago.
-    tries = how often the range will have been begun with this plan; until = how far its partition
-    is run in pieces.
+    topic_id, cluster = whose offsets these are; None = not known. parts = how many partitions the
+    topic had when the group began it at its end; None = it began elsewhere, or long ago. tries =
+    how often the range will have been begun with this plan. until = how far its partition is run in
+    pieces.
     """
     plan: dict[str, object] = {"v": 1}
     if planned_end is not None:
@@ -74,7 +73,9 @@ def encode_plan(
 
 
 def decode_plan(metadata: str | None, start: int) -> PlannedRange | None:
-    """What is planned to begin at `start`; None where nothing is, or the metadata is not ours."""
+    """Returns what is planned to begin at `start`; None if nothing is, or for other programs'
+    metadata.
+    """
     plan = _plan(metadata)
     planned, tries = _number(plan.get("next")), _number(plan.get("tries"))
     if planned is None:
@@ -89,17 +90,17 @@ def decode_plan(metadata: str | None, start: int) -> PlannedRange | None:
 
 
 def decode_topic(metadata: str | None) -> str | None:
-    """The id of the topic that the offset belongs to; None where it was not told."""
+    """Returns the id of the topic that the offset belongs to; None if it is missing."""
     return _name(_plan(metadata).get("topic"))
 
 
 def decode_cluster(metadata: str | None) -> str | None:
-    """The id of the cluster that the offset belongs to; None where it was not told."""
+    """Returns the id of the cluster that the offset belongs to; None if it is missing."""
     return _name(_plan(metadata).get("cluster"))
 
 
 def decode_parts(metadata: str | None) -> int | None:
-    """How many partitions the topic had when the group began it at its end; None: not told."""
+    """Returns how many partitions the topic had when the group began at its end, or None."""
     return _number(_plan(metadata).get("parts"))
 
 
@@ -122,10 +123,10 @@ def _plan(metadata: str | None) -> dict[str, object]:
 
 
 def parse_group_metadata(raw: bytes | None) -> tuple[int, str, str] | None:
-    """(generation, member id, group) of `consumer_group_metadata()`; None where it is unknown.
+    """Returns (generation, member id, group) of `consumer_group_metadata()`, or None.
 
     Format (librdkafka 2.16): `CGMDv2:`, int32 generation, group NUL member NUL instance NUL. The
-    four bytes are the machine's own order on librdkafka's side; only equality is of interest.
+    four bytes are in the machine's own order on librdkafka's side; only equality matters.
     """
     if not raw or not raw.startswith(_HEAD) or len(raw) < len(_HEAD) + 4:
         return None

@@ -1,1 +1,1 @@
-"""A worker's slot: taken, held, asked for, given up."""
+"""A worker's slot: how it is taken, owned, handed over and released."""

@@ -1,20 +1,19 @@
-"""`python -m fleet.worker --fork-server`: a process that has loaded what workers are made of, and
-forks them.
+"""`python -m fleet.worker --fork-server`: loads what workers import, and forks them.
 
-Problem: a worker's start is mostly imports, half a second of CPU and sixty megabytes, which are the
-same in each of them. Choice: one process for each revision, started in the environment of its
-workers, imports all of it, and then forks a worker whenever its supervisor asks. What it has
-loaded is theirs without being loaded, and in memory once, as long as nobody writes to it. It forks
-while it has no thread but those of libraries that stop theirs for a fork (OpenBLAS, jemalloc),
-opens nothing, and runs nothing of the user's. A worker is forked twice, so that the supervisor,
-who inherits orphans, becomes its parent; it tells its pid itself, once it can be found by its
-marks and its supervisor still hears it, so that none is ever left that nobody knows. Code that was
-changed since it was loaded is not forked: the process ends, and the next one loads it; nor is
-one forked where threads run (an agent that `sitecustomize` starts). Cost: Linux, one process more
-for each revision.
+Problem: a worker's start is mostly imports: half a second of CPU and sixty megabytes, the same for
+each worker. Choice: one process per revision, in the environment of its workers, imports all of it
+and forks a worker for each request of its supervisor. What it has loaded is in memory once, until a
+worker writes to it. It forks only while its threads are those of libraries that stop them for a
+fork (OpenBLAS, jemalloc). It opens nothing and runs no user code.
 
-Standard input is a socket of packets (SOCK_SEQPACKET). It says `ready` once; a request is
-{"name", "argv", "log"} in JSON, the answer {"pid"}, {"stale": file} or {"error": why}. It ends with
+A worker is forked twice, so that the supervisor, which inherits orphans, becomes its parent. It
+reports its pid itself, once its environment marks it and its supervisor still listens, so that
+every worker can be found. The process ends instead of forking if loaded code has changed since, or
+if threads run (an agent that `sitecustomize` starts). Cost: Linux, one process more for each
+revision.
+
+Standard input is a socket of packets (SOCK_SEQPACKET). It says `ready` once; a request is {"name",
+"argv", "log"} in JSON, the answer {"pid"}, {"stale": file} or {"error": why}. The process ends with
 its supervisor's end of the socket.
 """
 
@@ -39,7 +38,7 @@ _LOADED: Final = (
     "fleet.worker.batch.spark_token",
     "fleet.worker.slot.process",
 )
-"""What a worker imports until it is a warm standby, beside Spark's client and its runtime."""
+"""What a worker imports until it is a warm standby, except Spark's client and its runtime."""
 READY: Final = b"ready"
 LONGEST: Final = 1 << 20
 """Bytes of a request."""
@@ -47,9 +46,9 @@ Stamps = Mapping[str, tuple[int, int] | None]
 
 
 def serve() -> bool:
-    """Serve until the other end of standard input is closed; True in a worker that was forked."""
+    """Serves until the other end of standard input is closed; True in a forked worker."""
     with gc_disabled():
-        load_client()  # first: what imports PySpark's client otherwise imports pandas with it
+        load_client()  # first: a later import of PySpark's client would load pandas
         for module in _LOADED:
             importlib.import_module(module)
         runtime_kind("local")
@@ -60,7 +59,7 @@ def serve() -> bool:
     channel = socket.socket(fileno=os.dup(0))
     try:
         channel.send(READY)
-    except OSError:  # nobody wants it any more
+    except OSError:  # its supervisor is gone
         return False
     while request := channel.recv(LONGEST):
         changed = next((f for f, was in loaded.items() if _stamp(f) != was), None)
@@ -98,7 +97,7 @@ def _forked(channel: socket.socket) -> bool:
 
 
 def _become(channel: socket.socket, *, name: str, argv: list[str], log: str) -> None:
-    """Make this process what one that was started with these arguments is."""
+    """Makes this process what one started with these arguments is."""
     try:
         show_variable(PART, "worker")
         show_variable(WORKER, name)
@@ -118,7 +117,7 @@ def _become(channel: socket.socket, *, name: str, argv: list[str], log: str) -> 
 
 
 def _reseed() -> None:
-    """NumPy's numbers would be the same in all workers; Python's own is seeded at a fork."""
+    """Seeds NumPy, or all workers had the same numbers; Python seeds its own at a fork."""
     numbers: Any = sys.modules.get("numpy.random")
     if numbers is not None:
         numbers.seed()
@@ -132,12 +131,12 @@ def _give_up(channel: socket.socket, error: Exception) -> NoReturn:
 
 
 def _answer(channel: socket.socket, **what: object) -> None:
-    """Raises OSError where nobody is there to hear it."""
+    """Sends an answer. Raises OSError if the supervisor is gone."""
     channel.send(json.dumps(what).encode())
 
 
 def _stamps() -> Stamps:
-    """What was loaded, as it is on disk now."""
+    """Returns the state on disk of what was loaded."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     return {file: _stamp(file) for file in sorted(filter(None, files))}
 

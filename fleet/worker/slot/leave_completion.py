@@ -1,11 +1,11 @@
-"""The last steps of a batched leave, taken by whoever is alive.
+"""The last steps of a batched leave, taken by any living worker.
 
-Problem: the actor that asked k slots to leave together may die before the LeaveGroup goes out;
-the closed members would then stay in the group until their sessions end, and block every
-rebalance meanwhile. Choice: the intent stands in the slot targets, the member ids in the slots;
-where the change's actor was silent for one lease and every leaving slot is closed, any live worker
-of the group sends the one request and takes the slots out of the slot targets [21]. Both steps may
-be done twice: who is gone answers 25, and the slot targets are written by compare-and-set.
+Problem: the actor of a batched leave of k slots may die before the LeaveGroup is sent. The closed
+members would stay in the group until their sessions expire, and block every rebalance meanwhile.
+Choice: the intent is in the slot targets, the member ids in the slots. If the change's actor was
+silent for one lease and every leaving slot is closed, any living worker of the group sends the one
+request and removes the slots from the slot targets [21]. Cost: both steps may be done twice. A
+member that left gets 25, and the slot targets are written by compare-and-set.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +17,13 @@ from fleet.slots import ChangeState, Phase, Slot, SlotTargets
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.text import slots_of
-from fleet.worker.asking import Question
 from fleet.worker.events import WorkerContext
+from fleet.worker.group_query import GroupQuery
 from fleet.worker.slot.slot_lease import SlotWatcher
 
 Leave = Callable[[str, Sequence[tuple[str | None, str]]], str | None]
-"""Sends one LeaveGroup for all (instance id, member id); why not all are gone, or None.
-
-A dynamic member's instance id is None."""
+"""Sends one LeaveGroup for all (instance id, member id); returns why not all left, or None. A
+dynamic member's instance id is None."""
 
 
 def all_drained(targets: SlotTargets, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
@@ -47,7 +46,7 @@ def all_closed(targets: SlotTargets, slots: Sequence[Slot], dead: frozenset[int]
 
 
 class LeaveCompleter:
-    """Watches one group's change actor, and ends a leave that it left behind."""
+    """Watches one group's change actor, and completes a leave that it left unfinished."""
 
     def __init__(self, context: WorkerContext, store: Store, *, leave: Leave) -> None:
         self._store = store
@@ -60,13 +59,13 @@ class LeaveCompleter:
             store, group=context.group, lease=context.lease, clock=context.clock
         )
 
-    def see(self, watcher: SlotWatcher) -> bool:
-        """Look at the store, and end a leave that nobody else ends; True where it was read.
+    def check(self, watcher: SlotWatcher) -> bool:
+        """Reads the store and completes an unfinished leave; True if the store was read.
 
         A silent store is waited for.
         """
         try:
-            read = watcher.look()
+            read = watcher.refresh()
             if self.step(watcher.targets, watcher.slots, watcher.dead()):
                 watcher.forget()
         except Unreachable as error:
@@ -75,7 +74,7 @@ class LeaveCompleter:
         return read
 
     def step(self, targets: SlotTargets, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
-        """Complete the leave if it is due and nobody else does; True where it was done."""
+        """Completes the leave if it is due and no actor does; True if it was done."""
         if (
             not targets.leaving
             or not all_closed(targets, slots, dead)
@@ -84,7 +83,7 @@ class LeaveCompleter:
             return False
         going = [slot for slot in slots if slot.number in targets.leaving]
         named = slots_of([slot.number for slot in going])
-        self._events.log(f"nobody completes the leave of {named}: doing it")
+        self._events.log(f"the actor of the leave of {named} is silent: completing it")
         members = [
             (slot.instance_id() if self._static else None, slot.member_id)
             for slot in going
@@ -99,7 +98,7 @@ class LeaveCompleter:
                 self._events.log_rarely(f"the leave of {named} was refused: {refusal}")
                 return False
         for slot in going:
-            if slot.owner is None or slot.number in dead:  # a living one clears its own
+            if slot.owner is None or slot.number in dead:  # a living worker clears its own
                 self._store.clear(slot)
         written = self._store.write_targets(
             replace(targets, open=targets.open - targets.leaving, leaving=frozenset())
@@ -118,37 +117,37 @@ class LeaveCompleter:
         )
 
 
-# Frees an instance id for whoever takes its slot under KIP-848 [16, 17].
+# Frees an instance id for the new owner of its slot with KIP-848 [16, 17].
 #
-# Problem: the coordinator refuses a newcomer (111, fatal) until the session of an owner that did
-# not close has ended (45-60 s), and evicting by instance id alone could hit a live successor.
-# Choice: the new owner sends the LeaveGroup itself and names member id and instance id together.
-# Where the member id that the slot keeps is not the member's any more (its owner died before it
-# could write a new one), the coordinator is asked who has the instance id: it is evicted only if
-# its client id names a worker that the slot's lease has shown dead, or an earlier life of our own;
-# else it is somebody else's and is left alone. Cost: two requests, once per unclean end (0.3 s).
+# Problem: the coordinator refuses a new member (111, fatal) until the session of an owner that did
+# not close has expired (45-60 s). Evicting by instance id alone could hit a live successor. Choice:
+# the new owner sends the LeaveGroup itself and names member id and instance id together. The slot's
+# member id may be outdated, if its owner died before it could write a new one. Then the coordinator
+# is asked who has the instance id. That member is evicted only if its client id names a worker that
+# the slot's lease has shown dead, or an earlier life of this worker; else it is external and left
+# alone. Cost: two requests, once per unclean end (0.3 s).
 
 
 class ExternalOwner(FleetError):
-    """A process that is no worker of this slot has its instance id."""
+    """An external process has the instance id of this slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Former:
-    """Who had the slot before: what is known of members that may be evicted for it."""
+class FormerOwner:
+    """The slot's former owner, as far as known: which members may be evicted for it."""
 
     instance_id: str
     member_ids: tuple[str, ...]
     workers: frozenset[str]
-    """Names of workers that are dead: our own earlier lives, and the owner whose lease expired."""
+    """Names of dead workers: this worker's earlier lives, and the owner whose lease expired."""
 
 
 OwnerOf = Callable[[str], Member | None]
-"""The member that has an instance id now."""
+"""Returns the member that has an instance id now."""
 
 
 class Failover:
-    """Sends the leave that lets a newcomer in."""
+    """Sends the leave that lets a new member in."""
 
     def __init__(
         self, context: WorkerContext, *, leave: Leave, owner_of: OwnerOf | None = None
@@ -158,16 +157,16 @@ class Failover:
         self._owner_of = owner_of or self._asked
 
     def evict(self, *members: tuple[str | None, str]) -> str | None:
-        """One request for (instance id, member id) each; why it was refused."""
+        """Sends one request for (instance id, member id) each; returns why it was refused."""
         try:
             return self._leave(self._context.group, members)
         except FleetError as error:
             return str(error)
 
-    def free(self, former: Former) -> str | None:
-        """Why the instance id is not free now; None where it is.
+    def free(self, former: FormerOwner) -> str | None:
+        """Returns why the instance id is not free now; None if it is.
 
-        Raises ExternalOwner where somebody else's process has it.
+        Raises ExternalOwner if an external process has it.
         """
         why: str | None = None
         tried = former.member_ids[-1:]  # the last one written: nearly always the one
@@ -182,9 +181,8 @@ class Failover:
                 return None
             if found.member_id not in former.member_ids and found.client_id not in former.workers:
                 raise ExternalOwner(
-                    f"the instance id {former.instance_id} is used by the process "
-                    f"{found.client_id} at {found.host}, which is no worker of this slot; end it, "
-                    "then open the slot"
+                    f"the process {found.client_id} at {found.host}, which is no worker of this "
+                    f"slot, uses the instance id {former.instance_id}; end it, then reopen the slot"
                 )
             if found.member_id not in tried:
                 why = self._leave(self._context.group, [(former.instance_id, found.member_id)])
@@ -201,6 +199,6 @@ class Failover:
         self._context.events.emit("freed", instance=instance_id, member=member_id)
 
     def _asked(self, instance_id: str) -> Member | None:
-        """Who has it, as the coordinator says; FleetError where it does not answer."""
-        members = Question(self._context.login, group=self._context.group).answer().members
+        """Returns its owner by the coordinator; FleetError if it does not answer."""
+        members = GroupQuery(self._context.login, group=self._context.group).answer().members
         return next((each for each in members if each.instance_id == instance_id), None)

@@ -1,8 +1,8 @@
-"""One worker process: wires the parts, and lives from standby to slot and back.
+"""One worker process: connects the parts, and goes from standby to slot and back.
 
-start → Spark, setup, warm → standby → slot → member → (handover, leave) → standby → … → end.
-Exit codes: 0 asked to end, 1 broken (the last line on stderr says why), 2 wrong settings. A
-worker that cannot go on ends [10]: restarting it is its supervisor's or the kubelet's business.
+start → Spark, setup, warm → standby → slot → member → (handover, leave) → standby → … → end. Exit
+codes: 0 asked to end, 1 failed (the last line on stderr says why), 2 wrong settings. A worker that
+cannot go on ends [10]; its supervisor or the kubelet restarts it.
 """
 
 import contextlib
@@ -34,6 +34,7 @@ from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.batch.poison_search import DeadLetters
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
+from fleet.worker.broker_reach import BrokerReach, make_broker_reach
 from fleet.worker.events import Events, WorkerContext, catch_job_logs
 from fleet.worker.login_files import LoginFiles, known_secrets
 from fleet.worker.pod_environment import (
@@ -43,39 +44,37 @@ from fleet.worker.pod_environment import (
     unpack,
     with_pod_settings,
 )
-from fleet.worker.reach import Reach, reach_of
 from fleet.worker.slot.leave_completion import Failover, LeaveCompleter
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_lease import SlotWatcher
 from fleet.worker.slot.slot_owner import TICK, SlotOwner
 
 
-def end_former_life(store: Store, *, group: str, name: str, events: Events) -> None:
-    """Say of each slot that this pod's last container held that its owner has ended [13].
+def end_former_slots(store: Store, *, group: str, name: str, events: Events) -> None:
+    """Records the end of each slot's owner that was this pod's last container [13].
 
-    A pod has one worker under its own name: whoever starts there and finds the name at a slot
-    knows that its owner is gone, and a standby takes it while Spark starts. (On one machine the
-    supervisor tells.) A store that does not answer now leaves it to the lease.
+    A pod has one worker with its own name. A worker that finds its name in a slot at its start
+    knows that the owner is gone, and a standby takes the slot while Spark starts. (On one machine
+    the supervisor reports it.) If the store does not answer now, the lease decides.
     """
     try:
         for slot in store.slots(group):
             if slot.owner == name and store.end_owner(slot):
-                events.log(f"slot {slot.number} was this pod's last container's: it is free")
+                events.log(f"this pod's last container owned slot {slot.number}: it is free now")
     except FleetError as error:
-        events.log(f"what this pod's last container held waits for its lease: {error}")
+        events.log(f"the slots of this pod's last container wait for their lease: {error}")
 
 
 AHEAD: Final = 1.5
 """Seconds between the write and the joint subscribe: time to take, build, connect [19]."""
 _LOOK: Final = 0.5
-"""Seconds between two looks at who is warm."""
+"""Seconds between two polls of the warm standbys."""
 
 
 def first_targets(
     targets: SlotTargets, asked: FirstOpening | None, *, warm: int, waited: float, now: float
 ) -> SlotTargets | None:
-    """The slot targets to write, None where it is not due: written before, not asked for, too
-    early.
+    """Returns the slot targets to write; None if they exist, are not declared, or it is too early.
 
     warm: living standbys. waited: seconds since the first of them was seen.
     """
@@ -87,11 +86,11 @@ def first_targets(
 
 
 class SlotTargetsOpener:
-    """One standby's part in the slot targets's first opening, where no manager does it [22].
+    """One standby's part in the first opening of slot targets without a manager [22].
 
-    The store says how many slots are wanted; each standby counts the warm ones and writes the slot
-    targets once as many are there, or `after` seconds after it saw the first. Compare-and-set lets
-    one of them do it, ahead of the joint subscribe as a manager's opening is [19].
+    The store says how many slots are declared. Each standby counts the warm ones. It writes the
+    slot targets once as many are warm, or `after` seconds after it saw the first. Compare-and-set
+    lets one standby write, ahead of the joint subscribe as a manager does [19].
     """
 
     def __init__(self, context: WorkerContext, store: Store) -> None:
@@ -106,9 +105,7 @@ class SlotTargetsOpener:
         """In words, while the slot targets are not open."""
 
     def step(self, targets: SlotTargets) -> bool:
-        """Open the slot targets where that is due; True where it was written here. Raises
-        Unreachable.
-        """
+        """Opens the slot targets if due; True if this call wrote them. Raises Unreachable."""
         if targets.version != 0 or not self._store.unmanaged:
             self.waits_for = None
             return False
@@ -133,7 +130,7 @@ class SlotTargetsOpener:
         return True
 
     def _warm(self, reports: Iterable[WorkerReport], now: float) -> int:
-        """Standbys whose reports move: a dead pod's report stays."""
+        """Returns the standbys whose reports change: a dead pod's report stays."""
         return sum(
             report.phase == "standby"
             and not self._watch.is_expired(report.worker, report.counter, now)
@@ -143,7 +140,7 @@ class SlotTargetsOpener:
 
 def _waiting(asked: FirstOpening | None, warm: int) -> str:
     if asked is None:
-        return "a manager that opens the slot targets: no slot is open"
+        return "a manager that opens slots: no slot is open"
     return f"the first opening: {warm} of {asked.slots} standbys are warm"
 
 
@@ -152,10 +149,10 @@ _STORE_PAUSE: Final = 1.0
 
 
 def columnar_of(context: WorkerContext, runner: BatchRunner) -> Columnar:
-    """How a worker's backlogs go by column; one for all of its memberships."""
+    """Returns the columnar reading of a worker's backlogs, for all of its memberships."""
     worker, events, login = context.worker, context.events, context.login
 
-    def tell_columnar(why: str | None) -> None:
+    def report_columnar(why: str | None) -> None:
         sentence = "by column" if why is None else f"by ranges, not by column: {why}"
         events.log_rarely(f"a backlog is read {sentence}", key=f"columnar {why is None}")
         events.emit("columnar", on=why is None, why=why)
@@ -176,7 +173,7 @@ def columnar_of(context: WorkerContext, runner: BatchRunner) -> Columnar:
         most=worker.batch.memory << 20,
         read=gather,
         sessions=runner,
-        told=tell_columnar,
+        report_change=report_columnar,
         cores=len(os.sched_getaffinity(0)),
     )
 
@@ -189,14 +186,15 @@ def run(
     code: Path | None = None,
     clock: Clock | None = None,
 ) -> int:
-    """Be one worker until it is asked to end or cannot go on; the exit code.
+    """Runs one worker until it is asked to end or cannot go on; returns the exit code.
 
-    code: an archive of the entrypoint's code, unpacked into the home and put first on the path.
+    code: an archive of the entrypoint's code, unpacked into the state directory and put first on
+    the path.
     """
     clock = clock or SystemClock()
     unset: ConfigError | None = None
     try:
-        if settings.group.worker is not None:  # a runtime may have done so already
+        if settings.group.worker is not None:  # a runtime may have done it already
             os.environ.update(worker_environment(settings.group.worker.env, os.environ))
         settings = with_pod_settings(settings, os.environ)
         if settings.group.worker is None:
@@ -215,7 +213,7 @@ def run(
     try:
         if unset is not None:
             raise unset
-        status, sentence = _Worker(context, home=home, code=code).live()
+        status, sentence = _Worker(context, home=home, code=code).run()
     except FleetError as error:
         status, sentence = error.exit_code, str(error)
     context.events.emit("exit", code=status, reason=sentence)
@@ -235,7 +233,8 @@ class _Worker:
         catch_job_logs(
             worker.log_level, say=lambda line: self._events.log(self._errors.clean(line))
         )
-        # Out of the environment: PySpark would send it to any server that the user's code names.
+        # Removed from the environment: PySpark would send it to any server that the user's code
+        # names.
         ours = worker.spark == "shared" or in_clear(worker.spark)
         self._spark_token = os.environ.pop(SPARK_TOKEN, None) if ours else None
         self._pod = runtime if isinstance(runtime, KubernetesRuntimeSpec) else None
@@ -243,23 +242,23 @@ class _Worker:
         self._reporter.traceback = self._errors.traceback_in
         self._runner: BatchRunner | None = None
         self._owner: SlotOwner | None = None
-        self._reach: Reach | None = None
+        self._reach: BrokerReach | None = None
 
-    def live(self) -> tuple[int, str]:
-        """The whole life; (exit code, why it ended)."""
+    def run(self) -> tuple[int, str]:
+        """Runs the worker's life; returns (exit code, reason)."""
         context, group = self._context, self._context.group
         lease, clock, events = context.lease, context.clock, context.events
         try:
             store = self._open_store()
             if self._pod is not None:
-                end_former_life(store, group=group, name=context.name, events=events)
+                end_former_slots(store, group=group, name=context.name, events=events)
             watcher = SlotWatcher(store, group=group, lease=lease, clock=clock)
             self._warm(watcher)
             opener = SlotTargetsOpener(context, store)
             look = self._looks(store, watcher, opener)
             while not self._stop.is_set():
                 if store.unmanaged:
-                    self._reporter.canary.look(watcher)
+                    self._reporter.canary.observe(watcher)
                 ended = look()
                 if ended is not None:
                     return ended
@@ -281,7 +280,7 @@ class _Worker:
             self._reporter.close()
 
     def _open_store(self) -> Store:
-        """Where slots are; one that does not answer is waited for [12]."""
+        """Opens the slot store; waits if it does not answer [12]."""
         context = self._context
         kind = runtime_kind(context.settings.group.runtime.kind)
         self._reporter.waits_for = "the store of its slots"
@@ -300,7 +299,7 @@ class _Worker:
                 raise FleetError("asked to end before it was ready")
 
     def _warm(self, watcher: SlotWatcher) -> None:
-        """Load the user's code, connect Spark, run `setup`, warm."""
+        """Loads the user's code, connects Spark, runs `setup`, warms."""
         from fleet.worker.batch.entrypoint import imported_from, load, pickle_by_value  # noqa: PLC0415
 
         context, worker = self._context, self._context.worker
@@ -311,8 +310,8 @@ class _Worker:
         if folder is not None:
             put_first(folder, os.environ)
         paths = (*([] if folder is None else [str(folder)]), *worker.python_path)
-        entrypoint = load(worker.entrypoint, paths, told=self._errors.told)
-        if not worker.spark.startswith("local["):  # whose tasks are this process' children
+        entrypoint = load(worker.entrypoint, paths, describe=self._errors.describe)
+        if not worker.spark.startswith("local["):  # its tasks are children of this process
             pickle_by_value(worker.entrypoint)
         link = SparkLink(
             where=self._where_spark_is,
@@ -329,7 +328,7 @@ class _Worker:
             context,
             link=link,
             entrypoint=entrypoint,
-            still_ours=lambda: self._owner is None or self._owner.still_ours(),
+            is_ours=lambda: self._owner is None or self._owner.is_ours(),
             renew=lambda: self._owner is None or self._owner.renew(),
             letters=DeadLetters(context) if has_letters else None,
             errors=self._errors,
@@ -341,24 +340,24 @@ class _Worker:
         if worker.entrypoint.partition(":")[0].partition(".")[0] not in live:  # but in the copy
             for module in live:
                 self._events.log(
-                    f"module {module} is no part of revision {context.settings.revision}: its "
-                    "name was computed, and workers of a revision may run different code; import "
+                    f"module {module} is not part of revision {context.settings.revision}: its "
+                    "name was computed, so workers of a revision may run different code; import "
                     "it by its name"
                 )
         took = context.clock.monotonic() - began
         with contextlib.suppress(Unreachable):
-            watcher.look()  # whoever probes a standby is to hear at once whether it is in doubt
+            watcher.refresh()  # a probe has to show at once whether the standby is on trial
         if watcher.store.unmanaged:
-            self._reporter.canary.look(watcher)
+            self._reporter.canary.observe(watcher)
         freeze_imports()
         self._reporter.standby()
         self._events.log(f"ready after {took:.1f} s as a standby of {context.group}")
         self._events.emit("phase", phase="standby", seconds=took)
 
     def _watch_brokers(self) -> None:
-        """A standby is ready only where brokers answer it; asked while Spark starts."""
+        """Checks brokers while Spark starts: a standby is ready only if they answer."""
         context = self._context
-        reach = self._reach = reach_of(
+        reach = self._reach = make_broker_reach(
             lambda: context.client,
             files=LoginFiles(context.login),
             group=context.group,
@@ -369,7 +368,7 @@ class _Worker:
         reach.watch()
 
     def _wait(self, future: "Future[None]", watcher: SlotWatcher) -> None:
-        """Owners are watched meanwhile: one that is dead by now need not be watched again."""
+        """Waits, and polls leases meanwhile: an owner that dies now is known at once afterwards."""
         while True:
             try:
                 return future.result(timeout=0.25)
@@ -378,10 +377,10 @@ class _Worker:
                     raise FleetError("asked to end before it was ready") from None
                 self._reporter.beat()
                 with contextlib.suppress(Unreachable):
-                    watcher.look()
+                    watcher.refresh()
                     watcher.dead()
 
-    # --- the shared Spark server: the home has it, or the pod's environment ------------------
+    # --- the shared Spark server: of the state directory, or of the pod's environment --------
 
     @property
     def _at_home(self) -> bool:
@@ -403,7 +402,7 @@ class _Worker:
         return ui_url(self._home)
 
     def _token_of_spark(self) -> str | None:
-        """Of a server elsewhere: the environment's, where Fleet sends it; else PySpark finds it."""
+        """Returns the environment's token if Fleet has to send it; else PySpark finds it."""
         if not self._at_home:
             return self._spark_token
         from fleet.act.spark_server import token  # noqa: PLC0415 - only for that server
@@ -425,7 +424,7 @@ class _Worker:
     def _looks(
         self, store: Store, watcher: SlotWatcher, opener: SlotTargetsOpener
     ) -> Callable[[], tuple[int, str] | None]:
-        """One look of a standby; it tells what an owner ended the worker with, or None."""
+        """Returns a standby's poll; the poll returns why an owner ended the worker, or None."""
         context, runner, reach = self._context, self._runner, self._reach
         assert runner is not None
         assert reach is not None
@@ -434,9 +433,9 @@ class _Worker:
         completer = LeaveCompleter(context, store, leave=self._send_leave)
 
         def look() -> tuple[int, str] | None:
-            if completer.see(watcher):
+            if completer.check(watcher):
                 self._open_first(watcher, opener)
-            found = watcher.takeable(
+            found = watcher.takeable_slots(
                 worker=context.name,
                 revision=context.settings.revision,
                 since=self._reporter.since,
@@ -455,7 +454,9 @@ class _Worker:
                 )
                 if not owner.take():
                     watcher.forget()
-                    self._stop.wait(TICK)  # somebody was quicker, or the store is away: look again
+                    self._stop.wait(
+                        TICK
+                    )  # another worker was quicker, or the store does not answer: poll again
                     return None
                 reach.pause()
                 self._owner = owner

@@ -1,8 +1,8 @@
-"""What a worker says of itself: the stored report and the HTTP status, from one set of facts.
+"""What a worker reports of itself: the stored report and the HTTP status, from one set of facts.
 
-A report is stored with every renewal that has news, else once a lease: on Kubernetes each stores
-those of the whole group anew. The status is served before there is a store or a Spark to speak of,
-so that whoever probes it sees what a start waits for. It never asks the store.
+A report is stored with every renewal that has news, else once per lease, because on Kubernetes each
+write stores the reports of the whole group. The status is available before a store or a Spark is,
+so that probes see what a start waits for. It never asks the store.
 """
 
 import contextlib
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
-# Whether a worker's revision may be called well, beyond one life of its process [22].
+# Decides whether a worker's revision works, beyond one life of its process [22].
 #
 # Problem: a container whose entrypoint fails on every batch ends, starts again and is a warm
-# standby once more; taken for ready, it lets a rollout go on that replaces every good worker. So
-# does a warm pod beside the canary of its revision, where the rollout is quicker than the verdict.
-# Choice: a pod notes in its home that it holds a slot and has not committed anything yet; the note
-# goes with the first batch (or with nothing to read and no error). A process that finds the note of
-# the one before it is a standby that is not ready, and says so in its report; standbys of the same
-# revision are not ready either while a living one says so. All of them go on taking slots, and the
-# first good canary ends it. Nor is a standby ready while a slot is there that has, or will have,
-# its revision's canary: held by it, free, or drained for whoever comes. Cost: a pod killed between
-# its take and its first commit is not ready until its revision has a good canary again; at a first
-# start standbys are ready once, and again when the first batch is committed. A home that cannot be
-# written ends nobody: what the process itself has seen holds for its life.
+# standby once more. If it counted as ready, a rollout would go on and replace every good worker. A
+# warm pod beside its revision's canary would do the same if the rollout is faster than the canary.
+# Choice: a pod writes a file into its state directory when it owns a slot and has committed nothing
+# yet. The first batch removes the file (or nothing to read and no error). A process that finds the
+# file of its predecessor is a standby that is not ready, and reports so. Standbys of the same
+# revision are not ready either while a living one reports so. All of them go on taking slots, and
+# the first good canary ends it. A standby is also not ready while a slot has, or will have, its
+# revision's canary: owned by the revision, free, or drained. Cost: a pod killed between its take
+# and its first commit is not ready until its revision has a good canary again. At a first start
+# standbys are ready once, and again after the first commit. If the state directory cannot be
+# written, what the process has seen counts.
 
 
 _SCHEMA: Final = 1
@@ -53,9 +53,9 @@ _UNTOLD: Final = "the process before this one ended before its first batch was c
 
 
 class Canary:
-    """What a worker knows of its revision's canary; maybe it is that itself.
+    """What a worker knows of its revision's canary, which may be the worker itself.
 
-    home: of a pod; elsewhere nothing is noted.
+    home: of a pod; elsewhere nothing is recorded.
     """
 
     def __init__(self, context: WorkerContext, *, home: Path | None = None) -> None:
@@ -74,32 +74,32 @@ class Canary:
         """On which slot its revision has to show first that it works."""
 
     def start(self) -> None:
-        """A slot is taken."""
+        """Records that a slot is taken."""
         if self._file is not None:
             self.running = True
             self._write(self._file)
 
     def fail(self, sentence: str) -> None:
-        """The owner fails; nothing where it was a good canary."""
+        """Records the owner's failure, unless it was a good canary."""
         if self.running and self._file is not None:
             self.error = sentence
             self._write(self._file)
 
     def succeed(self) -> None:
-        """The revision works."""
+        """Records that the revision works."""
         self.running, self.error = False, None
         if self._file is not None:
             with self._failures_told():
                 self._file.unlink(missing_ok=True)
 
     def end(self) -> None:
-        """The owner is over without a verdict: what was known before holds."""
+        """Ends the ownership without a result: what was known before stays."""
         if self.running and self.error is None:
             self.succeed()
         self.running = False
 
-    def look(self, watcher: SlotWatcher) -> None:
-        """What a standby sees of it in slots, and every sixth of the lease in others' reports.
+    def observe(self, watcher: SlotWatcher) -> None:
+        """Reads the canary's state from slots, and from others' reports every sixth of the lease.
 
         A store that does not answer changes nothing.
         """
@@ -130,40 +130,40 @@ class Canary:
         try:
             yield
         except OSError as error:
-            self._context.events.log_rarely(f"the note {self._file} cannot be written: {error}")
+            self._context.events.log_rarely(f"the file {self._file} cannot be written: {error}")
 
 
 # Over HTTP. /startupz: the process has read its settings and may warm, however long that takes.
-# /livez: its threads move, or wait for brokers that are away. /readyz: a warm standby that brokers
-# answer, or an owner that has committed (or found nothing to read) and whose last batch went well.
-# Each says in words how the worker stands and what it waits for. /metrics: Prometheus text.
-# /status: the same facts as JSON. No secrets are in any of them. Answers come from what the
-# worker's threads left in memory: a store, a broker or a Spark that hangs delays none.
+# /livez: its threads move, or wait for unreachable brokers. /readyz: a warm standby that brokers
+# answer, or an owner that has committed (or found nothing to read) and whose last batch succeeded.
+# Each says in words the worker's condition and what it waits for. /metrics: Prometheus text.
+# /status: the same facts as JSON. None has a secret. Answers come from memory, so a hanging store,
+# broker or Spark delays none.
 
 
 Status = Callable[[], Mapping[str, Any]]
-"""The worker's facts now; see `fleet.worker.slot.process`."""
+"""Returns the worker's facts now; see `fleet.worker.slot.process`."""
 
 _COUNTERS: Final = {
     "batches": "Batches committed.",
     "records": "Records committed.",
     "busy_seconds": "Seconds spent inside batches.",
-    "lost_records": "Records that retention removed before they were read.",
+    "lost_records": "Records that retention deleted before they were read.",
     "dead_letters": "Records sent to the dead-letter topic.",
 }
 _GAUGES: Final = {
-    "ready": "1 where the worker is a warm standby or its last batch went well.",
+    "ready": "1 if the worker is a warm standby or its last batch succeeded.",
     "partitions": "Partitions assigned now.",
     "stopped_partitions": "Partitions stopped because their next record cannot be processed.",
-    "failing_seconds": "Seconds since when the entrypoint fails for all it is given; else 0.",
+    "failing_seconds": "Seconds for which the entrypoint has failed for every batch; else 0.",
     "last_commit_timestamp_seconds": "Wall time of the last commit.",
 }
 _PROBES: Final = {"/startupz": None, "/livez": "live", "/readyz": "ready"}
-"""Path of a probe → the fact that it asks for; None: that it is answered at all."""
+"""Path of a probe → the fact that it needs; None: only an answer."""
 
 
-def in_words(facts: Mapping[str, Any]) -> str:
-    """How a worker stands, in a line: its condition, its slot, what is wrong, what it waits for."""
+def describe_status(facts: Mapping[str, Any]) -> str:
+    """Describes a worker in a line: its condition, its slot, its error, what it waits for."""
     said = str(facts["condition"])
     if facts.get("slot") is not None:
         said += f" (slot {facts['slot']})"
@@ -181,7 +181,7 @@ class _Collector:
         self._status = status
 
     def collect(self) -> "Iterator[Metric]":
-        """Families made from the status at the time of the scrape."""
+        """Returns families made from the status at the time of the scrape."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
 
         facts = self._status()
@@ -213,7 +213,7 @@ class StatusServer(Listening):
 
 
 def _exposition(status: Status) -> bytes:
-    """Prometheus text; who is never scraped does not load its library."""
+    """Returns Prometheus text; its library is loaded at the first scrape."""
     from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
 
     registry = CollectorRegistry()
@@ -223,7 +223,7 @@ def _exposition(status: Status) -> bytes:
 
 def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
     class StatusHandler(BaseHTTPRequestHandler):
-        # Who connects and says nothing would keep a thread and a file of the worker for good.
+        # A client that sends nothing would keep a thread and a file of the worker for good.
         timeout = 30
 
         def do_GET(self) -> None:
@@ -237,7 +237,7 @@ def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
             elif path in _PROBES:
                 fact = _PROBES[path]
                 good = fact is None or bool(facts[fact])
-                told = f"{'ok' if good else 'no'}: {in_words(facts)}\n"
+                told = f"{'ok' if good else 'no'}: {describe_status(facts)}\n"
                 self._answer(200 if good else 503, told.encode(), "text/plain")
             else:
                 self._answer(404, f"{' '.join(_PROBES)} /metrics /status\n".encode(), "text/plain")
@@ -250,7 +250,7 @@ def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-            """Probes are no events."""
+            """Logs nothing: probes are no events."""
 
     return StatusHandler
 
@@ -258,11 +258,11 @@ def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
 _STALLED: Final = 30.0
 """Seconds without a turn of the consumer thread after which the worker is not live."""
 _FIRST_BATCHES: Final = 10
-"""Batches of which each is told with the next renewal."""
+"""Batches of which each is reported with the next renewal."""
 _COUNTS_AGE: Final = 30.0
-"""Seconds that what an owner has counted may be old, however long its lease."""
+"""Seconds that an owner's reported counts may be old, however long its lease."""
 _WELL: Final = frozenset({"active", "draining", "drained", "closed"})
-"""Phases of an owner that has committed a batch, or found nothing to read, since it took it."""
+"""Phases of an owner that has committed a batch, or found nothing to read, since its take."""
 
 
 _READY: Final = frozenset({"no slot", "serving"})
@@ -272,10 +272,10 @@ slot, and nothing committed yet), serving, unhealthy (the error says why)."""
 
 
 class Reporter:
-    """Counts over all memberships of this process, and writes them down."""
+    """Counts over all memberships of this process, and reports them."""
 
     def __init__(self, context: WorkerContext, *, home: Path | None = None) -> None:
-        """home: where a pod notes what its owner has shown."""
+        """home: where a pod records what its owner has shown."""
         clock, settings, worker = context.clock, context.settings, context.worker
         self._context = context
         self._settings = settings
@@ -292,7 +292,7 @@ class Reporter:
         self._state: MemberState | None = None
         self._slot: int | None = None
         self._error: str | None = None
-        # No wait for brokers is longer: not a join's, an assignment's nor a commit's.
+        # The longest wait for brokers, of a join, an assignment or a commit.
         self._grace = max(worker.max_poll_interval, context.session_timeout)
         self._phase = "starting"
         self.waits_for: str | None = None
@@ -310,21 +310,18 @@ class Reporter:
 
     @property
     def since(self) -> float:
-        """Since when our revision is wanted."""
+        """Returns since when this revision is wanted."""
         return self._since
 
     @property
     def phase(self) -> str:
-        """Of the report: the membership's where there is one."""
+        """Returns the phase of the report: the membership's if there is one."""
         if self._state is not None and self._phase != "failed":
-            return str(self._state.told)
+            return str(self._state.reported_phase)
         return self._phase
 
     def start(self, store: Store) -> None:
-        """From here on reports are stored; where others keep it, since when we are wanted.
-
-        Raises Unreachable.
-        """
+        """Stores reports from here on; reads the revision's date. Raises Unreachable."""
         template = template_of(self._settings.revision)
         if template is not None and store.unmanaged:
             self._since = store.since(self._context.group, template, self._clock.now())
@@ -332,45 +329,45 @@ class Reporter:
         self.write()
 
     def standby(self) -> None:
-        """Warm, without a slot."""
+        """Records that the worker is warm, without a slot."""
         self._phase, self._slot, self._error = "standby", None, None
         self.waits_for = "a free slot that is open"
         self.write()
 
     def member(self, slot: int, state: MemberState) -> None:
-        """A membership begins."""
+        """Records that a membership begins."""
         self._end_membership()
         self._slot, self._state, self._error = slot, state, None
         self.waits_for = None
         self.write()
 
-    def left(self) -> None:
-        """The membership is over; its counts stay."""
+    def membership_ended(self) -> None:
+        """Records that the membership is over; its counts stay."""
         self._end_membership()
 
     def failed(self, error: str) -> None:
-        """The process is about to end."""
+        """Records the error with which the process is about to end."""
         if self._phase != "starting":
             self._phase = "failed"
         self._error = error
         self.write(failed=True)
 
     def beat(self) -> None:
-        """Write where the last report is a third of the lease old."""
+        """Writes a report if the last one is a third of the lease old."""
         if self._clock.monotonic() - self._written_at >= self._context.lease / 3:
             self.write()
 
-    def renewed(self) -> None:
-        """Our slot was renewed: write what is news, or where the last report is a lease old.
+    def on_renewed(self) -> None:
+        """Writes what is new after a renewal, or if the last report is a lease old.
 
-        The slot tells that an owner lives. Whoever has none, or tells an error, is watched by its
-        reports: one lease without any is a death (Canary), so it writes every time.
+        The slot shows that an owner lives. A worker without a slot, or with an error, is watched by
+        its reports: one lease without any is a death (Canary), so it writes every time.
         """
         if self._store is None:
             return
         with self._lock, contextlib.suppress(FleetError):
             report = self._report()
-            # A renewal that comes a little early is the third one all the same.
+            # A renewal that comes a little early still counts as the third.
             due = min(self._context.lease, _COUNTS_AGE) * 5 / 6
             old = self._clock.monotonic() - self._written_at >= due
             watched = report.slot is None or report.error is not None
@@ -378,7 +375,7 @@ class Reporter:
                 self._store_report(self._store, report)
 
     def write(self, *, failed: bool = False) -> None:
-        """Write the report now; a store that does not answer, or refuses, stops nobody [40]."""
+        """Writes the report now; a store that does not answer, or refuses, stops no worker [40]."""
         if self._store is None:
             return
         with self._lock, contextlib.suppress(FleetError):
@@ -386,7 +383,7 @@ class Reporter:
 
     def _store_report(self, store: Store, report: WorkerReport) -> None:
         self._counter, self._written_at = report.counter, self._clock.monotonic()
-        self._told = None  # what was not stored is news still
+        self._told = None  # what was not stored is still news
         store.report(report)
         self._told = _news(report)
 
@@ -416,7 +413,7 @@ class Reporter:
         )
 
     def status(self) -> Mapping[str, Any]:
-        """All facts, for HTTP and the report."""
+        """Returns all facts, for HTTP and the report."""
         now, before = self._state or MemberState(), self._before
         overdue = self.overdue()
         tried = self.canary.error if self._state is None else self.spark_away()
@@ -459,11 +456,11 @@ class Reporter:
         return 0.0 if since is None else round(self._clock.monotonic() - since, 3)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stops listening."""
         self._http.close()
 
     def _condition(self, phase: str, *, live: bool) -> str:
-        """How a worker stands, for probes and people: without a slot is not ill."""
+        """Returns the worker's condition for probes and people; no slot is not unhealthy."""
         state, standby = self._state, phase == "standby"
         if not live or self._error is not None or (state is not None and state.failed):
             return "unhealthy"
@@ -482,7 +479,7 @@ class Reporter:
         if state is None:
             return True
         now = self._clock.monotonic()
-        return state.moves(now, stalled=_STALLED, grace=self._grace)
+        return state.is_moving(now, stalled=_STALLED, grace=self._grace)
 
     def _end_membership(self) -> None:
         state, self._state = self._state, None
@@ -501,7 +498,9 @@ class Reporter:
 
 
 def _news(report: WorkerReport) -> WorkerReport:
-    """Without what moves all the time at an owner that is well: its first batches are news."""
+    """Returns the report without what changes all the time at a healthy owner; its first batches
+    are news.
+    """
     first = report.batches < _FIRST_BATCHES
     return replace(
         report,

@@ -1,12 +1,11 @@
-"""A worker's side of the slots: look, take, renew, release.
+"""A worker's side of the slots: poll, take, renew, release.
 
-Problem: whoever holds a slot is its member, and must stop the moment that the store says
-otherwise, yet a store that is silent must not stop anybody [12]. Choice: a thread of its own
-renews every third of the lease and at every change; a renewal that finds another owner sets
-`lost` at once, one that finds no store changes nothing and is tried again soon, so that a
-store that comes back finds every owner before its lease is over. That thread is the membership's
-life: where it ends for any reason but being stopped, the slot counts as lost [40]. Cost: three
-small writes per lease.
+Problem: a slot's owner is its member and must stop as soon as the store names another owner. But a
+silent store must not stop any worker [12]. Choice: a thread of its own renews every third of the
+lease and at every change. A renewal that finds another owner sets `lost` at once. A renewal without
+an answer changes nothing and is repeated soon, so that a store that comes back finds every owner
+within its lease. If that thread ends without being stopped, the slot counts as lost [40]. Cost:
+three small writes per lease.
 """
 
 import math
@@ -25,18 +24,17 @@ from fleet.slots.store import Store
 from fleet.slots.transitions import is_failed_canary, waits_for_canary
 from fleet.worker.events import Events
 
-# Which slot a standby may take: pure.
+# Decides which slot a standby may take. Pure.
 #
-# A slot is for the taking where it is open, not leaving, not quarantined, and free or held by a
-# worker whose lease has expired [13]; a handover pins it to one revision, while standbys of that
-# one live. Without a pin [22]: a free slot goes to the standby whose revision was published last,
-# older ones wait one lease; a revision takes a second slot of another one only after its first is
-# active, so that a bad one takes one slot, not all (a preference here, on what was last read; the
-# store says so again in the transaction of the take). A slot on which a revision failed before its
-# first commit there is any other revision's at once, while that one waits a lease before it tries
-# again. While a managed roll has pins in the slot targets, its other slots stay with the revision
-# they have: the canary has not worked yet. Standbys that race for several slots begin at different
-# ones, by their names.
+# A slot can be taken if it is open, not leaving, not quarantined, and free or owned by a worker
+# with an expired lease [13]. A handover pins it to one revision while standbys of that revision
+# live. Without a pin [22] a free slot goes to the standby whose revision was published last; older
+# ones wait one lease. A revision takes a second slot of another one only after its first is active,
+# so that a bad revision takes one slot, not all. (Here that is a preference on the last read; the
+# store checks it again in the transaction of the take.) If a revision failed on a slot before its
+# first commit there, any other revision may take the slot at once; the failed one waits a lease.
+# While a managed roll has pins, its other slots stay with their revision until the canary has
+# worked. Standbys that race for several slots begin at different ones, by their names.
 
 
 def candidates(
@@ -51,18 +49,18 @@ def candidates(
     handed: frozenset[int] = frozenset(),
     void: Collection[int] = (),
 ) -> tuple[Slot, ...]:
-    """Slots that this standby may take now, best first.
+    """Returns slots that this standby may take now, best first.
 
-    dead: slots whose owner this worker has watched expire. waited: slots that this worker has
-    seen takeable for one lease. newest: no standby of a later revision waits. handed: slots that
-    this worker was asked to hand over, and did. void: slots whose pin has ended.
+    dead: slots whose owner's lease this worker saw expire. waited: slots that this worker saw
+    takeable for one lease. newest: no standby of a later revision waits. handed: slots that this
+    worker was asked to hand over, and did. void: slots whose pin has ended.
     """
     known = {slot.number: slot for slot in slots}
     numbers = sorted(targets.open - targets.leaving - targets.quarantined)
     found = [
         slot
         for slot in (known.get(n, Slot(group=targets.group, number=n)) for n in numbers)
-        if takeable(slot, dead)
+        if is_takeable(slot, dead)
         and (slot.number not in handed or slot.number in waited)
         and _admits(
             targets,
@@ -80,8 +78,8 @@ def candidates(
     return tuple(found[first:] + found[:first])
 
 
-def takeable(slot: Slot, dead: frozenset[int]) -> bool:
-    """Free, or held by the dead."""
+def is_takeable(slot: Slot, dead: frozenset[int]) -> bool:
+    """Whether a slot is free, or owned by a dead worker."""
     return slot.owner is None or slot.number in dead
 
 
@@ -105,10 +103,10 @@ def _admits(
     return (first or waited) and not waits_for_canary(slots, slot, revision)
 
 
-def outranked(
+def find_newer_standby(
     reports: Iterable[WorkerReport], *, revision: str, since: float
 ) -> WorkerReport | None:
-    """A standby of another revision that was published after ours, None where there is none."""
+    """Returns a standby of another revision that was published after this one, or None."""
     return next(
         (
             report
@@ -122,7 +120,7 @@ def outranked(
 
 
 class SlotWatcher:
-    """Reads slot targets and slots only when something changed; watches owners expire."""
+    """Reads slot targets and slots only after changes; watches owners' leases."""
 
     def __init__(self, store: Store, *, group: str, lease: float, clock: Clock) -> None:
         self.store = store
@@ -138,12 +136,12 @@ class SlotWatcher:
         self._handed: dict[int, int] = {}
         self._reports = LeaseWatch.for_group(store, group=group, lease=lease, clock=clock)
         self.void: Mapping[int, Handover] = {}
-        """Pins that have ended, by slot, as of the last `takeable`."""
+        """Pins that have ended, by slot, as of the last `takeable_slots`."""
         self.targets = SlotTargets(group=group)
         self.slots: tuple[Slot, ...] = ()
 
-    def look(self) -> bool:
-        """Refresh; True where the store was read. Raises Unreachable."""
+    def refresh(self) -> bool:
+        """Refreshes; True if the store was read. Raises Unreachable."""
         now, seen = self._clock.monotonic(), self.store.data_version()
         if seen == self._version and now - self._read_at < 1.0:
             self._watch_owners(now)
@@ -156,7 +154,7 @@ class SlotWatcher:
         return True
 
     def _watch_owners(self, now: float) -> None:
-        """Note how they stand at a look that began `now`."""
+        """Records the owners' leases at a poll that began `now`."""
         self._looked_at = now
         self._dead = frozenset(
             slot.number
@@ -169,38 +167,40 @@ class SlotWatcher:
         return self._watch.is_expired(str(slot.number), mark, now, lease=slot.lease)
 
     def dead(self) -> frozenset[int]:
-        """Slots whose owner has ended, or its lease on our own clock [13], as of the last look.
+        """Returns slots with a dead owner or an expired lease [13], as of the last poll.
 
-        None where that was too long ago, or what it saw is not known to be true any more.
+        None if that was too long ago, or if its reads are no longer known to be current.
         """
         now = self._clock.monotonic()
         old = now - self._looked_at > self._lease / 3
         return frozenset() if old or known_seconds(self.store, now) < 0 else self._dead
 
     def forget(self) -> None:
-        """Read the store at the next look whatever its version says."""
+        """Makes the next poll read the store whatever its version."""
         self._version = None
         self._read_at = 0.0
 
-    def released(self, slot: Slot, *, handed: bool) -> None:
-        """This worker held the slot until now, and looks again; handed: asked to hand it over.
+    def forget_released(self, slot: Slot, *, handed: bool) -> None:
+        """Forgets what it saw of a slot that this worker owned until now.
 
-        What it saw free before its owner says nothing of how long a slot is free now.
+        handed: it was asked to hand it over. What it saw free before its ownership says nothing of
+        how long a slot is free now.
         """
         self._free_since = {}
         if handed:
             self._handed[slot.number] = slot.token
 
-    def takeable(self, *, worker: str, revision: str, since: float) -> tuple[Slot, ...]:
-        """What this standby may take now, best first. since: when its revision was published.
+    def takeable_slots(self, *, worker: str, revision: str, since: float) -> tuple[Slot, ...]:
+        """Returns what this standby may take now, best first.
 
-        Nothing where the store is not known to be as it was last read.
+        since: when its revision was published. Nothing if the store may have changed since it was
+        last read.
         """
         dead, now = self.dead(), self._clock.monotonic()
         if known_seconds(self.store, now) < 0:
             self._free_since = {}
             return ()
-        free = {s.number for s in self.slots if takeable(s, dead)} & self.targets.open
+        free = {s.number for s in self.slots if is_takeable(s, dead)} & self.targets.open
         self._free_since = {n: self._free_since.get(n, now) for n in free}
         waited = frozenset(n for n, at in self._free_since.items() if now - at >= self._lease)
         pins = self.targets.handover
@@ -224,8 +224,8 @@ class SlotWatcher:
             waited=waited,
             handed=handed,
             void=self.void,
-            # A dead one's report may hold us up for one lease.
-            newest=outranked(reports or (), revision=revision, since=since) is None,
+            # A dead worker's report may delay this one for one lease.
+            newest=find_newer_standby(reports or (), revision=revision, since=since) is None,
         )
 
     def _read_reports(self) -> tuple[WorkerReport, ...] | None:
@@ -235,7 +235,7 @@ class SlotWatcher:
             return None
 
     def _warm_revisions(self, reports: Iterable[WorkerReport], now: float) -> set[str]:
-        """What living standbys run: an observer counts a lease from its first look at a report."""
+        """Returns what living standbys run; a lease counts from its first poll."""
         return {
             _plain(each.revision)
             for each in reports
@@ -245,15 +245,15 @@ class SlotWatcher:
 
 
 def _plain(revision: str) -> str:
-    """Without the template of a pod that no manager has registered yet [22]."""
+    """Returns the revision without a pod's template that no manager has registered yet [22]."""
     return revision.partition("~")[0]
 
 
 class SlotLease:
-    """One slot that this worker has taken, kept from `start` to `release` by a thread of its own.
+    """One taken slot, renewed from `start` to `release` by a thread of its own.
 
-    Without `start` whoever calls renews (tests/schedules, on simulated time; lock: theirs). What
-    a renewal finds and a release writes is the same. after: called behind each renewal of it.
+    Without `start` the caller renews (tests/schedules, on simulated time; lock: theirs). Results of
+    a renewal and writes of a release are the same. after: called behind each renewal.
     """
 
     def __init__(
@@ -271,8 +271,8 @@ class SlotLease:
         self.slot = slot
         """As last written."""
         self.lost: str | None = None
-        """Why this worker must stop at once: the store shows another owner or token [12], or
-        nobody renews any more [40]. None while the slot is ours."""
+        """Why this worker must stop at once: the store names another owner or token [12], or
+        no thread renews any more [40]. None while the slot is owned."""
         self.pause = lease / 3
         """Seconds to the next renewal; shorter while the store is silent."""
         self._store = store
@@ -288,22 +288,23 @@ class SlotLease:
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def start(self) -> None:
-        """Renew from now on."""
+        """Renews from now on."""
         self._thread.start()
 
-    def changed(self) -> None:
-        """Write the fields now instead of at the next renewal; returns at once."""
+    def renew_soon(self) -> None:
+        """Writes the fields now instead of at the next renewal; returns at once."""
         self._wake.set()
 
     def renew(self) -> bool:
-        """Write the fields; False where the slot is somebody else's.
+        """Writes the fields; False if another worker owns the slot.
 
-        A store that is silent or refuses is no loss: nobody else can take the slot then [12].
+        A store that is silent or refuses is no loss, because no other worker can take the slot then
+        [12].
         """
         return self.confirm() is not False
 
     def confirm(self) -> bool | None:
-        """The same; None where the store does not say whose the slot is."""
+        """Does the same; None if the store does not say who owns the slot."""
         with self._lock:
             return self._confirm()
 
@@ -316,7 +317,7 @@ class SlotLease:
             stored = self._store.renew(told)
         except FleetError as error:
             self.pause = self._lease / 12
-            self._events.log_rarely(f"{error}; going on as long as Kafka has us as a member")
+            self._events.log_rarely(f"{error}; going on while Kafka has this worker as a member")
             return None
         self.pause = self._lease / 3
         if stored is None:
@@ -327,30 +328,30 @@ class SlotLease:
         return True
 
     @property
-    def fresh(self) -> bool:
+    def is_fresh(self) -> bool:
         """Whether the last renewal began less than a third of the lease ago."""
         return self._clock.monotonic() - self._renewed_at < self._lease / 3
 
     def may_join(self) -> bool | None:
-        """Tell whether no other worker can own the slot now; None: the store does not say [54].
+        """Whether no other worker can own the slot now; None: the store does not say [54].
 
-        Ask the store if the last renewal is too old, directly before each join.
+        Asks the store if the last renewal is too old, directly before each join.
         """
-        if self.lost is None and not self.fresh:
+        if self.lost is None and not self.is_fresh:
             self.confirm()
         if self.lost is not None:
             return False
-        if not self.fresh:
+        if not self.is_fresh:
             said = f"slot {self.slot.number} is not confirmed by the store: waiting to join"
             self._events.log_rarely(said)
-        return self.fresh or None
+        return self.is_fresh or None
 
-    def still_ours(self) -> bool:
-        """Ask the store where the last renewal is older than a third of the lease."""
-        return self.lost is None if self.fresh else self.renew()
+    def is_ours(self) -> bool:
+        """Asks the store if the last renewal is older than a third of the lease."""
+        return self.lost is None if self.is_fresh else self.renew()
 
     def release(self, *, clean: bool, closed: bool = False, gone: bool = False) -> bool:
-        """Give the slot up, with phase CLOSED for a leave; whether it was still ours.
+        """Releases the slot, with phase CLOSED for a leave; returns whether it was still owned.
 
         gone: the member left the group with its close, so its id is forgotten.
         """
@@ -370,19 +371,19 @@ class SlotLease:
             return self._store.release(self.slot, clean=clean)
 
     def abandon(self) -> None:
-        """Stop renewing, change nothing."""
+        """Stops renewing and changes nothing."""
         self._stopped.set()
         self._wake.set()
 
     def _keep(self) -> None:
-        """The lease thread: what makes it end before it is stopped ends the membership [40]."""
+        """Runs the lease thread: an unrequested end of it ends the membership [40]."""
         why = ""
         try:
             self._renew_on()
         except BaseException as error:  # noqa: BLE001 - nobody catches it in a thread: it is told
             why = f" ({type(error).__name__}: {error})"
         if not self._stopped.is_set() and self.lost is None:
-            self.lost = f"the lease of slot {self.slot.number} is kept no more{why}"
+            self.lost = f"the lease of slot {self.slot.number} is not renewed any more{why}"
             self._events.log(self.lost)
 
     def _renew_on(self) -> None:
@@ -392,7 +393,7 @@ class SlotLease:
             if self._stopped.is_set():
                 return
             if not self.renew():
-                said = f"slot {self.slot.number} is somebody else's now: stopping at once"
+                said = f"another worker owns slot {self.slot.number} now: stopping at once"
                 self._events.log(said)
                 return
             try:

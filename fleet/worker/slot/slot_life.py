@@ -1,12 +1,12 @@
-"""A slot's life on one page: what is seen, and the state → the next state, and what is done.
+"""A slot's life on one page: observation and state → the next state, and what to do.
 
-Problem: an owner is asked for several things (hand over, leave with others, rejoin, end), may
-lose its slot, its membership or both, and which of them wins decides whether two processes ever
-use one instance id; decided between threads, that is tried only as far as threads happen to meet.
-Choice: everything is decided here, of what was seen at one look, without a thread, a clock or a
-request; `SlotOwner` carries it out and tells what came of it. What may follow what is one table;
-a move that is not in it is a defect of ours, and raises with the story. Cost: what the store or
-the coordinator answers comes back as an argument of its own.
+Problem: an owner is asked for several things (hand over, leave with others, rejoin, end) and may
+lose its slot, its membership or both. Which of them wins decides whether two processes ever use one
+instance id. If threads decide it between them, tests cover only the orders that happen. Choice:
+everything is decided here from one observation, without a thread, a clock or a request. `SlotOwner`
+carries it out and reports the result. One table has the allowed moves; any other move is a defect
+of Fleet and raises with its history. Cost: an answer of the store or the coordinator comes back as
+an argument of its own.
 """
 
 from collections.abc import Mapping
@@ -15,32 +15,32 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from fleet.slots import Phase, SlotTargets
-from fleet.worker.member.member_state import End, Ended
+from fleet.worker.member.member_state import End, MembershipEnd
 
 
 class Life(StrEnum):
-    """What a tenure is at, and what its member is told to be."""
+    """The state of an ownership, and what its member has to be."""
 
     SERVING = "serving"
-    """A member, or about to be one: reads and commits. As told: read again."""
+    """A member, or about to be one: reads and commits. For the member: read again."""
     HOLDING = "holding"
     """Leaves with others: drained, it stays a member until all are, and closes then."""
     STILL = "still"
-    """Told only, to a dynamic member in place of its close, which would be a leave of its own:
-    poll no more, heartbeat on. Whom the batched leave removes must not join again."""
+    """For a dynamic member, in place of its close, which would be a leave of its own: poll no more,
+    heartbeat on. A member that the batched leave removes must not join again."""
     REJOINING = "rejoining"
-    """Drains, leaves and joins again: one forced rebalance. Then it takes the ask back."""
+    """Drains, leaves and joins again: one forced rebalance. Then it takes the request back."""
     CLOSING = "closing"
-    """Drains, closes (a static member sends no LeaveGroup) and gives the slot up. An ask that is
+    """Drains, closes (a static member sends no LeaveGroup) and releases the slot. A request that is
     taken back comes too late."""
     LOST = "lost"
-    """The slot is somebody else's: stop at once, commit nothing."""
+    """Another worker owns the slot: stop at once, commit nothing."""
     OVER = "over"
-    """Nothing is held."""
+    """It owns no slot."""
 
 
-class Seen(StrEnum):
-    """What a look may show, most urgent first; what is asked goes by what it is told as."""
+class OwnerEvent(StrEnum):
+    """What a poll may show, most urgent first."""
 
     LOST = "lost"
     END = "end"
@@ -54,74 +54,74 @@ class Seen(StrEnum):
 
 
 _HELD: Final = (Life.SERVING, Life.HOLDING, Life.REJOINING, Life.CLOSING)
-TABLE: Final[Mapping[Seen, Mapping[Life, Life]]] = {
-    Seen.LOST: dict.fromkeys((*_HELD, Life.LOST), Life.LOST),
-    Seen.END: dict.fromkeys(_HELD, Life.CLOSING),
-    Seen.LEAVE: dict.fromkeys(_HELD, Life.HOLDING),
-    Seen.SLOT_CLOSED: dict.fromkeys(_HELD, Life.CLOSING),
-    Seen.HANDOVER: dict.fromkeys(_HELD, Life.CLOSING),
-    Seen.REJOIN: dict.fromkeys(_HELD, Life.REJOINING),
-    Seen.NOTHING: {**dict.fromkeys(_HELD, Life.SERVING), Life.CLOSING: Life.CLOSING},
-    Seen.ENDED: dict.fromkeys((*_HELD, Life.LOST), Life.OVER),
-    Seen.BEGINS: dict.fromkeys(_HELD, Life.SERVING),  # the first, or once more
+TABLE: Final[Mapping[OwnerEvent, Mapping[Life, Life]]] = {
+    OwnerEvent.LOST: dict.fromkeys((*_HELD, Life.LOST), Life.LOST),
+    OwnerEvent.END: dict.fromkeys(_HELD, Life.CLOSING),
+    OwnerEvent.LEAVE: dict.fromkeys(_HELD, Life.HOLDING),
+    OwnerEvent.SLOT_CLOSED: dict.fromkeys(_HELD, Life.CLOSING),
+    OwnerEvent.HANDOVER: dict.fromkeys(_HELD, Life.CLOSING),
+    OwnerEvent.REJOIN: dict.fromkeys(_HELD, Life.REJOINING),
+    OwnerEvent.NOTHING: {**dict.fromkeys(_HELD, Life.SERVING), Life.CLOSING: Life.CLOSING},
+    OwnerEvent.ENDED: dict.fromkeys((*_HELD, Life.LOST), Life.OVER),
+    OwnerEvent.BEGINS: dict.fromkeys(_HELD, Life.SERVING),  # the first, or once more
 }
-"""What is seen → the state before → the state after."""
+"""Event → state before → state after."""
 
 
-class IllegalLife(Exception):
-    """A defect: an owner was to make a move that there is not."""
+class IllegalLifeMove(Exception):
+    """A defect: an owner was to make a move that is not allowed."""
 
 
-class Asked(NamedTuple):
-    """An ask, and the token of whom it is asked where it names one."""
+class Ask(NamedTuple):
+    """A request, and the token of the owner that it names."""
 
-    what: Seen
+    what: OwnerEvent
     token: int | None = None
 
 
 class Instruction(NamedTuple):
-    """What is to be done now: the member is to be this (LOST: stop at once)."""
+    """What to do now: the member has to be this (LOST: stop at once)."""
 
     life: Life
-    why: Seen | None = None
-    """Where it is news."""
+    why: OwnerEvent | None = None
+    """The reason, if it is new."""
     rejoined: bool = False
-    """Nothing of that: the ask to rejoin is taken back, since it is done."""
+    """True: the request to rejoin is taken back, because it is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerLook:
-    """What one look of the owner saw."""
+class OwnerObservation:
+    """What one poll of the owner observed."""
 
     targets: SlotTargets
     phase: Phase
-    """The member's."""
+    """The member's phase."""
     stored: Phase
-    """As the slot tells others."""
+    """The phase that the slot shows to others."""
     joined_at: float | None
     all_drained: bool
-    """Whether every slot that leaves has committed what it had."""
+    """Whether every leaving slot has committed what it had."""
     ending: bool
-    """Whether this process was told to end."""
+    """Whether this process was asked to end."""
     lost: bool
-    """Whether the store shows another owner."""
+    """Whether the store names another owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastAct:
-    """What the end of a membership leads to: the slot is released, if nothing else is said."""
+class Conclusion:
+    """What the end of a membership leads to; by default the slot is released."""
 
     again: str | None = None
-    """The slot is kept, and the member joins once more: why, for people."""
+    """Why the slot is kept and the member joins once more, for people."""
     exit: str | None = None
     """Why the worker ends with it; None: it goes on as a standby."""
     ours: bool = True
-    """False: the slot is somebody else's, and left alone."""
-    shut: bool = False
-    """It is closed for everybody first: a foreign process uses its instance id [15]."""
+    """False: another worker owns the slot, which is left alone."""
+    quarantine: bool = False
+    """The slot is quarantined first: an external process uses its instance id [15]."""
     clean: bool = False
     closed: bool = False
-    """Released for a batched leave: its member is to be removed yet."""
+    """Released for a batched leave: its member still has to be removed."""
     gone: bool = False
     """Its member left with its close."""
     handed: bool = False
@@ -129,7 +129,7 @@ class LastAct:
 
 
 class SlotLife:
-    """One tenure of one slot, from its taking to its end; pure."""
+    """One ownership of one slot, from its take to its end; pure."""
 
     def __init__(
         self, *, number: int, instance_id: str, token: int, static: bool, window: float
@@ -141,7 +141,7 @@ class SlotLife:
         self._static = static
         self._window = window
         """Seconds within which a second refusal counts: the session timeout."""
-        self._began: Asked | None = None
+        self._began: Ask | None = None
         self._joined_before: float | None = None
         self._fenced_at: float | None = None
         self._freed_at: float | None = None
@@ -149,31 +149,31 @@ class SlotLife:
         self._story: list[str] = []
 
     def begins(self) -> None:
-        """A membership begins: nothing is asked of it yet."""
-        self._move(Seen.BEGINS)
+        """Records that a membership begins: nothing is asked of it yet."""
+        self._move(OwnerEvent.BEGINS)
         self._began = None
 
-    def asked(self, targets: SlotTargets, *, ending: bool) -> Asked | None:
-        """What is asked of this owner now. ending: its process was told to end."""
+    def read_ask(self, targets: SlotTargets, *, ending: bool) -> Ask | None:
+        """Returns what is asked of this owner now. ending: its process was asked to end."""
         number, token = self._number, self._token
         if ending:
-            return Asked(Seen.END)
+            return Ask(OwnerEvent.END)
         if number in targets.leaving:
-            return Asked(Seen.LEAVE)
+            return Ask(OwnerEvent.LEAVE)
         if number not in targets.open or number in targets.quarantined:
-            return Asked(Seen.SLOT_CLOSED)
+            return Ask(OwnerEvent.SLOT_CLOSED)
         pin = targets.handover.get(number)
         if pin is not None and pin.token == token:
-            return Asked(Seen.HANDOVER, token)
-        return Asked(Seen.REJOIN, token) if targets.rejoin.get(number) == token else None
+            return Ask(OwnerEvent.HANDOVER, token)
+        return Ask(OwnerEvent.REJOIN, token) if targets.rejoin.get(number) == token else None
 
-    def look(self, seen: OwnerLook) -> Instruction | None:
-        """Begin what is asked now, take back what is asked no more."""
+    def decide(self, seen: OwnerObservation) -> Instruction | None:
+        """Begins what is asked now, takes back what is asked no more."""
         if seen.lost:
-            return Instruction(self._move(Seen.LOST))
-        before, asked = self.state, self.asked(seen.targets, ending=seen.ending)
+            return Instruction(self._move(OwnerEvent.LOST))
+        before, asked = self.state, self.read_ask(seen.targets, ending=seen.ending)
         if asked is None:
-            if self._move(Seen.NOTHING) is Life.SERVING:
+            if self._move(OwnerEvent.NOTHING) is Life.SERVING:
                 self._began = None
             return Instruction(Life.SERVING) if before is Life.HOLDING else None
         if asked != self._began:
@@ -186,79 +186,85 @@ class SlotLife:
             return Instruction(before, rejoined=True)
         return None
 
-    def ended(
-        self, end: Ended, *, lost: str | None, ours: bool | None, now: float, cured: bool
-    ) -> LastAct | None:
-        """What follows a membership; None: free the instance id, then `freed` or `external`.
+    def conclude(
+        self, end: MembershipEnd, *, lost: str | None, ours: bool | None, now: float, cured: bool
+    ) -> Conclusion | None:
+        """Returns what follows a membership; None: free the instance id, then `conclude_freed` or
+        `conclude_external`.
 
-        lost: why the slot is not ours any more. ours: of a refused member whether the store, asked
-        since, names us still; None: asked to end before it told. now: monotonic. cured: nothing of
-        a former owner runs any more, as far as we can see to it.
+        lost: why the slot is lost. ours: for a refused member, whether the store still names this
+        worker; None: asked to end before it answered. now: monotonic. cured: as far as known,
+        nothing of a former owner runs any more.
         """
-        # A dynamic member id is nobody's after its close: no leave shall be sent for it.
+        # A dynamic member id is void after its close: no leave must be sent for it.
         gone, clean = not self._static, end.clean and cured
         if end.how is End.FENCED or end.how is End.UNRELEASED:
             return self._refused(end, ours=ours, now=now, clean=clean)
         stays = lost is None and self.state in {Life.SERVING, Life.REJOINING}
         if end.how is End.STALLED and stays:  # else it goes anyway
-            return LastAct(again=end.sentence)
-        self._move(Seen.ENDED)
+            return Conclusion(again=end.sentence)
+        self._move(OwnerEvent.ENDED)
         if lost is not None:
-            return LastAct(ours=False, exit=f"{lost}: stopped, batch void")
+            return Conclusion(ours=False, exit=f"{lost}: stopped, batch void")
         if end.how is End.FATAL:
-            return LastAct(exit=end.sentence, clean=clean, gone=gone)
+            return Conclusion(exit=end.sentence, clean=clean, gone=gone)
         why = self._began.what if self._began is not None else None
-        closed, handed = why is Seen.LEAVE, why is Seen.HANDOVER
-        return LastAct(clean=clean, closed=closed, gone=gone, handed=handed)
+        closed, handed = why is OwnerEvent.LEAVE, why is OwnerEvent.HANDOVER
+        return Conclusion(clean=clean, closed=closed, gone=gone, handed=handed)
 
-    def _refused(self, end: Ended, *, ours: bool | None, now: float, clean: bool) -> LastAct | None:
-        """82: once it may be librdkafka fencing itself; twice it is another process [15].
+    def _refused(
+        self, end: MembershipEnd, *, ours: bool | None, now: float, clean: bool
+    ) -> Conclusion | None:
+        """Handles a refused member.
 
-        111: the instance id is freed, once; refused again, the worker ends [10].
+        82: once it may be librdkafka fencing itself; twice it is another process [15]. 111: the
+        instance id is freed, once; refused again, the worker ends [10].
         """
         number, code = self._number, 82 if end.how is End.FENCED else 111
         if not ours:
-            self._move(Seen.ENDED)
+            self._move(OwnerEvent.ENDED)
             if ours is None:
-                why = f"asked to end while nobody tells whose slot {number} is ({code})"
+                why = f"asked to end while the store does not say who owns slot {number} ({code})"
             else:
                 void = ", batch void" if end.how is End.FENCED else ""
                 why = f"slot {number} has another owner ({code}): stopped{void}"
-            return LastAct(ours=False, exit=why)
+            return Conclusion(ours=False, exit=why)
         if end.how is End.UNRELEASED:
             before, self._freed_at = self._freed_at, now
             self._freed_twice = before is not None and now - before <= self._window
             return None
         before, self._fenced_at = self._fenced_at, now
         if before is None or now - before > self._window:
-            return LastAct(again=f"fenced (82) while slot {number} is ours: joining once more")
+            return Conclusion(
+                again=f"fenced (82) while this worker owns slot {number}: joining once more"
+            )
         sentence = (
             f"another process uses the instance id {self._instance_id} (82 twice within "
-            f"{self._window:g} s): slot {number} is closed; find that process, then open it"
+            f"{self._window:g} s): slot {number} is quarantined; end that process, then reopen it"
         )
-        return self.external(sentence, clean=clean)
+        return self.conclude_external(sentence, clean=clean)
 
-    def freed(self, why: str | None, sentence: str) -> LastAct:
-        """Somebody tried to free the id. why: it is not; sentence: the refusal's."""
+    def conclude_freed(self, why: str | None, sentence: str) -> Conclusion:
+        """Concludes after an attempt to free the id. why: not free; sentence: the refusal's."""
         if why is None and not self._freed_twice:
-            said = f"refused (111) while slot {self._number} is ours: joining once more"
-            return LastAct(again=said)
-        self._move(Seen.ENDED)
-        return LastAct(  # not clean: the next new owner has to free it as well
-            exit=f"the coordinator refuses {self._instance_id} (111), since it believes that its "
+            said = f"refused (111) while this worker owns slot {self._number}: joining once more"
+            return Conclusion(again=said)
+        self._move(OwnerEvent.ENDED)
+        return Conclusion(  # not clean: the next new owner has to free it as well
+            exit=f"the coordinator refuses {self._instance_id} (111) because it believes that its "
             f"former member lives, for {self._window:g} s at most: {why or sentence}"
         )
 
-    def external(self, sentence: str, *, clean: bool) -> LastAct:
-        """A foreign process has our instance id [15]."""
-        self._move(Seen.ENDED)
-        return LastAct(shut=True, exit=sentence, clean=clean)
+    def conclude_external(self, sentence: str, *, clean: bool) -> Conclusion:
+        """Concludes if an external process has the instance id [15]."""
+        self._move(OwnerEvent.ENDED)
+        return Conclusion(quarantine=True, exit=sentence, clean=clean)
 
-    def _move(self, seen: Seen) -> Life:
+    def _move(self, seen: OwnerEvent) -> Life:
         after = TABLE[seen].get(self.state)
         if after is None:
             told = "\n  ".join(self._story)
-            raise IllegalLife(
+            raise IllegalLifeMove(
                 f"the owner of slot {self._number} is {self.state}, where there is no "
                 f"'{seen}'; what led there:\n  {told}"
             )

@@ -1,10 +1,9 @@
-"""One slot held, from taking it to giving it up: what the main thread does meanwhile.
+"""One owned slot, from its take to its release: what the main thread does meanwhile.
 
-Problem: an owner is asked for several things (hand over, leave with others, rejoin, end), may
-lose its slot, its membership or both, and must answer each within a batch. Choice: what it does
-next is decided by `SlotLife` of what a tick saw, so that an ask may come twice, or be taken back;
-this carries it out, between the store, the coordinator and the member's thread. Cost: a tick of
-50 ms.
+Problem: an owner is asked for several things (hand over, leave with others, rejoin, end), may lose
+its slot, its membership or both, and must answer each within a batch. Choice: `SlotLife` decides
+the next action from one poll, so that a request may come twice or be taken back. This class carries
+it out, between the store, the coordinator and the member's thread. Cost: a poll of 50 ms.
 """
 
 import contextlib
@@ -17,36 +16,37 @@ from typing import Any, Final
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.slots.transitions import has_worked, is_alone
-from fleet.worker.asking import Orphans
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import WorkerContext
-from fleet.worker.member.losses import QuarantinedPartitions
-from fleet.worker.member.member_state import End, Ended
+from fleet.worker.group_query import OrphanWatch
+from fleet.worker.member.losses import StoppedPartitionsView
+from fleet.worker.member.member_state import End, MembershipEnd
 from fleet.worker.member.membership import Membership
 from fleet.worker.slot.leave_completion import (
     ExternalOwner,
     Failover,
-    Former,
+    FormerOwner,
     LeaveCompleter,
     all_drained,
 )
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
-from fleet.worker.slot.slot_life import LastAct, OwnerLook, SlotLife
+from fleet.worker.slot.slot_life import Conclusion, OwnerObservation, SlotLife
 
 TICK: Final = 0.05
 _HARD_EXIT: Final = 1
+"""Seconds that the consumer thread has for its last commit before a hard exit."""
 _LAST_WORD: Final = 0.5
 """Seconds that the consumer thread has for its last commit before a hard exit."""
 _SILENCE: Final = 1.0
-"""Seconds between two questions to a silent store whose the slot is."""
+"""Seconds between two requests to a silent store for the slot's owner."""
 _LONGEST_WAIT: Final = 30.0
-"""Seconds that the slot targets may lie ahead."""
+"""Seconds by which an opening may be ahead."""
 NEW_OWNER_JOINS: Final = 2.0
-"""Seconds from taking a slot to its join: the dead one's leave, connections, subscribe."""
+"""Seconds from a take to its join: the dead owner's leave, connections, subscribe."""
 LATEST: Final = 30.0
-"""Seconds that an opening is believed to lie ahead."""
+"""Seconds for which an opening is believed to be ahead."""
 
 
 class SlotOwner:
@@ -82,8 +82,8 @@ class SlotOwner:
         self._membership: Membership | None = None
         self._cured = True
         """Whether nothing of a former owner runs any more, as far as we can see to it."""
-        self._marks = QuarantinedPartitions(self._store, context)
-        self._orphans = Orphans(context, rejoin=self._ask_for_rebalance)
+        self._marks = StoppedPartitionsView(self._store, context)
+        self._orphans = OrphanWatch(context, rejoin=self._ask_for_rebalance)
         self._told: tuple[Any, ...] = ()
         self._told_batches = 0
         self._committed = frozenset[str]()
@@ -96,7 +96,7 @@ class SlotOwner:
     # --- taking ------------------------------------------------------------------------------
 
     def take(self) -> bool:
-        """Take the slot, and cure what its owner left running; False: somebody was quicker."""
+        """Takes the slot and ends its former owner's work; False: another worker was quicker."""
         context, seen = self._context, self._former
         session = self._runner.session_id
         try:
@@ -130,89 +130,91 @@ class SlotOwner:
         self._events.log(f"took slot {slot.number}{whose}")
         self._events.emit("slot", slot=slot.number, token=slot.token, former=seen.owner)
         if former is not None and not self._cured:
-            self._runner.cure(former).add_done_callback(self._note_cured)
+            self._runner.end_session(former).add_done_callback(self._record_cleanup)
         if seen.member_id is not None and not context.is_static:
             self._evict(seen.member_id)
         if context.worker.protocol == "consumer" and seen.owner is not None:
             self._free_before_joining()
         return True
 
-    def _note_cured(self, cure: "Future[str | None]") -> None:
-        """What a former owner that did not release left running on Spark is stopped [3].
+    def _record_cleanup(self, cure: "Future[str | None]") -> None:
+        """Records that a former owner's work on Spark has ended [3].
 
-        Who reads before that may commit what the dead one still writes, and ending it takes longer
-        than the slot targets are ahead: it is the batch thread's first work, and the join waits for
-        nothing [19]. Until now the slot named the session that was to be ended; from here on it
-        names ours.
+        A read before that may commit what the dead owner still writes. Ending it takes longer than
+        the time until the joint subscribe. So it is the batch thread's first work, and the join
+        waits for nothing [19]. Until now the slot named the session to end; from here on it names
+        this worker's.
         """
         error = cure.exception()
         why = cure.result() if error is None else type(error).__name__
         result = "is interrupted and released" if why is None else f"could not be ended ({why})"
         self._events.log(f"the former owner's Spark session {result}")
         self._cured = True
-        self.renew()  # a store that is silent holds up no batch
+        self.renew()  # a silent store delays no batch
 
     def _evict(self, member_id: str) -> None:
-        """A dead dynamic member has no successor by name: it would hold up our join [18].
+        """Evicts a dead dynamic member, which no successor replaces by name and which would delay
+        the join [18].
 
-        The round of its leave is that of our join; refused, it ends with its session.
+        The round of its leave is that of this join; refused, it ends with its session.
         """
         why = self._failover.evict((None, member_id))
-        result = "has left" if why is None else f"stays until its session ends ({why})"
+        result = "has left" if why is None else f"stays until its session expires ({why})"
         self._events.log(f"the former owner's member {member_id} {result}")
 
-    def _leave_nobody_behind(self) -> None:
-        """Whoever stood still may have joined anew before it heard that it is out.
+    def _remove_own_member(self) -> None:
+        """Removes a member of its own that joined before the loss of the slot was known.
 
-        librdkafka's close sends no leave while its join is under way: partitions would be given to
-        a member that nobody is, until its session ends. Seen with KIP-848, where a member keeps
-        its id: 20 s of 20.
+        A worker that stood still may have joined again. librdkafka's close sends no leave while its
+        join is under way. Partitions would go to a member without a process until its session ends.
+        Seen with KIP-848, where a member keeps its id: 20 s of 20.
         """
         member_id = self._membership.state.member_id if self._membership is not None else None
         if member_id is None or self._context.is_static:
             return
         if self._failover.evict((None, member_id)) is None:
-            self._events.log(f"its member {member_id} is out of the group")
+            self._events.log(f"its member {member_id} has left the group")
 
     def _free_before_joining(self) -> None:
-        """KIP-848: let the dead owner leave, else the join is refused [17].
+        """Lets the dead owner leave before a KIP-848 join, which is refused otherwise [17].
 
-        One that released the slot closed its consumer before, clean or not: no leave, no expected
-        cost.
+        A former owner that released the slot closed its consumer, clean or not: then no leave is
+        needed.
         """
         try:
             why = self._free()
         except ExternalOwner as error:
             why = str(error)
-        if why is not None:  # the join will tell: it is refused, and this is tried once more
+        if why is not None:  # the join is refused then, and this is tried once more
             self._events.log(f"the former member could not leave: {why}")
 
     def _free(self) -> str | None:
-        """Free the instance id of whoever had the slot; why it is not free."""
+        """Frees the instance id of the former owner; returns why it is not free."""
         if not self._context.is_static:
             return None
         seen, ours = self._former, self._membership
         ids = (ours.state.member_id if ours is not None else None, seen.member_id)
         return self._failover.free(
-            Former(
+            FormerOwner(
                 instance_id=seen.instance_id(),
                 member_ids=tuple(i for i in ids if i is not None),
                 workers=frozenset(n for n in (self._context.name, seen.owner) if n is not None),
             )
         )
 
-    def still_ours(self) -> bool:
-        """For the batch thread, before it runs a batch again."""
-        return self._lease.still_ours()
+    def is_ours(self) -> bool:
+        """Whether the slot is still owned; for the batch thread, before a repeated batch."""
+        return self._lease.is_ours()
 
     def renew(self) -> bool:
-        """For the batch thread, before it runs a batch in another session: whoever takes the slot
-        has to find that one named [3]. False where the slot is somebody else's.
+        """Stores the new session; for the batch thread, before a batch in another session.
+
+        The next owner has to find that session named [3]. False if another worker owns the slot.
         """
         return self._lease.renew()
 
     def serve(self) -> tuple[int, str] | None:
-        """Be a member until the slot is given up; what the worker ends with, or None: standby."""
+        """Runs members until the slot is released; returns why the worker ends, or None."""
         runner = self._runner
         runner.slot = self._number
         try:
@@ -222,13 +224,13 @@ class SlotOwner:
         finally:
             self._orphans.end()
             runner.slot = None
-            self._reporter.left()
+            self._reporter.membership_ended()
             self._watcher.forget()
 
     # --- one membership --------------------------------------------------------------------
 
-    def _one_membership(self) -> Ended:
-        # A writer whose clock is wrong must not keep a member out for long.
+    def _one_membership(self) -> MembershipEnd:
+        # A writer with a wrong clock must not delay a member for long.
         open_at = min(self._watcher.targets.open_at, self._clock.now() + _LONGEST_WAIT)
         membership = self._membership = self._new_membership(open_at)
         self._life.begins()
@@ -241,7 +243,7 @@ class SlotOwner:
         assert membership.ended is not None
         return membership.ended
 
-    # What tests/schedules replace, to play all the rest on simulated time.
+    # tests/schedules replaces these, to run the rest on simulated time.
 
     def _new_lease(self, slot: Slot) -> SlotLease:
         return SlotLease(
@@ -251,7 +253,7 @@ class SlotOwner:
             fields=self._fields,
             clock=self._clock,
             events=self._events,
-            after=self._reporter.renewed,
+            after=self._reporter.on_renewed,
         )
 
     def _new_membership(self, open_at: float) -> Membership:
@@ -269,7 +271,7 @@ class SlotOwner:
         )
 
     def _may_wait(self) -> bool:
-        """Whether what fails may be the weather: not so for a canary [22]."""
+        """Whether a failure may be transient; not for a canary [22]."""
         revision = self._context.settings.revision
         return not self._canary.running or is_alone(self._watcher.slots, self._former, revision)
 
@@ -285,23 +287,29 @@ class SlotOwner:
         worked = has_worked(state.phase, error=state.error, batches=state.batches)
         if self._canary.running and worked:
             self._canary.succeed()
-        told = (state.told, state.joined_at, state.member_id, state.error, state.batches > 0)
+        told = (
+            state.reported_phase,
+            state.joined_at,
+            state.member_id,
+            state.error,
+            state.batches > 0,
+        )
         if told != self._told or (state.batches < 10 and state.batches != self._told_batches):
             self._told, self._told_batches = told, state.batches
-            self._lease.changed()
+            self._lease.renew_soon()
         self._orphans.step(self._number, watcher.targets, watcher.slots)
-        if self._completer.see(watcher):
-            lifted = self._marks.lifted(membership.state.quarantined)
+        if self._completer.check(watcher):
+            lifted = self._marks.find_lifted(membership.state.quarantined)
             if lifted:
                 membership.lift(lifted)
             self._keep_committed(state.committed)
-            changed = self._what_changed(watcher.targets, watcher.slots, watcher.dead())
+            changed = self._find_change(watcher.targets, watcher.slots, watcher.dead())
             if changed is not None:
-                membership.hear(*changed)
+                membership.expect_change(*changed)
         self._answer(membership)
 
     def _keep_committed(self, topics: frozenset[str]) -> None:
-        """Tell the store, once, which topics the group has committed offsets of [53]."""
+        """Stores, once, the topics that the group has committed offsets of [53]."""
         if topics <= self._committed:
             return
         try:
@@ -310,12 +318,10 @@ class SlotOwner:
             self._events.log_rarely(str(error))
 
     def _answer(self, membership: Membership) -> None:
-        """Begin what the slot targets (or a signal) asks for now; take back what it asks no
-        more.
-        """
+        """Begins what the slot targets (or a signal) ask; takes back what they ask no more."""
         watcher, state = self._watcher, membership.state
-        told = self._life.look(
-            OwnerLook(
+        told = self._life.decide(
+            OwnerObservation(
                 targets=watcher.targets,
                 phase=state.phase,
                 stored=self._lease.slot.phase,
@@ -336,29 +342,30 @@ class SlotOwner:
             membership.become(told.life)
 
     def _ask_for_rebalance(self) -> None:
-        """Ask this slot's owner, which is us, to leave and join again once."""
+        """Asks this slot's owner, which is this worker, to leave and join again once."""
         self._write_targets(with_rejoin, self._number, self._lease.slot.token)
 
     def _write_targets(self, change: Callable[..., SlotTargets], *what: int) -> None:
-        """A store that is silent is asked again by what asks for it."""
+        """Writes the slot targets; for a silent store the caller tries again."""
         with contextlib.suppress(Unreachable):
             self._store.change_targets(self._context.group, lambda targets: change(targets, *what))
         self._watcher.forget()
 
-    # --- what it sees of a change of its group's membership ----------------------------------
+    # --- changes of the group's membership ---------------------------------------------------
     #
-    # Members that shall hear of a change at once [41] have to know that there is one, without a
-    # question to anybody: the owner compares what it reads anyway. Slots that open or close, a
-    # forced rebalance that is over, and a slot that a dead owner's successor took are changes; a
-    # handover is none, since a static member that is replaced moves nothing. Members that
-    # heartbeat between a dead member's leave and its successor's join would bring an assignment of
-    # their own, so they wait until the new owner is ready, or for `NEW_OWNER_JOINS`. They hear
-    # then, since what the dead one had may be theirs.
+    # To make members learn of a change at once [41], the owner compares what it reads anyway; no
+    # request is needed. Changes are slots that open or close, a forced rebalance that is over, and
+    # a dead owner's slot with a new owner. A handover is no change, because a replaced static
+    # member moves nothing. Members that heartbeat between a dead member's leave and the new owner's
+    # join would cause an assignment of their own. So they wait until the new owner is ready, or for
+    # `NEW_OWNER_JOINS`, and then learn whether they get some of its partitions.
 
-    def _what_changed(
+    def _find_change(
         self, targets: SlotTargets, slots: Sequence[Slot], dead: Collection[int]
     ) -> tuple[str, float] | None:
-        """Since the last look: what, and the monotonic time from which on members shall hear."""
+        """Returns what changed since the last poll, and from which monotonic time on members have
+        to learn of it.
+        """
         now = self._clock.monotonic()
         before, self._seen_targets = self._seen_targets, targets
         held, self._seen_slots = self._seen_slots, {each.number: each for each in slots}
@@ -370,7 +377,7 @@ class SlotOwner:
             return None
         self._note_new_owners(targets, held, now)
         if targets.open - before.open:
-            opens = now + (targets.open_at - self._clock.now())  # as a joiner waits for it
+            opens = now + (targets.open_at - self._clock.now())  # as a joining member waits for it
             return "slots were opened", min(max(now, opens), now + LATEST)
         if before.open - targets.open:
             return "slots were closed", now
@@ -397,16 +404,16 @@ class SlotOwner:
 
     # --- its end ---------------------------------------------------------------------------
 
-    def _after(self, ended: Ended) -> LastAct:
-        """Do with the slot what follows this end; told as it came to be."""
+    def _after(self, ended: MembershipEnd) -> Conclusion:
+        """Does with the slot what follows this end, and logs it."""
         lost, refused = self._lease.lost, ended.how in {End.FENCED, End.UNRELEASED}
         ours, now = self._is_ours() if refused else None, self._clock.monotonic()
-        last = self._life.ended(ended, lost=lost, ours=ours, now=now, cured=self._cured)
+        last = self._life.conclude(ended, lost=lost, ours=ours, now=now, cured=self._cured)
         if last is None:
             try:
-                last = self._life.freed(self._free(), ended.sentence)
+                last = self._life.conclude_freed(self._free(), ended.sentence)
             except ExternalOwner as error:
-                last = self._life.external(str(error), clean=ended.clean and self._cured)
+                last = self._life.conclude_external(str(error), clean=ended.clean and self._cured)
         if last.again is not None:
             return last
         if not refused and (last.exit is None or not last.ours):
@@ -415,41 +422,43 @@ class SlotOwner:
             self._error(last.exit)
         return self._end(last, ended)
 
-    def _end(self, last: LastAct, ended: Ended) -> LastAct:
+    def _end(self, last: Conclusion, ended: MembershipEnd) -> Conclusion:
         kept = False
         try:
             if not last.ours:
                 self._lease.abandon()
-                self._leave_nobody_behind()
+                self._remove_own_member()
                 return last
-            if last.shut:
+            if last.quarantine:
                 self._store.change_targets(
-                    self._context.group, lambda targets: shut(targets, self._number)
+                    self._context.group, lambda targets: with_quarantined(targets, self._number)
                 )
             kept = self._lease.release(clean=last.clean, closed=last.closed, gone=last.gone)
         except FleetError as error:
             if last.exit is None:
                 raise
-            self._lease.abandon()  # the store's error is not what it ends with
+            self._lease.abandon()  # the store's error is not why it ends
             self._events.log(f"slot {self._number} is left to its lease: {error}")
         if last.exit is not None:
             return last
         if not kept:
-            return LastAct(exit=f"slot {self._number} was taken while it was drained: stopped")
-        self._watcher.released(self._lease.slot, handed=last.handed)
+            return Conclusion(
+                exit=f"another worker took slot {self._number} while it was drained: stopped"
+            )
+        self._watcher.forget_released(self._lease.slot, handed=last.handed)
         self._events.log(f"released slot {self._number}{'' if ended.clean else ', not clean'}")
         self._events.emit("released", slot=self._number, clean=ended.clean, closed=last.closed)
         return last
 
     def _is_ours(self) -> bool | None:
-        """Whether the slot names us, which alone lets us join again; a silent store is waited for
-        until we are to end (None).
+        """Whether the slot names this worker, which alone allows another join.
 
-        Whoever was cut off from the store and is refused by the coordinator may have a successor:
-        joining on a guess would throw that one out, and be thrown out by it in turn.
+        A silent store is waited for until the worker has to end (None). A worker that was
+        disconnected from the store and is refused by the coordinator may have a successor. A join
+        by guess would fence that one, and be fenced in turn.
         """
         while (ours := self._lease.confirm()) is None:
-            self._events.log_rarely("refused as a member while the store is silent: waiting")
+            self._events.log_rarely("refused as a member while the store does not answer: waiting")
             if self._context.stop.wait(_SILENCE):
                 return None
         return ours
@@ -461,25 +470,25 @@ class SlotOwner:
         self._reporter.failed(sentence)
 
     def _end_hard(self, why: str) -> None:
-        """A thread hangs in the user's code: no exit handler may wait for it."""
+        """Ends the process at once: a thread hangs in the user's code."""
         try:
             if self._membership is not None:
-                self._membership.spare()
+                self._membership.take_back_tries()
                 self._clock.sleep(_LAST_WORD)
             self._error(why)
             with contextlib.suppress(FleetError):
                 self._lease.release(clean=False)
             self._events.emit("exit", code=_HARD_EXIT, reason=why)
             self._events.log(f"ended: {why}")
-        finally:  # whatever failed on the way
+        finally:  # even if something failed before
             os._exit(_HARD_EXIT)
 
-    # --- what the parts ask ----------------------------------------------------------------
+    # --- what other parts need -------------------------------------------------------------
 
     def _fields(self) -> dict[str, Any]:
-        """What a renewal writes."""
+        """Returns what a renewal writes."""
         membership, known = self._membership, dict[str, Any]()
-        if self._cured:  # else the slot names the session that is still to be ended [3]
+        if self._cured:  # else the slot names the session that still has to end [3]
             known["spark_session"] = self._runner.session_id
         if membership is None:
             return known
@@ -487,7 +496,7 @@ class SlotOwner:
         if state.member_id is not None:
             known["member_id"] = state.member_id
         return {
-            "phase": state.told,
+            "phase": state.reported_phase,
             "batches": state.batches,
             "error": state.error,
             **known,
@@ -499,15 +508,15 @@ def _joins(slot: Slot) -> bool:
 
 
 def with_rejoin(targets: SlotTargets, number: int, token: int) -> SlotTargets:
-    """The slot targets that asks this slot's owner to leave and join again once."""
+    """Returns slot targets that ask this slot's owner to leave and join again once."""
     return replace(targets, rejoin={**targets.rejoin, number: token})
 
 
 def without_rejoin(targets: SlotTargets, number: int) -> SlotTargets:
-    """The slot targets that asks it no more: it is done."""
+    """Returns slot targets that ask for it no more, because it is done."""
     return replace(targets, rejoin={n: t for n, t in targets.rejoin.items() if n != number})
 
 
-def shut(targets: SlotTargets, number: int) -> SlotTargets:
-    """The slot targets by which nobody takes this slot: a foreign process uses its instance id."""
+def with_quarantined(targets: SlotTargets, number: int) -> SlotTargets:
+    """Returns slot targets with this slot quarantined: an external process uses its instance id."""
     return replace(targets, quarantined=targets.quarantined | {number})

@@ -1,12 +1,12 @@
-"""Whether brokers answer a worker that waits for a slot.
+"""Checks whether brokers answer a worker that waits for a slot.
 
-Problem: a standby needs no broker, so that one which reaches none counts as ready; a rollout while
-Kafka is away (or with a wrong address) replaces every good worker by such a one, and none of the
-old ones can drain. Choice: before it is ready for the first time, and every few seconds as long as
-it has no slot, it asks for the metadata of one topic of its own, in a thread of its own: whoever
-waits for a slot looks at leases meanwhile, and must not be held up. An owner does not ask: what it
-commits shows it. Where no broker answers and the files of the login were replaced, it asks by what
-they hold now. Cost: one consumer that never joins, and a request every five seconds.
+Problem: a standby needs no broker, so one that reaches none would count as ready. A rollout during
+a Kafka outage, or with a wrong address, would replace every good worker by such a one, and no old
+worker could drain. Choice: before a standby is ready for the first time, and every few seconds
+without a slot, it requests the metadata of one topic. That runs in a thread of its own, because the
+standby must poll leases meanwhile. An owner does not check; its commits show it. If no broker
+answers and the login's files were replaced, the check uses their present content. Cost: one
+consumer that never joins, and a request every five seconds.
 """
 
 import contextlib
@@ -21,18 +21,18 @@ from fleet.errors import FleetError
 from fleet.worker.login_files import LoginFiles
 
 TIMEOUT: Final = 5.0
-"""Seconds after which brokers that have not answered count as away."""
+"""Seconds after which brokers that have not answered count as unreachable."""
 EVERY: Final = 5.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 EVERY_BY_PATTERN: Final = 30.0
-"""The same where topics are named by a pattern: the answer names all topics of the cluster."""
-_NOT_YET: Final = "no broker was asked yet"
+"""The same for topics by pattern: then the answer has all topics of the cluster."""
+_NOT_YET: Final = "no broker has answered yet"
 
 
-class Reach:
-    """A standby's looks at Kafka; `trouble` says why it cannot serve now, None: it can.
+class BrokerReach:
+    """Checks Kafka for a standby; `trouble` says why it cannot serve now, None: it can.
 
-    ask: returns where a broker answered, raises KafkaException where none did.
+    ask: returns if a broker answered, raises KafkaException if none did.
     """
 
     def __init__(self, ask: Callable[[], object], *, bootstrap: str, every: float = EVERY) -> None:
@@ -46,7 +46,7 @@ class Reach:
         self._thread = threading.Thread(target=self._run, name="reach", daemon=True)
 
     def watch(self) -> None:
-        """Look now, and from now on."""
+        """Checks now, and from now on."""
         with self._lock:
             self._wanted = True
             if not self._thread.is_alive():
@@ -54,18 +54,18 @@ class Reach:
             self._lock.notify_all()
 
     def pause(self) -> None:
-        """Look no more: the worker has a slot."""
+        """Stops checking: the worker has a slot."""
         with self._lock:
             self._wanted = False
 
     def end(self) -> None:
-        """Nobody asks any more."""
+        """Stops checking for good."""
         with self._lock:
             self._wanted, self._ended = False, True
             self._lock.notify_all()
 
-    def look(self) -> None:
-        """One look."""
+    def check(self) -> None:
+        """Checks once."""
         try:
             self._ask()
         except KafkaException as error:
@@ -80,12 +80,12 @@ class Reach:
                 self._lock.wait_for(lambda: self._wanted or self._ended)
                 if self._ended:
                     return
-            self.look()
+            self.check()
             with self._lock:
                 self._lock.wait(self._every)
 
 
-def reach_of(
+def make_broker_reach(
     login: Callable[[], Mapping[str, Any]],
     *,
     files: LoginFiles,
@@ -93,8 +93,8 @@ def reach_of(
     topics: Sequence[str],
     bootstrap: str,
     client: Callable[[dict[str, Any]], Any] = Consumer,
-) -> Reach:
-    """Of a worker; login: librdkafka's options for that, as its files hold them at the call."""
+) -> BrokerReach:
+    """Returns the check of a worker; login: librdkafka's options as its files hold them now."""
 
     def made() -> Any:
         return client(
@@ -114,16 +114,18 @@ def reach_of(
     def ask() -> object:
         nonlocal consumer
         try:
-            consumer.poll(0)  # never subscribed: this only serves what a login and errors queue up
+            consumer.poll(0)  # never subscribed: it only serves the login's and errors' queue
             if named is None:
                 return consumer.list_topics(timeout=TIMEOUT)
             return consumer.list_topics(named, timeout=TIMEOUT)
         except KafkaException:
             if files.replaced():
                 files.read_again()
-                with contextlib.suppress(FleetError, KafkaException):  # the next look tries again
+                with contextlib.suppress(FleetError, KafkaException):  # the next check tries again
                     before, consumer = consumer, made()
                     before.close()
             raise
 
-    return Reach(ask, bootstrap=bootstrap, every=EVERY if named is not None else EVERY_BY_PATTERN)
+    return BrokerReach(
+        ask, bootstrap=bootstrap, every=EVERY if named is not None else EVERY_BY_PATTERN
+    )

@@ -1,14 +1,13 @@
-"""What a worker asks its coordinator about its own group: who is in it, and who owns what.
+"""Asks the coordinator about a worker's own group: its members, and the owner of each partition.
 
-Problem: librdkafka's admin ends its process, by an assertion and with no error, where the
-connection to a coordinator drops while a question about a group is under way (librdkafka #4605;
-seen when a broker was bounced). A worker must not end for a look. Choice: each question is put
-by a process that lives for it alone; how to log in goes in by reference and is resolved there.
-Asking by kafka-python, as fleet.observe does, would cost every worker 15 MB for good. Cost: 0.15 s
-of a core and 40 MB for a moment, per question: a few in a minute and one worker per group.
+Problem: librdkafka's admin client aborts its process if the connection to a coordinator drops
+during a request about a group (librdkafka #4605; seen when a broker was bounced). A poll must not
+end a worker. Choice: each query runs in a process of its own. The login goes in by reference and is
+resolved there. kafka-python, which fleet.observe uses, would cost every worker 15 MB for good.
+Cost: 0.15 s of a core and 40 MB per query: a few per minute, in one worker per group.
 
-As a program: reads the question (JSON) from standard input and writes the answer to standard
-output; what went wrong is an answer too.
+As a program it reads the query (JSON) from standard input and writes the answer to standard output;
+a failure is an answer too.
 """
 
 import contextlib
@@ -30,16 +29,16 @@ from fleet.slots import Phase, Slot, SlotTargets
 from fleet.worker.events import WorkerContext
 
 REQUEST_SECONDS: Final = 5.0
-LONGEST: Final = 3 * REQUEST_SECONDS
-"""Seconds that a question may take with the process around it."""
+ANSWER_TIMEOUT: Final = 3 * REQUEST_SECONDS
+"""Seconds that a query may take, with its process."""
 _PART: Final = 1 << 16
 """Bytes read at once: what a pipe holds."""
 _UNKNOWN_TOPIC: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The group, and the partitions that the asked topics have."""
+class GroupAnswer:
+    """The group, and the existing partitions of the requested topics."""
 
     state: str
     """STABLE and others, by librdkafka's names."""
@@ -47,11 +46,11 @@ class Answer:
     partitions: frozenset[TopicPartition]
 
 
-class Question:
-    """One question, under way once it is made.
+class GroupQuery:
+    """One query, started by its construction.
 
-    login: where the options of a client are found (fleet.kafka_source.login.references).
-    Raises FleetError where no process is to be had for it.
+    login: where the options of a client are (fleet.kafka_source.login.references). Raises
+    FleetError if no process can be started.
     """
 
     def __init__(self, login: References, *, group: str, topics: Sequence[str] = ()) -> None:
@@ -65,7 +64,7 @@ class Question:
             )
         except OSError as error:
             raise FleetError(
-                f"the coordinator of {group} cannot be asked: no process for it ({error})"
+                f"cannot ask the coordinator of {group}: no process could be started ({error})"
             ) from error
         self._told = b""
         asked = {"login": dict(login), "group": group, "topics": list(topics)}
@@ -75,13 +74,15 @@ class Question:
         try:
             self._asker.stdin.write(json.dumps(asked).encode())
             self._asker.stdin.close()
-        except OSError:  # it is gone already; its end says so
+        except OSError:  # it has ended already; its exit code says so
             pass
         self._asker.stdin = None
 
     def done(self) -> bool:
-        """Whether `answer` will not wait; a long answer is taken by asking this again and again,
-        since whoever writes it waits for room in the pipe.
+        """Whether `answer` will not wait.
+
+        Call it again and again to receive a long answer, because its writer waits for room in the
+        pipe.
         """
         assert self._asker.stdout is not None
         with contextlib.suppress(BlockingIOError):
@@ -89,14 +90,16 @@ class Question:
                 self._told += part
         return self._asker.poll() is not None
 
-    def answer(self) -> Answer:
-        """Wait for it, at most LONGEST. Raises FleetError where it cannot be told, with why."""
+    def answer(self) -> GroupAnswer:
+        """Returns the answer, after at most ANSWER_TIMEOUT. Raises FleetError with the reason if
+        there is none.
+        """
         try:
-            rest, _ = self._asker.communicate(timeout=LONGEST)
+            rest, _ = self._asker.communicate(timeout=ANSWER_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.end()
             raise FleetError(
-                f"the coordinator of {self._group} did not answer within {LONGEST:g} s"
+                f"the coordinator of {self._group} did not answer within {ANSWER_TIMEOUT:g} s"
             ) from None
         if self._asker.returncode != 0:
             raise FleetError(
@@ -105,7 +108,7 @@ class Question:
         made = json.loads(self._told + rest)
         if "error" in made:
             raise FleetError(made["error"])
-        return Answer(
+        return GroupAnswer(
             state=made["state"],
             members=tuple(
                 Member(**{**each, "partitions": _partitions(each["partitions"])})
@@ -115,7 +118,7 @@ class Question:
         )
 
     def end(self) -> None:
-        """Give it up."""
+        """Abandons the query."""
         self._asker.kill()
         self._asker.communicate()
 
@@ -124,29 +127,27 @@ def _partitions(pairs: Sequence[Sequence[Any]]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(str(topic), int(number)) for topic, number in pairs)
 
 
-# Partitions that nobody in a quiet group owns, and the one rebalance that gives them an owner.
+# Finds partitions without an owner in a Stable group, and asks for the rebalance that they need.
 #
-# Problem: a cooperative rebalance comes in two rounds: a partition is given up in the first and
-# given to its new owner in the second, which the member that gave it up asks for. Where that
-# member or the coordinator dies in between, static members come back without a rebalance
-# (KIP-345), the second round never comes, and a partition is read by nobody for as long as nothing
-# else changes (seen: a broker's kill -9 after an opened slot). Choice: the owner of the lowest
-# active slot looks at its group now and then; a partition of its topics that a Stable group has
-# left without an owner for `GRACE` is cured by one forced rebalance by a synchronized join, the
-# same that a person may ask for. Cost: a question per group and 20 s (fleet.worker.asking: 0.7 % of
-# a core, in one worker), and a rebalance that no plan has named, told in a sentence. A partition
-# that was just added is found by the members themselves within their 30 s of metadata age, so that
-# the grace period is longer.
+# Problem: a cooperative rebalance has two rounds. A member gives a partition up in the first and
+# asks for the second, in which the new owner gets it. If that member or the coordinator dies in
+# between, static members come back without a rebalance (KIP-345) and the second round never comes.
+# Then no member reads the partition until something else changes (seen: a broker's kill -9 after an
+# opened slot). Choice: the owner of the lowest active slot polls its group now and then. If a
+# Stable group leaves a partition of its topics without an owner for `GRACE`, it asks for one forced
+# rebalance by a synchronized join, as an operator may. Cost: a query per group and 20 s (0.7 % of a
+# core, in one worker), and a rebalance that no plan names, reported in a sentence. Members find a
+# new partition by themselves within their 30 s of metadata age, so the grace period is longer.
 
 
-LOOK: Final = 20.0
+CHECK_EVERY: Final = 20.0
 GRACE: Final = 45.0
 
 
-class Orphans:
+class OrphanWatch:
     """One owner's watch over its group; `step` never blocks. `end` it with the owner.
 
-    ask: puts the question about the group and these topics; FleetError where it cannot.
+    ask: starts the query for the group and these topics; raises FleetError if it cannot.
     """
 
     def __init__(
@@ -154,24 +155,24 @@ class Orphans:
         context: WorkerContext,
         *,
         rejoin: Callable[[], None],
-        ask: Callable[[Sequence[str]], Question] | None = None,
+        ask: Callable[[Sequence[str]], GroupQuery] | None = None,
     ) -> None:
         login, group = context.login, context.group
-        self._ask = ask or (lambda topics: Question(login, group=group, topics=topics))
+        self._ask = ask or (lambda topics: GroupQuery(login, group=group, topics=topics))
         topics = context.settings.group.topics
         self._topics = [topic for topic in topics if not topic.startswith("^")]
         self._rejoin = rejoin
         self._clock = context.clock
         self._events = context.events
-        self._next = self._clock.monotonic() + LOOK
-        self._asked: Question | None = None
+        self._next = self._clock.monotonic() + CHECK_EVERY
+        self._asked: GroupQuery | None = None
         self._orphans: frozenset[TopicPartition] = frozenset()
         self._since = 0.0
         self._judged_at = 0.0
 
     def step(self, number: int, targets: SlotTargets, slots: Sequence[Slot]) -> None:
-        """Look where it is time and ours to; ask for the rebalance where grace period has ended."""
-        if not _ours(number, targets, slots):
+        """Queries the group when it is due, and asks for the rebalance after the grace period."""
+        if not _is_checker(number, targets, slots):
             self._orphans = frozenset()
             self.end()
             return
@@ -179,43 +180,45 @@ class Orphans:
         if self._asked is not None:
             self._judge(self._asked, now)
         elif now >= self._next and self._topics:
-            self._next = now + LOOK
+            self._next = now + CHECK_EVERY
             try:
                 self._asked = self._ask(self._topics)
-            except FleetError as error:  # weather: no process is to be had
+            except FleetError as error:  # transient: no process can be started
                 self._events.log_rarely(str(error), key="orphans")
 
     def end(self) -> None:
-        """Give up what is under way."""
+        """Abandons a query under way."""
         asked, self._asked = self._asked, None
         if asked is not None:
             asked.end()
 
-    def _judge(self, asked: Question, now: float) -> None:
+    def _judge(self, asked: GroupQuery, now: float) -> None:
         if not asked.done():
             if now >= self._next:
                 self.end()
             return
         self._asked = None
         try:
-            found = orphans(asked.answer())
-        except FleetError:  # weather: look again later
+            found = find_orphans(asked.answer())
+        except FleetError:  # transient: poll again later
             return
         gap, self._judged_at = now - self._judged_at, now
-        if found != self._orphans or gap > 2 * LOOK:  # who did not look does not know [39]
+        if (
+            found != self._orphans or gap > 2 * CHECK_EVERY
+        ):  # a gap between polls proves nothing [39]
             self._orphans, self._since = found, now
         elif found and now - self._since >= GRACE:
             self._orphans = frozenset()
             names = ", ".join(map(str, sorted(found)[:5]))
-            self._events.log(f"nobody owns {names} since {GRACE:g} s: asking for a rebalance")
+            self._events.log(f"no member has owned {names} for {GRACE:g} s: asking for a rebalance")
             self._events.emit("orphans", partitions=[str(tp) for tp in sorted(found)])
             self._rejoin()
 
 
-def _ours(number: int, targets: SlotTargets, slots: Sequence[Slot]) -> bool:
-    """Whether nothing is being changed, and ours is the lowest active slot."""
+def _is_checker(number: int, targets: SlotTargets, slots: Sequence[Slot]) -> bool:
+    """Whether nothing is being changed, and this is the lowest active slot."""
     tokens = {each.number: each.token for each in slots}
-    # What was asked of a former owner asks nobody any more.
+    # A request to a former owner is void.
     asked = {n: pin.token for n, pin in targets.handover.items()}.items() | targets.rejoin.items()
     if targets.leaving or asked & tokens.items():
         return False
@@ -223,24 +226,24 @@ def _ours(number: int, targets: SlotTargets, slots: Sequence[Slot]) -> bool:
     return bool(active) and min(active) == number
 
 
-def orphans(seen: Answer) -> frozenset[TopicPartition]:
-    """Partitions of the topics without an owner; none where the group is not Stable."""
+def find_orphans(seen: GroupAnswer) -> frozenset[TopicPartition]:
+    """Returns partitions of the topics without an owner; none if the group is not Stable."""
     if seen.state != "STABLE":
         return frozenset()
     return seen.partitions.difference(*(member.partitions for member in seen.members))
 
 
 def main() -> int:
-    """The program."""
+    """Runs the query as a program."""
     asked = json.load(sys.stdin)
     try:
         options = resolve(asked["login"], os.environ, who="of this worker")
         told = _asked(AdminClient(options), asked["group"], asked["topics"])
     except ValueError as error:
-        told = {"error": f"who is a member of {asked['group']} cannot be asked: {error}"}
+        told = {"error": f"cannot ask who is a member of {asked['group']}: {error}"}
     except KafkaException as error:
         told = {
-            "error": f"who is a member of {asked['group']} cannot be read: "
+            "error": f"cannot read who is a member of {asked['group']}: "
             f"{error.args[0].str()}; this principal needs DESCRIBE on the group"
         }
     json.dump(told, sys.stdout)
@@ -278,7 +281,7 @@ def _asked(admin: AdminClient, group: str, topics: Sequence[str]) -> dict[str, A
 
 
 def _there(description: Any) -> Any:
-    """A topic's description; None where there is no such topic, so that the others are told."""
+    """Returns a topic's description; None if the topic is missing, so that others are answered."""
     try:
         return description.result()
     except KafkaException as error:
