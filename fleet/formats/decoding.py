@@ -1,10 +1,11 @@
-"""Values that a schema registry's serializers wrote, as a column of a batch.
+"""Decodes values that a schema registry's serializers wrote into a column of a batch.
 
 Problem: a value names its schema by number only (before it, or by a GUID in a header), and a job
-has to know the column's type before it reads one. Choice: the type is that of a reader's schema,
-which the job gives or its subject's latest; the schemas of the values are found in Spark, asked for
-once by the worker, and sent to the tasks, which read each value into the reader's (Avro's schema
-resolution, by fastavro). Cost: the batch's values are looked at twice, first for the ids alone.
+has to know the column's type before it reads a value. Choice: the type is that of a reader's
+schema, which the job gives or which is its subject's latest. Spark finds the schemas of the values,
+and the worker asks for each once and sends them to the tasks. The tasks read each value into the
+reader's schema (Avro's schema resolution, by fastavro). Cost: the batch's values are read twice,
+first for the ids alone.
 """
 
 import io
@@ -32,15 +33,15 @@ from fleet.formats.schema_registry import (
     avro_of,
 )
 
-# The function of a task: values of a batch in, a column of decoded ones out.
+# The function of a task: it turns values of a batch into a column of decoded ones.
 #
-# This module is sent by value, so that executors need fastavro and pyarrow and no `fleet`; schemas
-# come along, so that no task asks the registry. Sentences name types and places, not contents:
-# they end in logs.
+# This module is sent by value, so that executors need fastavro and pyarrow and no `fleet`. Schemas
+# are sent too, so that no task asks the registry. Sentences name types and places, not contents,
+# because logs show them.
 
 
 _HEAD: Final = 5
-"""Bytes of the wire format: a zero and four of the schema's id, big-endian."""
+"""Bytes of the wire format: a zero and four bytes of the schema's id, big-endian."""
 _GUID_HEAD: Final = 17
 """In a header: a one and the schema's GUID, or as above."""
 SchemaKey = int | str
@@ -48,25 +49,25 @@ SchemaKey = int | str
 
 
 def schema_in_header(head: bytes) -> SchemaKey | None:
-    """The schema that a record's header names; None where it is of another format."""
+    """Returns the schema that a record's header names; None for another format."""
     if len(head) == _GUID_HEAD and head[0] == 1:
         return str(UUID(bytes=head[1:]))
     return schema_in_value(head) if len(head) == _HEAD else None
 
 
 def schema_in_value(raw: bytes) -> int | None:
-    """The id before a value; None where there is none."""
+    """Returns the id before a value; None if there is none."""
     return int.from_bytes(raw[1:_HEAD], "big") if len(raw) >= _HEAD and raw[0] == 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueDecoder:
-    """For mapInArrow: each batch with one column more, and `error` behind it where asked for.
+    """For mapInArrow: each batch with one column more, and with `error` after it if requested.
 
     writers: schema → the Avro schema as fastavro parsed it, None for JSON. unread: schema → why its
     values cannot be read. reader: the Avro schema to read into, None for JSON. named: a column of
-    what the records' header `header` holds, which comes last and is left out of the rows; without
-    it only values' own beginnings name schemas.
+    the records' header `header`, which comes last and is not in the rows. Without it only the
+    beginnings of values name schemas.
     """
 
     column: str
@@ -77,12 +78,12 @@ class ValueDecoder:
     arrow: Any
     with_errors: bool
     install: str
-    """What installs fastavro."""
+    """The command that installs fastavro."""
     header: str = ""
     named: str | None = None
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Raises ValueError with the record's place where errors have no column."""
+        """Raises ValueError with the record's place if errors have no column."""
         for batch in batches:
             values, errors = self.columns(batch)
             kept = [name for name in batch.schema.names if name != self.named]
@@ -94,7 +95,7 @@ class ValueDecoder:
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 
     def columns(self, batch: Any) -> tuple[Any, list[str | None]]:
-        """Decoded values as an Arrow array, and what each of them lacks."""
+        """Returns decoded values as an Arrow array, and what each of them lacks."""
         found: list[Any] = []
         errors: list[str | None] = []
         heads = batch.column(self.named).to_pylist() if self.named else [None] * len(batch)
@@ -118,7 +119,7 @@ class ValueDecoder:
             return self._one_by_one(batch, found, errors), errors
 
     def lacks(self, raw: bytes | None, head: bytes | None = None) -> str | None:
-        """Why no schema of a value is known; head: what the record's header holds."""
+        """Returns why no schema of a value is known; head: the content of the record's header."""
         if raw is None:
             return None
         key = _schema_of(raw, head)
@@ -135,14 +136,15 @@ class ValueDecoder:
         )
 
     def value(self, raw: bytes | None, head: bytes | None = None) -> Any:
-        """As pa.array takes it; None for a record without value, or without a schema (`lacks`).
+        """Returns the value for pa.array; None for a record without value, or without a schema
+        (`lacks`).
 
-        Raises ValueError with a sentence where the value is not what its schema says.
+        Raises ValueError with a sentence if the value does not match its schema.
         """
         return None if raw is None or self.lacks(raw, head) else self._read(raw, head)
 
     def _read(self, raw: bytes, head: bytes | None) -> Any:
-        """A value that lacks nothing."""
+        """Reads a value that lacks nothing."""
         schema_id = _schema_of(raw, head)
         assert schema_id is not None
         start = _HEAD if head is None else 0
@@ -151,12 +153,12 @@ class ValueDecoder:
                 read = json.loads(raw[start:])
             else:
                 read = self._avro(raw, start, self.writers[schema_id])
-        except Exception as error:  # a damaged value fails in many ways inside fastavro
+        except Exception as error:  # fastavro raises many errors for a damaged value
             if isinstance(error, ImportError):
                 raise
             said = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
             raise ValueError(f"{self.column} does not fit schema {schema_id} ({said})") from error
-        return _fitted(read, self.arrow, self.into)
+        return _fit(read, self.arrow, self.into)
 
     def _avro(self, raw: bytes, start: int, writer: Any) -> Any:
         try:
@@ -188,16 +190,16 @@ def _schema_of(raw: bytes, head: bytes | None) -> SchemaKey | None:
     return schema_in_value(raw) if head is None else schema_in_header(head)
 
 
-def _fitted(value: Any, kind: Any, at: str) -> Any:
-    """As pa.array takes it without guessing; ValueError with the field that does not fit."""
+def _fit(value: Any, kind: Any, at: str) -> Any:
+    """Returns the value for pa.array without a guess; ValueError with the wrong field."""
     if value is None:
         return None
     if pa.types.is_struct(kind) and isinstance(value, dict):
-        return {f.name: _fitted(value.get(f.name), f.type, f"{at}.{f.name}") for f in kind}
+        return {f.name: _fit(value.get(f.name), f.type, f"{at}.{f.name}") for f in kind}
     if pa.types.is_map(kind) and isinstance(value, dict):
-        return [(k, _fitted(v, kind.item_type, f"{at}{{}}")) for k, v in value.items()]
+        return [(k, _fit(v, kind.item_type, f"{at}{{}}")) for k, v in value.items()]
     if pa.types.is_list(kind) and isinstance(value, list | tuple):
-        return [_fitted(v, kind.value_type, f"{at}[]") for v in value]
+        return [_fit(v, kind.value_type, f"{at}[]") for v in value]
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, time):
@@ -263,7 +265,7 @@ _MOST_DIGITS: Final = 38
 
 
 def of_avro(schema: Any) -> t.DataType:
-    """Of a schema that fastavro parsed; FleetError for what is not covered."""
+    """Returns Spark's type of a parsed Avro schema; FleetError for unsupported parts."""
     if schema == "bytes" or (isinstance(schema, dict) and schema.get("type") == "bytes"):
         raise FleetError("a value that is bytes and no record has nothing to decode")
     named = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
@@ -304,7 +306,7 @@ def _avro(schema: Any, named: Mapping[str, Any], at: str, above: tuple[str, ...]
 
 
 def of_json(schema: Any) -> t.DataType:
-    """Of a JSON Schema's simple types; FleetError for what is not covered."""
+    """Returns Spark's type of a JSON Schema's simple types; FleetError for unsupported parts."""
     return _json(schema, "the value")
 
 
@@ -338,7 +340,7 @@ _GIVE: Final = "give decoded a StructType as schema="
 
 
 def from_json(given: t.DataType, at: str = "the value") -> t.DataType:
-    """A type of Spark that JSON values can be; FleetError for others."""
+    """Returns a type of Spark that JSON values can be; FleetError for others."""
     if isinstance(given, t.StructType):
         for each in given.fields:
             from_json(each.dataType, f"{at}.{each.name}")
@@ -363,7 +365,7 @@ def _struct(
 
 
 def _one(found: list[t.DataType], at: str) -> t.DataType:
-    """The only type of a union beside null."""
+    """Returns the only type of a union beside null."""
     if len({each.json() for each in found}) != 1:
         names = ", ".join(each.simpleString() for each in found) or "null alone"
         raise FleetError(f"{at}: a union of {names} has no one type of Spark")
@@ -371,14 +373,15 @@ def _one(found: list[t.DataType], at: str) -> t.DataType:
 
 
 MOST_IDS: Final = 1000
-"""Schemas of one batch: more are no ids, but other bytes behind a zero."""
+"""Schemas of one batch: more are not ids, but other bytes after a zero."""
 ERROR: Final = "error"
 VALUE_HEADER: Final = "__value_schema_id"
 KEY_HEADER: Final = "__key_schema_id"
 """The record's headers in which a serializer may name the schema, instead of before the value."""
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
+"""The record's headers in which a serializer may name the schema, instead of before the value."""
 _NAMED: Final = "__named_schema"
-"""A column that tasks get beside the rows."""
+"""A column that only tasks get, beside the rows."""
 
 
 def decoded(
@@ -391,14 +394,14 @@ def decoded(
     subject: str | None = None,
     on_error: str = "raise",
 ) -> Any:
-    """The rows with a column more: what `column` holds, by the schema that each value names.
+    """Returns the rows with one more column: the content of `column`, by each value's schema.
 
     schema: what to read into: an Avro or JSON schema (JSON text or a mapping), or for JSON a
-    StructType. subject: its latest is read into instead. on_error: "raise" fails the task with
+    StructType. subject: read into its latest schema instead. on_error: "raise" fails the task with
     the record's place; "null" leaves the value out and says why in a column `error`. A record
     without value is null, and no error.
 
-    Raises FleetError for a reader's schema that is none or has no type of Spark, and where the
+    Raises FleetError for a reader's schema that is invalid or has no type of Spark, and if the
     registry does not answer; ValueError for a wrong argument.
     """
     if on_error not in {"raise", "null"}:
@@ -427,7 +430,7 @@ def decoded(
         header=header,
         named=named,
     )
-    # For good: Spark Connect pickles a plan at each action, not where it is made.
+    # For good: Spark Connect pickles a plan at each action, not when it is made.
     cloudpickle.register_pickle_by_value(  # type: ignore[no-untyped-call]
         import_module(__name__)
     )
@@ -437,7 +440,7 @@ def decoded(
 
 
 def reader_of(schema: str | Mapping[str, Any]) -> KnownSchema:
-    """An Avro or JSON schema that a job gives; a JSON schema says `$schema` or `object`."""
+    """Returns the Avro or JSON schema of a job; a JSON schema has `$schema` or `object`."""
     try:
         body = json.loads(schema) if isinstance(schema, str) else dict(schema)
     except ValueError as error:
@@ -470,7 +473,7 @@ def _refuse_columns(df: Any, column: str, new: list[str]) -> None:
 
 
 def _schemas(df: Any, column: str, named: str | None) -> list[SchemaKey]:
-    """The schemas that the batch's records name: in a header, else before the value itself."""
+    """Returns the schemas that the batch's records name: in a header, else before the value."""
     name = f"`{column.replace('`', '``')}`"
     rows = (
         df.where(f"{name} IS NOT NULL")
@@ -500,7 +503,7 @@ def _schemas(df: Any, column: str, named: str | None) -> list[SchemaKey]:
 def _writers(
     registry: SchemaRegistry, ids: Sequence[SchemaKey], kind: str
 ) -> tuple[dict[SchemaKey, Any], dict[SchemaKey, str]]:
-    """Schemas of values by id or GUID, and why those of others cannot be read."""
+    """Returns schemas of values by id or GUID, and why those of others cannot be read."""
     writers: dict[SchemaKey, Any] = {}
     unread: dict[SchemaKey, str] = {}
     for each in ids:

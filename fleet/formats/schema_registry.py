@@ -1,10 +1,10 @@
-"""A Confluent schema registry: schemas by id and the latest of a subject, each asked for once.
+"""A Confluent schema registry: schemas by id and the latest of a subject, each requested once.
 
-Problem: every batch has values whose schemas only the registry knows, and Spark's tasks may have
-no way to it, nor its password. Choice: the worker asks, by confluent-kafka's own client, and keeps
-what it got: the schema of an id never changes. Logins are names of environment variables, which
-the worker resolves. Cost: the latest of a subject is the latest at this worker's first batch; a
-roll takes a newer one.
+Problem: every batch has values whose schemas only the registry has, and Spark's tasks may have
+neither access to it nor its password. Choice: the worker asks, by confluent-kafka's own client, and
+keeps the answers: the schema of an id never changes. Logins are names of environment variables,
+which the worker resolves. Cost: the latest of a subject is the latest at this worker's first batch;
+a roll uses a newer one.
 """
 
 import json
@@ -20,7 +20,7 @@ from fleet.extras import need
 AVRO: Final = "AVRO"
 JSON: Final = "JSON"
 _TIMEOUT: Final = 10
-"""Seconds for one request; two more follow where there is no answer."""
+"""Seconds for one request; two more follow if there is no answer."""
 _KEPT: Final = 1000
 _NO_SUBJECT: Final = 40401
 _NO_VERSION: Final = 40402
@@ -29,7 +29,7 @@ _NO_SCHEMA: Final = 40403
 
 
 class UnreadSchema(FleetError):
-    """What the registry has is no schema here: values that name it cannot be read, others can."""
+    """The registry's answer is no schema here: values that name it cannot be read, others can."""
 
 
 class UnknownSchema(UnreadSchema):
@@ -37,7 +37,7 @@ class UnknownSchema(UnreadSchema):
 
 
 class KnownSchema(NamedTuple):
-    """kind: AVRO, JSON or another word of the registry's; body: parsed (Avro: by fastavro)."""
+    """kind: AVRO, JSON or another name of the registry's; body: parsed (Avro: by fastavro)."""
 
     kind: str
     body: Any
@@ -45,10 +45,10 @@ class KnownSchema(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRegistry:
-    """Where it is, and by which environment variables to log in.
+    """Where it is, and the environment variables of its login.
 
-    url: without user and password. Basic login: user_env and password_env; bearer token:
-    token_env, and for Confluent Cloud logical_cluster. ca: a file of certificates.
+    url: without user and password. Basic login: user_env and password_env; bearer token: token_env,
+    and for Confluent Cloud logical_cluster. ca: a file of certificates.
     """
 
     url: str
@@ -59,7 +59,7 @@ class SchemaRegistry:
     ca: str | None = None
 
     def __post_init__(self) -> None:
-        """ValueError for what cannot be a login."""
+        """Raises ValueError for a login that cannot work."""
         if "@" in self.url:
             raise ValueError("url: a user or password in it would be seen: name user_env instead")
         if (self.user_env is None) != (self.password_env is None):
@@ -68,16 +68,16 @@ class SchemaRegistry:
             raise ValueError("user_env or token_env: one login, not two")
 
     def schema(self, schema_id: int | str) -> KnownSchema:
-        """The schema of an id or a GUID; UnreadSchema, or Unreachable where nobody answers."""
+        """Returns the schema of an id or a GUID; UnreadSchema, or Unreachable without an answer."""
         return _by_id(self, schema_id)
 
     def latest(self, subject: str) -> KnownSchema:
-        """The subject's latest schema, as it was when it was first asked for."""
+        """Returns the subject's latest schema as of the first request for it."""
         return _latest(self, subject)
 
 
 def avro_of(body: Any, named: dict[str, Any]) -> Any:
-    """An Avro schema as fastavro takes it; UnreadSchema where it is none."""
+    """Returns an Avro schema as fastavro parses it; UnreadSchema if it is invalid."""
     need("fastavro", extra="formats")
     from fastavro.schema import SchemaParseException, parse_schema  # noqa: PLC0415 - an extra
 
@@ -93,14 +93,14 @@ def _by_id(registry: SchemaRegistry, schema_id: int | str) -> KnownSchema:
     by_guid = isinstance(schema_id, str)
     what = f"{'GUID' if by_guid else 'id'} {schema_id}"
     ask = client.get_schema_by_guid if by_guid else client.get_schema
-    found = _asked(registry, what, lambda: ask(schema_id))
+    found = _ask(registry, what, lambda: ask(schema_id))
     return _known(registry, what, found)
 
 
 @lru_cache(maxsize=_KEPT)
 def _latest(registry: SchemaRegistry, subject: str) -> KnownSchema:
     client, what = _client(registry), f"subject {subject}"
-    found = _asked(registry, what, lambda: client.get_latest_version(subject))
+    found = _ask(registry, what, lambda: client.get_latest_version(subject))
     return _known(registry, what, found.schema)
 
 
@@ -126,10 +126,10 @@ def _body(schema: Any) -> Any:
 
 
 def _refer(registry: SchemaRegistry, schema: Any, named: dict[str, Any]) -> None:
-    """The named types that a schema takes from other subjects, theirs first."""
+    """Adds the named types that a schema takes from other subjects, theirs first."""
     client = _client(registry)
     for each in schema.references or ():
-        found = _asked(
+        found = _ask(
             registry,
             f"subject {each.subject}, version {each.version}",
             lambda each=each: client.get_version(each.subject, each.version),  # type: ignore[misc]
@@ -168,7 +168,7 @@ def _place(registry: SchemaRegistry) -> str:
     return f"the schema registry at {registry.url}"
 
 
-def _asked(registry: SchemaRegistry, what: str, ask: Callable[[], Any]) -> Any:
+def _ask(registry: SchemaRegistry, what: str, ask: Callable[[], Any]) -> Any:
     from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
     from httpx2 import HTTPError  # noqa: PLC0415 - an extra
 

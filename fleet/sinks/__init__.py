@@ -1,4 +1,4 @@
-"""What job authors write a batch to, once, however often the batch is repeated.
+"""Sinks that write a batch once, however often the batch is repeated.
 
 Each sink is a function of the batch's rows, a place and the batch's context; each keeps the
 offsets that it holds beside the rows, in the same transaction (docs/how-to/sinks.md).

@@ -1,11 +1,11 @@
-"""A batch's rows as Arrow: what a table's library gets, with the values that the job made.
+"""A batch's rows as Arrow, with the values that the job made, for a table's library.
 
-Problem: delta-rs, pyiceberg and pyarrow check a table's rules, and each of them alters some values
-without a word: delta-rs cuts 1.5 to 1 for a column of whole numbers and nanoseconds to
-microseconds, and every one writes text that is no UTF-8, which other engines then cannot read.
-Choice: rows of a DataFrame come as a stream of Arrow batches, and each batch is cast to the
-table's own types first. A value that this cast would alter is refused by column, value and record.
-Cost: one pass over the columns that have another type, and one over text.
+Problem: delta-rs, pyiceberg and pyarrow check a table's rules, and each of them changes some values
+without an error. delta-rs cuts 1.5 to 1 for a column of whole numbers, and nanoseconds to
+microseconds. All of them write text that is not UTF-8, which other engines cannot read. Choice:
+rows of a DataFrame come as a stream of Arrow batches, and each batch is first cast to the table's
+own types. A value that this cast would change is refused by column, value and record. Cost: one
+pass over the columns of another type, and one over text.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,21 +17,21 @@ from fleet.errors import FleetError
 
 _PLACE: Final = ("topic", "partition", "offset")
 _HELD_ALIKE: Final = ("text", "bytes")
-"""Families whose types differ only in how values are held."""
+"""Families whose types differ only in how values are stored."""
 _MADE_BY_LIBRARY: Final = {b"delta.generationExpression", b"CURRENT_DEFAULT"}
 """Metadata of columns that delta-rs fills."""
 _MOMENTS: Final = (datetime.min, datetime.max)  # noqa: DTZ901 - as clocks in UTC show them
 _VALUE_CHARACTERS: Final = 80
-"""Of a refused value that an error shows."""
+"""Characters of a refused value that an error shows."""
 
 
 def is_arrow(rows: Any) -> bool:
-    """A table on this worker, not a DataFrame of Spark."""
+    """Whether it is a table on this worker, not a DataFrame of Spark."""
     return type(rows).__module__.partition(".")[0] == "pyarrow"
 
 
 def as_arrow(rows: Any) -> Any:
-    """The rows on this worker."""
+    """Returns the rows as a table on this worker."""
     return rows if is_arrow(rows) else rows.toArrow()
 
 
@@ -68,20 +68,20 @@ def open_reader(
     if len(set(made.names)) < len(made.names):
         raise FleetError(f"{sink}: two columns have one name ({', '.join(made.names)})")
     batches = _batches(rows)
-    first = next(batches, None)  # in this thread: Spark's request takes its tags from it
+    first = next(batches, None)  # in this thread, which has the tags of Spark's request
     failures: list[Exception] = []
 
     def checked() -> Iterator[Any]:
         try:
             batch = first
             while batch is not None:
-                fitted = _fitted(batch, made, sink)
+                fitted = _fit(batch, made, sink)
                 if check is not None:
                     check(fitted)
                 yield fitted
                 batch = next(batches, None)
         except Exception as error:
-            failures.append(error)  # a library of Rust would pass on its text only
+            failures.append(error)  # a library in Rust would pass on only its text
             raise
 
     try:
@@ -93,13 +93,14 @@ def open_reader(
 
 
 def refuse_value(rows: Any, name: str, found: Any, why: str, *, sink: str) -> None:
-    """Raises FleetError if a value of column `name` is one of `found`, which is true for those."""
+    """Raises FleetError if a value of column `name` is one of `found`, a mask."""
     import pyarrow.compute as pc  # noqa: PLC0415 - loaded by the first write
 
     at = pc.index(found, True).as_py()
     if at >= 0:
         raise FleetError(
-            f"{sink}: {record_at(rows, at)}column {name} is {_shown(rows.column(name), at)}: {why}"
+            f"{sink}: {record_at(rows, at)}column {name} is "
+            f"{_show_value(rows.column(name), at)}: {why}"
         )
 
 
@@ -111,13 +112,13 @@ def refuse_years(rows: Any, name: str, *, sink: str) -> None:
     column = rows.column(name)
     if pa.types.is_timestamp(column.type):
         first, last = (pa.scalar(each, pa.timestamp("us")) for each in _MOMENTS)
-        moment = column.cast(pa.timestamp("us"), safe=False)  # nanoseconds do not count here
+        moment = column.cast(pa.timestamp("us"), safe=False)  # nanoseconds are ignored here
         odd = pc.or_(pc.less(moment, first), pc.greater(moment, last))
         refuse_value(rows, name, odd, "years are 1 to 9999", sink=sink)
 
 
 def record_at(rows: Any, at: int) -> str:
-    """Returns whose record a row is, for the begin of a sentence; nothing if no column says it."""
+    """Returns the record of a row for the beginning of a sentence; nothing if no column says it."""
     if any(name not in rows.schema.names for name in _PLACE):
         return ""
     topic, partition, offset = (rows.column(name)[at].as_py() for name in _PLACE)
@@ -147,12 +148,12 @@ def _made_schema(of_rows: Any, of_table: Any) -> Any:
 
 
 def _fills(field: Any) -> bool:
-    """Whether a column that rows lack is null; the library makes generated ones and defaults."""
+    """Whether a column that rows lack is null; the library fills generated ones and defaults."""
     return field.nullable and not _MADE_BY_LIBRARY & set(field.metadata or ())
 
 
-def _fitted(batch: Any, schema: Any, sink: str) -> Any:
-    """The same values in the table's types."""
+def _fit(batch: Any, schema: Any, sink: str) -> Any:
+    """Returns the same values in the table's types."""
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
     columns = []
@@ -162,14 +163,14 @@ def _fitted(batch: Any, schema: Any, sink: str) -> Any:
             continue
         column = batch.column(field.name)
         try:
-            columns.append(_stored(column, field))
+            columns.append(_cast(column, field))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise _refusal(batch, column, field, sink, str(error)) from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _stored(column: Any, field: Any) -> Any:
-    """The column as the table holds it; ArrowInvalid where a value would be another one."""
+def _cast(column: Any, field: Any) -> Any:
+    """Returns the column as the table stores it; ArrowInvalid if a value would change."""
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
     column.validate(full=True)
@@ -199,21 +200,21 @@ def _is_same(made: Any, column: Any) -> bool:
     import pyarrow.compute as pc  # noqa: PLC0415
 
     column = column.cast(made.type)
-    if pa.types.is_floating(made.type):  # NaN is no other value than NaN
+    if pa.types.is_floating(made.type):  # NaN equals NaN here
         made, column = (pc.if_else(pc.is_nan(each), None, each) for each in (made, column))
     return bool(made.equals(column))
 
 
 def _refusal(batch: Any, column: Any, field: Any, sink: str, why: str) -> FleetError:
-    """Names the column, the first row that does not fit and its record."""
+    """Describes the column, the first row that does not fit and its record."""
     at, size = 0, len(column)
-    while size > 1:  # the first half fits: it is in the other one
+    while size > 1:  # the first half fits: the error is in the other one
         half = size // 2
         fits = _is_stored(column.slice(at, half), field)
         at, size = (at + half, size - half) if fits else (at, half)
     return FleetError(
         f"{sink}: {record_at(batch, at)}column {field.name} cannot be stored as "
-        f"{field.type}{'' if field.nullable else ' not null'}: {why} ({_shown(column, at)})"
+        f"{field.type}{'' if field.nullable else ' not null'}: {why} ({_show_value(column, at)})"
     )
 
 
@@ -221,13 +222,13 @@ def _is_stored(column: Any, field: Any) -> bool:
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
     try:
-        _stored(column, field)
+        _cast(column, field)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return True
 
 
-def _shown(column: Any, at: int) -> str:
+def _show_value(column: Any, at: int) -> str:
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
     try:
@@ -245,7 +246,9 @@ def _plain_field(field: Any, nanoseconds: bool) -> Any:
 
 
 def _plain(kind: Any, nanoseconds: bool = True) -> Any:
-    """The type without what only says how rows are held here: zones, dictionaries, small widths."""
+    """Returns the type without what only says how rows are stored: zones, dictionaries, small
+    widths.
+    """
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
     types = pa.types
@@ -278,7 +281,9 @@ def _plain(kind: Any, nanoseconds: bool = True) -> Any:
 
 
 def _leaves(kind: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Types of what is nested, by the names in structs; how a list names its items says nothing."""
+    """Returns the types of nested fields, by the names in structs; names of list items do not
+    count.
+    """
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
     types = pa.types
@@ -295,7 +300,7 @@ def _leaves(kind: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _family(kind: Any) -> str:
-    """Types between which a value may change without becoming another one."""
+    """Returns the types between which a value may convert without a change."""
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
     types = pa.types

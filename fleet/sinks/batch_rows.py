@@ -1,13 +1,13 @@
-"""What of a batch is still to be written, as the rows that are to be written.
+"""Finds what of a batch is still to be written, as rows.
 
-Problem: some of a batch's offsets may be written already, and rows that were made of several
-records (counts, joins) belong to no offset, so that none of them can be left out afterwards.
-Choice: what is written is left out before rows are made: a sink takes the batch's records and a
-`transform` that makes rows of them. Rows that were made before are written where none of the
-batch is there, left where all is, and refused where part of it is: counted wrong is worse than
-tried again. So are rows whose place is no record of the batch (an outer join's nulls, another
-topic's name): whether they are there, nobody can tell. Rows are a Spark DataFrame or a
-`pyarrow.Table`. Cost: where a part is there, one more job of Spark looks for such rows.
+Problem: some of a batch's offsets may be written already. Rows that were made of several records
+(counts, joins) belong to no offset, so that they cannot be left out afterwards. Choice: written
+records are left out before rows are made: a sink takes the batch's records and a `transform` that
+makes rows of them. Rows that were made before are written if none of the batch is written, left out
+if all is, and refused if part of it is. A wrong count is worse than another try. Rows that are of
+no record of the batch are refused too (an outer join's nulls, another topic's name), because it is
+not known whether they are written. Rows are a Spark DataFrame or a `pyarrow.Table`. Cost: if part
+of the batch is written, one more job of Spark looks for such rows.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,10 +17,10 @@ from fleet.errors import FleetError
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.arrow_rows import is_arrow
 
-# Which offsets of a partition a sink holds already. One number cannot say that offset 10 is missing
-# while 11 is there, as after a search for poison [9]: disjoint spans in order, nearly always one,
-# are kept in the rows' transaction. At most MOST_SPANS are, and the lowest gap is closed first:
-# what dead letters or retention took never comes again.
+# The offsets of a partition that a sink has written. One number cannot say that offset 10 is
+# missing and 11 is written, as after a search for poison [9]. So disjoint spans in order, nearly
+# always one, are stored in the rows' transaction. At most MOST_SPANS are, and the lowest gap is
+# closed first: offsets lost to dead letters or retention never come again.
 
 
 MOST_SPANS: Final = 64
@@ -30,7 +30,7 @@ Spans = tuple[Span, ...]
 
 
 def missing(start: int, end: int, written: Iterable[Span]) -> Spans:
-    """What of [start, end) is in none of the spans (disjoint, in order)."""
+    """Returns what of [start, end) is in none of the spans (disjoint, in order)."""
     found = []
     at = start
     for first, after in written:
@@ -44,8 +44,8 @@ def missing(start: int, end: int, written: Iterable[Span]) -> Spans:
     return tuple(found)
 
 
-def joined(spans: Iterable[Span]) -> Spans:
-    """The same offsets in order; spans that touch become one."""
+def merge_spans(spans: Iterable[Span]) -> Spans:
+    """Returns the same offsets in order; spans that touch become one."""
     merged: list[Span] = []
     for first, after in sorted(spans):
         if merged and first <= merged[-1][1]:
@@ -55,21 +55,21 @@ def joined(spans: Iterable[Span]) -> Spans:
     return tuple(merged)
 
 
-def added(written: Iterable[Span], start: int, end: int) -> Spans:
-    """The spans with [start, end), as a sink keeps them: at most MOST_SPANS."""
-    merged = list(joined([*written, (start, end)]))
+def add_span(written: Iterable[Span], start: int, end: int) -> Spans:
+    """Returns the spans with [start, end) as a sink stores them: at most MOST_SPANS."""
+    merged = list(merge_spans([*written, (start, end)]))
     while len(merged) > MOST_SPANS:
         merged[:2] = [(merged[0][0], merged[1][1])]
     return tuple(merged)
 
 
-def to_text(written: Iterable[Span]) -> str:
-    """`0-100,105-200`: as sinks keep it that keep text."""
+def format_spans(written: Iterable[Span]) -> str:
+    """Returns `0-100,105-200`, for sinks that store text."""
     return ",".join(f"{start}-{end}" for start, end in written)
 
 
-def of_text(text: str | None) -> Spans:
-    """What `to_text` made; nothing written where there is no text."""
+def parse_spans(text: str | None) -> Spans:
+    """Returns the spans that `format_spans` wrote; nothing written without a text."""
     pairs = (each.split("-") for each in (text or "").split(",") if each)
     return tuple((int(start), int(end)) for start, end in pairs)
 
@@ -77,11 +77,12 @@ def of_text(text: str | None) -> Spans:
 Transform = Callable[[Any], Any]
 PLACE: Final = ("topic", "partition", "offset")
 _TOLD: Final = 5
-"""Partitions that a sentence names."""
+"""Number of partitions that a sentence names."""
 
 
 def key(context: BatchContext, each: BatchRange, name: str) -> str:
-    """Whose offsets a sink keeps: of this group, this incarnation of the topic, one partition.
+    """Returns the key of a sink's offsets: this group, this incarnation of the topic, one
+    partition.
 
     name tells apart several writes of a batch to one table.
     """
@@ -90,16 +91,16 @@ def key(context: BatchContext, each: BatchRange, name: str) -> str:
 
 
 def new_ranges(written: Mapping[BatchRange, Spans]) -> tuple[BatchRange, ...]:
-    """Those of which some offset is not there."""
+    """Returns the ranges of which some offset is not written."""
     return tuple(r for r, spans in written.items() if missing(r.start, r.end, spans))
 
 
 def new_rows(
     rows: Any, written: Mapping[BatchRange, Spans], transform: Transform | None, *, sink: str
 ) -> Any:
-    """The rows to write, some of whose ranges are new.
+    """Returns the rows to write; some of their ranges are new.
 
-    Raises FleetError where rows that are there cannot be told from others.
+    Raises FleetError if written rows cannot be told from others.
     """
     there = {
         each: spans
@@ -130,7 +131,7 @@ def new_rows(
 def refuse_external(
     rows: Any, ranges: Collection[BatchRange], *, sink: str, by: Sequence[str] = PLACE
 ) -> None:
-    """FleetError where a row is of no record of the batch, as the columns `by` say."""
+    """Raises FleetError if a row is of no record of the batch, by the columns `by`."""
     odd = _external(rows, ranges, by)
     if not odd.num_rows:
         return
@@ -147,7 +148,7 @@ def refuse_external(
 
 
 def columns(rows: Any) -> Sequence[str]:
-    """Their names."""
+    """Returns the names of the columns."""
     return list(rows.column_names if is_arrow(rows) else rows.columns)
 
 
@@ -163,8 +164,10 @@ def _without(rows: Any, there: Mapping[BatchRange, Spans]) -> Any:
 
 
 def _external(rows: Any, ranges: Collection[BatchRange], by: Sequence[str]) -> Any:
-    """Rows of no partition of the batch, or with nulls in the columns `by`; of Spark's one."""
-    by_topic: dict[str, list[int]] = {}  # a condition for each partition costs their square
+    """Returns rows of no partition of the batch, or with nulls in the columns `by`."""
+    by_topic: dict[
+        str, list[int]
+    ] = {}  # one condition per partition would cost the square of their number
     for each in ranges:
         by_topic.setdefault(each.topic, []).append(each.partition)
     if not is_arrow(rows):

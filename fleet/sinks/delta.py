@@ -1,19 +1,19 @@
-"""A Delta Lake sink: rows and the offsets that they stand for are one commit.
+"""A Delta Lake sink: rows and their offsets are one commit.
 
 Problem: after a kill between writing and committing to Kafka the same offsets come again [4].
-Choice: Delta's own application transactions (`txn` actions): for each partition of a topic an
-application id `fleet/<group>/<topic id>/<partition>`, whose version is the end offset of what the
-table holds of it. A batch first asks for these versions, leaves out what is there, and commits
-the files together with the new versions; delta-rs refuses a commit over a transaction of the same
-application that it has not read, so that a former owner who wakes up is refused, too. Offsets with
-gaps (a search for poison) need more numbers: their bounds are versions of `<id>/more/<n>`.
+Choice: Delta's own application transactions (`txn` actions). Each partition of a topic has an
+application id `fleet/<group>/<topic id>/<partition>`, whose version is the end offset of its
+written records. A batch first reads these versions, leaves out what is written, and commits the
+files with the new versions. delta-rs refuses a commit after an unread transaction of the same
+application, so a former owner that wakes up is refused too. Offsets with gaps (a search for poison)
+need more numbers: their bounds are versions of `<id>/more/<n>`.
 
 delta-rs writes the files and checks the table's rules (NOT NULL, CHECK, invariants, generated
-columns), from rows that come batch by batch; into a partitioned table from a whole table in memory.
-Its folders hold partition values, which a file system limits to 255 bytes; such rows are written
-"apart" (see partition_values). Cost: about 3 ms for each partition's version and 20 to 40 ms a
-commit; a table's log keeps the ids for good; files of a commit that was refused stay until VACUUM,
-since a refusal does not say that the table does not name them.
+columns). Rows come batch by batch; for a partitioned table they come from a whole table in memory.
+Its folders have partition values as names, which a file system limits to 255 bytes. Such rows are
+written "apart" (see partition_values). Cost: about 3 ms for each partition's version and 20 to 40
+ms a commit. A table's log keeps the ids for good. Files of a refused commit stay until VACUUM,
+because a refusal does not prove that the table does not name them.
 """
 
 import json
@@ -30,11 +30,11 @@ from fleet.errors import FleetError
 from fleet.extras import need
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.arrow_rows import arrow_schema, open_reader, refuse_value, refuse_years
-from fleet.sinks.batch_rows import Spans, Transform, added, key, new_ranges, new_rows
+from fleet.sinks.batch_rows import Spans, Transform, add_span, key, new_ranges, new_rows
 
-# How delta-rs reaches an object store: options by the names of environment variables.
+# How delta-rs connects to an object store: options by the names of environment variables.
 #
-# A job's code and its revision hold no credentials: the worker resolves the names at each write.
+# A job's code and its revision have no credentials: the worker resolves the names at each write.
 
 
 _VARIABLES: Final = {
@@ -50,7 +50,7 @@ _VARIABLES: Final = {
 def delta_options(store: Mapping[str, str]) -> dict[str, str]:
     """Returns delta-rs' storage options.
 
-    Raises ValueError for an unknown option, and where a variable that is named is not set here.
+    Raises ValueError for an unknown option, and if a named variable is not set here.
     """
     if unknown := set(store) - set(_VARIABLES):
         raise ValueError(
@@ -61,7 +61,7 @@ def delta_options(store: Mapping[str, str]) -> dict[str, str]:
         variable = store.get(option, name)
         value = os.environ.get(variable)
         if value is None and option in store:
-            raise ValueError(f"store: {option} is to be in {variable}, which is not set here")
+            raise ValueError(f"store: {option} has to be in {variable}, which is not set here")
         if value:
             found[name] = value
     if found.get("AWS_ENDPOINT_URL", "").startswith("http:"):
@@ -78,11 +78,11 @@ def delta_options(store: Mapping[str, str]) -> dict[str, str]:
 
 
 _FOLDER_BYTES: Final = 255
-"""Of one folder's name, in the file systems in use."""
+"""Bytes of one folder's name, in the usual file systems."""
 _PATH_BYTES: Final = 700
-"""Of all folders of a file; an object's key has 1,024 bytes."""
+"""Bytes of all folders of a file; an object's key has 1,024 bytes."""
 _OTHER_BYTES: Final = 60
-"""Of any date, moment, whole number or null, at most."""
+"""Bytes of any date, moment, whole number or null, at most."""
 _PLAIN_FLOATS: Final = (1e-50, 1e50)
 """Between these, a float's digits fit into a folder's name."""
 _NUMBER: Final = "fleet_partition_number"
@@ -106,7 +106,7 @@ def is_text(kind: Any) -> bool:
 def refuse_types(schema: Any, by: Sequence[str], place: str) -> None:
     """Raises FleetError if Delta has no partition values of a column's type.
 
-    It has some of bytes; but delta-rs reads back other bytes than it wrote.
+    It has some of bytes, but delta-rs reads back other bytes than it wrote.
     """
     from pyarrow import types  # noqa: PLC0415 - loaded by the first write
 
@@ -123,7 +123,7 @@ def refuse_types(schema: Any, by: Sequence[str], place: str) -> None:
             )
 
 
-def readable(rows: Any, by: Sequence[str]) -> Any:
+def make_readable(rows: Any, by: Sequence[str]) -> Any:
     """Returns the rows with partition values that every reader finds; an empty text is null there.
 
     Raises FleetError for values that delta-rs would commit, and then could not read.
@@ -149,16 +149,18 @@ def readable(rows: Any, by: Sequence[str]) -> Any:
     return rows
 
 
-def fit_folders(table: Any, rows: Any, by: Sequence[str]) -> bool:
+def can_name_folders(table: Any, rows: Any, by: Sequence[str]) -> bool:
     """Whether delta-rs can name folders after the partition values of the rows."""
     if "delta.columnMapping.mode" in table.metadata().configuration:
-        return True  # then it does not
+        return True  # then they differ
     sizes = [len(quote(name)) + 1 + _folder_bytes(rows[name]) for name in by]
     return max(sizes) <= _FOLDER_BYTES and sum(sizes) <= _PATH_BYTES
 
 
 def _folder_bytes(column: Any) -> int:
-    """Bytes of the longest value in a folder's name; the limit if a float has too many digits."""
+    """Returns the bytes of the longest value in a folder's name; the limit for a float with too
+    many digits.
+    """
     import pyarrow.compute as pc  # noqa: PLC0415 - loaded by the first write
     from pyarrow import types  # noqa: PLC0415
 
@@ -184,10 +186,11 @@ def write_apart(
     options: Mapping[str, str] | None,
     properties: Any,
 ) -> None:
-    """Appends rows whose partition values are no names of folders, in one commit of the table.
+    """Appends rows whose partition values are no valid names of folders, in one commit of the
+    table.
 
-    Raises what delta-rs raises, and FleetError where the table has features of which its copy
-    would not have the rules.
+    Raises what delta-rs raises, and FleetError if the table has features whose rules its copy would
+    lack.
     """
     by = table.metadata().partition_columns
     _refuse_features(table, by)
@@ -265,7 +268,7 @@ def _refuse_features(table: Any, by: Sequence[str]) -> None:
 
 
 def _texts(column: Any) -> list[str | None]:
-    """The values as Delta's log spells them; empty is null there."""
+    """Returns the values as Delta's log writes them; empty is null there."""
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
     if pa.types.is_decimal(column.type):
@@ -288,14 +291,15 @@ def write_delta(
     store: Mapping[str, str] | None = None,
     name: str = "",
 ) -> int:
-    """Append a batch's rows once, however often it is repeated; how many of its ranges were new.
+    """Appends a batch's rows once, however often it is repeated; returns how many of its ranges
+    were new.
 
-    rows: the batch's DataFrame, or a `pyarrow.Table` of it. table: a folder or s3://…, made at
+    rows: the batch's DataFrame, or a `pyarrow.Table` of it. table: a folder or s3://…, created at
     the first write, partitioned by `partition_by`. transform: makes rows of the records that are
-    not written yet (aggregates need it). store: option of the object store → name of an
-    environment variable (see object_store). name: tells apart two writes of one batch to one table.
-    Raises FleetError where rows cannot be left out, the table cannot take them, or others commit
-    the same offsets again and again.
+    not written yet (aggregates need it). store: option of the object store → name of an environment
+    variable (see object_store). name: tells apart two writes of one batch to one table. Raises
+    FleetError if rows cannot be left out, if the table cannot take them, or if other processes keep
+    committing the same offsets.
     """
     delta = _load()
     if context.warm or context.trial:
@@ -342,7 +346,7 @@ class _Sink:
         self._table: Any = None
 
     def written(self, context: BatchContext) -> dict[BatchRange, Spans]:
-        """What the table holds of each range's partition, by its log as of now."""
+        """Returns the written offsets of each range's partition, by the table's log as of now."""
         self._table = None
         if self._delta.DeltaTable.is_deltatable(self._place, self._options):
             self._table = self._delta.DeltaTable(self._place, storage_options=self._options)
@@ -368,12 +372,12 @@ class _Sink:
         written: Mapping[BatchRange, Spans],
         new: Sequence[BatchRange],
     ) -> bool:
-        """Files and offsets in one; False where others wrote these offsets meanwhile."""
+        """Commits files and offsets in one; False if others wrote these offsets meanwhile."""
         at_ms = time.time_ns() // 1_000_000
         versions: dict[str, int] = {}
         for each in new:
             app, before = self._id(context, each), written[each]
-            after = _versions(app, added(before, each.start, each.end))
+            after = _versions(app, add_span(before, each.start, each.end))
             was = _versions(app, before) if before else {}
             # The end always: it is what others' commits collide with.
             versions |= {a: v for a, v in after.items() if a == app or was.get(a) != v}
@@ -385,11 +389,12 @@ class _Sink:
         )
         if self._table is None:
             self._create(rows)
-            return False  # read anew: somebody else may have made it, and written
+            return False  # read again: another process may have created it, and written
         try:
             self._append(rows, properties)
         except self._delta.exceptions.CommitFailedError as error:
-            # The files stay: a store that took the commit and said 503 refuses the repetition.
+            # The files stay: a store that stored the commit and answered 503 refuses the
+            # repetition.
             if "transaction" in str(error).lower():
                 return False
             raise self._refusal(error) from error
@@ -406,8 +411,8 @@ class _Sink:
         with open_reader(rows, schema, sink="write_delta") as reader:
             some = reader
             if by:
-                some = readable(reader.read_all(), by)
-                if not fit_folders(self._table, some, by):
+                some = make_readable(reader.read_all(), by)
+                if not can_name_folders(self._table, some, by):
                     write_apart(
                         self._delta, self._table, some,
                         place=self._place, options=self._options, properties=properties,
@@ -421,9 +426,9 @@ class _Sink:
         return FleetError(f"write_delta: {self._place} does not take the rows: {error}")
 
     def _create(self, rows: Any) -> None:
-        """Makes the table of the columns of the rows.
+        """Creates the table with the columns of the rows.
 
-        An empty text is null in a partition column, so that no such column requires a value.
+        An empty text is null in a partition column, so no such column requires a value.
         """
         import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
 
@@ -449,7 +454,7 @@ class _Sink:
 
 
 def _versions(app: str, spans: Spans) -> dict[str, int]:
-    """Application id → version: the last end, and where there is more than [0, end), the bounds."""
+    """Returns application id → version: the last end, and for more than [0, end), the bounds."""
     bounds = [bound for span in spans for bound in span]
     more = bounds[:-1] if bounds[:-1] != [0] else []
     return {

@@ -1,19 +1,19 @@
-"""An Iceberg sink: rows, and the offsets that the table holds, are one commit of the catalog.
+"""An Iceberg sink: rows and their offsets are one commit of the catalog.
 
 Problem: after a kill between writing and committing to Kafka the same offsets come again [4], and
-Iceberg has no transaction ids. Choice: what is written of each partition stands in the table's
-properties (`fleet.written.<group>/<topic id>/<partition>`: spans of offsets), set in the same
-transaction that adds the snapshot; the snapshot's summary names the batch's ranges
-(`fleet.ranges`). Not the summary alone: expiring snapshots would forget it. The transaction is
-built on the snapshot that was read, and a catalog refuses it where another came first: then what
-is written is read anew, and a former owner who wakes up finds that it is there.
+Iceberg has no transaction ids. Choice: the written offsets of each partition are in the table's
+properties (`fleet.written.<group>/<topic id>/<partition>`: spans of offsets). They are set in the
+same transaction that adds the snapshot. The snapshot's summary names the batch's ranges
+(`fleet.ranges`); the summary alone would be lost when snapshots expire. The transaction is built on
+the snapshot that was read, and a catalog refuses it after another commit. Then the written offsets
+are read again, and a former owner that wakes up finds them.
 
-pyiceberg writes the files, from rows that come batch by batch; into a partitioned table, which it
-cannot fill from a stream, from a whole table in memory. Partition values are no part of a file's
-path, so that a value may be longer than a folder's name. Cost: about 100 ms a commit, one
-at a time over all writers of a table; some 60 bytes of metadata per partition, and per range of a
-snapshot; data files of a commit that was refused stay until orphan files are removed, since a
-refusal does not say that the table does not name them.
+pyiceberg writes the files from rows that come batch by batch. It cannot fill a partitioned table
+from a stream; then the rows are a whole table in memory. Partition values are not part of a file's
+path, so a value may be longer than a folder's name. Cost: about 100 ms a commit, one at a time over
+all writers of a table; some 60 bytes of metadata per partition, and per range of a snapshot. Data
+files of a refused commit stay until orphan files are removed, because a refusal does not prove that
+the table does not name them.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from fleet.sinks.arrow_rows import arrow_schema, open_reader, refuse_value, refu
 from fleet.sinks.batch_rows import (
     Spans,
     Transform,
-    added,
+    add_span,
     columns,
+    format_spans,
     key,
     new_ranges,
     new_rows,
-    of_text,
-    to_text,
+    parse_spans,
 )
 
 PROPERTY: Final = "fleet.written."
@@ -46,7 +46,7 @@ _NO_VALUE_IN_PATHS: Final = {
 }
 _TRIES: Final = 20
 _PAUSE: Final = 0.05
-"""Seconds, times the number of the try: others are faster with small batches."""
+"""Seconds, times the number of the try: other writers with small batches are faster."""
 
 
 def write_iceberg(
@@ -58,13 +58,14 @@ def write_iceberg(
     transform: Transform | None = None,
     name: str = "",
 ) -> int:
-    """Append a batch's rows once, however often it is repeated; how many of its ranges were new.
+    """Appends a batch's rows once, however often it is repeated; returns how many of its ranges
+    were new.
 
-    rows: the batch's DataFrame, or a `pyarrow.Table` of it. table: `namespace.table`, made at the
-    first write where it is missing (the namespace is there). catalog: a pyiceberg catalog, or the
-    name of one in its configuration. transform: makes rows of the records that are not written yet
-    (aggregates need it). name: tells apart two writes of one batch to one table. Raises FleetError
-    where rows cannot be left out or stored, or others commit again and again.
+    rows: the batch's DataFrame, or a `pyarrow.Table` of it. table: `namespace.table`, created at
+    the first write (the namespace must exist). catalog: a pyiceberg catalog, or the name of one in
+    its configuration. transform: makes rows of the records that are not written yet (aggregates
+    need it). name: tells apart two writes of one batch to one table. Raises FleetError if rows
+    cannot be left out or stored, or if other processes keep committing.
     """
     need("pyiceberg", "pyiceberg_core")
     loaded = _catalog(catalog)
@@ -76,13 +77,13 @@ def write_iceberg(
         time.sleep(_PAUSE * number)
         found = _table(loaded, table, rows, transform)
         written = {
-            each: of_text(found.properties.get(PROPERTY + key(context, each, name)))
+            each: parse_spans(found.properties.get(PROPERTY + key(context, each, name)))
             for each in context.ranges
         }
         new = new_ranges(written)
         if not new:
             return 0
-        # If another worker committed other offsets meanwhile, the files that are there still fit.
+        # If another worker committed other offsets meanwhile, these files are still valid.
         if of != (now := (written, found.schema().schema_id, found.spec().spec_id)):
             left = new_rows(rows, written, transform, sink="write_iceberg")
             files, of = _written_files(found, left), now
@@ -103,7 +104,7 @@ def _catalog(catalog: Any) -> Any:
 
 
 def _table(catalog: Any, name: str, rows: Any, transform: Transform | None) -> Any:
-    """As it is now; made of the columns of the rows where there is none."""
+    """Returns the table as it is now; created with the columns of the rows if it is missing."""
     from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError  # noqa: PLC0415
 
     try:
@@ -116,7 +117,7 @@ def _table(catalog: Any, name: str, rows: Any, transform: Transform | None) -> A
 
 
 def _written_files(table: Any, rows: Any) -> list[Any]:
-    """The data files that pyiceberg made of the rows; no snapshot names them yet.
+    """Returns the data files that pyiceberg made of the rows; no snapshot names them yet.
 
     It is what `append` does before it commits.
     """
@@ -144,11 +145,11 @@ def _committed(
     written: Mapping[BatchRange, Spans],
     name: str,
 ) -> bool:
-    """Rows and offsets in one; False where another commit came first."""
+    """Commits rows and offsets in one; False if another commit came first."""
     from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415
 
     held = {
-        PROPERTY + key(context, each, name): to_text(added(spans, each.start, each.end))
+        PROPERTY + key(context, each, name): format_spans(add_span(spans, each.start, each.end))
         for each, spans in written.items()
     }
     # In memory only: pyiceberg's own retry would commit over offsets that others wrote meanwhile.

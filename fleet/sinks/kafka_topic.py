@@ -1,20 +1,20 @@
-"""A Kafka sink: rows go to a topic once, as readers see them who read what is committed.
+"""A Kafka sink: rows go to a topic once, for readers of committed records.
 
 Problem: after a kill between producing and committing the same offsets come again [4], and a topic
-has no place for what it holds of them. The worker's own offsets are none: they say that a whole
+has no place for the written offsets. The worker's own offsets do not help: they say that a whole
 batch is done, and only the worker commits them [2]. Choice: one transaction for each partition that
-is read, with its rows and, as offsets of a side group `<group>/<topic>`, what is written of it;
-`span_producer` has how nobody comes between. So a batch is written partition by partition: a kill
-leaves some of them written, and the repetition adds the others. Rows that several records make are
-made of one partition's records each (`transform`).
+is read. It has the rows and, as offsets of a side group `<group>/<topic>`, the written offsets. Its
+producer fences others. So a batch is written partition by partition: a kill leaves some of them
+written, and the repetition adds the others. Rows of several records are made of one partition's
+records each (`transform`).
 
-Limits: the topic is on the cluster that the records come from (Kafka refuses offsets of topics
-that it does not have). All rows pass through the worker's memory: a batch's up to 50,000 offsets,
-above that one partition's after the other. Cost: a producer per partition (four threads of it with
-one broker, some 14 open files with three), `_most_open` at a time; about 0.1 s a batch for
-transactions, eight at a time, and 8 µs of CPU a row; one more job of Spark where rows come
-partition by partition, which looks for rows of none. A batch of more partitions is written in
-parts of so many, and opens a producer anew for each that gave way to another.
+Limits: the topic is on the cluster that the records come from (Kafka refuses offsets of unknown
+topics). All rows pass through the worker's memory: up to 50,000 offsets a batch at once, above that
+one partition's after the other. Cost: a producer per partition (four threads with one broker, some
+14 open files with three), `_most_open` at a time. About 0.1 s a batch for transactions, eight at a
+time, and 8 µs of CPU a row. If rows come partition by partition, one more job of Spark looks for
+rows of no partition. A batch of more partitions is written in parts, and opens a producer again for
+each that was closed for another.
 """
 
 import resource
@@ -38,25 +38,25 @@ from fleet.sinks.batch_rows import (
     PLACE,
     Spans,
     Transform,
-    added,
+    add_span,
     columns,
+    format_spans,
     new_ranges,
     new_rows,
-    of_text,
+    parse_spans,
     refuse_external,
-    to_text,
 )
 
-# One partition's rows and what is written of it are one transaction, under a transactional id of
-# the partition's own. Who opens it ends what was begun before and fences whoever had it; then he
-# reads what is written (spans, the metadata of an offset of a side group without members), which
-# cannot change any more without him being fenced.
+# One partition's rows and its written offsets are one transaction, under a transactional id of the
+# partition's own. Opening it ends an earlier transaction and fences the former producer. After that
+# the written offsets are read (spans, the metadata of an offset of a side group without members).
+# They cannot change any more unless this producer is fenced.
 
 
 SECONDS: Final = 30.0
-"""For each request to the cluster, its repetitions included."""
+"""Seconds for each request to the cluster, with its repetitions."""
 _ABORT_SECONDS: Final = 5.0
-"""Bounded further: if it fails, the next opening or the broker ends the transaction."""
+"""A lower limit: if it fails, the next opening or the broker ends the transaction."""
 _POLL: Final = 0.05
 _PAUSE: Final = 0.1
 _PASSING: Final = frozenset(
@@ -68,7 +68,7 @@ _PASSING: Final = frozenset(
         KafkaError.CONCURRENT_TRANSACTIONS,
     }
 )
-"""Not always told as retriable: a coordinator that moves or begins, an end that is under way."""
+"""Not always marked as retriable: a coordinator that moves or begins, an end that is under way."""
 _LOST: Final = frozenset(
     {
         KafkaError._FENCED,  # noqa: SLF001 - so librdkafka's own codes are called
@@ -83,7 +83,7 @@ _LOST: Final = frozenset(
 
 
 class Row(NamedTuple):
-    """What a record is made of."""
+    """The parts of a record."""
 
     key: bytes | str | None
     value: bytes | str | None
@@ -91,11 +91,11 @@ class Row(NamedTuple):
 
 
 class LostTransactionalId(Exception):
-    """Somebody else opened it, or the cluster forgot it: open it anew and look what is written."""
+    """Another process opened it, or the cluster forgot it: open it and read again."""
 
 
 class SideGroup:
-    """Where the offsets stand that a topic holds: a group that nobody is a member of."""
+    """A group without members that stores a topic's offsets."""
 
     def __init__(self, name: str, client: Mapping[str, Any]) -> None:
         self.name = name
@@ -104,13 +104,13 @@ class SideGroup:
         )
 
     def metadata(self) -> Any:
-        """As a transaction takes it."""
+        """Returns the group's metadata for a transaction."""
         return self._consumer.consumer_group_metadata()
 
     def spans(self, ranges: Sequence[BatchRange]) -> dict[BatchRange, Spans]:
-        """What is written of each range's partition and topic; none of it is undecided."""
+        """Returns the written offsets of each range's partition and topic; none is undecided."""
         asked = [KafkaPartition(each.topic, each.partition) for each in ranges]
-        found = repeated(lambda: self._consumer.committed(asked, timeout=SECONDS))
+        found = retry(lambda: self._consumer.committed(asked, timeout=SECONDS))
         told = {(each.topic, each.partition): each for each in found}
         return {each: _spans(each, told[each.topic, each.partition]) for each in ranges}
 
@@ -130,46 +130,46 @@ class SpanProducer:
                 "delivery.report.only.error": True,
             }
         )
-        repeated(lambda: self._producer.init_transactions(SECONDS))
+        retry(lambda: self._producer.init_transactions(SECONDS))
         self.topic_id = ""
         self.spans: Spans = ()
 
     def refusal(self, topic: str) -> str | None:
-        """Why nobody can write to that topic; None where it is there."""
+        """Returns why no process can write to that topic; None if it exists."""
         found = self._producer.list_topics(topic, timeout=SECONDS).topics[topic]
         return None if found.error is None else str(found.error.str())
 
-    def knows(self, each: BatchRange, spans: Spans) -> None:
-        """What was written, read after the opening."""
+    def read_spans(self, each: BatchRange, spans: Spans) -> None:
+        """Stores what was written, read after the opening."""
         self.topic_id, self.spans = each.topic_id, spans
 
     def write(self, topic: str, rows: Sequence[Row], each: BatchRange, group: SideGroup) -> None:
-        """Rows and range, or nothing.
+        """Writes rows and range, or nothing.
 
-        Raises LostTransactionalId, FleetError where the cluster refuses a row or the transaction.
+        Raises LostTransactionalId, or FleetError if the cluster refuses a row or the transaction.
         """
         refused: list[tuple[KafkaError, int]] = []
-        after = added(self.spans, each.start, each.end)
+        after = add_span(self.spans, each.start, each.end)
         metadata = _metadata(each, after)
         end = KafkaPartition(each.topic, each.partition, after[-1][1], metadata=metadata)
         try:
             self._producer.begin_transaction()
             for row in rows:
                 self._produce(topic, row, refused)
-            repeated(
+            retry(
                 lambda: self._producer.send_offsets_to_transaction([end], group.metadata(), SECONDS)
             )
-            repeated(lambda: self._producer.commit_transaction(SECONDS))
+            retry(lambda: self._producer.commit_transaction(SECONDS))
         except (KafkaException, BufferError) as failure:
             self._give_up(failure, refused, topic, each)
         self.spans = after
 
-    def let_go(self) -> None:
-        """Close it now: an error that somebody looks at holds whatever raised it.
+    def close(self) -> None:
+        """Closes it now, because a kept error would keep it.
 
-        A transaction that stays open would hold up readers until the broker ends it.
+        A transaction that stays open would delay readers until the broker ends it.
         """
-        with suppress(KafkaException):  # none is open, or it is another's by now
+        with suppress(KafkaException):  # none is open, or another producer has it now
             self._producer.abort_transaction(_ABORT_SECONDS)
         del self._producer
 
@@ -187,9 +187,9 @@ class SpanProducer:
             except KafkaException as failure:
                 told(failure.args[0], None)
                 raise
-            except BufferError:  # full: the cluster is slower than we are
+            except BufferError:  # full: the cluster is slower than this producer
                 self._producer.poll(_POLL)
-        raise BufferError(f"nothing was taken within {SECONDS:g} s")
+        raise BufferError(f"the cluster accepted no row within {SECONDS:g} s")
 
     def _give_up(
         self,
@@ -198,14 +198,14 @@ class SpanProducer:
         topic: str,
         each: BatchRange,
     ) -> None:
-        with suppress(KafkaException):  # a fatal one is told again
-            while self._producer.poll(_POLL):  # rows refused are told behind what came of it
+        with suppress(KafkaException):  # a fatal error is raised again
+            while self._producer.poll(_POLL):  # refused rows are reported after their consequence
                 pass
         error = failure.args[0] if isinstance(failure, KafkaException) else None
         if error is not None and not refused and (error.fatal() or error.code() in _LOST):
             raise LostTransactionalId(error.str()) from failure
         if error is not None and error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
-            size = len(_metadata(each, added(self.spans, each.start, each.end)))
+            size = len(_metadata(each, add_span(self.spans, each.start, each.end)))
             why = (
                 f"the metadata of its side group's offset has {size} bytes, more than the brokers' "
                 "offset.metadata.max.bytes: raise that (Kafka's own value is 4096)"
@@ -220,8 +220,8 @@ class SpanProducer:
         ) from failure
 
 
-def repeated(ask: Callable[[], Any]) -> Any:
-    """The answer, asked for again for SECONDS where that may help."""
+def retry(ask: Callable[[], Any]) -> Any:
+    """Returns the answer, asked for again for SECONDS if that may help."""
     enough = time.monotonic() + SECONDS
     while True:
         try:
@@ -235,26 +235,27 @@ def repeated(ask: Callable[[], Any]) -> Any:
 
 
 def _metadata(each: BatchRange, written: Spans) -> str:
-    return f"{each.topic_id} {to_text(written)}"
+    return f"{each.topic_id} {format_spans(written)}"
 
 
 def _spans(each: BatchRange, found: Any) -> Spans:
     if found.error is not None:
         raise KafkaException(found.error)
     topic_id, _, spans = (found.metadata or "").partition(" ")
-    return of_text(spans) if topic_id == each.topic_id else ()  # another topic of the same name
+    return parse_spans(spans) if topic_id == each.topic_id else ()  # another topic of the same name
 
 
 SMALL: Final = 50_000
 """Offsets of a batch up to which its rows come by one job of Spark."""
 MOST_OPEN: Final = 100
-"""Producers of one side group at a time: a partition not written for longest gives way."""
+"""Producers of one side group at a time: the one that wrote least recently is closed first."""
 _FILES: Final = 20
-"""That a producer may need: two pipes, a socket for each of its brokers and the coordinator."""
+"""Open files that a producer may need: two pipes, a socket for each of its brokers and the
+coordinator."""
 _AT_ONCE: Final = 8
 _TRIES: Final = 5
 _BATCH: Final = 1_000_000
-"""Bytes of a batch of several rows, as librdkafka has it."""
+"""Bytes of a batch of several rows, librdkafka's default."""
 _TAKEN: Final = ("key", "value", "headers")
 _LEFT_OUT: Final = (*PLACE, "timestamp", "timestampType")
 """Columns of records that say where a row comes from; they are not produced."""
@@ -269,15 +270,16 @@ def write_kafka(
     transform: Transform | None = None,
     name: str = "",
 ) -> int:
-    """Produce a batch's rows once, however often it is repeated; how many of its ranges were new.
+    """Produces a batch's rows once, however often it is repeated; returns how many of its ranges
+    were new.
 
     rows: the batch's DataFrame, or a `pyarrow.Table` of it: columns value, and if wanted key and
-    headers (as Spark's Kafka sink has them), beside topic, partition and offset, as they were read,
-    of the record that each row is of. topic: is there, on the cluster that the records come from.
-    client: options of librdkafka, with bootstrap.servers and the login. transform: makes rows (key,
-    value, headers) of one partition's records that are not written yet. name: tells apart two
-    writes of one batch to one topic. Raises FleetError where rows are of no record of the batch or
-    cannot be left out, or the topic does not take them.
+    headers (as Spark's Kafka sink has them), beside topic, partition and offset of each row's
+    record, as they were read. topic: exists on the cluster that the records come from. client:
+    options of librdkafka, with bootstrap.servers and the login. transform: makes rows (key, value,
+    headers) of one partition's records that are not written yet. name: tells apart two writes of
+    one batch to one topic. Raises FleetError if rows are of no record of the batch or cannot be
+    left out, or if the topic does not take them.
     """
     if context.warm or context.trial:
         return 0
@@ -305,7 +307,7 @@ class _TopicWriter:
     def write(self, rows: Any, ranges: Sequence[BatchRange], transform: Transform | None) -> int:
         """See write_kafka."""
         most = _most_open()
-        # Whose producers are open go first: those that are opened close others.
+        # Ranges with open producers go first, because opening others closes some.
         ordered = sorted(ranges, key=lambda each: each.tp not in self._open)
         small = sum(each.end - each.start for each in ranges) <= SMALL
         count = 0
@@ -326,14 +328,14 @@ class _TopicWriter:
     def _write_parts(
         self, parts: Iterable[tuple[BatchRange, Any]], pool: ThreadPoolExecutor, *, at_once: bool
     ) -> None:
-        """Each in a transaction of its own; what failed is raised when all are done."""
+        """Writes each part in its own transaction; raises the failures when all are done."""
         done: list[Future[None]] = []
         for each, table in parts:
             done.append(pool.submit(self._write, each, table))
             if not at_once:
                 done[-1].result()
         failures = [failure for one in done if (failure := one.exception()) is not None]
-        # A lost id is tried again, and tells the other failures then.
+        # A lost id is tried again, and the other failures are reported then.
         failures.sort(key=lambda each: not isinstance(each, LostTransactionalId))
         for failure in failures:
             raise failure
@@ -341,7 +343,9 @@ class _TopicWriter:
     def _written(
         self, ranges: Sequence[BatchRange], pool: ThreadPoolExecutor
     ) -> dict[BatchRange, Spans]:
-        """What the topic holds of each range's partition; from now on only we add to it."""
+        """Returns the written offsets of each range's partition; from now on only this process adds
+        to them.
+        """
         missing = [
             each
             for each in ranges
@@ -359,7 +363,7 @@ class _TopicWriter:
                         "first, on the cluster that the records come from"
                     )
                 for each, spans in self._group.spans(missing).items():
-                    made[each].knows(each, spans)
+                    made[each].read_spans(each, spans)
                     self._open[each.tp] = made[each]
         except KafkaException as error:
             raise FleetError(
@@ -369,7 +373,7 @@ class _TopicWriter:
         return {each: self._open[each.tp].spans for each in ranges}
 
     def _make_room(self, ranges: Sequence[BatchRange], missing: Sequence[BatchRange]) -> None:
-        """Close those not written for longest before others are opened."""
+        """Closes the producers that wrote least recently before others are opened."""
         for each in missing:
             self._open.pop(each.tp, None)
         for each in ranges:
@@ -383,21 +387,23 @@ class _TopicWriter:
         return SpanProducer(f"{self._group.name}/{each.topic}/{each.partition}", terms)
 
     def _terms(self) -> Mapping[str, Any]:
-        """Options of the producers: many small rows make no batch that the topic refuses."""
+        """Returns producer options: many small rows make no batch that the topic refuses."""
         limit = topic_limit(self._client, self._topic) or _BATCH
         return {"batch.size": min(limit, _BATCH), **self._client}
 
     def _write(self, each: BatchRange, table: Any) -> None:
-        """Whatever fails, the producer is of no more use: its next one begins with a look."""
+        """Writes; after any failure the next producer of this partition first reads what is
+        written.
+        """
         try:
             self._open[each.tp].write(self._topic, _rows(table), each, self._group)
         except BaseException:
-            self._open.pop(each.tp).let_go()
+            self._open.pop(each.tp).close()
             raise
 
 
 def _most_open() -> int:
-    """MOST_OPEN, or fewer where this process may open few files."""
+    """Returns MOST_OPEN, or fewer if this process may open few files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_OPEN if files < 0 else max(1, min(MOST_OPEN, files // _FILES))
 
@@ -421,7 +427,7 @@ def _parts(
     *,
     at_once: bool,
 ) -> Iterator[tuple[BatchRange, Any]]:
-    """The rows of each range as Arrow tables: by one job of Spark, or by one for each."""
+    """Returns the rows of each range as Arrow tables: by one job of Spark, or by one for each."""
     left = new_rows(rows, written, None, sink="write_kafka")
     names = columns(rows)
     if lacking := [name for name in PLACE if name not in names]:
@@ -436,7 +442,7 @@ def _parts(
         return
     if at_once and transform is None:
         left = as_arrow(left)
-    # Spark's own sink takes `topic` for where a row goes: of such rows none would be produced.
+    # For Spark's own sink `topic` is the target: such rows would not be produced.
     refuse_external(left, written, sink="write_kafka", by=PLACE[:2])
     for each in new:
         part = _of(left, each)
@@ -453,7 +459,7 @@ def _of(rows: Any, each: BatchRange) -> Any:
 
 
 def _checked(table: Any) -> Any:
-    """FleetError for columns that cannot be produced, or would be left out unseen."""
+    """Raises FleetError for columns that cannot be produced, or would be left out unseen."""
     import pyarrow.types as kinds  # noqa: PLC0415 - loads pyarrow
 
     names = table.column_names

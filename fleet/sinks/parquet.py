@@ -1,16 +1,15 @@
-"""A Parquet sink: one folder per batch, renamed into place with the offsets that it stands for.
+"""A Parquet sink: one folder per batch, renamed into place with its offsets.
 
-Problem: after a kill the same offsets come again, and an append would hold their rows twice [4];
-a folder per range and batch is hundreds a minute. Choice: the
-worker writes one file below a temporary name as rows come, adds `_written.json` (spans of offsets
-per partition) and renames the folder to `batch-<hash of its ranges>`: it is there whole or not at
-all. What is there is known from these files, read once each. A lock of the file system (`flock`)
-makes looking and renaming one step, for a former owner of a partition who wakes up. Names with `_`
-are left out by readers.
+Problem: after a kill the same offsets come again, and an append would store their rows twice [4]. A
+folder per range and batch would be hundreds a minute. Choice: the worker writes one file below a
+temporary name as rows come and adds `_written.json` (spans of offsets per partition). Then it
+renames the folder to `batch-<hash of its ranges>`: it exists whole or not at all. The written
+offsets are known from these files, read once each. A lock of the file system (`flock`) makes
+reading and renaming one step, even for a former owner that wakes up. Readers ignore names with `_`.
+Cost: many small folders, until `compact_parquet` merges them.
 
-Limits: `path` is a folder that the workers share (this machine, or a mount with locks), not an
-object store, which has no rename: use Delta Lake or Iceberg there. A batch is a folder of one
-file; `compact_parquet` merges them.
+Limits: `path` is a folder that the workers share (this machine, or a mount with locks). An object
+store has no rename: use Delta Lake or Iceberg there.
 """
 
 import contextlib
@@ -33,13 +32,13 @@ from fleet.sinks.batch_rows import (
     Span,
     Spans,
     Transform,
-    joined,
+    format_spans,
     key,
+    merge_spans,
     missing,
     new_ranges,
     new_rows,
-    of_text,
-    to_text,
+    parse_spans,
 )
 
 TEMPORARY: Final = "_fleet-"
@@ -47,13 +46,14 @@ WRITTEN: Final = "_written.json"
 _STALE_SECONDS: Final = 3600.0
 _TRIES: Final = 5
 _GROUP_ROWS: Final = 100_000
-"""That are gathered before they are written as one row group."""
+"""Rows that are gathered before they are written as one row group."""
 _FOLDERS: Final = ("batch-", "merged-", "_merged-")
+"""Folders never change: each is read once per process."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFolder:
-    """A folder of the table: its name, whose offsets it stands for, what it takes the place of."""
+    """A folder of the table: its name, its offsets, and the folders that it replaces."""
 
     name: str
     written: Mapping[str, Spans]
@@ -72,13 +72,14 @@ def write_parquet(
     transform: Transform | None = None,
     name: str = "",
 ) -> int:
-    """Write a batch's rows once, however often it is repeated; how many of its ranges were new.
+    """Writes a batch's rows once, however often it is repeated; returns how many of its ranges were
+    new.
 
     rows: the batch's DataFrame, or a `pyarrow.Table` of it. transform: makes rows of the records
     that are not written yet (aggregates need it). name: tells apart two writes of one batch to one
-    folder. In the dummy batch that warms a worker it writes nothing and removes what crashed
-    workers left under temporary names for more than an hour. Raises FleetError where `path` is no
-    local folder, or rows cannot be left out or stored.
+    folder. In the empty batch that warms a worker it writes nothing, and removes temporary names of
+    crashed workers after more than an hour. Raises FleetError if `path` is no local folder, or rows
+    cannot be left out or stored.
     """
     root = local_folder(path, "write_parquet")
     if context.warm:
@@ -103,14 +104,14 @@ def write_parquet(
 def _write(
     root: Path, rows: Any, context: BatchContext, spans: Mapping[BatchRange, Spans], name: str
 ) -> bool:
-    """One folder more; False where others wrote some of it meanwhile."""
+    """Writes one folder; False if others wrote some of it meanwhile."""
     temporary = root / f"{TEMPORARY}{uuid.uuid4().hex}"
     temporary.mkdir(parents=True)
     try:
-        if not _write_file(temporary, rows):  # no row was left
+        if not _write_file(temporary, rows):  # no row remained
             return True
         mine = {key(context, each, name): each_spans for each, each_spans in spans.items()}
-        put_written(temporary, mine)
+        write_marker(temporary, mine)
         with locked(root / f"{TEMPORARY}lock"):
             now = _written(root, context, name)
             if any(missing(a, b, now[each]) != ((a, b),) for each in spans for a, b in spans[each]):
@@ -122,10 +123,10 @@ def _write(
 
 
 def _write_file(folder: Path, rows: Any) -> int:
-    """Writes the rows as they come; how many there were.
+    """Writes the rows as they come; returns how many there were.
 
     In this thread: pyarrow's dataset writer reads rows in threads of its own, and has ended the
-    process after a row that was refused.
+    process after a refused row.
     """
     import pyarrow as pa  # noqa: PLC0415 - loaded by the first write
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -154,23 +155,23 @@ def _write_file(folder: Path, rows: Any) -> int:
 
 
 def _written(root: Path, context: BatchContext, name: str) -> dict[BatchRange, Spans]:
-    """What is there of each range's partition."""
+    """Returns the written offsets of each range's partition."""
     keys = {key(context, each, name): each for each in context.ranges}
     found: dict[str, list[Span]] = {each: [] for each in keys}
     for held in folders(root).values():
         for mine in held.written.keys() & keys.keys():
             found[mine] += held.written[mine]
-    return {each: joined(found[mine]) for mine, each in keys.items()}
+    return {each: merge_spans(found[mine]) for mine, each in keys.items()}
 
 
 def folders(root: Path) -> dict[str, BatchFolder]:
-    """The table's folders by name, as of now."""
+    """Returns the table's folders by name, as of now."""
     for _ in range(_TRIES):
         known = _known.get(root, {})
         names: set[str] = set()
         with contextlib.suppress(FileNotFoundError), os.scandir(root) as entries:
             names = {e.name for e in entries if e.name.startswith(_FOLDERS)}
-        with contextlib.suppress(FileNotFoundError):  # merged away since we looked: look again
+        with contextlib.suppress(FileNotFoundError):  # merged since it was read: read again
             _known[root] = {name: known.get(name) or _held(root, name) for name in names}
             return _known[root]
     raise FleetError(f"folders of {root} lack their {WRITTEN}: were they copied in part?")
@@ -178,22 +179,22 @@ def folders(root: Path) -> dict[str, BatchFolder]:
 
 def _held(root: Path, name: str) -> BatchFolder:
     told = json.loads((root / name / WRITTEN).read_text())
-    spans = {each: of_text(text) for each, text in told["written"].items()}
+    spans = {each: parse_spans(text) for each, text in told["written"].items()}
     return BatchFolder(name, spans, frozenset(told["replaces"]))
 
 
-def put_written(folder: Path, written: Mapping[str, Spans], replaces: Iterable[str] = ()) -> None:
-    """What a folder stands for."""
+def write_marker(folder: Path, written: Mapping[str, Spans], replaces: Iterable[str] = ()) -> None:
+    """Writes the offsets of a folder."""
     told = {
         "v": 1,
-        "written": {each: to_text(spans) for each, spans in sorted(written.items())},
+        "written": {each: format_spans(spans) for each, spans in sorted(written.items())},
         "replaces": sorted(replaces),
     }
     (folder / WRITTEN).write_text(json.dumps(told))
 
 
 def local_folder(path: str | Path, sink: str) -> Path:
-    """A path as it may be; FleetError for an object store, or a path that depends on who asks."""
+    """Returns the path; FleetError for an object store, or a path that depends on the process."""
     text = str(path).removeprefix("file://").removeprefix("file:")
     if "://" in text or not text.startswith("/"):
         raise FleetError(
@@ -205,7 +206,7 @@ def local_folder(path: str | Path, sink: str) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Only one of all processes at a time; the kernel gives it back when a process ends."""
+    """Lets only one process in at a time; the kernel releases the lock when a process ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -213,7 +214,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _name(kind: str, written: Mapping[str, Spans]) -> str:
-    told = "|".join(f"{each}:{to_text(spans)}" for each, spans in sorted(written.items()))
+    told = "|".join(f"{each}:{format_spans(spans)}" for each, spans in sorted(written.items()))
     return f"{kind}-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
 
@@ -224,41 +225,39 @@ def _sweep(root: Path) -> None:
             shutil.rmtree(each, ignore_errors=True)
 
 
-# Merged rows appear as `_merged-<hash>`, which names what it takes the place of: `parquet_files`
-# takes it instead, in one look. What it replaces goes only `keep` seconds later, and then the
-# merged folder gets its plain name, `merged-<hash>`. Who reads the folder without asking sees the
-# old ones until then: never a row twice, and for the milliseconds of that change those rows not at
-# all.
+# Merged rows appear as `_merged-<hash>`, which names the folders that it replaces; `parquet_files`
+# uses it instead of them at once. `keep` seconds later those are removed, and the merged folder
+# gets its plain name, `merged-<hash>`. Readers without `parquet_files` see the old folders until
+# then: never a row twice, and for the milliseconds of that change none of these rows.
 
 
 KEEP_SECONDS: Final = 600.0
 MERGED_BYTES: Final = 128 << 20
-"""Folders become one up to this size; larger ones stay as they are."""
+"""Folders are merged up to this size; larger ones stay as they are."""
 
 
 def parquet_files(path: str | Path) -> list[str]:
-    """The files that hold each row once, as of now.
+    """Returns the files that hold each row once, as of now.
 
-    Files stay for `keep` seconds of `compact_parquet` after they were merged: read meanwhile.
+    Files stay for `keep` seconds of `compact_parquet` after they were merged; read them within that
+    time.
     """
     root = local_folder(path, "parquet_files")
     return _files(root, _current(root))
 
 
 def read_parquet(spark: Any, path: str | Path) -> Any:
-    """The table as a DataFrame.
-
-    Raises PySpark's AnalysisException where there is nothing yet.
-    """
+    """Returns the table as a DataFrame. Raises PySpark's AnalysisException for an empty one."""
     root = local_folder(path, "read_parquet")
     files = _files(root, _current(root))
     return spark.read.option("mergeSchema", "true").parquet(*(files or [str(root)]))
 
 
 def compact_parquet(path: str | Path, *, keep: float = KEEP_SECONDS) -> int:
-    """Merge small folders, and remove what was merged `keep` seconds ago; how many were merged.
+    """Merges small folders, removes those merged `keep` seconds ago; returns how many were merged.
 
-    To be called now and then by anybody who may write there: a schedule, or a job between batches.
+    Call it now and then from any process that may write there: a schedule, or a job between
+    batches.
     """
     root = local_folder(path, "compact_parquet")
     with locked(root / f"{TEMPORARY}compacting"):
@@ -271,7 +270,7 @@ def compact_parquet(path: str | Path, *, keep: float = KEEP_SECONDS) -> int:
 
 
 def _current(root: Path) -> list[BatchFolder]:
-    """Folders that hold each row once."""
+    """Returns folders that hold each row once."""
     there = folders(root)
     replaced = {name for held in there.values() for name in held.replaces}
     replaced |= {f"_{name}" for name in replaced | there.keys() if name.startswith("merged-")}
@@ -288,7 +287,7 @@ def _files(root: Path, current: Sequence[BatchFolder]) -> list[str]:
 
 
 def _merge(root: Path, part: Sequence[BatchFolder]) -> int:
-    """One folder of these, under a name that only `_current` reads."""
+    """Merges these into one folder, under a name that only `_current` reads."""
     if len(part) < 2:
         return 0
     import pyarrow.parquet as pq  # noqa: PLC0415 - only who merges
@@ -307,10 +306,10 @@ def _merge(root: Path, part: Sequence[BatchFolder]) -> int:
         for held in part:
             for key, each in held.written.items():
                 spans.setdefault(key, []).extend(each)
-        written = {key: joined(each) for key, each in spans.items()}
-        # Those too that they took the place of and that are there still: in one step, all go.
+        written = {key: merge_spans(each) for key, each in spans.items()}
+        # With the existing folders that they replaced: all are removed in one step.
         before = {name for held in part for name in held.replaces if _is_there(root, name)}
-        put_written(temporary, written, before.union(names))
+        write_marker(temporary, written, before.union(names))
         temporary.rename(root / f"_merged-{digest}")
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -318,7 +317,7 @@ def _merge(root: Path, part: Sequence[BatchFolder]) -> int:
 
 
 def _show(root: Path, keep: float) -> None:
-    """What was merged `keep` seconds ago gets its plain name, and what it replaces goes."""
+    """Gives folders merged `keep` seconds ago their plain name, and removes what they replace."""
     old = SystemClock().now() - keep  # against the file system's own times
     for name, held in sorted(folders(root).items()):
         if not (name.startswith("_merged-") and _is_older(root / name, old)):
@@ -330,7 +329,7 @@ def _show(root: Path, keep: float) -> None:
             if _is_older(root / plain, old):
                 (root / name).rename(temporary / name)
         else:
-            # Links: who reads by the other name goes on.
+            # Links: readers of the other name go on.
             shutil.copytree(root / name, temporary / plain, copy_function=os.link)
             os.utime(temporary / plain)
             for replaced in held.replaces:
@@ -348,12 +347,12 @@ def _is_there(root: Path, name: str) -> bool:
 def _is_older(folder: Path, than: float) -> bool:
     try:
         return folder.stat().st_mtime <= than
-    except FileNotFoundError:  # another one took its place a moment ago
+    except FileNotFoundError:  # another folder replaced it a moment ago
         return False
 
 
 def _shares(root: Path, alike: Sequence[BatchFolder]) -> list[list[BatchFolder]]:
-    """In order, each up to MERGED_BYTES."""
+    """Yields folders in order, each share up to MERGED_BYTES."""
     shares: list[list[BatchFolder]] = [[]]
     size = 0
     for held in sorted(alike, key=lambda h: (root / h.name).stat().st_mtime):

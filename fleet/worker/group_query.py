@@ -37,7 +37,7 @@ _UNKNOWN_TOPIC: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupAnswer:
+class GroupQueryAnswer:
     """The group, and the existing partitions of the requested topics."""
 
     state: str
@@ -90,7 +90,7 @@ class GroupQuery:
                 self._told += part
         return self._asker.poll() is not None
 
-    def answer(self) -> GroupAnswer:
+    def answer(self) -> GroupQueryAnswer:
         """Returns the answer, after at most ANSWER_TIMEOUT. Raises FleetError with the reason if
         there is none.
         """
@@ -108,7 +108,7 @@ class GroupQuery:
         made = json.loads(self._told + rest)
         if "error" in made:
             raise FleetError(made["error"])
-        return GroupAnswer(
+        return GroupQueryAnswer(
             state=made["state"],
             members=tuple(
                 Member(**{**each, "partitions": _partitions(each["partitions"])})
@@ -226,7 +226,7 @@ def _is_checker(number: int, targets: SlotTargets, slots: Sequence[Slot]) -> boo
     return bool(active) and min(active) == number
 
 
-def find_orphans(seen: GroupAnswer) -> frozenset[TopicPartition]:
+def find_orphans(seen: GroupQueryAnswer) -> frozenset[TopicPartition]:
     """Returns partitions of the topics without an owner; none if the group is not Stable."""
     if seen.state != "STABLE":
         return frozenset()

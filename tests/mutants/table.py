@@ -237,7 +237,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "self._ask_committed_topics()", "frozenset()"),
     "54-joins-though-the-store-is-silent": (
         "worker.slot.slot_lease:SlotLease.may_join", "worker/test_slot_lease.py",
-        "self.fresh or None", "True"),
+        "self.is_fresh or None", "True"),
     "store-take-over-a-renewal": ("slots.transitions:is_unchanged", "slots/test_compare_and_set.py",
         "(stored.owner, stored.token, stored.counter) == (seen.owner, seen.token, seen.counter)",
         "(stored.owner, stored.token) == (seen.owner, seen.token)"),
@@ -276,7 +276,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "slots.transitions:is_owned_by", "schedules/test_schedules.py::test_schedules_hold[0]",
         "(stored.owner, stored.token) == mine", "True"),
     "seeds-lost-slot-goes-on-working": (
-        "worker.slot.slot_life:SlotLife.look", "schedules/test_schedules.py::test_schedules_hold[0]",
+        "worker.slot.slot_life:SlotLife.decide", "schedules/test_schedules.py::test_schedules_hold[0]",
         "seen.lost", "seen.lost and (not seen.targets.open)"),
 }
 # fmt: on

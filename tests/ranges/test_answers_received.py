@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.kafka_source.connections import _received, load
+from fleet.kafka_source.connections import _receive, load
 
 ROOM = 64
 
@@ -53,13 +53,13 @@ def test_what_the_socket_has_is_taken_and_no_more(ends):
     """Nothing yet, a little, more than there is room for."""
     ours, theirs = ends
     room = bytearray(ROOM)
-    assert _received(ours, room) == (b"", None)
+    assert _receive(ours, room) == (b"", None)
     theirs.sendall(b"abc")
-    taken, ended = _received(ours, room)
+    taken, ended = _receive(ours, room)
     assert (bytes(taken), ended) == (b"abc", None)
     sent = bytes(range(2 * ROOM + 5))
     theirs.sendall(sent)
-    parts = [bytes(_received(ours, room)[0]) for _ in range(4)]
+    parts = [bytes(_receive(ours, room)[0]) for _ in range(4)]
     assert parts == [sent[:ROOM], sent[ROOM : 2 * ROOM], sent[2 * ROOM :], b""]
 
 
@@ -79,7 +79,7 @@ class InDrops:
 
 def test_what_comes_in_drops_stands_in_its_order():
     """One behind the other."""
-    taken, ended = _received(InDrops(b"abcdefgh"), bytearray(ROOM))
+    taken, ended = _receive(InDrops(b"abcdefgh"), bytearray(ROOM))
     assert (bytes(taken), ended) == (b"abcdefgh", None)
 
 
@@ -89,9 +89,9 @@ def test_what_came_before_the_end_counts(ends):
     room = bytearray(ROOM)
     theirs.sendall(b"refused")
     theirs.close()
-    taken, ended = _received(ours, room)
+    taken, ended = _receive(ours, room)
     assert (bytes(taken), ended) == (b"refused", None)
-    taken, ended = _received(ours, room)
+    taken, ended = _receive(ours, room)
     assert bytes(taken) == b""
     assert str(ended) == "the broker closed the connection"
 
@@ -100,6 +100,6 @@ def test_a_connection_that_breaks_is_told(ends):
     """With what the system says."""
     ours, _ = ends
     ours.close()
-    taken, ended = _received(ours, bytearray(ROOM))
+    taken, ended = _receive(ours, bytearray(ROOM))
     assert bytes(taken) == b""
     assert ended is not None

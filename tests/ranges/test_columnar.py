@@ -23,7 +23,7 @@ from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.worker.batch import columnar
 from fleet.worker.batch.columnar import Columnar, ColumnarBatch, find_obstacle
-from fleet.worker.batch.executor import InterruptReason, RunningBatch, Void
+from fleet.worker.batch.executor import InterruptReason, RunningBatch, VoidBatch
 from fleet.worker.batch.ranges import NamedBatch
 from tests.support.live_folders import folders_below
 from tests.support.waiting import until
@@ -290,7 +290,7 @@ def test_a_batch_that_waits_for_its_records_can_be_interrupted(bench: Bench):
     batch = bench.proven().columnar.gather(named())
     running = RunningBatch("tag")
     threading.Timer(0.1, lambda: setattr(running, "why", InterruptReason.VOID)).start()
-    with pytest.raises(Void):
+    with pytest.raises(VoidBatch):
         running.await_records(batch)
     goes_on.set()
 

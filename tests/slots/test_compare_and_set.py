@@ -251,7 +251,7 @@ def test_a_change_is_adopted_only_as_seen_and_its_former_actor_is_told(store):
         store.advance(renewed)
     ended = store.advance(replace(adopted, state=ChangeState.ABORTED))
     assert store.adopt(ended, actor="c") is None
-    with pytest.raises(LostLease, match="nobody"):
+    with pytest.raises(LostLease, match="no actor"):
         store.advance(replace(change, group="unknown"))
 
 

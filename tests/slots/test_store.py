@@ -34,7 +34,7 @@ from tests.support.waiting import until
 def test_what_nobody_holds_is_only_taken_or_cleared(event: Event) -> None:
     """An illegal move tells whose slot it is and what is possible."""
     slot = Slot(group="orders", number=3, token=7)
-    told = r"slot 3 of group orders is free \(owner nobody.* only clear, take"
+    told = r"slot 3 of group orders is free \(owner none.* only clear, take"
     with pytest.raises(IllegalMove, match=told):
         phase_after(slot, event)
 
@@ -51,7 +51,7 @@ def test_a_owner_renews_as_what_a_owner_is() -> None:
     held = Slot(group="orders", number=3, owner="w1", token=7, phase=Phase.ACTIVE)
     told = Slot(group="orders", number=3, owner="w1", token=7, phase=Phase.FREE)
     with pytest.raises(IllegalMove, match="w1 renews slot 3 of group orders as free"):
-        transitions.renewed(held, told)
+        transitions.renew_slot(held, told)
 
 
 def test_a_take_that_is_undone_keeps_the_tokens_growing() -> None:
@@ -141,7 +141,9 @@ def test_what_only_a_newer_release_can_read_is_no_answer(local):
         ):
             ask(GROUP)
     stored_by_a_newer_release(path, "slots", "phase", "joining", "dancing")
-    with pytest.raises(Unreachable, match=f"slot 0 of group {GROUP} cannot be read.*newer fleet"):
+    with pytest.raises(
+        Unreachable, match=f"slot 0 of group {GROUP} cannot be read.*newer version of Fleet"
+    ):
         local.slots(GROUP)
     with pytest.raises(Unreachable):
         local.renew(held)

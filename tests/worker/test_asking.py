@@ -23,8 +23,8 @@ from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.worker.group_query import (
     CHECK_EVERY,
     GRACE,
-    GroupAnswer,
     GroupQuery,
+    GroupQueryAnswer,
     OrphanWatch,
     _asked,
 )
@@ -117,7 +117,7 @@ def test_an_answer_of_any_size_is_heard_without_waiting(
 def test_no_process_to_ask_by_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch):
     """Fault: whoever asks ends by an OSError: too many processes, no memory."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(FleetError, match=r"^the coordinator of g cannot be asked: .*No such file"):
+    with pytest.raises(FleetError, match=r"^cannot ask the coordinator of g: .*No such file"):
         GroupQuery({}, group="g")
 
 
@@ -165,14 +165,14 @@ class Kafka:
     def done(self) -> bool:
         return True
 
-    def answer(self) -> GroupAnswer:
+    def answer(self) -> GroupQueryAnswer:
         """As it was made."""
         if self.why:
             raise FleetError(self.why)
         owned = frozenset(TopicPartition("t", p) for p in self.owned)
         member = Member(member_id="m", instance_id=None, client_id="c", host="/h", partitions=owned)
         due = frozenset(TopicPartition("t", p) for p in range(4))
-        return GroupAnswer(state=self.state, members=(member,), partitions=due)
+        return GroupQueryAnswer(state=self.state, members=(member,), partitions=due)
 
 
 Ask = Callable[[Sequence[str]], Kafka]

@@ -169,7 +169,7 @@ class Asked(SqliteStore):
 
     unmanaged = True
 
-    def first(self, group: str) -> FirstOpening | None:
+    def first_opening(self, group: str) -> FirstOpening | None:
         """Asked for one group."""
         return ASKED if group == "g" else None
 

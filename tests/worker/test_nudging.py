@@ -27,7 +27,7 @@ from fleet.worker.member.membership import (
     VARIABLE,
     Membership,
     Resubscriber,
-    wanted,
+    is_enabled,
 )
 from fleet.worker.slot.slot_life import Life
 from fleet.worker.slot.slot_owner import NEW_OWNER_JOINS, SlotOwner
@@ -58,7 +58,7 @@ class Turns:
         """How often it was due, looked at every 20 ms."""
         times = 0
         for _ in range(round(seconds / 0.02)):
-            times += self.resubscribing.due(lambda: self.mark)
+            times += self.resubscribing.is_due(lambda: self.mark)
             self.clock.sleep(0.02)
         return times
 
@@ -106,9 +106,9 @@ def test_who_lost_its_slot_does_not():
 
 @pytest.mark.parametrize(("told", "is_wanted"), [({}, True), ({"FLEET_RESUBSCRIBES": "0"}, False)])
 def test_the_seam_of_benchmarks(told, is_wanted):
-    assert wanted(told) is is_wanted
+    assert is_enabled(told) is is_wanted
     with pytest.raises(ConfigError, match="write 0 or 1"):
-        wanted({"FLEET_RESUBSCRIBES": "no"})
+        is_enabled({"FLEET_RESUBSCRIBES": "no"})
 
 
 # --- a real membership ------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from fleet.kafka_source.tasks import read_ranges, reading
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.system.code import examine_entrypoint
-from fleet.testing.made_batch import MadeBatch, local_spark, make_batch
+from fleet.testing.sample_batch import SampleBatch, local_spark, make_batch
 from fleet.worker.batch.entrypoint import Entrypoint, JobErrors, call, load
 from fleet.worker.batch.ranges import fair
 from fleet.worker.events import catch_job_logs
@@ -76,7 +76,7 @@ class TrialOutcome:
 
 def try_entrypoint(
     load: Callable[[], Entrypoint],
-    batch: MadeBatch,
+    batch: SampleBatch,
     *,
     where: str,
     errors: JobErrors,
@@ -342,7 +342,7 @@ def _of_topics(
     return MadeBatch(table=table, context=replace(empty.context, ranges=named))
 
 
-def _try(settings: WorkerSettings, batch: "MadeBatch", *, output: str) -> None:
+def _try(settings: WorkerSettings, batch: "SampleBatch", *, output: str) -> None:
     from fleet.config.spec import KubernetesRuntimeSpec
 
     worker = settings.group.worker
@@ -370,7 +370,7 @@ def _try(settings: WorkerSettings, batch: "MadeBatch", *, output: str) -> None:
 
 
 def answer(
-    settings: WorkerSettings, batch: "MadeBatch", outcome: "TrialOutcome", log: list[str]
+    settings: WorkerSettings, batch: "SampleBatch", outcome: "TrialOutcome", log: list[str]
 ) -> dict[str, Any]:
     """Returns the JSON of `fleet test -o json`."""
     assert settings.group.worker is not None
@@ -389,7 +389,7 @@ def answer(
     }
 
 
-def _show(batch: "MadeBatch", outcome: "TrialOutcome", log: list[str]) -> None:
+def _show(batch: "SampleBatch", outcome: "TrialOutcome", log: list[str]) -> None:
     console = stdout()
     size = sum(batch.table[name].nbytes for name in ("key", "value"))
     console.print(

@@ -1,10 +1,10 @@
-"""Records written by hand as the batch that an entrypoint would get of them.
+"""Turns records written by hand into the batch that an entrypoint would get.
 
-Problem: an entrypoint takes a DataFrame with the columns of Spark's Kafka source and a
-BatchContext whose ranges agree with it, which nobody wants to write down for a test. Choice: a
-record is a mapping, of which only what the test is about has to be said; the rest is counted up
-or has a fixed value, so that a test gives the same batch every time. Cost: values are bytes in
-Kafka, so what is no text and no bytes is written as JSON.
+Problem: an entrypoint takes a DataFrame with the columns of Spark's Kafka source and a BatchContext
+with matching ranges, which is too much to write in a test. Choice: a record is a mapping with only
+what the test is about. The rest is counted up or has a fixed value, so that a test gets the same
+batch every time. Cost: values are bytes in Kafka, so what is neither text nor bytes is written as
+JSON.
 """
 
 import base64
@@ -50,9 +50,9 @@ _SERVER: Final = {
 
 @contextmanager
 def local_spark(where: str = SHARED) -> Iterator[Any]:
-    """A session, stopped at the end; `where` as `worker.spark` says it.
+    """Yields a session that is stopped at the end; `where` as `worker.spark` says it.
 
-    Raises ConfigError for another place, FleetError where there is no Java.
+    Raises ConfigError for another place, FleetError if Java is missing.
     """
     # 0.3 s that a help text need not take.
     from fleet.worker.batch.spark_link import before_pyspark, forget_connect, own_jvm  # noqa: PLC0415
@@ -72,7 +72,9 @@ def local_spark(where: str = SHARED) -> Iterator[Any]:
         with own_jvm():
             spark = SparkSession.builder.master(where).config(map=_SETTINGS).getOrCreate()
     else:
-        raise ConfigError(f"{where} is no place of Spark: write shared, local[N] or sc://HOST:PORT")
+        raise ConfigError(
+            f"{where} is not a place of Spark: write shared, local[N] or sc://HOST:PORT"
+        )
     try:
         yield spark
     finally:
@@ -80,17 +82,17 @@ def local_spark(where: str = SHARED) -> Iterator[Any]:
 
 
 def _connected() -> Any:
-    """A session of a Connect server in a JVM of this process.
+    """Yields a session of a Connect server in a JVM of this process.
 
-    What PySpark does for `remote("local[2]")`, but for the port. It knows the server by these
-    variables: `stop` ends it, and a job's own `getOrCreate` gets this session.
+    It does what PySpark does for `remote("local[2]")`, except for the port. PySpark knows the
+    server by these variables: `stop` ends it, and a job's own `getOrCreate` gets this session.
     """
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
     from pyspark.sql.connect.session import SparkSession as Connected  # noqa: PLC0415
 
     os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", str(uuid.uuid4()))
-    # Who was a client of Spark before may start one of its own only with this.
+    # A former client of Spark may start a server of its own only with this.
     os.environ["SPARK_LOCAL_REMOTE"] = "1"
     conf = SparkConf().setMaster(_CORES).setAll([*_SETTINGS.items(), *_SERVER.items()])
     server = SparkSession(SparkContext.getOrCreate(conf))
@@ -102,7 +104,7 @@ def _connected() -> Any:
 
 
 FIRST_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""Timestamp of the first record that names none; each later one is a second after."""
+"""Timestamp of the first record without one; each later one is a second after."""
 _MOST: Final = {"partition": 2**31 - 1, "offset": 2**63 - 2}
 _KEYS: Final = frozenset(
     {"key", "value", "key_base64", "value_base64", "headers", "topic", "partition", "offset"}
@@ -111,14 +113,14 @@ _KEYS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeBatch:
+class SampleBatch:
     """Records as an Arrow table with the columns of Spark's Kafka source, and their context."""
 
     table: pa.Table
     context: BatchContext
 
     def frame(self, spark: Any) -> Any:
-        """The records as a DataFrame of that session."""
+        """Returns the records as a DataFrame of that session."""
         from fleet.worker.batch.spark_link import frame_of  # noqa: PLC0415 - loads PySpark's types
 
         return frame_of(spark, self.table)
@@ -136,15 +138,15 @@ def make_batch(
     attempt: int = 1,
     warm: bool = False,
     trial: bool = False,
-) -> MadeBatch:
-    """A batch of these records.
+) -> SampleBatch:
+    """Returns a batch of these records.
 
-    A record's keys, none of which has to be there: `key`, `value` (text, bytes, None; anything
-    else is written as JSON), `key_base64`, `value_base64`, `headers` (a mapping), `topic`,
-    `partition` (0), `offset` (the one after the last of its partition, from 0), `timestamp` (a
-    datetime, or milliseconds since the epoch). Offsets may have gaps, and do not go back.
+    All keys of a record are optional: `key`, `value` (text, bytes, None; anything else is written
+    as JSON), `key_base64`, `value_base64`, `headers` (a mapping), `topic`, `partition` (0),
+    `offset` (the one after the last of its partition, from 0), `timestamp` (a datetime, or
+    milliseconds since the epoch). Offsets may have gaps, and never go back.
 
-    Raises ConfigError, which is also what `fleet test --from` says of a line.
+    Raises ConfigError, which `fleet test --from` also reports for a line.
     """
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     ends: dict[tuple[str, int], tuple[int, int]] = {}
@@ -193,7 +195,7 @@ def make_batch(
         ranges=tuple(ranges),
         trial=trial,
     )
-    return MadeBatch(table=pa.table(columns, schema=SCHEMA), context=context)
+    return SampleBatch(table=pa.table(columns, schema=SCHEMA), context=context)
 
 
 def _whole(record: Mapping[str, Any], name: str, default: int, number: int) -> int:
