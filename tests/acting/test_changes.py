@@ -96,7 +96,7 @@ def test_who_cannot_write_is_told_so(scene, ask, seconds, told):
     change = here.begin(step_of(StepKind.OPEN, (0,)))
 
     def beat(group: str) -> None:
-        with here.store.writes.one() as write:
+        with here.store.writes.track() as write:
             here.clock.sleep(seconds)
             write.stored, write.refused = bool(seconds), not seconds
             if write.refused:
@@ -124,7 +124,7 @@ def test_writes_that_go_through_again_prove_it(scene):
 
     def beat(group: str) -> None:
         if here.clock.monotonic() - began < 2 * LEASE:
-            with here.store.writes.one() as write:
+            with here.store.writes.track() as write:
                 write.refused = True
                 raise Unreachable("the disk is full")
         through(group)

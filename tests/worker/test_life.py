@@ -418,7 +418,9 @@ def test_what_came_while_kafka_had_deleted_the_commits_is_read(group: Group):
     group.produce(40)
     group.drained()
     assert group.end() == {"w1": 0}
-    assert group.store.committed(group.name) == {group.topic}, "the store keeps it for longer"
+    assert group.store.committed_topics(group.name) == {group.topic}, (
+        "the store keeps it for longer"
+    )
 
     def deleted() -> bool:
         try:

@@ -106,7 +106,7 @@ def test_a_record_that_kills_is_found_and_named(
     assert set(life.last.marks) == {partition}
     offset, error = life.last.marks[partition]
     assert offset == at
-    assert "ended the worker's process each time" in error
+    assert "ended the worker's process at every try" in error
     assert f"{ALONE} times alone" in error
     assert reached(life.kafka) == {**dict(enumerate(ends)), partition: at}
     assert len(life.rows) == len(set(life.rows)), "nothing twice: a commit after each piece"

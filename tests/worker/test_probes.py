@@ -123,10 +123,12 @@ def test_a_consumer_that_does_not_turn_is_not_live(probed: Probed):
     probed.clock.sleep(31)
     assert probed.probes() == {"startupz": 200, "readyz": 503, "livez": 503}
     assert probed.status()["condition"] == "unhealthy"
-    with state.waits(probed.clock):
+    with state.waiting_for_brokers(probed.clock):
         assert probed.probes() == {"startupz": 200, "readyz": 200, "livez": 200}
         probed.clock.sleep(300)  # max_poll_interval: no wait for brokers is longer
-        with state.waits(probed.clock):  # a commit inside an assignment: still one wait
+        with state.waiting_for_brokers(
+            probed.clock
+        ):  # a commit inside an assignment: still one wait
             assert probed.get("/livez")[0] == 200
         probed.clock.sleep(30)
         assert probed.get("/livez")[0] == 503, "a wait that never ends is a thread that hangs"
@@ -358,7 +360,7 @@ def test_what_nobody_foresaw_is_a_sentence_too(tmp_path: Path):
     cluster = ClusterSpec.model_validate({"bootstrap_servers": "b:1", "security": security})
     settings = settings_of(group_spec("g", topics=["t"]), bootstrap="b:1", cluster=cluster)
     worker = _Worker(worker_context(settings, name="w1"), home=tmp_path, code=None)
-    code, sentence = worker.live()
+    code, sentence = worker.run()
     assert code == 1
     assert "KafkaException" in sentence
     assert "ssl.ca.location failed" in sentence

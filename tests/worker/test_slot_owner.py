@@ -181,7 +181,7 @@ def test_what_a_member_has_committed_is_told_to_the_store(slow_shop: Shop):
     while (member := owner._membership) is None:
         SYSTEM.sleep(0.02)
     member.state.committed = frozenset({"t"})
-    while slow_shop.store.committed(GROUP) != {"t"}:
+    while slow_shop.store.committed_topics(GROUP) != {"t"}:
         SYSTEM.sleep(0.02)
     while owner._committed != {"t"}:
         SYSTEM.sleep(0.02)
