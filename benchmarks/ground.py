@@ -391,7 +391,7 @@ class Ground(Sandbox, Closing):
         assert self._log is not None
         meter = Meter(log=self._log, clock=self.clock)
         stretch = meter.begin_step("bench", group)
-        found: list[Counted] = []
+        found: list[RebalanceCounts] = []
         yield found
         found.append(meter.so_far(stretch))
 

@@ -20,7 +20,7 @@ from benchmarks.command import measure, number_option, protocol_option, rate_opt
 from benchmarks.figures import BenchmarkResult, Goal, Spread, ratio, spread
 from benchmarks.ground import Ground
 from fleet.demo.measure import OneByOneRestart, await_settled
-from fleet.model.rebalances import Counted
+from fleet.model.rebalances import RebalanceCounts
 
 MOST_DOWNTIME: Final = 0.2
 """Seconds beyond the usual gap between commits, as docs/concepts/cost.md states it."""
@@ -239,7 +239,7 @@ def _baseline(ground: Ground, protocol: str, options: RollOptions) -> Side:
     ground.apply(group)
     ground.steady(group)
     restarts = OneByOneRestart(fleet=ground.fleet, group=group, clock=ground.clock, say=ground.say)
-    stretches: list[Counted] = []
+    stretches: list[RebalanceCounts] = []
     handovers, seconds = 0, 0.0
     for _ in range(options.baseline_rolls):
         began = ground.clock.monotonic()

@@ -416,7 +416,7 @@ def _run_of(
     )
 
 
-def _took(counted: Counted, began: Sequence[float]) -> ChangeTimes:
+def _took(counted: RebalanceCounts, began: Sequence[float]) -> ChangeTimes:
     """From the first of these to the last record of what they brought."""
     ended = [each.ended_at for each in counted.generations]
     known = max(ended) - min(began) if ended and began else None

@@ -193,7 +193,7 @@ def run(
 
 def main() -> None:
     """Runs the `fleet` program."""
-    leave(run())
+    exit_process(run())
 
 
 def _say(sentence: str) -> None:

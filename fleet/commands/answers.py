@@ -92,7 +92,7 @@ def _print_ways(console: Console, plan: Plan) -> None:
     right = ("REBALANCES", "MOVED", "DOWNTIME", "P95", "SETTLED", "BACKLOG")
     rows = table("STEP", "WAY", "STARTS", *right, "", right=right)
     for each in plan.alternatives:
-        marks = ["chosen"] * each.taken + ["cheapest"] * each.cheapest
+        marks = ["chosen"] * each.chosen + ["cheapest"] * each.cheapest
         marks += ["exceeds the limits"] * (not each.keeps_limits)
         starts = f"in {each.starts_in_s:.0f} s" if each.starts_in_s else "now"
         figures = (str(each.rebalances), str(each.moved))

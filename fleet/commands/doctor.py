@@ -452,7 +452,7 @@ def slots(fleet: "Fleet") -> Iterator[Finding]:
                 f"{mark.tp} of {spec.group} is stopped at offset {mark.offset}: {mark.error}",
                 "a roll does not help: commit an offset while the group is down, or set "
                 "worker.on_truncated: skip"
-                if mark.of_log
+                if mark.is_log_cause
                 else "correct the entrypoint, or the setting that the error names, then run "
                 f"`fleet roll {spec.group}`",
             )

@@ -126,7 +126,7 @@ def ways_table(plan: Plan) -> str:
             seconds_text(way.settled_s, 1),
             "?" if way.backlog is None else f"{way.backlog:,}",
             "yes" if way.keeps_limits else "no",
-            ", ".join(["chosen"] * way.taken + ["cheapest"] * way.cheapest),
+            ", ".join(["chosen"] * way.chosen + ["cheapest"] * way.cheapest),
         )
         for way in plan.alternatives
     ]
@@ -215,7 +215,7 @@ def change_sentence(change: Change) -> str:
     """Returns the change's sentence, with expected and recorded rebalances."""
     if not change.receipts:
         return join_sentences(change.sentence, group=change.group) or plan_sentence(change.plan)
-    recorded = sum(r.ours for r in change.receipts)
+    recorded = sum(r.rebalances for r in change.receipts)
     expected = total_rebalances(r.expected_cost for r in change.receipts)
     noun = "rebalance" if expected == "1" else "rebalances"
     said = f"Expected {expected} {noun}, recorded {recorded}: {worst_result(change)}"
@@ -232,8 +232,8 @@ def change_metadata(change: Change) -> dict[str, Any]:
         "result": worst_result(change),
         "state": change.state.value,
         "expected rebalances": total_rebalances(r.expected_cost for r in receipts),
-        "recorded rebalances": sum(r.ours for r in receipts),
-        "external rebalances": sum(r.others for r in receipts),
+        "recorded rebalances": sum(r.rebalances for r in receipts),
+        "external rebalances": sum(r.external_rebalances for r in receipts),
         "partitions moved": sum(r.moved for r in receipts),
         "slots": change.plan.wanted,
         "notes": bullet_list(change.plan.notes),

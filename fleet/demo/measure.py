@@ -211,7 +211,7 @@ class Meter:
         step.ended_at = self.clock.now()
         step.expected = expected
 
-    def so_far(self, step: MeasuredStep) -> Counted:
+    def so_far(self, step: MeasuredStep) -> RebalanceCounts:
         """Counts what the coordinator recorded since the step began."""
         return count(self.log.read(step.group, step.position), before=step.before)
 

@@ -43,7 +43,7 @@ def lag_rows(memory: JobMemory, logs: Logs, *, cluster: str) -> Iterable[dict[st
             which.append(place)
     committed = np.array([memory.commits[key].committed for key, _ in due], dtype=np.int64)
     lag = measure_lag(committed, tps=tps, which=np.array(which, dtype=np.int64), logs=logs)
-    yield from _rows(due, committed, lag, cluster=cluster, at=logs.at, known=Known.COMMITS)
+    yield from _rows(due, committed, lag, cluster=cluster, at=logs.at, known=TimeSource.COMMITS)
 
 
 def polled_rows(memory: JobMemory, seen: Snapshot) -> Iterable[dict[str, Any]]:

@@ -65,7 +65,7 @@ from fleet.slots import (
     WorkerProcess,
     WorkerReport,
 )
-from fleet.slots.codec import as_json, if_readable
+from fleet.slots.codec import as_json, from_json_or_none
 from fleet.slots.store import Store
 from fleet.system.closing import Closing
 from fleet.system.home import fleet_home, make_home

@@ -67,7 +67,7 @@ def unreachable(error: NoAnswer, *, place: str, login: str, timeout: float) -> U
         return Unreachable(f"{place} refuses the login of {login} ({why}); {_login(why)}")
     if error.kind is NoAnswerKind.TOKEN:
         return Unreachable(f"login to {place} failed: {error}")
-    if error.kind is NoAnswerKind.DOOR:
+    if error.kind is NoAnswerKind.LISTENER:
         return Unreachable(f"{place} cannot be reached: {error}")
     if error.kind is NoAnswerKind.TLS:
         for pattern, told in _TLS:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from fleet.model.rebalances import Cause, Confidence, Known
+from fleet.model.rebalances import Cause, Confidence, TimeSource
 from fleet.report.timeline import Bar, Span, choose_labels, extent, lay_out, ticks
 from fleet.report.timeline_html import LETTERS, as_html, as_svg
 from fleet.report.wording import sentence

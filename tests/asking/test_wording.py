@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from fleet.commands.answers import table
-from fleet.model.rebalances import Cause, Confidence, Known
+from fleet.model.rebalances import Cause, Confidence, TimeSource
 from fleet.report.wording import (
     cause_text,
     duration_text,

@@ -16,7 +16,9 @@ from tests.support.rebalances import rebalance
 def recorded(*downtimes, rebalances=0):
     """A stretch of the coordinator's records."""
     generations = tuple(rebalance(n, float(n)) for n in range(rebalances))
-    return Counted(group="g", generations=generations, replacements=2, every_downtime=downtimes)
+    return RebalanceCounts(
+        group="g", generations=generations, replacements=2, every_downtime=downtimes
+    )
 
 
 def rolled(**changes):

@@ -380,7 +380,11 @@ def test_polling_tells_what_two_looks_differ_in():
     made = joined[-1]
     assert isinstance(made, Rebalance)
     assert (made.cause, made.joined, made.moved) == (Cause.JOIN, ("b",), (TopicPartition("t", 1),))
-    assert (made.number, made.end_source, made.start_source) == (-1, Known.POLLED, Known.NOT)
+    assert (made.number, made.end_source, made.start_source) == (
+        -1,
+        TimeSource.POLLED,
+        TimeSource.NOT,
+    )
     replaced = compare_snapshots(memory, looked({"a:2": [0], "b:1": [1]}, NOW + 4))
     assert [getattr(each, "event", None) for each in replaced] == ["replaced"]
     left = compare_snapshots(memory, looked({"b:1": [0, 1]}, NOW + 5))

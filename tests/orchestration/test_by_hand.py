@@ -30,7 +30,7 @@ def test_a_hold_is_obeyed_by_every_plan_and_ends_by_itself(scene, fleet):
     assert "the policy alone: fixed at 2: 2 slots" in plan.notes[0]
 
     over = Pin(wanted=1, until=now - 1, by="ann@host")
-    fleet.store.put_note(scene.managed, NOTE, as_json(over))
+    fleet.store.put_manager_state(scene.managed, NOTE, as_json(over))
     assert fleet.pin(scene.managed) is None
     assert fleet.plan(scene.managed).wanted == 2
 

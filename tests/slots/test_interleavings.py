@@ -117,7 +117,9 @@ def trial_slots(some: list[NewOwner], revision: str) -> list[int]:
     return [t.held.number for t in some if t.held is not None and t.revision == revision]
 
 
-@pytest.mark.parametrize("reads_cache", [pytest.param(False, id="asks"), pytest.param(True, id="hears")])
+@pytest.mark.parametrize(
+    "reads_cache", [pytest.param(False, id="asks"), pytest.param(True, id="hears")]
+)
 @pytest.mark.parametrize("away", [pytest.param(0.0, id="answering"), pytest.param(0.05, id="away")])
 @pytest.mark.parametrize("kills", [pytest.param(0.0, id="living"), pytest.param(0.03, id="dying")])
 def test_an_unproven_revision_gets_one_slot(away, kills, reads_cache, rounds):
@@ -140,7 +142,9 @@ def test_an_unproven_revision_gets_one_slot(away, kills, reads_cache, rounds):
     assert tried > rounds // 3, "hardly anybody gets anything: nothing was tried"
 
 
-@pytest.mark.parametrize("reads_cache", [pytest.param(False, id="asks"), pytest.param(True, id="hears")])
+@pytest.mark.parametrize(
+    "reads_cache", [pytest.param(False, id="asks"), pytest.param(True, id="hears")]
+)
 @pytest.mark.parametrize("away", [pytest.param(0.0, id="answering"), pytest.param(0.05, id="away")])
 def test_what_was_seen_free_behind_a_shut_targets_stays_free(away, reads_cache, rounds):
     """A leave counts who is there after its slot targets shut: nobody comes later."""

@@ -102,7 +102,7 @@ class Managed:
     @property
     def failing(self) -> tuple[WorkerProcess, ...]:
         """Lists workers that exit repeatedly, or cannot be started."""
-        return tuple(worker for worker in self.workers if worker.fails)
+        return tuple(worker for worker in self.workers if worker.is_failing)
 
     @property
     def spark_uis(self) -> tuple[str, ...]:

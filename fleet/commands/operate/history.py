@@ -151,7 +151,7 @@ def _wait_out(error: Exception, say: Callable[[str], None]) -> None:
     from fleet.kafka_source.failures import failure_in
     from fleet.worker.batch.spark_link import first_line, is_spark_failure
 
-    known = told_by(error)
+    known = failure_in(error)
     if known is not None:
         say(f"{known[1]}; retrying")
     elif isinstance(error, LostLease | Unreachable) or (

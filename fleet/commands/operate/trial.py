@@ -313,7 +313,7 @@ def _who(spec: "FleetSpec", group: str) -> dict[str, Any]:
 
 def _of_topics(
     fleet: Any, group: "GroupSpec", ranges: "list[OffsetRange]", sample: int
-) -> "MadeBatch":
+) -> "SampleBatch":
     """Reads records of the cluster, with the context that a worker would have."""
     from fleet.decide.scaling import subscribed
 
@@ -339,7 +339,7 @@ def _of_topics(
         for each in ranges
     )
     empty = make_batch([], **_who(fleet.spec, group.group))
-    return MadeBatch(table=table, context=replace(empty.context, ranges=named))
+    return SampleBatch(table=table, context=replace(empty.context, ranges=named))
 
 
 def _try(settings: WorkerSettings, batch: "SampleBatch", *, output: str) -> None:

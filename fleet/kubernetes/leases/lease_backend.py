@@ -778,7 +778,9 @@ class LeaseBackend:
         return objects.with_slot(base, slot, now=self._clock.now(), lease=self._lease)
 
     def _store(self, wanted: Object, found: Object | None) -> Object:
-        """As stored. Raises Conflict, which is a ConcurrentWrite, where somebody else wrote first."""
+        """As stored. Raises Conflict, which is a ConcurrentWrite, where somebody else wrote
+        first.
+        """
         if found is not None:
             return self.shelf.swap(wanted)
         if self._own is not None:

@@ -75,7 +75,7 @@ class BrokerPoller(Closing):
             self._thread.join(timeout=10.0)
         self._sessions.close()
 
-    def session(self, group: str, protocol: str, at: float) -> SessionThen | None:
+    def session(self, group: str, protocol: str, at: float) -> SessionAtRemoval | None:
         """Returns a group's session timeout at the time of a member's removal."""
         return self._sessions.of(group, protocol, at, live=True)
 

@@ -123,9 +123,9 @@ class _Stretch:
             self._found[row.log_offset] = row
             self._moved.setdefault(row.log_offset, set())
 
-    def result(self) -> Counted:
+    def result(self) -> RebalanceCounts:
         """Returns everything that was counted."""
-        return Counted(
+        return RebalanceCounts(
             group=self._group,
             generations=tuple(
                 replace(row, moved=tuple(sorted(self._moved[offset])))
