@@ -36,7 +36,7 @@ from fleet.history.tables import Tables
 from fleet.log.record_columns import columns
 from fleet.log.records import TOPIC
 from fleet.manager.cycle import Fleet
-from fleet.manager.history_session import recording
+from fleet.manager.history_session import open_recorder
 from fleet.system.home import fleet_home
 
 Say = Callable[[str], None]
@@ -154,7 +154,7 @@ def _measured(
 ) -> RecordingResult:
     with (
         Fleet.open(config, home=home, clock=clock) as fleet,
-        recording(fleet, spark="shared", polled=False, say=lambda _: None) as recorder,
+        open_recorder(fleet, spark="shared", polled=False, say=lambda _: None) as recorder,
     ):
         assert isinstance(recorder, Recorder)
         say("Spark starts, and a small first batch warms it")

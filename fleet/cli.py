@@ -182,7 +182,7 @@ def run(
     except Exception as error:
         if invocation.verbose:
             traceback.print_exc()
-        wanting = lacking(error)
+        wanting = missing_extra(error)
         if wanting is not None:
             _say(str(wanting))
             return wanting.exit_code

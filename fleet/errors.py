@@ -1,69 +1,67 @@
-"""The exception tree. A class exists only where somebody catches it.
+"""Defines the exception tree. A class exists only if some code catches it.
 
-    FleetError                 a sentence for the user; exit 1
+    FleetError                 a message for the user; exit 1
     ├── ConfigError            fleet.yaml or an option is wrong; exit 2, nothing was started
     │   └── CodeElsewhere      a folder of worker.python_path is not on this machine
-    ├── Refused                a change may not start now, with the reason in words; exit 3
+    ├── Refused                a change may not start now
     ├── Unreachable            a broker, the Spark server or the store does not answer
-    │   └── Damaged            what it stores cannot be read
-    ├── NoRoom                 no more workers can be had: a quota, an admission webhook
-    ├── LostLease              another process changes this group now; exit 3
-    ├── SchemaTooNew           stored state was written by a newer version
-    └── RolledBack             the canary failed, and its change was taken back
+    │   └── Damaged            stored data cannot be read
+    ├── NoRoom                 the runtime starts no more workers: a quota, an admission webhook
+    ├── LostLease              another actor owns the group's lease now
+    ├── SchemaTooNew           a newer release wrote the stored data
+    └── RolledBack             the canary failed, and Fleet restored the old revision
 
-The message names the thing, its value, what is allowed and what to do next; the original
-error is chained (`raise ... from error`) and never shown unless `--verbose` is given.
+The message names the thing, its value, what is allowed and the next step. The original error is
+chained (`raise ... from error`); only `--verbose` shows it.
 """
 
 
 class FleetError(Exception):
-    """Something the user has to know about: the message is the whole story."""
+    """Reports an error to the user; its message is complete."""
 
     exit_code = 1
 
 
 class ConfigError(FleetError):
-    """The specification or an option is wrong; nothing was started."""
+    """Reports a wrong fleet.yaml or option; nothing was started."""
 
     exit_code = 2
 
 
 class CodeElsewhere(ConfigError):
-    """The code that fleet.yaml names is not here, but where the revision was published from."""
+    """Reports code that is only on the machine that published the revision."""
 
 
 class Refused(FleetError):
-    """A change may not start now; the message says why and what would lift it."""
+    """Reports that a change may not start now; the message says why and what to do."""
 
     exit_code = 3
 
 
 class Unreachable(FleetError):
-    """A service did not answer within its bounded wait."""
+    """Reports a service that did not answer in time."""
 
 
 class Damaged(Unreachable):
-    """What is stored cannot be read, and will not be before somebody mends it."""
+    """Reports stored data that cannot be read until a person repairs it."""
 
 
 class NoRoom(FleetError):
-    """The place where workers run takes no more of them, and is not asked for them any more."""
+    """Reports that the runtime starts no more workers; Fleet stops asking for them."""
 
-    def __init__(self, sentence: str, *, made: tuple[str, ...] = ()) -> None:
+    def __init__(self, sentence: str, *, started: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)
-        self.made = made
-        """Names of those that it did take before."""
+        self.started = started
+        """Names of the workers that did start before."""
 
 
 class LostLease(FleetError):
-    """The group's lease passed to another process; stop acting at once."""
-
-    exit_code = 3
+    """Reports that another actor owns the group's lease; stop acting at once."""
 
 
 class SchemaTooNew(FleetError):
-    """Stored state carries a newer schema version than this program knows."""
+    """Reports stored data of a newer schema than this release reads."""
 
 
 class RolledBack(FleetError):
-    """The canary failed and what it had changed was taken back."""
+    """Reports that the canary failed, and that Fleet restored the old revision."""

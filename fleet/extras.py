@@ -1,10 +1,10 @@
-"""What is installed only where it is asked for, and the sentence for whoever lacks it.
+"""Maps optional modules to the extras that install them.
 
-Problem: who looks at a cluster shall not install Spark, Dagster and Kubernetes (1.4 GB), and a
-command that needs one of them shall not end in a traceback. Choice: imports of these stand inside
-what needs them; the module that was not found names the extra, in one place for all commands
-(fleet.cli) and for `fleet doctor`. Cost: the table below says again what pyproject.toml says, and a
-test compares them.
+Problem: observing a cluster must not need Spark, Dagster and Kubernetes (1.4 GB), and a command
+that needs one of them must not end in a traceback. Choice: these modules are imported inside the
+functions that use them. A missing module is turned into a message that names its extra, for all
+commands (fleet.cli) and for `fleet doctor`. Cost: the table repeats pyproject.toml; a test compares
+both.
 """
 
 from collections.abc import Mapping
@@ -31,29 +31,29 @@ EXTRAS: Final[Mapping[str, str]] = {
 
 
 def pip_line(extra: str) -> str:
-    """Returns the command that installs an extra; no index has the package yet."""
+    """Returns the command that installs an extra."""
     return f"pip install '.[{extra}]' in the clone of Fleet"
 
 
-def installed(module: str) -> bool:
-    """Whether a module can be imported, without importing it."""
+def is_installed(module: str) -> bool:
+    """Tells whether a module can be imported, without importing it."""
     return find_spec(module) is not None
 
 
 def need(*modules: str, extra: str | None = None) -> None:
-    """Raise ConfigError where one is not installed, before anything was started.
+    """Raises ConfigError if a module is not installed, before anything starts.
 
-    extra: what installs them, where that is another one than the table says.
+    extra: the extra that installs them, if it differs from the table.
     """
     for module in modules:
-        if not installed(module):
+        if not is_installed(module):
             raise _sentence(module, extra or EXTRAS[module])
 
 
-def lacking(error: BaseException | None) -> ConfigError | None:
-    """The sentence for a module that is not installed; None where the error is another.
+def missing_extra(error: BaseException | None) -> ConfigError | None:
+    """Returns the message for a module that is not installed; None for any other error.
 
-    Looks along the chain of causes, too: a client may wrap what it could not import.
+    Checks the chain of causes too, since a client may wrap an ImportError.
     """
     while error is not None:
         name = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
@@ -65,4 +65,4 @@ def lacking(error: BaseException | None) -> ConfigError | None:
 
 
 def _sentence(module: str, extra: str) -> ConfigError:
-    return ConfigError(f"this needs {module}, which is not installed here: {pip_line(extra)}")
+    return ConfigError(f"module {module} is not installed: run {pip_line(extra)}")

@@ -1,9 +1,8 @@
-"""How a process of Fleet itself logs in: what fleet.yaml refers to, as options of both clients.
+"""Resolves the login of fleet.yaml to options of both Kafka clients.
 
-References travel, and are resolved in the process that connects, right before [11]. Where tokens
-log in, the first one is got here: both libraries would say of a token endpoint that is away only
-that nobody answered, and librdkafka that after ten seconds. Errors name the variable, file or
-address, never what it holds.
+Problem: both libraries report an unreachable token endpoint only as a broker without an answer.
+Choice: the process that connects resolves references right before [11], and gets the first token
+itself. Errors name the variable, file or address, never its content. Cost: one more token request.
 """
 
 from collections.abc import Mapping
@@ -15,16 +14,16 @@ from fleet.kafka_source.connections import kafka_python
 from fleet.kafka_source.login import NoToken, references, resolve
 from fleet.process_exit import mark_native_callbacks
 
-_WHO: Final = "(cluster.security names it): every process of the fleet needs it"
+_WHO: Final = "(named in cluster.security); every process of the fleet needs it"
 
 
 def client_config(
     cluster: ClusterSpec, bootstrap: str, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Options of librdkafka for reaching the cluster (confluent-kafka).
+    """Returns librdkafka's options for the cluster (confluent-kafka).
 
-    Text, but for `oauth_cb` where tokens log in. Raises ConfigError where a variable is not set or
-    a file cannot be read, Unreachable where no token can be got.
+    All are text except `oauth_cb`, for tokens. Raises ConfigError if a variable is not set or a
+    file cannot be read, Unreachable if it gets no token.
     """
     try:
         options = resolve(references(cluster, bootstrap), environ, who=_WHO)
@@ -36,7 +35,7 @@ def client_config(
             options["oauth_cb"].token()
         except NoToken as error:
             raise Unreachable(
-                f"nobody can log in to cluster {cluster.name} at {bootstrap}: {error}"
+                f"no login to cluster {cluster.name} at {bootstrap}: {error}"
             ) from error
     return options
 
@@ -44,5 +43,5 @@ def client_config(
 def kafka_python_config(
     cluster: ClusterSpec, bootstrap: str, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The same as arguments of kafka-python, for requests that librdkafka lacks; may raise so."""
+    """Returns the same for kafka-python, for requests that librdkafka lacks; raises the same."""
     return kafka_python(client_config(cluster, bootstrap, environ))

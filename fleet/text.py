@@ -1,8 +1,8 @@
-"""How Fleet writes counts, lengths of time and lists of slots for people.
+"""Formats counts, durations and lists of slots for people.
 
-Problem: the same 90 minutes read `90 m` in one command and `2 h` in the next, and slots were
-listed in three ways. Choice: what every message, table and page uses stands here. Cost: one
-rounding for all; machines read seconds from `-o json`, never these texts.
+Problem: the same 90 minutes read `90 m` in one command and `2 h` in the next. Choice: every
+message, table and page uses these functions. Cost: one rounding for all; programs read seconds
+from `-o json` instead.
 """
 
 import re
@@ -12,8 +12,7 @@ from typing import Final
 _ACTING: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
-"""What acts on a terminal instead of standing on it: control characters but for tabs and line
-breaks, and those that turn the direction of what follows."""
+"""Characters that control a terminal, without tabs and line breaks, or the text direction."""
 _LONGEST_NAME: Final = 300
 """Characters; topics and instance ids have 249 at most."""
 _ENDS: Final = 60
@@ -21,9 +20,9 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time: 0.25 s, 3.4 s, 5 s, 119 s, 90 min, 5 h, 2 d; `-` where it is not known.
+    """Formats a duration: 0.25 s, 3.4 s, 5 s, 119 s, 90 min, 5 h, 2 d; `-` if unknown.
 
-    A unit begins at two of it, so that no figure is off by more than a quarter.
+    A unit begins at two of it, so that the error is at most a quarter.
     """
     if seconds is None:
         return "-"
@@ -37,36 +36,36 @@ def duration(seconds: float | None) -> str:
 
 
 def visible(text: str) -> str:
-    """A text that may hold what others chose, such as a group's id, for a terminal."""
+    """Replaces control characters in a text, such as a group's id, for a terminal."""
     return _ACTING.sub("\ufffd", text)
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 slot`, `3 slots`, `1,200 slots`."""
+    """Returns `1 slot`, `3 slots` or `1,200 slots`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def count_of(items: Sequence[object], noun: str) -> str:
-    """`plural` of how many there are."""
+    """Returns `plural` of the number of items."""
     return plural(len(items), noun)
 
 
 def brief(name: str) -> str:
-    """A name for a sentence: of a long one the ends, which tell it from others.
+    """Shortens a long name to its two ends, which identify it.
 
-    A client's id may have 32,767 characters; sentences are kept in annotations and labels.
+    A client's id may have 32,767 characters; annotations and labels store the sentences.
     """
     return name if len(name) <= _LONGEST_NAME else f"{name[:_ENDS]}…{name[-_ENDS:]}"
 
 
 def few(names: Sequence[str], most: int = 3) -> str:
-    """The first names, and how many more there are."""
+    """Returns the first names and the number of the others."""
     rest = len(names) - most
     return ", ".join(map(brief, names[:most])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def numbers_of(values: Sequence[int]) -> str:
-    """Numbers of slots or partitions: `0-3, 7`; `-` where there are none."""
+    """Formats numbers of slots or partitions as `0-3, 7`; `-` if there are none."""
     runs: list[tuple[int, int]] = []
     for value in sorted(set(values)):
         if runs and runs[-1][1] == value - 1:
@@ -77,12 +76,12 @@ def numbers_of(values: Sequence[int]) -> str:
 
 
 def slots_of(values: Sequence[int]) -> str:
-    """`slot 3`, `slots 0-3, 7`."""
+    """Returns `slot 3` or `slots 0-3, 7`."""
     return f"{'slot' if len(set(values)) == 1 else 'slots'} {numbers_of(values)}"
 
 
 def expected_within(expected: int | None, low: int | None, high: int | None) -> str:
-    """What is expected and, where they say something else, its bounds: `2 (1-2)`, `1-2`, `?`."""
+    """Returns an expected value with its bounds if they differ: `2 (1-2)`, `1-2`, `?`."""
     if low is None or high is None:
         return "?" if expected is None else str(expected)
     bounds = str(high) if low == high else f"{low}-{high}"

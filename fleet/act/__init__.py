@@ -1,1 +1,1 @@
-"""Instructions become facts here: slots, leases, batched leave, runtimes, the performer."""
+"""Carries plans out: slots, leases, batched leaves, runtimes, the performer."""

@@ -1,10 +1,10 @@
 """Carries a plan out under the group's lease, one membership change at a time.
 
 Problem: a step is several writes to several places, and its actor may die between any two.
-Choice: where counting starts, and who held which slot, is written to the change before anything
-moves; each step does only what is missing (`fleet.act.steps`), and is closed by its receipt; a
-receipt that differs holds what follows. Cost: an actor that takes a change over performs the step
-in hand once more from its beginning, and finds most of it done.
+Choice: the start of counting and the slot owners are written to the change before anything moves.
+Each step does only what is missing (`fleet.act.steps`) and ends with its receipt. A receipt that
+differs blocks the next steps. Cost: an actor that takes a change over repeats the current step from
+its beginning, and finds most of it done.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.text import plural
 
-# Beginning, picking up and ending changes. The row of a running change is the group's lease: a
-# silent actor's change is adopted after one lease, a living actor's refuses every other. Aborting
-# takes back what was asked; slots already closed for a leave only go on to leave [21].
+# Beginning, continuing and ending changes. The row of a running change is the group's lease.
+# Another actor may adopt a silent actor's change after one lease; a live actor's refuses all
+# others. An abort withdraws requests; slots that are already closed still leave [21].
 
 
 Progress = Callable[[str], None]
 Perform = Callable[[Change, Progress], Change]
-Held = Callable[[], str]
-"""Which pause holds the group now, in words; empty = none."""
-LOOK = 0.2
-"""Seconds between two looks at somebody's lease."""
+PauseCheck = Callable[[], str]
+"""Returns the message of the group's pause; empty if there is none."""
+LEASE_POLL = 0.2
+"""Seconds between two reads of another actor's lease."""
 _BLIND: Final = 3
-"""Leases after which who cannot write is told so: a lock or an upgrade has passed by then."""
+"""Leases without a write after which an actor reports it; a lock or upgrade ends sooner."""
 
 
 def _never() -> str:
@@ -51,25 +51,25 @@ def _never() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupChanges:
-    """The changes of one group."""
+    """Begins, continues and aborts the changes of one group."""
 
     group: str
     store: Store
     clock: Clock
     lease: float
-    """Seconds after which a silent actor is dead."""
+    """Seconds of silence after which an actor is dead."""
     perform: Perform
 
     def running(self) -> Change | None:
-        """The unfinished change, whoever has it."""
+        """Returns the unfinished change of any actor."""
         change = self.store.change(self.group)
         return change if change is not None and change.state is ChangeState.RUNNING else None
 
-    def alive(self) -> bool:
-        """Whether somebody is changing the group now; looks for up to one lease.
+    def is_actor_alive(self) -> bool:
+        """Tells whether an actor changes the group now; takes up to one lease.
 
-        Raises Unreachable where no write of its own went through for three: it says nothing of
-        others then [38].
+        Raises Unreachable if no write has succeeded for three leases, since it cannot tell then
+        [38].
         """
         watch = LeaseWatch.for_group(
             self.store, group=self.group, lease=self.lease, clock=self.clock
@@ -87,11 +87,11 @@ class GroupChanges:
             if watch.is_expired(self.group, mark, now, lease=change.lease):
                 return False
             if watch.blind >= _BLIND * self.lease:
-                raise self._unproven(change, watch.blind)
-            self.clock.sleep(LOOK)
+                raise self._cannot_tell(change, watch.blind)
+            self.clock.sleep(LEASE_POLL)
 
     def begin(self, plan: Plan, *, actor: str, progress: Progress) -> Change:
-        """Start the plan and carry it out; Refused where it may not or another change runs."""
+        """Carries a plan out; raises Refused if it may not, or if another change runs."""
         if plan.refusals:
             raise Refused(" ".join(plan.refusals))
         change = self.store.begin_change(
@@ -102,25 +102,27 @@ class GroupChanges:
         sign(self.store, change)
         return self.perform(change, progress)
 
-    def resume(self, *, actor: str, progress: Progress, held: Held = _never) -> Change | None:
-        """Carry on an unfinished change of a dead actor; None where none is unfinished.
+    def resume(
+        self, *, actor: str, progress: Progress, pause_check: PauseCheck = _never
+    ) -> Change | None:
+        """Continues a dead actor's unfinished change; None if there is none.
 
-        Raises Refused where its actor is alive, or the group is held: what was interrupted before
-        an incident is not carried on in it, also where that began while the lease was waited out.
+        Raises Refused if its actor is alive or the group is paused, since a change from before an
+        incident must not continue in it; also if the pause begins during the wait for the lease.
         """
         left = self.running()
         if left is None:
             return None
-        self._unless_held(left, held)
-        progress(f"{left.actor} left a change of {self.group}; waiting whether it goes on")
-        adopted = self._adopt(actor, held)
+        self._refuse_if_paused(left, pause_check)
+        progress(f"{left.actor} left a change of {self.group}; checking whether it still runs")
+        adopted = self._adopt(actor, pause_check)
         if adopted is None:
             return None
-        progress(f"picked up plan {adopted.plan.id} at step {adopted.step + 1}")
+        progress(f"continuing plan {adopted.plan.id} at step {adopted.step + 1}")
         return self.perform(adopted, progress)
 
     def abort(self, *, actor: str) -> Change | None:
-        """End an unfinished change of a dead actor where it stands; asks are taken back."""
+        """Ends a dead actor's unfinished change at its current step and withdraws its requests."""
         adopted = self._adopt(actor)
         if adopted is None:
             return None
@@ -134,22 +136,22 @@ class GroupChanges:
             )
         )
 
-    def _unless_held(self, left: Change, held: Held) -> None:
-        if pause := held():
+    def _refuse_if_paused(self, left: Change, pause_check: PauseCheck) -> None:
+        if pause := pause_check():
             raise Refused(
-                f"{left.actor} left a change of group {self.group} unfinished, and {pause}; "
-                f"`fleet apply {self.group} --abort` ends the change where it stands"
+                f"{left.actor} left a change of group {self.group} unfinished, and {pause}. Run "
+                f"`fleet apply {self.group} --abort` to end the change at its current step"
             )
 
-    def _adopt(self, actor: str, held: Held = _never) -> Change | None:
+    def _adopt(self, actor: str, pause_check: PauseCheck = _never) -> Change | None:
         if self.running() is None:
             return None
-        if self.alive():
+        if self.is_actor_alive():
             raise Refused(self._busy())
         seen = self.running()
         if seen is None:
             return None
-        self._unless_held(seen, held)
+        self._refuse_if_paused(seen, pause_check)
         adopted = self.store.adopt(seen, actor=actor, lease=self.lease)
         if adopted is None:
             raise Refused(self._busy())
@@ -157,7 +159,7 @@ class GroupChanges:
         return adopted
 
     def _take_back(self, adopted: Change) -> None:
-        """What was asked is asked no more; a slot that its owner has closed for a leave stays."""
+        """Withdraws the change's requests, except leaves whose slots are already closed."""
 
         def kept(targets: SlotTargets) -> SlotTargets | None:
             slots = self.store.slots(self.group)
@@ -167,32 +169,32 @@ class GroupChanges:
 
         self.store.change_targets(self.group, kept, by=adopted)
 
-    def _unproven(self, change: Change, seconds: float) -> Unreachable:
+    def _cannot_tell(self, change: Change, seconds: float) -> Unreachable:
         why = self.store.writes.refusal or "a write takes too long, or what is read may be old"
         return Unreachable(
-            f"whether {change.actor} still works on its change of group {self.group} is not known: "
-            f"its silence proves nothing while nothing can be written, for {seconds:.0f} s now "
-            f"({why}); mend that, then try again"
+            f"cannot tell whether {change.actor} is still changing group {self.group}: no write to "
+            f"the store has succeeded for {seconds:.0f} s ({why}); fix the store and retry"
         )
 
     def _busy(self) -> str:
         change = self.store.change(self.group)
-        who = change.actor if change else "somebody"
+        who = change.actor if change else "another actor"
         return (
-            f"{who} is changing group {self.group}; see `fleet status {self.group}`, then try again"
+            f"{who} is changing group {self.group}; wait for its end, which `fleet status "
+            f"{self.group}` shows, then retry"
         )
 
 
-# Which module performs which kind of step.
+# The module of each kind of step.
 
 
 StepFunction = Callable[[StepWork, Step], tuple[str, ...]]
 
 
 def perform_step(work: StepWork, step: Step) -> tuple[str, ...]:
-    """Do what is missing of the step; sentences for its receipt."""
-    # Of the plan's revision: fleet.yaml may say something else since, and a roll of static members
-    # carried on as a rolling batch would take out every slot.
+    """Performs what is missing of a step; returns sentences for its receipt."""
+    # By the plan's revision, since fleet.yaml may have changed. A roll of static members that
+    # continued as a rolling batch would remove every slot.
     worker = work.spec.worker
     wanted = worker is None or worker.membership == "static"
     dynamic = not work.pool.is_static(step.revision, otherwise=wanted)
@@ -210,7 +212,7 @@ def perform_step(work: StepWork, step: Step) -> tuple[str, ...]:
 
 @dataclass(kw_only=True)
 class Performer:
-    """Performs changes of one group."""
+    """Performs the changes of one group."""
 
     spec: GroupSpec
     store: Store
@@ -222,19 +224,19 @@ class Performer:
     progress: Progress
     poll: float = 0.1
     adopting: Adopting | None = None
-    """Set where the group is other people's: its Deployment is scaled, there are no slots."""
+    """Set for an external group, whose Deployment is scaled; it has no slots."""
     _lease: ChangeLease | None = field(default=None, init=False)
     _heard: HeardReports = field(init=False)
 
     def __post_init__(self) -> None:
         self._heard = HeardReports(lease=self.spec.runtime.lease, clock=self.clock)
-        self.progress = _whatever_comes_of_it(self.progress)
+        self.progress = _suppress_errors(self.progress)
 
     def perform(self, change: Change) -> Change:
-        """Carry the change to its end from the step it stands at.
+        """Performs the change from its current step to its end, and returns it.
 
-        Returns the ended change. Raises LostLease where another actor took over; any other
-        interruption leaves the change RUNNING, to be picked up by the next actor.
+        Raises LostLease if another actor took over; any other interruption leaves the change
+        RUNNING for the next actor.
         """
         with self.keep(change) as lease:
             self._lease = lease
@@ -244,13 +246,13 @@ class Performer:
                 raise
             except RolledBack as error:
                 self.window.restore()
-                return self._end(lease, ChangeState.ROLLED_BACK, self._rested(str(error)))
+                return self._end(lease, ChangeState.ROLLED_BACK, self._with_remaining(str(error)))
             except FleetError as error:
                 self.window.restore()
-                return self._end(lease, ChangeState.FAILED, self._rested(str(error)))
+                return self._end(lease, ChangeState.FAILED, self._with_remaining(str(error)))
 
     def keep(self, change: Change) -> ChangeLease:
-        """Hold the change by its lease."""
+        """Keeps the lease of the change."""
         return ChangeLease(self.store, change, lease=self.spec.runtime.lease)
 
     def _all_steps(self, lease: ChangeLease) -> Change:
@@ -262,13 +264,13 @@ class Performer:
             receipt = self._one_step(lease, step)
             kept = as_json(lease.recall(StopMemory), known=True)
             lease.update(step=index + 1, receipts=(*lease.change.receipts, receipt), detail=kept)
-            held = len(plan.steps) - index - 1
-            if receipt.result is ReceiptResult.DIFFERS and held:
+            left = len(plan.steps) - index - 1
+            if receipt.result is ReceiptResult.DIFFERS and left:
                 why = " ".join(receipt.sentences)
                 raise FleetError(
-                    f"step {index + 1} cost {receipt.rebalances} rebalances where "
-                    f"{step.expected_cost} was expected: "
-                    f"{plural(held, 'step')} not carried out. {why}".strip()
+                    f"step {index + 1} cost {receipt.ours} rebalances, expected "
+                    f"{step.expected_cost}, "
+                    f"so Fleet did not carry out {plural(left, 'more step')}. {why}".strip()
                 )
         self._tidy(plan.revision)
         self.runtime.finish_removals(self.spec.group)
@@ -341,16 +343,16 @@ class Performer:
                 self.runtime.ensure()
             self.clock.sleep(poll or self.poll)
 
-    def _rested(self, sentence: str) -> str:
-        """Why the change did not go well, and what its runtime could not do to its end either."""
+    def _with_remaining(self, sentence: str) -> str:
+        """Adds to a failure what the runtime could not finish."""
         try:
             self.runtime.finish_removals(self.spec.group, failed=True)
-            held = self.runtime.held(self.spec.group)
+            frozen = self.runtime.frozen(self.spec.group)
         except LostLease:
             raise
         except FleetError as error:
             return f"{sentence}; {error}"
-        return sentence if held is None else f"{sentence}; {held}"
+        return sentence if frozen is None else f"{sentence}; {frozen}"
 
     def _end(self, lease: ChangeLease, state: ChangeState, sentence: str) -> Change:
         self.progress(f"{state}: {sentence}")
@@ -359,8 +361,8 @@ class Performer:
         return lease.update(state=state, sentence=sentence, ended_at=self.clock.now())
 
     def _take_back(self, lease: ChangeLease) -> None:
-        """What was asked ends with its plan, however that ended: a pin would keep a slot for a
-        revision that nobody runs any more, and the workers from looking after their group [22].
+        """Withdraws requests at the end of a plan: a pin would reserve a slot for a revision that
+        no longer runs, and keep workers from serving their group [22].
         """
         if self.adopting is not None:
             return
@@ -372,8 +374,8 @@ class Performer:
         self.store.change_targets(self.spec.group, without, by=lease.change)
 
 
-def _whatever_comes_of_it(progress: Progress) -> Progress:
-    """Says it, and goes on where it cannot be said: a full disk ends no change [40]."""
+def _suppress_errors(progress: Progress) -> Progress:
+    """Ignores errors of progress output: a full disk must not end a change [40]."""
 
     def tell(sentence: str) -> None:
         with contextlib.suppress(Exception):

@@ -1,11 +1,11 @@
-"""Every write to the cluster's administration: leaves, topics, a group's settings.
+"""Sends all administrative writes to the cluster: leaves, topics, a group's settings.
 
-Problem: k static members leave in one rebalance only if one LeaveGroup request names them all,
-and librdkafka sends none for static members, let alone a batch. Choice: kafka-python's admin
-client, whose request carries member id and instance id together [16], so that a stale request
-is answered with 82 and evicts nobody; what answers 25 is gone already. A fresh connection per
-attempt, since a coordinator that moved is cached by the old one. Cost: a second Kafka client
-(0.2 s, 15 MB), so this module is imported where it is used.
+Problem: k static members leave in one rebalance only if one LeaveGroup request names them all, and
+librdkafka sends none for static members. Choice: kafka-python's admin client, whose request has
+member id and instance id together [16]. The broker answers a stale request with 82 and removes no
+member; 25 means that the member has left already. Each attempt opens a new connection, since an old
+one caches a coordinator that moved. Cost: a second Kafka client (0.2 s, 15 MB), so that this module
+is imported on use.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ from fleet.system.closing import Closing
 from fleet.text import plural
 
 Members = Sequence[tuple[str | None, str]]
-"""(instance id, member id) of each: a static one by both, so that no successor is meant [16]; of a
-dynamic one the member id alone, which is never anybody else's."""
+"""(instance id, member id) of each: both for a static member, so that the request never removes its
+successor [16]; a dynamic member has only its unique member id."""
 Result = TypeVar("Result")
 
 LONGEST_WAIT: Final = 10.0
@@ -34,9 +34,9 @@ LONGEST_WAIT: Final = 10.0
 _ONE_REQUEST_MS: Final = 5000
 _RETRY_SECONDS: Final = 0.2
 
-# What passes by itself: the coordinator moves or loads (14, 15, 16), a broken connection.
-_PASSING: Final = (errors.RetriableError, OSError)
-# What only another ACL mends.
+# Transient errors: the coordinator moves or loads (14, 15, 16), a broken connection.
+_TRANSIENT: Final = (errors.RetriableError, OSError)
+# Errors that need another ACL.
 _DENIED: Final = (
     errors.TopicAuthorizationFailedError,
     errors.GroupAuthorizationFailedError,
@@ -45,11 +45,10 @@ _DENIED: Final = (
 
 
 class GroupAdmin(Closing):
-    """Admin writes to one cluster; a context manager. Connects at the first request.
+    """Writes to one cluster's administration; connects at the first request.
 
-    `kafka_python_config` are options of kafka-python (fleet.security.kafka_python_config).
-    Methods raise Unreachable where no broker answers within 10 s, FleetError where the cluster
-    refuses, with its reason.
+    `kafka_python_config` are options of kafka-python (fleet.security.kafka_python_config). Methods
+    raise Unreachable if no broker answers within 10 s, FleetError with the reason of a refusal.
     """
 
     def __init__(
@@ -65,24 +64,25 @@ class GroupAdmin(Closing):
         self._client: KafkaAdminClient | None = None
 
     def close(self) -> None:
-        """Close the connection; the next request opens another one."""
+        """Closes the connection; the next request opens another one."""
         client, self._client = self._client, None
         if client is not None:
-            with contextlib.suppress(errors.KafkaError, OSError):  # it is given up anyway
+            with contextlib.suppress(errors.KafkaError, OSError):  # it is closed anyway
                 client.close()
 
     def leave(self, group: str, members: Members, *, reason: str) -> str | None:
-        """Let these members leave with ONE request: one rebalance (KIP-345, KIP-800, [16]).
+        """Removes these members by one request, in one rebalance (KIP-345, KIP-800, [16]).
 
-        None: all are gone, by it (0) or before (25), so that a retry is harmless; else why not.
+        Returns None if all have left, by it (0) or before (25), so that a retry is harmless; else
+        the reason.
         """
         if not members:
             return None
         for instance_id, member_id in members:
             if not member_id or instance_id == "":
                 raise FleetError(
-                    f"a leave from group {group} must name member id and instance id together "
-                    f"(got {member_id!r}, {instance_id!r}): else it could evict a live successor"
+                    f"a leave from group {group} must name member id and instance id together (got "
+                    f"{member_id!r}, {instance_id!r}), else it could remove a live successor"
                 )
         asked = [
             MemberToRemove(member_id=member_id, group_instance_id=instance_id, reason=reason)
@@ -93,27 +93,27 @@ class GroupAdmin(Closing):
             lambda client: client.remove_group_members(group, asked),
             needs=f"Read on group {group}",
         )
-        told = []
+        reasons = []
         for instance_id, member_id in members:
             name, answer = instance_id or member_id, answers.get(member_id)
             if answer in {errors.NoError, errors.UnknownMemberIdError}:
                 continue
             if answer is errors.FencedInstanceIdError:
-                told.append(f"{name} now belongs to another process (82), which was left alone")
+                reasons.append(f"{name} now belongs to another process (82), which stays a member")
             else:
                 why = "no answer" if answer is None else _name(answer)
-                told.append(f"{name} was answered with {why}")
-        return "; ".join(told) or None
+                reasons.append(f"the coordinator answered {name} with {why}")
+        return "; ".join(reasons) or None
 
     def leave_all(self, group: str, members: Members, *, reason: str) -> str | None:
-        """`leave`; that nobody answered is why not, too."""
+        """Does the same as `leave`, but returns errors as the reason."""
         try:
             return self.leave(group, members, reason=reason)
         except FleetError as error:
             return str(error)
 
     def create_topic(self, name: str, partitions: int, replication: int) -> bool:
-        """Create a topic and wait until it has leaders; False where it exists already."""
+        """Creates a topic and waits for its leaders; False if it exists already."""
         wanted = {name: {"num_partitions": partitions, "replication_factor": replication}}
         try:
             self._ask(
@@ -133,7 +133,7 @@ class GroupAdmin(Closing):
         return True
 
     def group_setting(self, group: str, name: str) -> str | None:
-        """A KIP-848 group's own setting, such as `consumer.assignment.interval.ms`; None: unset."""
+        """Returns a config of a KIP-848 group (`consumer.assignment.interval.ms`); None: unset."""
         found = self._ask(
             f"read settings of group {group}",
             lambda client: client.describe_configs(
@@ -145,55 +145,56 @@ class GroupAdmin(Closing):
         return None if entry is None else str(entry["value"])
 
     def set_group_setting(self, group: str, name: str, value: str | None) -> None:
-        """Set a KIP-848 group's own setting (broker 3.7+); None takes it back [19]."""
+        """Sets a KIP-848 group's config (broker 3.7+); None removes it [19]."""
         resource = ConfigResource(ConfigResourceType.GROUP, group, {name: value})
 
         def send(client: KafkaAdminClient) -> str:
             change = client.reset_configs if value is None else client.alter_configs
             try:
-                return str(change([resource])["group"][group])  # "OK", or the error in words
-            except ValueError as error:  # it reads the settings there are first, and finds none
+                return str(change([resource])["group"][group])  # "OK", or an error message
+            except ValueError as error:  # it reads the settings first and finds none
                 raise errors.GroupAuthorizationFailedError(str(error)) from error
 
         needs = f"AlterConfigs on group {group}"
         answer = self._ask(f"set {name} of group {group}", send, needs=needs)
         if answer != "OK":
             raise FleetError(
-                f"{name} of group {group} was not set to {value or 'the default'}: {answer}; this "
-                "principal needs ALTER_CONFIGS on the group, and the value must be in the "
-                "broker's bounds"
+                f"could not set {name} of group {group} to {value or 'the default'}: {answer}; "
+                "allow "
+                f"AlterConfigs on group {group}, and check the broker's bounds of the value"
             )
 
     def _ask(
         self, what: str, request: Callable[[KafkaAdminClient], Result], *, needs: str
     ) -> Result:
-        """Send until the cluster answers something that does not pass by itself, at most 10 s."""
+        """Sends a request until the answer is not a transient error, for at most 10 s."""
         deadline = self._clock.monotonic() + LONGEST_WAIT
         while True:
             try:
                 return request(self._connected(deadline - self._clock.monotonic()))
-            except _PASSING as error:
+            except _TRANSIENT as error:
                 self.close()
                 if self._clock.monotonic() + _RETRY_SECONDS >= deadline:
                     raise Unreachable(
                         f"could not {what}: {self._bootstrap} did not answer within "
                         f"{LONGEST_WAIT:g} s ({_name(type(error))}); check that the brokers run "
-                        "and can be reached from here, and cluster.security"
+                        "and "
+                        "are reachable from here, and check cluster.security"
                     ) from error
                 self._clock.sleep(_RETRY_SECONDS)
             except _DENIED as error:
                 raise _Refusal(
-                    f"could not {what}: {self._bootstrap} does not allow it to this login "
+                    f"could not {what}: {self._bootstrap} does not allow it for this login "
                     f"({_name(type(error))}); allow {needs}"
                 ) from error
             except errors.KafkaError as error:
                 raise _Refusal(
                     f"could not {what}: {self._bootstrap} answered {_name(type(error))}"
-                    f"{_said(error)}"
+                    f"{_details(error)}"
                 ) from error
 
     def _connected(self, seconds: float) -> KafkaAdminClient:
-        """The client; one that is new waits no longer than `seconds` for anything."""
+        """Returns the client; a new one waits at most `seconds` for any answer."""
         if self._client is not None:
             return self._client
         grace = min(_ONE_REQUEST_MS / 1000, max(0.5, seconds))
@@ -204,7 +205,7 @@ class GroupAdmin(Closing):
             "bootstrap_timeout_ms": int(grace * 1000),
             **self._config,
         }
-        _knock(config["bootstrap_servers"], timeout=grace)
+        _check_reachable(config["bootstrap_servers"], timeout=grace)
         made: list[Any] = []
 
         def connection(**options: Any) -> Any:
@@ -220,8 +221,8 @@ class GroupAdmin(Closing):
         return self._client
 
 
-def _knock(servers: Sequence[str], *, timeout: float) -> None:
-    """Raise OSError where no broker accepts a connection; kafka-python leaks sockets over that."""
+def _check_reachable(servers: Sequence[str], *, timeout: float) -> None:
+    """Raises OSError if no broker accepts a connection; kafka-python would leak sockets."""
     for server in servers:
         host, _, port = server.strip().rpartition(":")
         try:
@@ -233,24 +234,23 @@ def _knock(servers: Sequence[str], *, timeout: float) -> None:
 
 
 class _Refusal(FleetError):
-    """The cluster's own refusal, chained."""
+    """Reports a refusal of the cluster, chained to its error."""
 
 
 def _name(kind: Any) -> str:
-    """`UNKNOWN_MEMBER_ID (25)` for an error class of kafka-python."""
+    """Names an error class of kafka-python, such as `UNKNOWN_MEMBER_ID (25)`."""
     number = getattr(kind, "errno", None)
     name = str(getattr(kind, "message", None) or kind.__name__)
     return name if number is None else f"{name} ({number})"
 
 
-def _said(error: BaseException) -> str:
+def _details(error: BaseException) -> str:
     text = " ".join(str(part) for part in error.args).strip()
     return f": {text}" if text else ""
 
 
-# The end of a fleet: static members would stay until their session ends, so all of them leave in
-# one request and the slot targets are written empty; where the coordinator is away it stays as it
-# is.
+# The end of a fleet: static members would stay until their session ends, so one request removes
+# all, and the slot targets are emptied. If the coordinator is unreachable, nothing changes.
 
 
 def leave_for_good(
@@ -261,9 +261,9 @@ def leave_for_good(
     is_static: Callable[[Slot], bool],
     say: Callable[[str], None],
 ) -> bool:
-    """Leave with all members and close all slots of a group that runs no worker any more.
+    """Removes all members and closes all slots of a group without running workers.
 
-    A dynamic member left when it closed; of one that was killed the member id is still kept.
+    A dynamic member leaves when it closes; the slot of a killed one still has its member id.
     """
     slots = store.slots(group)
     members = [
@@ -273,7 +273,7 @@ def leave_for_good(
     if refusal is not None:
         say(f"the members of {group} stay until their session ends: {refusal}")
         return False
-    store.change_targets(group, _shut)
+    store.change_targets(group, _empty)
     for slot in slots:
         store.clear(slot)
     if members:
@@ -281,30 +281,30 @@ def leave_for_good(
     return True
 
 
-def _shut(targets: SlotTargets) -> SlotTargets | None:
-    """Nothing open, nothing asked."""
-    shut = replace(targets, open=frozenset(), leaving=frozenset(), handover={}, rejoin={})
-    return shut if targets.open else None
+def _empty(targets: SlotTargets) -> SlotTargets | None:
+    """Returns targets without open slots and requests; None if no slot is open."""
+    emptied = replace(targets, open=frozenset(), leaving=frozenset(), handover={}, rejoin={})
+    return emptied if targets.open else None
 
 
-# Every join raises a KIP-848 group's epoch, and is assigned by itself where it comes later than
-# `consumer.assignment.interval.ms` (1 s as shipped, KIP-1263) after the last one: it is 5 s while
-# slots open together [19]. What stood there before is noted in the store first, so that whoever
-# acts next puts it back; the note goes only when brokers read ours no more, so that our 5 s are
-# never taken for the owner's. Cost: nobody else's change of it in that minute is kept.
+# Every join raises a KIP-848 group's epoch, and gets its own assignment if it comes later than
+# `consumer.assignment.interval.ms` (default 1 s, KIP-1263) after the last one. Fleet sets 5 s while
+# slots open together [19]. The store keeps the earlier value first, so that the next actor can
+# restore it. The note goes only when brokers no longer show Fleet's value, so that it is never
+# taken for the owner's. Cost: another change of the setting in that minute is lost.
 
 
 SETTING: Final = "consumer.assignment.interval.ms"
 WIDE_MS: Final = 5000
 """Broker 4.3.1 allows 0 to 15000 (group.consumer.max.assignment.interval.ms)."""
 SEEN_LIMIT: Final = 5.0
-"""Seconds that brokers may take to read a setting that was put back."""
-_LOOK: Final = 0.05
+"""Seconds for brokers to show a restored setting."""
+_POLL: Final = 0.05
 _NOTE: Final = "join-window"
 
 
 class JoinWindow:
-    """One group's assignment interval, widened and put back."""
+    """Widens and restores one group's assignment interval."""
 
     def __init__(
         self,
@@ -322,22 +322,22 @@ class JoinWindow:
         self._say = say
 
     def widen(self) -> str | None:
-        """Widen it; None, or why it stays as it is (the joins may then cost one each)."""
+        """Widens it; returns None, or why it failed (each join may then cost one rebalance)."""
         try:
             if self._store.manager_state(self._group, _NOTE) is None:
                 before = self._settings.group_setting(self._group, SETTING)
                 if before is not None and int(before) >= WIDE_MS:
-                    return None  # its owner wants it at least as wide
-                self._store.put_manager_state(self._group, _NOTE, {"before": before})
+                    return None  # its owner has set at least as much
+                self._store.put_note(self._group, _NOTE, {"before": before})
             self._settings.set_group_setting(self._group, SETTING, str(WIDE_MS))
         except FleetError as error:
-            return f"{SETTING} was not raised, so joins may be assigned one by one: {error}"
+            return f"could not raise {SETTING}, so that each join may cost one rebalance: {error}"
         return None
 
     def restore(self) -> bool:
-        """Put back what stood before the last `widen`, whoever did it; whether it was due.
+        """Restores the value before the last `widen` of any actor; tells whether it was due.
 
-        Where the cluster does not take it, that is said and the note stays for the next actor.
+        If the cluster refuses it, the note stays for the next actor.
         """
         note = self._store.manager_state(self._group, _NOTE)
         if note is None:
@@ -345,22 +345,22 @@ class JoinWindow:
         value = None if note["before"] is None else str(note["before"])
         try:
             self._settings.set_group_setting(self._group, SETTING, value)
-            gone = self._await_gone()
+            restored = self._await_restored()
         except FleetError as error:
-            self._say(f"  {SETTING} of {self._group} could not be put back yet: {error}")
+            self._say(f"  could not restore {SETTING} of {self._group} yet: {error}")
             return True
-        if not gone:
-            self._say(f"  {SETTING} of {self._group} is put back, but brokers do not show it yet")
+        if not restored:
+            self._say(f"  restored {SETTING} of {self._group}, but brokers do not show it yet")
             return True
         self._store.put_manager_state(self._group, _NOTE, None)
         self._say(f"  {SETTING} of {self._group} is {value or 'the default'} again")
         return True
 
-    def _await_gone(self) -> bool:
-        """Whether our value is read no more, within `SEEN_LIMIT`."""
+    def _await_restored(self) -> bool:
+        """Waits up to `SEEN_LIMIT` until brokers no longer show the widened value."""
         deadline = self._clock.monotonic() + SEEN_LIMIT
         while self._settings.group_setting(self._group, SETTING) == str(WIDE_MS):
             if self._clock.monotonic() >= deadline:
                 return False
-            self._clock.sleep(_LOOK)
+            self._clock.sleep(_POLL)
         return True

@@ -1,10 +1,10 @@
-"""The group's lease while a change is carried out: kept alive beside the work, written whole.
+"""Keeps the group's lease while a change is carried out.
 
-Problem: a change lasts minutes, its actor may die at any line, and nobody else may act on the
-group meanwhile. Choice: the change's own row is the lease; a thread raises its counter every
-third of the lease duration, and every step written raises it too. Whoever sees the counter
-stand still for the lease duration may adopt the change (Watch) [13]. Cost: a slow store
-delays the actor, and an actor that lost the lease learns of it at its next write.
+Problem: a change lasts minutes, its actor may die at any line, and no other may act on the group
+meanwhile. Choice: the change's row is the lease. A thread raises its counter every third of the
+lease, and so does every step. An observer that sees the same counter for a whole lease may adopt
+the change (LeaseWatch) [13]. Cost: a slow store delays the actor, and an actor that lost the lease
+learns it at its next write.
 """
 
 import contextlib
@@ -26,39 +26,39 @@ from fleet.slots.codec import as_json, from_json
 from fleet.slots.store import Store
 from fleet.system.processes import ProcessId, alive, identify
 
-# Whether a change's actor works on it, told at once and for words alone: only a lease that stands
-# still for its whole duration proves it dead [13]. The actor leaves its process identity beside
-# the change, every observer the lease it saw and when, by its machine's clock. A process gone from
-# this machine is dead, a lease that moved is alive, one that stood still for long enough is dead,
-# anything else is not known yet; whoever adopts watches the lease first (`fleet.act.change`).
+# Tells at once whether a change's actor works on it. That is for messages only: a lease without a
+# renewal for its whole duration alone proves it dead [13]. The actor stores its process identity
+# beside the change, and every observer the lease that it saw and when, by its machine's clock. A
+# process that ended on this machine is dead. A renewed lease is alive, one without a renewal for
+# long enough is dead, all else is unknown. An adopting actor watches the lease first.
 
 
 _ACTOR: Final = "change-actor"
 _SEEN: Final = "change-lease-looks"
 _MOST_OBSERVERS: Final = 50
-"""Whose looks at one state of a lease are kept."""
+"""Most observers whose first sight of a lease is kept."""
 _THIS_PROCESS: Final = uuid.uuid4().hex
-"""An observer's clock where a machine does not tell its boot: no other process' look counts."""
+"""Names this process as an observer if the machine has no boot id."""
 
 
 def sign(store: Store, change: Change) -> None:
-    """Leave who carries the change out: this process."""
-    me = _here()
+    """Stores this process as the actor of a change."""
+    me = _this_process()
     if me is not None:
         store.put_manager_state(change.group, _ACTOR, {"token": change.token, **me})
 
 
-def works_on(store: Store, change: Change, *, lease: float, clock: Clock) -> bool | None:
-    """Whether its actor lives; None where that shows only at a later look, one lease from now."""
-    me = _here()
-    actor = store.manager_state(change.group, _ACTOR) or {}
+def is_actor_alive(store: Store, change: Change, *, lease: float, clock: Clock) -> bool | None:
+    """Tells whether a change's actor lives; None if that shows only one lease from now."""
+    me = _this_process()
+    actor = store.note(change.group, _ACTOR) or {}
     ours = me is not None and _same_machine(actor, me) and actor.get("token") == change.token
     if ours and not alive(ProcessId.from_json(actor)):
         return False
     mark = [change.actor, change.token, change.counter]
     seen = store.manager_state(change.group, _SEEN) or {}
     before, now = seen.get("mark"), clock.monotonic()
-    looks = _looks(seen) if before == mark else {}
+    looks = _first_sights(seen) if before == mark else {}
     first = looks.get(_observer(me))
     if first is None:
         kept = dict(list(looks.items())[1 - _MOST_OBSERVERS :])
@@ -71,21 +71,21 @@ def works_on(store: Store, change: Change, *, lease: float, clock: Clock) -> boo
     return True if ours else None
 
 
-def _looks(seen: Mapping[str, object]) -> dict[str, float]:
-    """By observer: when it first saw the lease so, by its own clock."""
+def _first_sights(seen: Mapping[str, object]) -> dict[str, float]:
+    """Returns by observer when it first saw this lease, by its own clock."""
     looks = seen.get("looks")
     return {str(k): float(v) for k, v in looks.items()} if isinstance(looks, Mapping) else {}
 
 
 def _observer(me: Mapping[str, object] | None) -> str:
-    """Whoever reads the same monotonic clock as this process."""
+    """Names the processes that share this monotonic clock."""
     host = socket.gethostname()
     return f"{host} {me['boot_id']} {me['pids']}" if me else f"{host} {_THIS_PROCESS}"
 
 
-def _here() -> dict[str, Any] | None:
-    """This process, its machine, its boot, and whose pids it sees: containers of one pod share
-    a host name and a boot, and each has pids of its own.
+def _this_process() -> dict[str, Any] | None:
+    """Identifies this process, its host, boot and PID namespace: containers of one pod share a host
+    name and a boot, but not their PIDs.
     """
     me = identify(os.getpid())
     if me is None:
@@ -108,7 +108,7 @@ Memory = TypeVar("Memory")
 
 
 class ChangeLease:
-    """Holds a RUNNING change: `with ChangeLease(...)` renews it until the block ends."""
+    """Renews the lease of a RUNNING change until its `with` block ends."""
 
     def __init__(self, store: Store, change: Change, *, lease: float) -> None:
         self._store = store
@@ -134,11 +134,11 @@ class ChangeLease:
 
     @property
     def change(self) -> Change:
-        """The change as last written."""
+        """Returns the change as last written."""
         return self._change
 
     def update(self, **fields: Any) -> Change:
-        """Write fields of the change; raises LostLease where another actor has it."""
+        """Writes fields of the change; raises LostLease if another actor owns it."""
         with self._lock:
             self.check()
             try:
@@ -149,42 +149,43 @@ class ChangeLease:
             return self._change
 
     def recall(self, kind: type[Memory]) -> Memory:
-        """What the step in hand was made to remember, by this actor or one before it.
+        """Returns what the current step stored, by this actor or an earlier one.
 
-        Raises FleetError where a release that stores it otherwise wrote it.
+        Raises FleetError if this release cannot read it.
         """
         try:
             return from_json(kind, self._change.detail)
         except ValueError as error:
             raise FleetError(
-                f"what step {self._change.step + 1} of plan {self._change.plan.id} remembers "
-                f"cannot be read by this release: {error}; plan again"
+                f"this release cannot read the memory of step {self._change.step + 1} of plan "
+                f"{self._change.plan.id}: {error}; plan again"
             ) from error
 
     def remember(self, memory: object) -> None:
-        """Add what a memory knows to what the step in hand must know after a crash of its actor."""
+        """Stores what the current step must know after a crash of its actor."""
         self.update(detail={**self._change.detail, **as_json(memory, known=True)})
 
     def check(self) -> None:
-        """Raise LostLease where a renewal found another actor."""
+        """Raises LostLease if a renewal found another actor."""
         if self._lost is not None:
             raise self._lost
 
     def _wait(self) -> bool:
-        """Until the next renewal is due; whether the work is done."""
+        """Waits until the next renewal is due; tells whether the work is done."""
         return self._stop.wait(self._interval)
 
     def _renew(self) -> None:
-        """The lease's thread: what makes it end before the work is done ends the work too [40]."""
+        """Renews in a thread; an error that stops the renewal stops the work too [40]."""
         try:
             while not self._wait():
                 with contextlib.suppress(Unreachable):
                     self.update()
         except LostLease:
             return
-        except BaseException as error:  # noqa: BLE001 - nobody catches it here: `check` raises it
+        except BaseException as error:  # noqa: BLE001 - `check` raises it
             self._lost = self._lost or LostLease(
-                f"the lease of the change of group {self._change.group} is kept no more "
-                f"({type(error).__name__}: {error}): stopped; `fleet apply {self._change.group} "
-                "--continue` goes on with it"
+                f"stopped the change of group {self._change.group}, since its lease cannot be "
+                "renewed "
+                f"({type(error).__name__}: {error}); run `fleet apply {self._change.group} "
+                "--continue` to finish it"
             )

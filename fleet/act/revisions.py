@@ -1,12 +1,10 @@
-"""The name of what fleet.yaml wants, and what its workers start from.
+"""Finds the revision that fleet.yaml wants, and publishes what its workers start from.
 
-Problem: workers outlive the manager that started them, and the next manager may be of another
-release, which knows more settings and so makes another name of the same settings; a roll for a name
-alone would be work for nothing. Choice: where workers hold slots under a revision whose published
-settings mean the same, that is the revision. What is no part of a revision (address, login, time,
-lease, module path, how many slots there may be) is kept current in the published settings, key by
-key, so that what another release wrote beside it stays. Cost: where the name is not published, one
-look at each revision that holds a slot.
+Problem: workers outlive their manager. The next release may know more settings and so compute
+another revision for the same settings, and a roll for that would be useless. Choice: if slots run a
+revision whose published settings mean the same, it is the wanted one. Settings outside a revision
+(address, login, time, lease, module path, number of slots) are updated key by key, so that keys of
+another release stay. Cost: an unpublished revision needs a read of each revision that owns a slot.
 """
 
 import json
@@ -16,7 +14,7 @@ from typing import Any
 
 from fleet.act.runtime import Runtime
 from fleet.clock import Clock
-from fleet.config.settings import WorkerSettings, revision_of, same_worker, settings_if_readable
+from fleet.config.settings import WorkerSettings, is_same_worker, revision_of, settings_if_readable
 from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.errors import CodeElsewhere, Refused
 from fleet.system.code import code_digest
@@ -24,7 +22,7 @@ from fleet.system.code import code_digest
 
 @dataclass(frozen=True, kw_only=True)
 class Revisions:
-    """Of one cluster's fleets, in one runtime."""
+    """Manages the revisions of one cluster's fleets in one runtime."""
 
     cluster: ClusterSpec
     bootstrap: str
@@ -33,10 +31,10 @@ class Revisions:
     clock: Clock
 
     def wanted(self, spec: GroupSpec) -> str:
-        """The revision that fleet.yaml wants, by the name that workers of it have already.
+        """Returns the revision that fleet.yaml wants, by the name of its running workers.
 
-        Where its code is not here, what is published of the same settings is what is wanted;
-        raises CodeElsewhere where nothing is.
+        If its code is not here, it is the published one with the same settings; raises
+        CodeElsewhere if there is none.
         """
         try:
             digest = code_digest(spec)
@@ -48,28 +46,25 @@ class Revisions:
         made = revision_of(spec, digest)
         if self.runtime.published(spec.group, made) is not None:
             return made
-        for revision, kept in self._published(spec.group, self._held(spec.group)):
-            if same_worker(kept, spec, digest):
+        for revision, kept in self._published(spec.group, self._in_use(spec.group)):
+            if is_same_worker(kept, spec, digest):
                 return revision
         return made
 
     def _published_elsewhere(self, spec: GroupSpec) -> str | None:
-        """The newest revision of workers whose settings, but for the code, mean the same."""
+        """Returns the newest revision of workers whose settings, without the code, are the same."""
         workers = {worker.revision for worker in self.runtime.workers(spec.group)}
         same = [
             (kept.published_at or 0.0, revision)
-            for revision, kept in self._published(spec.group, self._held(spec.group) | workers)
-            if same_worker(kept, spec, kept.code_digest)
+            for revision, kept in self._published(spec.group, self._in_use(spec.group) | workers)
+            if is_same_worker(kept, spec, kept.code_digest)
         ]
         return max(same)[1] if same else None
 
     def _published(
         self, group: str, revisions: Iterable[str]
     ) -> Iterator[tuple[str, WorkerSettings]]:
-        """What is kept of these revisions, in order of their names, each by its own.
-
-        What this release cannot read is not what its fleet.yaml wants.
-        """
+        """Yields the published settings of these revisions that this release can read."""
         for revision in sorted({each.partition("~")[0] for each in revisions}):
             text = self.runtime.published(group, revision)
             kept = None if text is None else settings_if_readable(text)
@@ -77,9 +72,9 @@ class Revisions:
                 yield revision, kept
 
     def publish(self, spec: GroupSpec, revision: str) -> None:
-        """Keep what a revision is, before any worker of it starts.
+        """Publishes a revision before any worker of it starts.
 
-        Raises Refused where the code is not what it was when the revision was named.
+        Raises Refused if the code has changed since planning.
         """
         text = self.runtime.published(spec.group, revision)
         kept = None if text is None else settings_if_readable(text)
@@ -88,9 +83,7 @@ class Revisions:
             return
         digest = self.runtime.keep_code(spec, revision)
         if revision_of(spec, digest) != revision:
-            raise Refused(
-                f"the code of group {spec.group} changed while it was planned; plan again"
-            )
+            raise Refused(f"the code of group {spec.group} changed during planning; plan again")
         made = WorkerSettings(
             cluster=self.cluster,
             bootstrap_servers=self.bootstrap,
@@ -102,8 +95,8 @@ class Revisions:
         self.runtime.publish(spec.group, revision, made.model_dump_json(indent=1))
 
     def keep_current(self, spec: GroupSpec, revision: str) -> bool:
-        """Bring up to date what is published of a revision whose group needs no change; whether it
-        was not: a worker that ends is started again from that, however long ago it was written.
+        """Updates the published settings of a revision, from which workers restart; tells whether
+        they were out of date.
         """
         text = self.runtime.published(spec.group, revision)
         kept = None if text is None else settings_if_readable(text)
@@ -116,25 +109,25 @@ class Revisions:
         return True
 
     def _refresh(self, spec: GroupSpec, revision: str, text: str, kept: WorkerSettings) -> None:
-        """A revision that is wanted again (A, B, A) is the newest again."""
+        """Makes a revision that is wanted again (A, B, A) the newest."""
         fresh = self._current(spec, text, kept)
-        if self._held(spec.group) - {revision}:
+        if self._in_use(spec.group) - {revision}:
             fresh["published_at"] = self.clock.now()
         if fresh != json.loads(text):
             self.runtime.publish(spec.group, revision, json.dumps(fresh, indent=1))
 
     def _current(self, spec: GroupSpec, text: str, kept: WorkerSettings) -> dict[str, Any]:
-        """How the cluster is reached names no revision, nor does a lease or where modules lie, so
-        that who starts from now on has the address, the login, the lease and the folders of now.
+        """Returns the settings with the current address, login, lease and folders, which are not
+        part of a revision, for workers that start from now on.
 
-        kept: what `text` says.
+        kept: the parsed `text`.
         """
         known = json.loads(text)
         declared, group = spec.model_dump(mode="json"), known["group"]
         return {
             **known,
             "bootstrap_servers": self.bootstrap,
-            "cluster": self._reached(known["cluster"], kept.cluster),
+            "cluster": self._with_cluster(known["cluster"], kept.cluster),
             "group": {
                 **group,
                 "replicas": declared["replicas"],
@@ -144,15 +137,15 @@ class Revisions:
             },
         }
 
-    def _reached(self, known: dict[str, Any], read: ClusterSpec) -> dict[str, Any]:
-        """The published cluster; written anew where it is reached in another way than it `read`.
+    def _with_cluster(self, known: dict[str, Any], read: ClusterSpec) -> dict[str, Any]:
+        """Returns the published cluster, replaced if its address or login changed.
 
-        Then what another release wrote of the login goes with it: it was said of that one.
+        Keys of another release about the old login go with it.
         """
         if read == self.cluster:
             return known
         return {**known, **self.cluster.model_dump(mode="json")}
 
-    def _held(self, group: str) -> set[str]:
-        """Revisions of slots; `<revision>~<hash>` is a template that somebody made of one [22]."""
+    def _in_use(self, group: str) -> set[str]:
+        """Returns the revisions of slots; `<revision>~<hash>` is an edited template [22]."""
         return {slot.revision for slot in self.runtime.store.slots(group) if slot.revision}

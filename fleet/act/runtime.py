@@ -1,8 +1,8 @@
-"""What starts and stops workers: the contract of every runtime.
+"""Defines the interface of runtimes, which start and stop workers.
 
-A runtime knows nothing of groups' state in Kafka. It keeps named worker processes alive
-(restarts with back-off are its supervisor's or the kubelet's business) and removes exactly
-those it is told to. Runtimes are found through the entry-point group `fleet.runtimes`.
+A runtime knows nothing of groups' state in Kafka. It keeps named worker processes alive and removes
+exactly those that it is asked to; its supervisor or the kubelet restarts them with back-off.
+Runtimes are found through the entry-point group `fleet.runtimes`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,178 +25,173 @@ from fleet.system.log_files import LogPart
 class Runtime(Protocol):
     """Starts, lists and removes workers of one cluster's fleets.
 
-    What has a body is the answer of a place where nobody else starts, stops or counts workers.
+    Methods with a body suit a place where only Fleet starts, stops and counts workers.
     """
 
     @property
     def store(self) -> Store:
-        """Where this runtime's slots live."""
+        """Returns the store of this runtime's slots."""
         ...
 
     def ensure(self) -> None:
-        """Make sure that the supervisor (and the shared Spark server) runs; cheap when it does."""
+        """Makes sure that the supervisor (and the shared Spark server) runs; cheap if it does."""
         ...
 
     def keep_code(self, spec: GroupSpec, revision: str) -> str:
-        """Copy the entrypoint's code for one revision, before `publish`; the copy's digest."""
+        """Copies the entrypoint's code for one revision, before `publish`; returns its digest."""
         ...
 
     def publish(self, group: str, revision: str, settings: str) -> None:
-        """Keep what workers of `revision` need (resolved settings as JSON)."""
+        """Stores the resolved settings of a revision as JSON."""
         ...
 
     def published(self, group: str, revision: str) -> str | None:
-        """The settings kept for a revision, None where it was never published."""
+        """Returns the settings of a revision; None if it was never published."""
         ...
 
     def recognise(self, group: str, revision: str) -> None:
-        """Take workers for what they are that somebody else made of this published revision."""
+        """Recognises workers that others created from this published revision."""
         del group, revision
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
-        """Ask for `count` more workers than there are; their names (unique, never used again).
+        """Starts `count` more workers; returns their unique names, which are never used again.
 
-        Raises NoRoom where fewer can be had.
+        Raises NoRoom if fewer can start.
         """
         ...
 
     def remove(self, names: Sequence[str], *, grace: float) -> None:
-        """Ask for removal: SIGTERM, `grace` seconds, SIGKILL; not restarted. Returns at once."""
+        """Removes workers: SIGTERM, `grace` seconds, SIGKILL; no restart. Returns at once."""
         ...
 
     def read_log(self, worker: str, place: str | None = None) -> LogPart:
-        """What a worker has written since `place`; None: the end of its log.
+        """Reads a worker's log since `place`; None: the end of its log.
 
-        Of a worker that is gone what is left. Raises Refused where nothing is known of it.
+        The log of a removed worker may be partial. Raises Refused for an unknown worker.
         """
         ...
 
     def restart(self, name: str) -> None:
-        """SIGTERM the process of a worker and start it again at once (the ordinary way)."""
+        """Stops a worker's process by SIGTERM and starts it again at once."""
         ...
 
     def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
-        """All workers not yet gone."""
+        """Returns all workers that still exist."""
         ...
 
     def refusal(self, group: str) -> str | None:
-        """Why fewer workers exist than are wanted, where somebody refuses more."""
+        """Returns why fewer workers exist than wanted, if the place refuses more."""
         del group
         return None
 
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
-        """No change of the group is carried out any more: what was asked for is done to its end.
+        """Finishes removals at the end of a group's change.
 
-        failed: the last change did not go well: what no slot has come to use is taken back.
-        given_up: it was ended where it stood (abort). Called before a change ends, so that its
-        actor's successor does it where the actor died. Raises FleetError where other workers
-        were removed than those asked for.
+        failed: the change failed, and what no slot uses is undone. given_up: it was aborted. Called
+        before the change ends, so that a dead actor's successor calls it too. Raises FleetError if
+        other workers were removed than requested.
         """
         del group, failed, given_up
 
-    def held(self, group: str) -> str | None:
-        """What is kept from moving by a change that ended half-way, and what would let it go."""
+    def frozen(self, group: str) -> str | None:
+        """Describes what an interrupted change left frozen, and how to unfreeze it."""
         del group
         return None
 
     def vetoes(self, plan: Plan) -> Vetoes:
-        """What stands against a plan here, and what a person should know of it."""
+        """Returns this runtime's refusals and notes on a plan."""
         del plan
         return NO_CONCERNS
 
     def adopted(self, group: str) -> Adopted | None:
-        """Other people's workers that are scaled here; None where the group has none."""
+        """Returns the group's adopted Deployment; None if there is none."""
         del group
         return None
 
     def scale_adopted(self, group: str, count: int) -> Adopted:
-        """Have `count` of them; returns when those that go are gone, or those that come ready."""
-        raise Refused(f"group {group} has no Deployment here of which {count} pods could be wanted")
+        """Scales it to `count` pods; returns when removed pods are gone and new ones are ready."""
+        raise Refused(f"group {group} has no Deployment here that could have {count} pods")
 
-    def unmanage(self, group: str) -> None:
-        """Gives up the ownership of what runs the group's workers; they keep running."""
-        del group
-
-    def manage(self, group: str) -> None:
-        """Takes back what `unmanage` gave up."""
+    def release(self, group: str) -> None:
+        """Unmanages the group's workers, which go on."""
         del group
 
     def examine(self) -> Iterator[Finding]:
-        """What `fleet doctor` says of it."""
+        """Yields the findings of `fleet doctor`."""
         ...
 
     def down(self, *, grace: float) -> None:
-        """End all workers, the supervisor and the Spark server; returns when they are gone."""
+        """Stops all workers, the supervisor and the Spark server, and waits for their end."""
         ...
 
     def close(self) -> None:
-        """Let go of the store; workers go on."""
+        """Closes the store; workers go on."""
         ...
 
     def purge(self) -> tuple[str, ...]:
-        """After `down`: forget slots, workers, settings and logs; what stays, and why."""
+        """Removes slots, workers, settings and logs after `down`; returns what stays and why."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestOptions:
-    """What of a fleet.yaml shall be rendered."""
+    """Selects the manifests to render."""
 
     text: str
-    """The file as it is written."""
+    """Text of fleet.yaml."""
     parts: frozenset[str]
-    """Of fleet.system.runtimes.PARTS."""
+    """Parts, of fleet.system.runtimes.PARTS."""
     groups: tuple[str, ...] = ()
-    """Of which workers are rendered; empty: of all."""
+    """Groups whose workers to render; empty: all."""
     image: str | None = None
-    """Of manager and exporter; None: the workers'."""
+    """Image of manager and exporter; None: the workers' image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifests:
-    """A fleet.yaml as the objects of a cluster, in the order in which they are applied."""
+    """Holds the objects of a fleet.yaml in the order to apply them."""
 
     objects: tuple[dict[str, Any], ...]
     secrets: tuple[str, ...]
-    """What the objects refer to and somebody else has to make; no value is ever rendered."""
+    """Secrets that the objects refer to and the user creates; no value is ever rendered."""
 
 
 class RuntimeKind(Protocol):
-    """What an entry point of `fleet.runtimes` names: how a manager and a worker get at it."""
+    """Opens a runtime for managers and workers; an entry point of `fleet.runtimes` names it."""
 
     def open(
         self, spec: FleetSpec, *, home: Path, environ: Mapping[str, str], clock: Clock
     ) -> Runtime:
-        """The runtime of a fleet.yaml, for whoever manages its fleets."""
+        """Opens the runtime of a fleet.yaml for its manager."""
         ...
 
     def store(
         self, settings: WorkerSettings, *, home: Path, environ: Mapping[str, str], clock: Clock
     ) -> Store:
-        """The slots of one group, for one of its workers."""
+        """Opens the slots of one group for one of its workers."""
         ...
 
     def deployments(
         self, runtime: RuntimeSpec, *, environ: Mapping[str, str], clock: Clock
     ) -> tuple[Adopted, ...]:
-        """Other people's Deployments of that place."""
+        """Returns the Deployments of external consumers in that place."""
         del runtime, environ, clock
         return ()
 
     def manifests(self, spec: FleetSpec, options: ManifestOptions) -> Manifests:
-        """A fleet.yaml as objects. Raises ConfigError where this runtime has none."""
+        """Renders a fleet.yaml as objects. Raises ConfigError if this runtime has none."""
         del options
         raise ConfigError(
             f"the fleets of cluster {spec.cluster.name} run on this machine (runtime.kind local), "
-            "so there are no manifests: write runtime: {kind: kubernetes, namespace: …, image: …}"
+            "which has no manifests; write runtime: {kind: kubernetes, namespace: …, image: …}"
         )
 
     def try_out(
         self, spec: FleetSpec, made: Manifests, *, environ: Mapping[str, str], clock: Clock
     ) -> tuple[str, ...]:
-        """Ask the cluster what it would say of them and change nothing; one sentence each.
+        """Validates objects on the cluster without a change; returns one sentence for each.
 
-        Raises Refused with all that it refuses, Unreachable.
+        Raises Refused with all refusals, or Unreachable.
         """
         del spec, made, environ, clock
         return ()

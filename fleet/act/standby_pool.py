@@ -1,7 +1,7 @@
-"""Workers without a slot: started ahead, waited for until warm, removed by name.
+"""Manages standbys: workers without a slot, started ahead, warmed and removed by name.
 
-A standby has Spark up and a dummy batch behind it, so that taking a slot costs only the
-join. This module counts and asks; the runtime keeps processes alive.
+A standby runs Spark and has finished a dummy batch, so that taking a slot costs only the join. This
+module counts and requests; the runtime keeps processes alive.
 """
 
 from collections.abc import Callable, Collection
@@ -16,22 +16,21 @@ from fleet.slots.store import Store
 from fleet.text import plural
 
 Wait = Callable[..., None]
-"""wait(predicate, seconds, what is awaited, poll=seconds between two looks): FleetError in the
-end."""
+"""wait(predicate, seconds, description, poll=seconds between two checks): FleetError at the end."""
 _LEAST_SILENCE: Final = 3.0
-"""Seconds without a report that prove nothing on a busy machine, however short the lease."""
+"""Seconds without a report that are normal on a busy machine, for any lease."""
 _GAP: Final = 1 / 3
-"""Of that time: a manager that stood still for longer has no evidence of silence [39]."""
+"""Part of that time; a manager that stood still for longer cannot judge silence [39]."""
 _UNUSED_GRACE = 10.0
-"""Seconds for a worker to end that has only just been started."""
+"""Seconds for a worker to stop that has only just started."""
 
 
 class HeardReports:
-    """When standbys reported last, as one manager sees it over all steps of a change.
+    """Tracks when standbys reported last, over all steps of a change.
 
-    A process that is frozen runs, and its last report says that it is warm: nothing but its next
-    report shows that it could take a slot now. Standbys report thrice a lease. A manager that was
-    frozen itself counts a standby's silence anew [39].
+    A frozen process still runs, and its last report says that it is warm; only its next report
+    shows that it can take a slot. Standbys report three times per lease. A manager that was frozen
+    itself counts their silence anew [39].
     """
 
     def __init__(self, *, lease: float, clock: Clock) -> None:
@@ -39,13 +38,12 @@ class HeardReports:
         self._clock = clock
         self._awake_at = self._awake_since = clock.monotonic()
         self.silent: frozenset[str] = frozenset()
-        """Standbys that did not report for long enough, as of the last reading."""
+        """Standbys that did not report for too long, at the last reading."""
         self._seen: dict[str, tuple[int, float, bool]] = {}
-        """Worker → its report's counter, since when that is seen, and whether it followed another
-        one that was seen."""
+        """Worker → its report's counter, when it was first seen, whether it followed another."""
 
     def awake(self) -> float:
-        """Note that this process runs, and return the monotonic time: wherever it waits."""
+        """Records that this process runs and returns the monotonic time; called in all waits."""
         now = self._clock.monotonic()
         if now - self._awake_at > _GAP * self._limit:
             self._awake_since = now
@@ -53,7 +51,7 @@ class HeardReports:
         return now
 
     def read(self, ask: Callable[[], tuple[WorkerReport, ...]]) -> tuple[WorkerReport, ...]:
-        """Read all reports, and judge them by the time before the reading."""
+        """Reads all reports and updates `silent`, by the time before the reading."""
         now = self.awake()
         reports = ask()
         for report in reports:
@@ -70,13 +68,13 @@ class HeardReports:
         return reports
 
     def answers(self, worker: str) -> bool:
-        """Whether it was seen to report just now."""
+        """Tells whether a worker has just reported."""
         _, since, followed = self._seen.get(worker, (0, 0.0, False))
         return followed and self._clock.monotonic() - since <= self._limit
 
 
 class StandbyPool:
-    """The workers of one group, seen through its runtime and store."""
+    """Counts, starts and removes the workers of one group."""
 
     def __init__(
         self,
@@ -87,34 +85,34 @@ class StandbyPool:
         heard: HeardReports | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """heard: None: every standby that runs is believed to answer."""
+        """heard: None: every running standby counts as answering."""
         self._heard = heard
         self._runtime = runtime
         self._store = store
         self._group = group
         self._say = say
         self._room: int | None = None
-        """Workers without a slot that there was room for when there was none for more."""
+        """Workers without a slot that had room when more had none."""
 
     def owners(self) -> dict[int, str]:
-        """The worker that holds each slot, by slot number.
+        """Returns the owner of each slot, by slot number.
 
-        Not one whose process has ended with a slot that is shut since: nobody will take that, and
-        who has its name now is another.
+        An ended owner of a slot that is no longer open is left out: its name may be another
+        worker's now.
         """
-        held = [s for s in self._store.slots(self._group) if s.owner]
-        if any(s.owner_ended for s in held):
+        owned = [s for s in self._store.slots(self._group) if s.owner]
+        if any(s.owner_ended for s in owned):
             opened = self._store.targets(self._group).open
-            held = [s for s in held if not s.owner_ended or s.number in opened]
-        return {s.number: str(s.owner) for s in held}
+            owned = [s for s in owned if not s.owner_ended or s.number in opened]
+        return {s.number: str(s.owner) for s in owned}
 
     def wanted(self) -> tuple[WorkerProcess, ...]:
-        """Workers that are not on their way out."""
+        """Returns workers that are not being removed."""
         return tuple(w for w in self._runtime.workers(self._group) if w.wanted)
 
     def is_static(self, revision: str | None, *, otherwise: bool) -> bool:
-        """Whether members of a revision have instance ids; `otherwise` where nothing is kept
-        that can be read.
+        """Tells whether members of a revision have instance ids; `otherwise` if its settings are
+        missing or unreadable.
         """
         text = None if revision is None else self._runtime.published(self._group, revision)
         kept = settings_if_readable(text) if text else None
@@ -122,7 +120,7 @@ class StandbyPool:
         return otherwise if worker is None else worker.membership == "static"
 
     def free(self, revision: str | None = None) -> tuple[str, ...]:
-        """Wanted workers without a slot, of one revision or of any."""
+        """Returns wanted workers without a slot, of one revision or of any."""
         held = set(self.owners().values())
         return tuple(
             w.name
@@ -131,7 +129,7 @@ class StandbyPool:
         )
 
     def warm(self, revision: str) -> tuple[str, ...]:
-        """Standbys of a revision that are ready to take a slot, and answered just now."""
+        """Returns standbys of a revision that are ready to take a slot and have just reported."""
         free = set(self.free(revision))
         running = {w.name for w in self.wanted() if w.running}
         return tuple(
@@ -144,7 +142,7 @@ class StandbyPool:
         )
 
     def silent(self) -> frozenset[str]:
-        """Standbys that run and do not report: frozen, or cut off from the store."""
+        """Returns standbys that run but do not report: frozen, or without the store."""
         self._reports()
         return frozenset() if self._heard is None else self._heard.silent
 
@@ -154,13 +152,13 @@ class StandbyPool:
         return self._heard.read(lambda: self._store.reports(self._group))
 
     def ensure(self, revision: str, count: int, *, least: int | None = None) -> int:
-        """Have at least `count` workers without a slot; how many of them there can be.
+        """Starts workers until `count` have no slot; returns how many there can be.
 
-        least: how many will do where there is no room for `count` (None: all of them). Where
-        not even these can be had, those that were started for it go again, and NoRoom is raised.
+        least: how many suffice without room for `count` (None: all). If even these cannot start,
+        the started ones are removed and NoRoom is raised.
         """
         enough = count if least is None else min(least, count)
-        if self._room is not None:  # it was said; asked again when somebody needs more than that
+        if self._room is not None:  # ask again only if more are needed
             count = max(enough, min(count, self._room))
         missing = count - len(set(self.free(revision)) - self.silent())
         if missing <= 0:
@@ -170,19 +168,17 @@ class StandbyPool:
         except NoRoom as error:
             have = len(set(self.free(revision)) - self.silent())
             if have < enough:
-                self.remove(error.made, grace=_UNUSED_GRACE)
+                self.remove(error.started, grace=_UNUSED_GRACE)
                 raise
-            self._say(
-                f"  {plural(have, 'worker')} without a slot where {count} were wanted: {error}"
-            )
+            self._say(f"  {plural(have, 'worker')} without a slot instead of {count}: {error}")
             self._room = have
             return have
         return count
 
     def await_warm(self, revision: str, count: int, *, timeout: float, wait: Wait) -> None:
-        """Wait for `count` warm standbys; FleetError names a worker that cannot start.
+        """Waits for `count` warm standbys; FleetError names a worker that cannot start.
 
-        One that takes the slot of an owner that dies meanwhile is made up for, if there is room.
+        If one takes the slot of a dead owner meanwhile, another starts, if there is room.
         """
 
         def ready() -> bool:
@@ -195,32 +191,32 @@ class StandbyPool:
         wait(ready, timeout, f"{plural(count, 'warm standby')} of revision {revision}")
 
     def raise_if_unhealthy(self, revision: str) -> None:
-        """FleetError where workers of the revision cannot start, or end before they are warm."""
+        """Raises FleetError if workers of the revision do not get warm."""
         warm = {r.worker: r for r in self._reports()}
         for worker in self.wanted():
             report = warm.get(worker.name)
             if worker.revision != revision or not worker.is_unhealthy:
                 continue
             if report is None or report.phase in {"starting", "failed"}:
-                told = report.error if report else None
-                reason = told or worker.exit_reason or "no reason given"
+                reported = report.error if report else None
+                reason = reported or worker.exit_reason or "no reason given"
                 what = (
                     "cannot be started"
                     if worker.stuck
-                    else f"ended {worker.restarts} times before it was warm"
+                    else f"stopped {worker.restarts} times before it was warm"
                 )
                 raise FleetError(f"worker {worker.name} of revision {revision} {what}: {reason}")
 
     def remove(self, names: Collection[str], *, grace: float) -> None:
-        """Ask for the removal of exactly these."""
+        """Removes exactly these workers."""
         if names:
             self._runtime.remove(tuple(names), grace=grace)
 
     def settle_standbys(
         self, revision: str, count: int, *, grace: float, least: int | None = None
     ) -> None:
-        """Leave exactly `count` standbys of `revision` (see `ensure`), and none of another, nor
-        one that does not report.
+        """Keeps exactly `count` reporting standbys of `revision` (see `ensure`) and removes the
+        others.
         """
         spare = set(self.free(revision)) - self.silent()
         for name in self.free():

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fleet.commands.screen import Screen
-from fleet.decide.receipts import expectation
+from fleet.decide.receipts import describe_expected_cost
 from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult, Step
 from fleet.slots import Change, ChangeState
 from fleet.slots.codec import as_json

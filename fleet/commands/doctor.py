@@ -19,7 +19,7 @@ from fleet.broker.jars import KAFKA, damage, find_java
 from fleet.commands.answers import as_answer
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.errors import CodeElsewhere, ConfigError, FleetError, Unreachable
-from fleet.extras import EXTRAS, installed, pip_line
+from fleet.extras import EXTRAS, is_installed, pip_line
 from fleet.model import Finding, Severity, fail, ok, warn
 from fleet.slots import ChangeState
 from fleet.system.home import cache_home, fleet_home, make_home
@@ -135,7 +135,7 @@ def packages(*, needed: bool) -> Iterator[Finding]:
         ("pyspark", "workers and the embedded broker need it", lacks),
         ("dagster", "schedules, checks and the history of runs need it", warn),
     ):
-        if installed(module):
+        if is_installed(module):
             yield ok(module, "installed")
         else:
             yield tell(module, f"not installed: {without}", pip_line(EXTRAS[module]))
@@ -299,7 +299,7 @@ def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
     specs = [each for each in fleet.spec.fleets if each.worker is not None]
     hidden = {name for kind, name in fleet.undescribed(specs, snapshot) if kind == "topic"}
     for spec in specs:
-        there = subscribed(snapshot.topics, spec)
+        there = subscribed_topics(snapshot.topics, spec)
         absent = missing_topics(snapshot.topics, spec)
         missing = [name for name in absent if name not in hidden]
         if absent and not missing:
@@ -312,7 +312,7 @@ def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
             )
         elif missing:
             yield ok("topics", f"{spec.group}: `fleet up` creates {', '.join(missing)}")
-        elif unmatched(snapshot.topics, spec):
+        elif unmatched_entries(snapshot.topics, spec):
             yield warn(
                 "topics",
                 f"no topic matches {' or '.join(spec.topics)} of {spec.group} yet",
@@ -322,7 +322,7 @@ def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
             count = f"{plural(len(there), 'topic')} with {plural(sum(there.values()), 'partition')}"
             yield ok("topics", f"{spec.group} reads {count}")
         seen = snapshot.groups.get(spec.group)
-        owned = [gone_partitions(m, snapshot.topics) for m in seen.members] if seen else []
+        owned = [deleted_partitions(m, snapshot.topics) for m in seen.members] if seen else []
         if gone := sorted(frozenset().union(*owned)):
             yield warn(
                 "topics",
@@ -375,7 +375,7 @@ def leave_possible(fleet: "Fleet") -> Iterator[Finding]:
 def missing_acls(fleet: "Fleet") -> Iterator[Finding]:
     """Checks the least ACLs of each group's mode against those of this login (KIP-430)."""
     declared = fleet.spec.fleets
-    lacking = fleet.lacking(declared)
+    lacking = fleet.missing_grants(declared)
     for grant in lacking:
         yield warn(
             "acls",

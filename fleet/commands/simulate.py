@@ -253,7 +253,7 @@ def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
 
     with invocation.open() as fleet:
         with Progress(f"{name}: its history"):
-            past = past_of(fleet, group=name, live=False, grace=_GRACE)
+            past = read_past(fleet, group=name, live=False, grace=_GRACE)
         rows = past.rows
         found = recorded_group(name, rows.rebalances(group=name), rows.memberships(group=name))
         declared = [each.worker for each in fleet.spec.fleets if each.group == name]

@@ -46,7 +46,7 @@ from fleet.decide.lag_status import GroupLagStatus, Level
 from fleet.decide.storms import Storm, StormWatch, budget_of
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot, rates
-from fleet.manager.past import DAY, Past, Recent, Source, beginning, recent_from, tail_of
+from fleet.manager.past import DAY, Past, Recent, Source, find_start, make_recent, open_tail
 from fleet.model import GroupSnapshot, GroupState
 from fleet.report.timeline import lay_out
 from fleet.report.timeline_html import as_svg
@@ -213,7 +213,7 @@ class Refresher(Closing):
         """Reads the cluster once. Raises Unreachable."""
         snapshot = self._fleet.snapshot()
         self._read()
-        pauses, problem = self._fleet.pauses_told()
+        pauses, problem = self._fleet.pauses_or_reason()
         if problem is None:
             declared = [fleet.group for fleet in self._fleet.spec.fleets]
             self._changes = changes_now(self._fleet.changes, declared, self._changes)
@@ -235,9 +235,9 @@ class Refresher(Closing):
         """Starts to read the offsets topic, unless it has."""
         if self.tail is None:
             try:
-                self.reaches = beginning(self._fleet)
+                self.reaches = find_start(self._fleet)
                 names = self._fleet.topic_ids()
-                self.tail = tail_of(self._fleet, since=self.reaches, keep=DAY, names=names)
+                self.tail = open_tail(self._fleet, since=self.reaches, keep=DAY, names=names)
             except FleetError as error:
                 self._why = str(error)
 

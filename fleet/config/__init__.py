@@ -1,1 +1,1 @@
-"""fleet.yaml as values, what it refers to, and what is written from it."""
+"""Reads fleet.yaml and the files that belong to it, and writes files from it."""

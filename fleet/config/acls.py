@@ -1,10 +1,10 @@
-"""The least ACLs of each part of Fleet and each mode: one list that doc, doctor and tests share.
+"""Lists the least ACLs of each part of Fleet and each mode, for docs, doctor and tests.
 
-Problem: a table of ACLs in a manual is wrong after the next change, and nobody notices before
-a production cluster refuses something. Choice: the table is data; docs/reference/acls.md is checked
-against it, `fleet doctor` asks the cluster what it allows and names what is missing, and the
-tests give exactly these to a user of a real authorizer, then one less. Kafka's own implications
-hold: Read, Write, Delete and Alter imply Describe; AlterConfigs implies DescribeConfigs.
+Problem: a table of ACLs in a manual becomes wrong unnoticed, until a production cluster refuses a
+request. Choice: the table is data. The docs are checked against it, and `fleet doctor` reports what
+the cluster does not allow. Tests give exactly these ACLs to a user of a real authorizer, then one
+less. Kafka's implications hold: Read, Write, Delete and Alter imply Describe; AlterConfigs implies
+DescribeConfigs. Cost: a new request of Fleet needs an entry here.
 """
 
 from collections.abc import Iterable
@@ -25,10 +25,10 @@ _LETTERS: Final = "{dead_letter_topic}"
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One thing that a principal must be allowed to do (Kafka's own names).
+    """Describes one operation that a principal needs, by Kafka's names.
 
-    name is a resource's own, or {group} and {topic}: each one that fleet.yaml declares, or for
-    looking at everything `*`.
+    name is a resource's name, or {group} or {topic}: each one that fleet.yaml declares, or `*` for
+    observing all.
     """
 
     resource: Resource
@@ -36,13 +36,15 @@ class Acl:
     operation: str
     why: str
     without: str
-    """What happens where it is missing."""
+    """Effect if it is missing."""
     only: Literal["consumer", "create", "letters"] | None = None
     """Needed only for `protocol: consumer`, for topics that Fleet creates, for dead letters."""
 
 
 _LOOK: Final = (
-    Acl("group", _GROUP, "Describe", "state, members, committed offsets", "the group is missing"),
+    Acl(
+        "group", _GROUP, "Describe", "state, members, committed offsets", "the group is not visible"
+    ),
     Acl("topic", _TOPIC, "Describe", "partitions, log ends, lag", "no lag of that topic"),
 )
 _RECORDS: Final = (
@@ -50,15 +52,15 @@ _RECORDS: Final = (
         "topic",
         OFFSETS,
         "Read",
-        "recorded rebalances",
-        "no rebalances, and receipts say `unverified`",
+        "rebalances as the coordinator recorded them",
+        "no count of rebalances; receipts are unverified",
     ),
     Acl(
         "group",
         _GROUP,
         "DescribeConfigs",
-        "`protocol: consumer` only: sessions, to separate a leave from an expiry",
-        "both have the cause removal",
+        "`protocol: consumer` only: session timeouts, to tell a leave from an expiry",
+        "both are reported as removal",
         only="consumer",
     ),
 )
@@ -68,15 +70,15 @@ _JOIN: Final = (
         _GROUP,
         "Read",
         "join, heartbeat, commit, leave for dead workers",
-        "the worker exits with that message",
+        "the worker stops with that message",
     ),
-    Acl("topic", _TOPIC, "Read", "fetch records", "the worker exits with that message"),
+    Acl("topic", _TOPIC, "Read", "fetch records", "the worker stops with that message"),
     Acl(
         "topic",
         _LETTERS,
         "Write",
         "`dead_letter_topic` only: poison records",
-        "the partition stops, as without a dead-letter topic",
+        "the partition stops, as without the key",
         only="letters",
     ),
 )
@@ -86,13 +88,13 @@ _CHANGE: Final = (
         _GROUP,
         "Read",
         "the batched leave",
-        "the leave is refused; members stay until their session ends",
+        "the broker refuses the leave; members stay until their session ends",
     ),
     Acl(
         "group",
         _GROUP,
         "AlterConfigs",
-        "`protocol: consumer` only: delays assignments during a synchronized join",
+        "`protocol: consumer` only: delay assignments during a synchronized join",
         "more assignments per change",
         only="consumer",
     ),
@@ -100,8 +102,8 @@ _CHANGE: Final = (
         "topic",
         _TOPIC,
         "Create",
-        "`create:` only: topics that are missing",
-        "you create the topics",
+        "`create:` only: create missing topics",
+        "you create the topics yourself",
         only="create",
     ),
 )
@@ -110,8 +112,8 @@ _DELETED: Final = Acl(
     "topic",
     OFFSETS,
     "Read",
-    "deleted positions, for `start_from: latest`",
-    "such a group counts as new",
+    "offsets that Kafka deleted, for `start_from: latest`",
+    "a group whose commits Kafka deleted counts as new",
 )
 TABLE: Final[dict[Part, tuple[Acl, ...]]] = {
     "observe": _LOOK,
@@ -120,7 +122,7 @@ TABLE: Final[dict[Part, tuple[Acl, ...]]] = {
     "act": (*_LOOK, *_RECORDS, *_CHANGE),
     "worker": (*_JOIN, _DELETED),
 }
-"""What each part needs; `mode: observe|plan|act` are the manager's."""
+"""ACLs by part; the manager's are those of its mode (observe, plan, act)."""
 
 _IMPLIES: Final = {
     "Read": "Describe",
@@ -133,7 +135,7 @@ _IMPLIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An Acl for one resource."""
+    """Applies an Acl to one resource."""
 
     resource: Resource
     name: str
@@ -147,7 +149,7 @@ class Grant:
 def grants(
     part: Part, *, groups: Iterable[str], topics: Iterable[str], dead_letters: Iterable[str] = ()
 ) -> tuple[Grant, ...]:
-    """What a principal of that part needs for these groups and topics, without repetition."""
+    """Returns the ACLs of a part for these groups and topics, without duplicates."""
     named = {_GROUP: tuple(groups), _TOPIC: tuple(topics), _LETTERS: tuple(dead_letters)}
     found = {
         (acl.resource, name, acl.operation): Grant(acl.resource, name, acl.operation, acl)
@@ -157,12 +159,11 @@ def grants(
     return tuple(found.values())
 
 
-def needed(spec: GroupSpec, mode: Part) -> tuple[Grant, ...]:
-    """What one group needs in this mode of the login in fleet.yaml, without the offsets topic.
+def needed_grants(spec: GroupSpec, mode: Part) -> tuple[Grant, ...]:
+    """Returns the ACLs that the login of fleet.yaml needs for a group in this mode.
 
-    Where workers run on this machine they use the same login. Left out is what a login can do
-    without (the offsets topic: receipts are unverified) or what cannot be asked (Create, of a
-    topic that is not there).
+    Workers on this machine use the same login. Optional ACLs are left out (the offsets topic), and
+    so are those that cannot be checked (Create of a missing topic).
     """
     local = mode == "act" and isinstance(spec.runtime, LocalRuntimeSpec)
     topics = [topic for topic in spec.topics if not is_pattern(topic)]
@@ -181,13 +182,13 @@ def needed(spec: GroupSpec, mode: Part) -> tuple[Grant, ...]:
 
 
 def allows(operations: Iterable[str], wanted: str) -> bool:
-    """Whether one of the allowed operations is the wanted one, or implies it."""
-    held = set(operations)
-    return wanted in held or "All" in held or any(_IMPLIES.get(each) == wanted for each in held)
+    """Tells whether one of the allowed operations is the wanted one, or implies it."""
+    allowed = set(operations)
+    return bool(allowed & {wanted, "All"}) or wanted in {_IMPLIES.get(each) for each in allowed}
 
 
 def markdown() -> str:
-    """Renders the table of docs/reference/acls.md: of each part what the ones before it lack."""
+    """Returns the table of the docs."""
     lines = ["| part | resource | operation | for | without it |", "|---|---|---|---|---|"]
     shown: set[Acl] = set()
     for part, acls in TABLE.items():

@@ -1,11 +1,10 @@
-"""`security:` of fleet.yaml out of a client.properties, of Kafka's Java clients or of librdkafka.
+"""Translates a client.properties of Kafka's Java clients or of librdkafka to `security:`.
 
-Problem: whoever reaches a cluster today has such a file for it, often with a secret in it. Choice:
-known keys are translated; a secret's value is dropped at once, and a variable's name is asked for
-in its place; what the clients here cannot read (Java's keystores and login handlers) is refused
-with what to do. The file and its JAAS line are read by the grammars that Kafka's clients read them
-by, so that no text of a secret can be taken for another option. Pure: text in, values out. Cost:
-keys that fleet.yaml has no setting for are left out, and named.
+Problem: users of a cluster often have such a file, with a secret in it. Choice: known keys are
+translated. A secret's value is dropped at once, and the user names a variable for it. Java's
+keystores and login handlers are refused, with the next step. The file and its JAAS line are parsed
+by the grammars of Kafka's clients, so that a secret cannot look like another option. Pure: text in,
+values out. Cost: keys without a setting in fleet.yaml are left out and listed.
 
 Source: java.util.Properties.load; Kafka's JaasConfig.java, which sets up java.io.StreamTokenizer.
 """
@@ -35,7 +34,7 @@ _KEYS: Final = {
     "ssl.key.location": "tls.key_file",
     "ssl.key.password": "tls.key_password",
 }
-"""Both libraries' keys, and where they stand under `security:`."""
+"""Keys of both libraries, and their places under `security:`."""
 _JAAS: Final = {
     "username": "sasl.username",
     "password": "sasl.password",
@@ -52,7 +51,7 @@ _SILENT: Final = {
     "ssl.keystore.type": r".*",
     "ssl.endpoint.identification.algorithm": r"(?i:https)",
 }
-"""Keys that say what the clients here do anyway, where they have such a value."""
+"""Keys whose matching values are the clients' own behaviour."""
 _STORES: Final = {"truststore": ("ca_file",), "keystore": ("cert_file", "key_file")}
 _INLINE: Final = {
     "ssl.truststore.certificates": "ssl.ca.location",
@@ -62,7 +61,7 @@ _INLINE: Final = {
     "ssl.keystore.key": "ssl.key.location",
     "ssl.key.pem": "ssl.key.location",
 }
-"""Keys that hold PEM text itself, and what names a file of it."""
+"""Keys that hold PEM text, and the keys that name a PEM file."""
 _KNOWN: Final = frozenset(
     {
         *(*_KEYS, *_SILENT, "sasl.jaas.config", "sasl.oauthbearer.extensions"),
@@ -70,7 +69,7 @@ _KNOWN: Final = frozenset(
         *(f"ssl.{store}.{what}" for store in _STORES for what in ("location", "password")),
     }
 )
-"""All keys that are looked at."""
+"""Keys that are read."""
 _BLANK: Final = " \t\f"
 _PAIR: Final = re.compile(rf"((?:\\.|[^\\{_BLANK}=:])*)[{_BLANK}]*[=:]?[{_BLANK}]*(.*)", re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -90,28 +89,28 @@ _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 
 
 class ClientProperties(NamedTuple):
-    """What such a file says."""
+    """Holds the content of such a file."""
 
     security: dict[str, Any]
-    """As under `security:`, without any secret."""
+    """The block `security:`, without any secret."""
     bootstrap: str | None
     left_out: tuple[str, ...]
-    """Keys that fleet.yaml has no setting for."""
+    """Keys without a setting in fleet.yaml."""
 
 
 def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> ClientProperties:
-    """`variables`: key of a secret under `security:` → environment variable that will hold it.
+    """Translates a file; `variables` maps keys of secrets to environment variables.
 
-    Raises ConfigError where a secret has no variable, where something cannot be translated, and
-    where no line has to do with a cluster or a login: the file is something else then.
+    Raises ConfigError if a secret has no variable, if a key cannot be translated, or if no line
+    concerns a cluster or a login.
     """
     given = {key: value.strip() for key, value in _pairs(text, file)}
     _refuse_inline(given, file)
     if not given.keys() & _KNOWN:
         raise ConfigError(
-            f"{file} holds no key of a client.properties (security.protocol, sasl.…, ssl.…, "
-            "bootstrap.servers): as YAML, with a `security:` block, a file is read whose name ends "
-            "in .yaml or .yml"
+            f"{file} has no key of a client.properties (security.protocol, sasl.…, ssl.…, "
+            "bootstrap.servers); for a YAML file with a `security:` block, use a name that ends in "
+            ".yaml or .yml"
         )
     bootstrap = given.pop("bootstrap.servers", given.pop("metadata.broker.list", None))
     login = _jaas(given["sasl.jaas.config"], file) if "sasl.jaas.config" in given else {}
@@ -121,14 +120,14 @@ def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> 
         found = {"sasl.oidc.header_urlencode": "false"} | found  # as these clients do by default
     unknown = sorted(variables.keys() - found.keys())
     if unknown:
-        held = ", ".join(sorted(found.keys() & _SECRETS)) or "none"
-        raise ConfigError(f"--secret-env {unknown[0]}: {file} has no such secret (it has: {held})")
+        known = ", ".join(sorted(found.keys() & _SECRETS)) or "none"
+        raise ConfigError(f"--secret-env {unknown[0]}: {file} has no such secret; it has {known}")
     security: dict[str, Any] = {}
     for key, value in found.items():
         path, written = key, value
         if key in _SECRETS:
             if key not in variables:
-                raise ConfigError(_asked(key, file))
+                raise ConfigError(_need_variable(key, file))
             path, written = f"{key}_env", variables[key]
         *steps, last = path.split(".")
         owner = security
@@ -139,11 +138,11 @@ def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> 
 
 
 def _left_out(given: Mapping[str, str], login: Mapping[str, str]) -> Iterator[str]:
-    """What is not taken over; a line that is no key of a client's may be a part of a secret."""
+    """Yields the ignored keys; an unknown line may be a part of a secret and is not quoted."""
     for key, value in given.items():
         usual = _SILENT.get(key)
         if key not in _KNOWN and not (value and re.fullmatch(r"[a-z]+|.+\..+", key)):
-            yield "a line that is no KEY=VALUE of a client"
+            yield "a line that is not KEY=VALUE of a client"
         elif key not in _KNOWN or (usual is not None and not re.fullmatch(usual, value)):
             yield key
     for name in login.keys() - _JAAS.keys():
@@ -152,7 +151,7 @@ def _left_out(given: Mapping[str, str], login: Mapping[str, str]) -> Iterator[st
 
 
 def _translated(given: Mapping[str, str], login: Mapping[str, str]) -> dict[str, str]:
-    """Paths under `security:` with their values, secrets among them."""
+    """Returns paths under `security:` with their values, secrets included."""
     found = {_KEYS[key]: value for key, value in given.items() if key in _KEYS}
     if "protocol" in found:
         found["protocol"] = found["protocol"].upper()
@@ -167,16 +166,16 @@ def _translated(given: Mapping[str, str], login: Mapping[str, str]) -> dict[str,
     return found
 
 
-def _asked(key: str, file: str) -> str:
+def _need_variable(key: str, file: str) -> str:
     name = f"KAFKA_{key.rpartition('.')[2].upper()}"
     return (
-        f"{file} holds a secret ({key}), which is never written into fleet.yaml: put its value "
-        f"into an environment variable, and name that: --secret-env {key}={name}"
+        f"{file} holds a secret ({key}), which fleet.yaml must not hold: put its value into an "
+        f"environment variable, and add --secret-env {key}={name}"
     )
 
 
 def _stores(given: dict[str, str], file: str) -> dict[str, str]:
-    """Java's trust and key stores: PEM files are what the clients here read, others are not."""
+    """Translates Java's trust and key stores; only PEM files are readable here."""
     found: dict[str, str] = {}
     for kind, keys in _STORES.items():
         where = given.pop(f"ssl.{kind}.location", None)
@@ -186,7 +185,7 @@ def _stores(given: dict[str, str], file: str) -> dict[str, str]:
         if given.get(f"ssl.{kind}.type", "JKS").upper() != "PEM":
             raise ConfigError(
                 f"{file}: ssl.{kind}.location is a Java {kind}, which only Java reads: export PEM "
-                f"files out of it (`keytool -importkeystore -destkeystore {kind}.p12`, then "
+                f"files from it (`keytool -importkeystore -destkeystore {kind}.p12`, then "
                 f"`openssl pkcs12 -in {kind}.p12 -out {kind}.pem`) and name "
                 + (
                     "that as ssl.ca.location"
@@ -201,8 +200,8 @@ def _stores(given: dict[str, str], file: str) -> dict[str, str]:
 def _refuse_inline(given: Mapping[str, str], file: str) -> None:
     for key in sorted(given.keys() & _INLINE.keys()):
         raise ConfigError(
-            f"{file}: {key} holds the PEM text itself, and fleet.yaml only names files: write it "
-            f"into a file of its own, and {_INLINE[key]}=FILE in place of {key}"
+            f"{file}: {key} holds PEM text, and fleet.yaml only names files: move it to a file and "
+            f"write {_INLINE[key]}=FILE instead of {key}"
         )
 
 
@@ -210,15 +209,15 @@ def _refuse_external(found: Mapping[str, str], file: str) -> None:
     mechanism = found.get("sasl.mechanism", "")
     if mechanism == "AWS_MSK_IAM":
         raise ConfigError(
-            f"{file}: sasl.mechanism AWS_MSK_IAM is Java's alone: other clients log in to MSK by "
-            "OAUTHBEARER with Amazon's signer; write that as YAML, documentation: how-to/security"
+            f"{file}: only Java knows sasl.mechanism AWS_MSK_IAM; use OAUTHBEARER with Amazon's "
+            "signer in a YAML file, see `MSK` in the page how-to/security"
         )
     if mechanism == "GSSAPI":
         raise ConfigError(f"{file}: sasl.mechanism GSSAPI (Kerberos) is not supported")
 
 
 def _pairs(text: str, file: str) -> Iterator[tuple[str, str]]:
-    """Keys and values as java.util.Properties.load reads them; of a key the last one counts."""
+    """Yields keys and values as java.util.Properties.load reads them; the last of a key wins."""
     lines = iter(re.split(r"\r\n?|\n", text))
     for line in lines:
         whole = line.lstrip(_BLANK)
@@ -239,7 +238,7 @@ def _unescaped(text: str, file: str) -> str:
         if len(what) > 1:
             return chr(int(what[1:], 16))
         if what == "u":
-            raise ConfigError(f"{file}: a \\u without four hexadecimal digits stands in a line")
+            raise ConfigError(f"{file}: a \\u needs four hexadecimal digits after it")
         return _LETTERS.get(what, what)
 
     pairs = _ESCAPED.sub(meant, text).encode("utf-16", "surrogatepass")
@@ -247,7 +246,7 @@ def _unescaped(text: str, file: str) -> str:
 
 
 def _jaas(text: str, file: str) -> dict[str, str]:
-    """Options of a JAAS line by name. Errors quote nothing of it: any part may be a secret's."""
+    """Returns the options of a JAAS line. Errors do not quote it: any part may be secret."""
     tokens = [each for each in _TOKEN.finditer(text) if each["nothing"] is None]
     signs = [each["sign"] for each in tokens]
     words = [
@@ -260,18 +259,18 @@ def _jaas(text: str, file: str) -> dict[str, str]:
     for at in range(2, len(tokens), 3):
         if signs[at] == ";":
             if at + 1 < len(tokens):
-                raise _odd_jaas(file, "goes on behind its `;`: one login module is read")
+                raise _odd_jaas(file, "continues after its `;`: only one login module is allowed")
             return found
         if signs[at : at + 3] != [None, "=", None]:
-            raise _odd_jaas(file, f"has no KEY=VALUE as its option {at // 3 + 1}")
+            raise _odd_jaas(file, f"has no KEY=VALUE as option {at // 3 + 1}")
         found[words[at]] = words[at + 2]
     raise _odd_jaas(file, "does not end with `;`")
 
 
 def _odd_jaas(file: str, what: str) -> ConfigError:
     return ConfigError(
-        f'{file}: sasl.jaas.config {what}; write MODULE required KEY="VALUE" …; with each value '
-        "that is no plain word in quotes, as Kafka's own clients want it"
+        f'{file}: sasl.jaas.config {what}; write MODULE required KEY="VALUE" …; with quotes '
+        "around each value that is not a plain word"
     )
 
 

@@ -1,14 +1,14 @@
-"""fleet.yaml → FleetSpec, or every reason why not, each with its line.
+"""Reads fleet.yaml into a FleetSpec, or reports every error with its line.
 
-Problem: the file is written by hand and a typo must start nothing; and what fleets share
-must be written once. Choice: the file becomes a tree that knows its lines, `defaults:` are
-merged under each fleet, `${NAME}` is expanded, pydantic judges, and its findings are put back
-on the lines that caused them, up to 20 at once. Cost: the file is read three times in memory.
+Problem: people write the file by hand, a typo must start nothing, and fleets share settings.
+Choice: the file becomes a tree that knows its lines. `defaults:` are merged under each fleet,
+`${NAME}` is expanded, and pydantic validates. Its findings go back to the lines that caused
+them, up to 20 at once. Cost: three passes over the file in memory.
 
-How `defaults:` merge: mappings key by key, a fleet's own key wins, lists are replaced. A
-tagged mapping (worker by protocol, scaling by policy, runtime by kind) is replaced whole
-where the fleet names another tag. A fleet without `worker:` has none, that is, it is other
-people's and only observed, unless the defaults' worker is complete (has an entrypoint).
+Merging `defaults:`: mappings merge key by key, a fleet's own key wins, and lists are replaced. If
+the fleet names another tag, a tagged mapping is replaced whole (worker by protocol, scaling by
+policy, runtime by kind). A fleet without `worker:` is external and only observed, unless the
+defaults' worker has an entrypoint.
 """
 
 import difflib
@@ -26,76 +26,82 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from fleet.config.client_properties import ClientProperties, client_properties
-from fleet.config.references import LOGIN, expand, looked_up_late, malformed, only_reference
+from fleet.config.references import (
+    LOGIN,
+    expand,
+    is_expanded_later,
+    malformed_references,
+    only_reference,
+)
 from fleet.config.spec import FleetSpec, GroupSpec, Security, seconds
 from fleet.errors import ConfigError
 
-# YAML as a tree that remembers where each value was written, also what `defaults:` moved. Anchors
-# are expanded (bounded), merge keys (`<<`) are refused.
+# YAML as a tree that keeps the line of each value, also of those that `defaults:` adds. Anchors are
+# expanded within a bound; merge keys (`<<`) are refused.
 
 
 MAX_NODES = 200_000
-"""Values in one file, aliases expanded: an alias bomb ends here."""
+"""Most values in one file with aliases expanded; stops an alias bomb."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One line of a ConfigError: where, which key, what is wrong."""
+    """Describes one line of a ConfigError: the place, the key and the error."""
 
     line: int
     path: str
     text: str
 
     def render(self, file: str) -> str:
-        """`fleet.yaml:12: fleets[0].group: …`."""
+        """Returns a line such as `fleet.yaml:12: fleets[0].group: …`."""
         where = f"{self.path}: " if self.path else ""
         return f"{file}:{self.line}: {where}{self.text}"
 
 
 @dataclass(slots=True, kw_only=True)
 class YamlNode:
-    """A mapping, a list or a scalar, with the line (from 1) and the path it was written at."""
+    """Holds a mapping, a list or a scalar with its line (from 1) and its path."""
 
     value: Any
     line: int
     path: str
     shown: str | None = None
-    """The text to show in an error instead of the value: `${NAME}` as written, not what it held."""
+    """Text for errors instead of the value: `${NAME}` as written, not the variable's value."""
 
     def plain(self) -> Any:
-        """The value without its origin."""
+        """Returns the plain value."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
         if isinstance(self.value, list):
             return [child.plain() for child in self.value]
         return self.value
 
-    def wrong(self, text: str) -> Problem:
-        """What is wrong with it."""
+    def problem(self, text: str) -> Problem:
+        """Returns a problem at this node."""
         return Problem(line=self.line, path=self.path, text=text)
 
     def at(self, steps: tuple[str | int, ...]) -> tuple["YamlNode", tuple[str | int, ...]]:
-        """The deepest node on that way, and the steps that lead on from it."""
+        """Returns the deepest existing node on that path, and the remaining steps."""
         node = self
         for index, step in enumerate(steps):
-            held = node.value
-            inside = isinstance(held, list) and isinstance(step, int) and step < len(held)
-            if not inside and not (isinstance(held, dict) and step in held):
+            value = node.value
+            inside = isinstance(value, list) and isinstance(step, int) and step < len(value)
+            if not inside and not (isinstance(value, dict) and step in value):
                 return node, steps[index:]
-            node = held[step]
+            node = value[step]
         return node, ()
 
 
 def join(path: str, step: str | int) -> str:
-    """`fleets` and 0 → `fleets[0]`; `fleets[0]` and `worker` → `fleets[0].worker`."""
+    """Joins a path and a step: `fleets[0]` and `worker` give `fleets[0].worker`."""
     if isinstance(step, int):
         return f"{path}[{step}]"
     return f"{path}.{step}" if path else step
 
 
 @dataclass(slots=True)
-class YamlReading:
-    """Turns composed YAML into Nodes, expands `${NAME}`, collects what is wrong on the way."""
+class YamlReader:
+    """Converts composed YAML to nodes, expands `${NAME}` and collects problems."""
 
     environ: Mapping[str, str]
     problems: list[Problem] = field(default_factory=list)
@@ -106,14 +112,14 @@ class YamlReading:
     )
 
     def node(self, source: yaml.Node, path: str = "", line: int | None = None) -> YamlNode:
-        """One composed node and all below it; `line` is that of its key where it has one."""
+        """Converts a node and all below it; `line` is its key's, if it has a key."""
         at = source.start_mark.line + 1 if line is None else line
         self._count += 1
         if self._count > MAX_NODES or id(source) in self._open:
             text = (
                 "an alias contains itself"
                 if id(source) in self._open
-                else f"more than {MAX_NODES:,} values; split the file by cluster"
+                else f"has more than {MAX_NODES:,} values; split the file by cluster"
             )
             if self._count <= MAX_NODES + 1:
                 self.problems.append(Problem(line=at, path=path, text=text))
@@ -135,33 +141,33 @@ class YamlReading:
         self.problems.append(Problem(line=line, path=path, text=text))
 
     def _mapping(self, source: yaml.MappingNode, path: str, line: int) -> YamlNode:
-        held: dict[str, YamlNode] = {}
+        found: dict[str, YamlNode] = {}
         for key_node, value_node in source.value:
             at = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self._wrong(at, path, "a key must be a word")
+                self._wrong(at, path, "a key must be text")
                 continue
             # The text as written: YAML 1.1 would read the key `on` as true.
             key = str(key_node.value)
             if key == "<<":
-                told = "merge keys (<<) are not supported; write what fleets share under defaults:"
-                self._wrong(at, path, told)
+                text = "merge keys (<<) are not supported; write shared settings under defaults:"
+                self._wrong(at, path, text)
                 continue
-            if key in held:
-                told = f"is written twice, first in line {held[key].line}; keep one"
-                self._wrong(at, join(path, key), told)
+            if key in found:
+                text = f"is a duplicate of the key in line {found[key].line}; remove one"
+                self._wrong(at, join(path, key), text)
                 continue
-            held[key] = self.node(value_node, join(path, key), at)
-        return YamlNode(value=held, line=line, path=path)
+            found[key] = self.node(value_node, join(path, key), at)
+        return YamlNode(value=found, line=line, path=path)
 
     def _scalar(self, source: yaml.Node, path: str, line: int) -> YamlNode:
         try:
             value = self._constructor.construct_object(source)
         except (yaml.YAMLError, ValueError) as error:
-            told = f"{source.value!r} cannot be read ({_problem_of(error)}); write it in quotes"
-            self._wrong(line, path, told)
+            text = f"{source.value!r} cannot be read ({_problem_of(error)}); write it in quotes"
+            self._wrong(line, path, text)
             return YamlNode(value=None, line=line, path=path)
-        # YAML 1.1 reads on, yes and 2026-11-21 as other than text; YAML 1.2 and people do not.
+        # YAML 1.1 does not read on, yes and 2026-11-21 as text; YAML 1.2 and people do.
         word = isinstance(value, bool) and source.value.lower() not in {"true", "false"}
         if word or not (value is None or isinstance(value, bool | int | float | str)):
             value = source.value
@@ -170,8 +176,8 @@ class YamlReading:
         return self._expanded(value, path, line)
 
     def _expanded(self, text: str, path: str, line: int) -> YamlNode:
-        if looked_up_late(path, text):
-            value, missing = text, malformed(text)
+        if is_expanded_later(path, text):
+            value, missing = text, malformed_references(text)
         else:
             value, missing = expand(text, self.environ)
         self.problems.extend(Problem(line=line, path=path, text=each) for each in missing)
@@ -183,12 +189,12 @@ def _problem_of(error: Exception) -> str:
 
 
 def read_tree(text: str, environ: Mapping[str, str]) -> tuple[YamlNode | None, list[Problem]]:
-    """The file's tree (None where it is empty or no YAML) and what is wrong with it."""
+    """Returns the file's tree (None if it is empty or not YAML) and its problems."""
     try:
         return _read_tree(text, environ)
     except RecursionError:
-        told = "nests deeper than any setting; look for brackets that are never closed"
-        return None, [Problem(line=1, path="", text=told)]
+        text = "is nested too deeply; check for a bracket that is not closed"
+        return None, [Problem(line=1, path="", text=text)]
 
 
 def _read_tree(text: str, environ: Mapping[str, str]) -> tuple[YamlNode | None, list[Problem]]:
@@ -203,17 +209,17 @@ def _read_tree(text: str, environ: Mapping[str, str]) -> tuple[YamlNode | None, 
             hint = '; inside {…} put a reference in quotes: "${NAME}"'
         elif "\t" in written:
             hint = "; indent with spaces, not tabs"
-        return None, [Problem(line=line, path="", text=f"is no YAML: {_problem_of(error)}{hint}")]
+        return None, [Problem(line=line, path="", text=f"is not YAML: {_problem_of(error)}{hint}")]
     except yaml.YAMLError as error:
-        return None, [Problem(line=1, path="", text=f"is no YAML: {_problem_of(error)}")]
+        return None, [Problem(line=1, path="", text=f"is not YAML: {_problem_of(error)}")]
     if source is None:
         return None, []
-    reading = YamlReading(environ=environ)
-    return reading.node(source), reading.problems
+    reader = YamlReader(environ=environ)
+    return reader.node(source), reader.problems
 
 
-# What pydantic found wrong, in the keys as written: the schema's own annotations are asked what is
-# allowed at an error's place, so that a new key or bound needs no second list.
+# Errors of pydantic in the keys as written. The schema's annotations say what is allowed at an
+# error's place, so that a new key or bound needs no second list.
 
 
 _TAGS = {
@@ -221,24 +227,24 @@ _TAGS = {
     "scaling": ("policy", "partitions"),
     "runtime": ("kind", "local"),
 }
-"""The key that says which variant a mapping is, and the variant of one that has no such key."""
+"""For each tagged mapping: its tag, and the default of the tag."""
 _SECRET = re.compile(r"password|secret|token|jaas|passphrase", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=://)\S*@")
-"""In an address: nobody should write one there, and nobody sees it then."""
+"""A login in an address, which messages must not show."""
 _HINTS = {
     "entrypoint": "write package.module:function",
     "name": "write letters, digits, '.', '_' and '-', up to 64, the first a letter or digit",
     "spark": "write shared, sc://host:port or local[n]",
 }
-_KINDS = {"int": "whole number", "float": "number", "bool": "true or false", "string": "text"}
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text"}
 
 
 def problems_of(
     error: ValidationError, root: YamlNode, spec: type[BaseModel] = FleetSpec
 ) -> list[Problem]:
-    """Every finding of one validation against `spec`, in the file's order, each once."""
+    """Returns every error of one validation against `spec` once, in the file's order."""
     given: list[dict[str, Any]] = [dict(each) for each in error.errors(include_url=False)]
-    # A list whose entries are wrong counts as too short as well: only the entries are told.
+    # Pydantic also calls a list with wrong entries too short: only the entries are reported.
     places = [each["loc"] for each in given]
     given = [
         each
@@ -251,21 +257,21 @@ def problems_of(
 
 
 def nearest(word: str, allowed: list[str]) -> str:
-    """`; nearest: range (allowed: range, cooperative-sticky)`; without the first where none is."""
+    """Returns `; nearest: range (allowed: range, cooperative-sticky)`, or only what is allowed."""
     close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     listed = ", ".join(allowed)
     return f"; nearest: {close[0]} (allowed: {listed})" if close else f" (allowed: {listed})"
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a key asks for a secret's value; `…_env` and `…_file` name a place instead."""
+    """Tells whether a key would hold a secret; `…_env` and `…_file` name its place instead."""
     return bool(_SECRET.search(key)) and not key.endswith(("_env", "_file"))
 
 
-def never_inline(key: str) -> str:
-    """What to do with a secret instead of writing it down."""
+def refuse_secret(key: str) -> str:
+    """Returns the message for a secret in the file."""
     return (
-        f"a secret is never written in the file; write {key}_env with the name of an "
+        f"is a secret, which fleet.yaml must not hold; write {key}_env with the name of an "
         f"environment variable, or {key}_file with a path"
     )
 
@@ -289,7 +295,7 @@ def _problem(each: dict[str, Any], root: YamlNode, spec: type[BaseModel]) -> Pro
 
 
 def _line_named(text: str, node: YamlNode) -> int:
-    """What two keys cause together is on the line of the first one named that was written."""
+    """Returns the line of the first key that the text names and the file has."""
     for key in re.findall(r"\b[a-z_]+(?:\.[a-z_]+)+\b", text):
         found, rest = node.at(tuple(key.split(".")))
         if not rest:
@@ -298,7 +304,7 @@ def _line_named(text: str, node: YamlNode) -> int:
 
 
 class _Place:
-    """Where an error is: the keys as written, and what the schema says of that place."""
+    """Locates an error: its keys as written, and the schema at that place."""
 
     __slots__ = ("annotation", "field", "model", "steps", "tag", "union")
 
@@ -312,7 +318,7 @@ class _Place:
 
     @classmethod
     def of(cls, loc: tuple[str | int, ...], spec: type[BaseModel]) -> "_Place":
-        """Walk the annotations along pydantic's location, dropping the union tags in it."""
+        """Follows pydantic's location through the annotations and drops its union tags."""
         place = cls(spec)
         current: Any = spec
         for step in loc:
@@ -338,7 +344,7 @@ class _Place:
 
 
 def _bare(annotation: Any) -> Any:
-    """Without Annotated and without `| None`."""
+    """Removes Annotated and `| None`."""
     if get_origin(annotation) is Annotated:
         return _bare(get_args(annotation)[0])
     if get_origin(annotation) in {Union, UnionType}:
@@ -375,7 +381,7 @@ def _literals(annotation: Any) -> list[str]:
 
 
 def _bounds(info: FieldInfo | None) -> str:
-    """`1 to 10000`, as the field's limits say; empty where it has none."""
+    """Returns the field's limits, such as `1 to 10000`; empty if it has none."""
     if info is None:
         return ""
     limits: list[Any] = [*info.metadata]
@@ -396,7 +402,7 @@ def _number(number: float) -> str:
 
 
 def _shown(node: YamlNode, given: Any) -> str:
-    """The value in quotes; as written where it came from the environment."""
+    """Returns the value in quotes, or its reference if it came from the environment."""
     if node.shown is not None:
         return f"the value of {node.shown!r}"
     if isinstance(given, dict | list):
@@ -414,7 +420,7 @@ def _unknown_key(place: _Place) -> str:
     key = str(place.steps[-1])
     allowed = list(place.model.model_fields)
     if is_secret_key(key):
-        return never_inline(key)
+        return refuse_secret(key)
     if place.union is not None and place.tag is not None:
         for other in _models(place.union):
             if key in other.model_fields and place.tag != _tag_of(other):
@@ -436,8 +442,8 @@ def _text(each: dict[str, Any], place: _Place, node: YamlNode) -> str:
     if kind == "literal_error" and place.field is not None:
         return _not_allowed(node, str(given), _literals(place.field.annotation))
     if kind == "value_error":
-        said = str(each["ctx"]["error"])
-        return f"{shown} {said}" if said.startswith("is no ") else said
+        reason = str(each["ctx"]["error"])
+        return f"{shown} {reason}" if reason.startswith("is not ") else reason
     bounds = _bounds(place.field)
     if kind in {"greater_than_equal", "less_than_equal", "greater_than", "less_than"} and bounds:
         return f"{shown} is out of range (allowed: {bounds})"
@@ -447,21 +453,21 @@ def _text(each: dict[str, Any], place: _Place, node: YamlNode) -> str:
     if kind == "too_short" or (kind == "string_too_short" and not given):
         return "is empty; name at least one" if kind == "too_short" else "is empty"
     if kind in {"tuple_type", "list_type"}:
-        return f"{shown} is no list; write [{last.rstrip('s')}, …]"
+        return f"{shown} is not a list; write [{last.rstrip('s')}, …]"
     if kind in {"model_type", "model_attributes_type", "dict_type"}:
         allowed = [key for m in list(_models(place.annotation))[:1] for key in m.model_fields]
         keys = f" of {', '.join(allowed)}" if allowed else ""
-        return f"{shown} is no mapping{keys}"
+        return f"{shown} is not a mapping{keys}"
     word = kind.partition("_")[0]
     if kind.endswith(("_type", "_parsing", "_from_float")) and word in _KINDS:
         quotes = "; write it in quotes" if word == "string" and given is not None else ""
         limit = f" (allowed: {bounds})" if bounds else ""
-        return f"{shown} is no {_KINDS[word]}{limit}{quotes}"
+        return f"{shown} is not {_KINDS[word]}{limit}{quotes}"
     return f"{shown}: {str(each['msg'])[:1].lower()}{str(each['msg'])[1:]}"
 
 
 MAX_PROBLEMS = 20
-"""Listed at once; the rest is counted."""
+"""Most problems in one message; it counts the rest."""
 _TOP = [*(key for key in FleetSpec.model_fields if key != "fleets"), "defaults", "fleets"]
 _PATHS = (
     ("tls", "ca_file"),
@@ -477,61 +483,65 @@ _PATHS = (
 
 
 def load(path: Path, environ: Mapping[str, str], *, text: str | None = None) -> FleetSpec:
-    """Read and judge a fleet.yaml, or the text that it shall have.
+    """Reads and validates a fleet.yaml, or the text given for it.
 
-    Relative folders and files in it (python_path, security) are taken from the file's folder,
-    so that a Dagster run and a shell read the same. Raises ConfigError that lists every
-    problem as `file:line: key: what is wrong, what is allowed`.
+    Relative paths in it (python_path, security) start at the file's folder, so that a Dagster run
+    and a shell read the same. Raises ConfigError, which lists every problem as
+    `file:line: key: error, allowed values`.
     """
     return _loaded(_read(path) if text is None else text, path, environ)
 
 
 class LoginFile(NamedTuple):
-    """What a file of its own says of a login."""
+    """Holds a login that a separate file describes."""
 
     security: Security
     bootstrap: str | None
     left_out: tuple[str, ...]
-    """Keys that fleet.yaml has no setting for."""
+    """Keys without a setting in fleet.yaml."""
 
 
 def load_security(
     path: Path, environ: Mapping[str, str], variables: Mapping[str, str]
 ) -> LoginFile:
-    """A login out of a file of its own. Raises ConfigError.
+    """Reads a login from a separate file. Raises ConfigError.
 
-    YAML (`.yaml`, `.yml`): the block under `security:`, with that key or without. Anything else is
-    a configuration of Kafka's Java clients or of librdkafka; `variables` as client_properties has.
+    A YAML file (`.yaml`, `.yml`) holds the block under `security:`, with or without that key. Any
+    other file configures Kafka's Java clients or librdkafka; `variables` as in client_properties.
     """
-    text, held = _read(path), ClientProperties({}, None, ())
+    text, properties = _read(path), ClientProperties({}, None, ())
     if path.suffix.lower() not in {".yaml", ".yml"}:
-        held = client_properties(text, file=str(path), variables=variables)
-        text = "security: " + json.dumps(held.security, ensure_ascii=False).replace("${", "$${")
+        properties = client_properties(text, file=str(path), variables=variables)
+        text = "security: " + json.dumps(properties.security, ensure_ascii=False).replace(
+            "${", "$${"
+        )
     elif variables:
-        raise ConfigError(f"--secret-env is for files of properties; {path} names its own")
+        raise ConfigError(
+            f"--secret-env applies to .properties files only; in {path} write …_env keys instead"
+        )
     above = 1
     if not re.search(r"^security:", text, re.MULTILINE):
         text, above = "security:\n" + textwrap.indent(text, "  "), 2
     text = "cluster:\n" + textwrap.indent(text, "  ")
     security = _loaded(text, path, environ, above=above).cluster.security
-    return LoginFile(security, held.bootstrap, held.left_out)
+    return LoginFile(security, properties.bootstrap, properties.left_out)
 
 
 def _loaded(text: str, path: Path, environ: Mapping[str, str], *, above: int = 0) -> FleetSpec:
-    """`above`: lines of the text that are not the file's."""
+    """Validates a text; its first `above` lines are not in the file."""
     root, problems = read_tree(text, environ)
     if (root is None or root.value is None) and not problems:
         raise ConfigError(
             f"{path} is empty: write at least cluster: and fleets:, or run `fleet init --bootstrap "
-            "HOST:PORT --force`, which writes both from the groups it finds"
+            "HOST:PORT --force` to write it from the groups of a cluster"
         )
     if root is not None and not isinstance(root.value, dict):
-        problems.append(root.wrong(f"is no mapping of {', '.join(_TOP)}"))
+        problems.append(root.problem(f"is not a mapping of {', '.join(_TOP)}"))
     if root is None or not isinstance(root.value, dict):
         raise _error(path, problems, above)
     problems += _resolve_files(root, path.absolute().parent)
     merged = _merged(root, problems)
-    spec = _judged(merged, problems)
+    spec = _validated(merged, problems)
     if spec is None or problems:
         raise _error(path, problems, above)
     return spec
@@ -546,7 +556,7 @@ def _read(path: Path) -> str:
             "groups of a cluster, or name another file with --config"
         ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text (byte {error.start}); save it as UTF-8") from (
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from (
             error
         )
     except OSError as error:
@@ -563,7 +573,7 @@ def _error(path: Path, problems: list[Problem], above: int) -> ConfigError:
 
 
 def _resolve_files(root: YamlNode, folder: Path) -> list[Problem]:
-    """Paths as the file's folder has them; what cannot be one."""
+    """Makes paths absolute from the file's folder; returns those that cannot be paths."""
     problems: list[Problem] = []
 
     def resolve(node: YamlNode) -> None:
@@ -573,7 +583,7 @@ def _resolve_files(root: YamlNode, folder: Path) -> list[Problem]:
             node.value = str((folder / Path(node.value).expanduser()).resolve())
         except (ValueError, RuntimeError, OSError) as error:
             shown = node.shown or repr(node.value)
-            problems.append(node.wrong(f"{shown} is no path of a file here: {error}"))
+            problems.append(node.problem(f"{shown} cannot be a path: {error}"))
 
     for steps in _PATHS:
         node, rest = root.at(("cluster", "security", *steps))
@@ -592,7 +602,7 @@ def _resolve_files(root: YamlNode, folder: Path) -> list[Problem]:
 
 
 def _merged(root: YamlNode, problems: list[Problem]) -> YamlNode:
-    """The tree without `defaults`, which now lie under every fleet."""
+    """Returns the tree with `defaults` merged into every fleet."""
     top: dict[str, YamlNode] = dict(root.value)
     defaults = top.pop("defaults", None)
     _refuse_unknown(top, _TOP, problems)
@@ -613,14 +623,18 @@ def _merged(root: YamlNode, problems: list[Problem]) -> YamlNode:
 def _check_defaults(defaults: YamlNode, problems: list[Problem]) -> None:
     allowed = [key for key in GroupSpec.model_fields if key != "group"]
     if not isinstance(defaults.value, dict):
-        problems.append(defaults.wrong(f"is no mapping of {', '.join(allowed)}"))
+        problems.append(defaults.problem(f"is not a mapping of {', '.join(allowed)}"))
     else:
         _refuse_unknown(defaults.value, allowed, problems)
 
 
-def _refuse_unknown(held: dict[str, YamlNode], allowed: list[str], problems: list[Problem]) -> None:
-    unknown = [key for key in held if key not in allowed]
-    problems.extend(held.pop(key).wrong(f"unknown key{nearest(key, allowed)}") for key in unknown)
+def _refuse_unknown(
+    found: dict[str, YamlNode], allowed: list[str], problems: list[Problem]
+) -> None:
+    unknown = [key for key in found if key not in allowed]
+    problems.extend(
+        found.pop(key).problem(f"unknown key{nearest(key, allowed)}") for key in unknown
+    )
 
 
 def _check_groups(fleets: list[YamlNode], problems: list[Problem]) -> None:
@@ -631,26 +645,26 @@ def _check_groups(fleets: list[YamlNode], problems: list[Problem]) -> None:
             continue
         if group.value in first:
             line = first[group.value].line
-            told = f"{group.value!r} is declared twice, first in line {line}; keep one"
-            problems.append(group.wrong(told))
+            text = f"{group.value!r} is already declared in line {line}; remove one"
+            problems.append(group.problem(text))
         first.setdefault(group.value, group)
 
 
 def _under(shared: dict[str, YamlNode], fleet: YamlNode) -> YamlNode:
     if not isinstance(fleet.value, dict):
         return fleet
-    held = dict(fleet.value)
+    merged = dict(fleet.value)
     for key, node in shared.items():
         complete = isinstance(node.value, dict) and "entrypoint" in node.value
-        if key in held:
-            held[key] = _merge(key, node, held[key])
+        if key in merged:
+            merged[key] = _merge(key, node, merged[key])
         elif key != "worker" or complete:
-            held[key] = node
-    return replace(fleet, value=held)
+            merged[key] = node
+    return replace(fleet, value=merged)
 
 
 def _merge(key: str, below: YamlNode, own: YamlNode) -> YamlNode:
-    """`own` over `below`; a mapping with another tag replaces it whole."""
+    """Merges `own` over `below`; a mapping with another tag replaces it whole."""
     if not isinstance(below.value, dict) or not isinstance(own.value, dict):
         return own
     if key in _TAGS:
@@ -659,30 +673,30 @@ def _merge(key: str, below: YamlNode, own: YamlNode) -> YamlNode:
         inherited = below.value.get(name)
         if written is not None and written.value != (inherited.value if inherited else default):
             return own
-    held = dict(below.value)
+    merged = dict(below.value)
     for inner, node in own.value.items():
-        held[inner] = _merge(inner, held[inner], node) if inner in held else node
-    return replace(own, value=held)
+        merged[inner] = _merge(inner, merged[inner], node) if inner in merged else node
+    return replace(own, value=merged)
 
 
 def _with_tags(fleet: YamlNode) -> YamlNode:
-    """The default tag of a tagged mapping that names none."""
+    """Adds the default tag to tagged mappings that name none."""
     if not isinstance(fleet.value, dict):
         return fleet
-    held = dict(fleet.value)
+    tagged = dict(fleet.value)
     for key, (name, default) in _TAGS.items():
-        node = held.get(key)
+        node = tagged.get(key)
         if node is not None and isinstance(node.value, dict) and name not in node.value:
             tag = YamlNode(value=default, line=node.line, path=join(node.path, name))
-            held[key] = replace(node, value={**node.value, name: tag})
-    return replace(fleet, value=held)
+            tagged[key] = replace(node, value={**node.value, name: tag})
+    return replace(fleet, value=tagged)
 
 
-# --- judging -------------------------------------------------------------------------------
+# --- validation ----------------------------------------------------------------------------
 
 
-def _judged(root: YamlNode, problems: list[Problem]) -> FleetSpec | None:
-    _refer(root)
+def _validated(root: YamlNode, problems: list[Problem]) -> FleetSpec | None:
+    _rewrite_references(root)
     secrets = _inline_secrets(root)
     problems.extend(secrets)
     known_lines = {problem.line for problem in secrets}
@@ -691,18 +705,17 @@ def _judged(root: YamlNode, problems: list[Problem]) -> FleetSpec | None:
         return FleetSpec.model_validate(plain)
     except ValidationError as error:
         if problems:
-            # What the tree already told (a twice declared group, a variable that is not set)
-            # is not told again as pydantic sees it.
-            told = {problem.path for problem in problems}
-            found = [p for p in problems_of(error, root) if p.path and p.path not in told]
+            # The tree already reported some of them (a duplicate group, a variable not set).
+            reported = {problem.path for problem in problems}
+            found = [p for p in problems_of(error, root) if p.path and p.path not in reported]
         else:
             found = problems_of(error, root)
         problems.extend(p for p in found if p.line not in known_lines or "secret" in p.text)
         return None
 
 
-def _refer(root: YamlNode) -> None:
-    """`password: ${NAME}` is another way to write `password_env: NAME`; so with all of LOGIN."""
+def _rewrite_references(root: YamlNode) -> None:
+    """Turns `password: ${NAME}` into `password_env: NAME`, for every key of LOGIN."""
     for path in LOGIN:
         *steps, part = path.split(".")
         owner, rest = root.at(tuple(steps))
@@ -716,7 +729,7 @@ def _refer(root: YamlNode) -> None:
 
 
 def _inline_secrets(root: YamlNode) -> list[Problem]:
-    """Secrets written under cluster.security, at any depth: refused before anything else reads."""
+    """Finds secrets under cluster.security at any depth, before anything else reads them."""
     security, rest = root.at(("cluster", "security"))
     if rest:
         return []
@@ -726,7 +739,7 @@ def _inline_secrets(root: YamlNode) -> list[Problem]:
         node = waiting.pop()
         for key, child in node.value.items() if isinstance(node.value, dict) else ():
             if is_secret_key(key):
-                found.append(child.wrong(never_inline(key)))
+                found.append(child.problem(refuse_secret(key)))
             else:
                 waiting.append(child)
     return found

@@ -1,9 +1,9 @@
-"""`${NAME}` and `${NAME:-default}` in fleet.yaml: what they are, and when they are looked up.
+"""Expands `${NAME}` and `${NAME:-default}` in fleet.yaml.
 
-Most are looked up when the file is read. Those in `worker.env` are not: a worker's settings are
-frozen into a file and a database, which outlive the shell, and a password does not belong there.
-They stay as written until a worker starts and takes them from its own environment. Cost: a
-changed value is no new revision (it is in no hash), so that only a restart or a roll brings it.
+Problem: a worker's settings are stored in a file and a database, where a password must not stand.
+Choice: most references are expanded when the file is read. Those in `worker.env` stay as written
+until a worker starts, which expands them from its own environment. Cost: a changed value makes no
+new revision, so that only a restart or a roll applies it.
 """
 
 import re
@@ -21,18 +21,18 @@ LOGIN: Final = frozenset(
         *("sasl.oidc.client_id", "sasl.oidc.client_secret", "tls.key_password"),
     )
 )
-"""Where `${NAME}` stays a reference: written so, it is the key with `_env`."""
+"""Keys for which `${NAME}` means the same key with `_env`."""
 
 
-def looked_up_late(path: str, text: str) -> bool:
-    """Whether the references of a text at this path of fleet.yaml are kept as written."""
+def is_expanded_later(path: str, text: str) -> bool:
+    """Tells whether references at this path of fleet.yaml stay as written."""
     if path in LOGIN:
         return only_reference(text) is not None
     return _LATE.match(path) is not None
 
 
 def expand(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The text with its references looked up once, and a sentence for each that cannot be."""
+    """Returns the text with its references expanded once, and a message for each that fails."""
     missing: list[str] = []
 
     def replace(match: re.Match[str]) -> str:
@@ -41,17 +41,17 @@ def expand(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
             return "${"
         if name is None:
             missing.append(
-                f"{text!r} holds ${{ without a name; write ${{NAME}}, ${{NAME:-default}}, "
-                "or $${ for the characters themselves"
+                f"{text!r} holds ${{ without a name; write ${{NAME}} or ${{NAME:-default}}, or "
+                "$${ for the characters themselves"
             )
             return match[0]
-        held = environ.get(name)
-        if held is not None and (held or default is None):
-            return held
+        value = environ.get(name)
+        if value is not None and (value or default is None):
+            return value
         if default is not None:
             return default
         missing.append(
-            f"the environment variable {name} is not set; set it, or write a default: "
+            f"environment variable {name} is not set; set it, or write a default: "
             f"${{{name}:-value}}"
         )
         return ""
@@ -59,8 +59,8 @@ def expand(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
     return _REFERENCE.sub(replace, text), missing
 
 
-def malformed(text: str) -> list[str]:
-    """What is wrong with the references of a text whatever the environment holds."""
+def malformed_references(text: str) -> list[str]:
+    """Returns a message for each malformed reference of a text."""
     return [
         f"{text!r} holds ${{ without a name; write ${{NAME}}, ${{NAME:-default}}, or $${{ for the "
         "characters themselves"
@@ -70,20 +70,20 @@ def malformed(text: str) -> list[str]:
 
 
 def only_reference(text: str) -> str | None:
-    """NAME where the text is `${NAME}` and nothing else."""
+    """Returns NAME if the text is `${NAME}` and nothing else."""
     match = _REFERENCE.fullmatch(text)
     return match[1] if match is not None and match[2] is None else None
 
 
-def refers(text: str) -> bool:
-    """Whether there is anything to look up."""
+def has_reference(text: str) -> bool:
+    """Tells whether a text holds a reference."""
     return any(match[1] is not None for match in _REFERENCE.finditer(text))
 
 
 def worker_environment(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """`worker.env` with its references looked up in the worker's own environment.
+    """Expands the references of `worker.env` from the worker's own environment.
 
-    Raises ConfigError naming the keys and the variables, never a value.
+    Raises ConfigError, which names the keys and the variables, never a value.
     """
     found: dict[str, str] = {}
     wrong: list[str] = []
@@ -96,5 +96,5 @@ def worker_environment(env: Mapping[str, str], environ: Mapping[str, str]) -> di
 
 
 def plain_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Of `worker.env` what refers to nothing, which may be written down anywhere."""
-    return {key: expand(text, {})[0] for key, text in env.items() if not refers(text)}
+    """Returns the entries of `worker.env` without references, which may stand anywhere."""
+    return {key: expand(text, {})[0] for key, text in env.items() if not has_reference(text)}

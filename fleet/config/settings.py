@@ -1,15 +1,11 @@
-"""What one revision of a group's workers is: the settings a worker process starts from.
+"""Settings that a worker process starts from, one file per revision.
 
-A revision is the hash of everything that makes a worker what it is. It has two parts (rule
-23): `membership` (topics, assignor, protocol, session timeout, static or dynamic), whose
-change needs a step of its own, and `code`, whose change rolls without a rebalance. The
-settings file is frozen per revision, so that a restarted worker is the same worker. It
-holds no secret: security settings name environment variables or files, and `${NAME}` in
-`worker.env` stays as written until the worker starts (fleet.config.references).
-
-Manager and worker may be of two releases that follow each other, and both read these files:
-a key that a reader does not know is left out, and one that the file does not have is its
-default (`settings_from`). In fleet.yaml, which a person writes, an unknown key stays an error.
+Problem: a restarted worker must be the same worker, and manager and worker may run adjacent
+releases. Choice: a revision is the hash of a worker's settings in two parts (rule 23). `membership`
+holds topics, assignor, protocol, session timeout, static or dynamic; its change needs a step of its
+own. A change of `code` rolls without a rebalance. The file is never changed, and it holds no secret
+(fleet.config.references). A reader ignores a key that it does not know, and uses the default for
+one that is missing. Cost: only in fleet.yaml, which a person writes, is an unknown key an error.
 """
 
 import hashlib
@@ -23,12 +19,12 @@ from fleet.config.spec import ClassicWorker, ClusterSpec, GroupSpec
 from fleet.errors import Refused, SchemaTooNew
 
 SCHEMA = 1
-LEFT_OUT = "settings of another release, left out what this one does not know"
-"""What a worker says of unknown keys at its start."""
+LEFT_OUT = "the settings come from another release; ignored keys that this release does not know"
+"""Log message of a worker that starts with unknown keys."""
 
 
 class WorkerSettings(BaseModel):
-    """The content of a revision's settings file."""
+    """Holds the content of a revision's settings file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,12 +37,12 @@ class WorkerSettings(BaseModel):
     code_digest: str = ""
     """Digest of the entrypoint's source, or the image."""
     published_at: float | None = None
-    """Wall time since when this is the revision wanted; not part of it. None: the process's
-    start stands in. The newest one has the first right to a free slot [22]."""
+    """Wall time at which this revision became the wanted one; not part of it. None: the process's
+    start. Workers of the newest revision take a free slot first [22]."""
 
 
 def membership_part(group: GroupSpec) -> dict[str, Any]:
-    """What cannot change by a roll alone."""
+    """Returns the part that a roll alone cannot change."""
     worker = group.worker
     if worker is None:
         raise ValueError(f"group {group.group} declares no worker")
@@ -62,11 +58,11 @@ def membership_part(group: GroupSpec) -> dict[str, Any]:
 
 
 def code_part(group: GroupSpec, code_digest: str) -> dict[str, Any]:
-    """What rolls with no rebalance."""
+    """Returns the part that rolls without a rebalance."""
     worker = group.worker
     if worker is None:
         raise ValueError(f"group {group.group} declares no worker")
-    # Where the code lies says nothing of what it is: its digest does.
+    # The digest identifies the code; its place does not.
     skip = {"protocol", "membership", "assignor", "session_timeout", "python_path"}
     # A pod's grace period holds one lease: another lease is another pod.
     place = {"context"} if group.runtime.kind == "kubernetes" else {"lease"}
@@ -79,17 +75,17 @@ def code_part(group: GroupSpec, code_digest: str) -> dict[str, Any]:
 
 
 def revision_of(group: GroupSpec, code_digest: str) -> str:
-    """Ten hex digits that name what a worker of this group is."""
+    """Returns the revision of a group's workers, ten hex digits."""
     parts = {"membership": membership_part(group), "code": code_part(group, code_digest)}
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def same_worker(kept: WorkerSettings, group: GroupSpec, code_digest: str) -> bool:
-    """Whether published settings make the same worker, whatever the name that was made of them.
+def is_same_worker(kept: WorkerSettings, group: GroupSpec, code_digest: str) -> bool:
+    """Tells whether published settings describe the same worker, even under another revision.
 
-    Another release may know more keys and hash the same ones to another name: what it adds has a
-    default, which is what workers of the kept settings live by.
+    Another release may know more keys, so that its hash differs. Workers of the published settings
+    use the defaults of those keys.
     """
     if kept.group.worker is None or group.worker is None:
         return False
@@ -100,18 +96,18 @@ def same_worker(kept: WorkerSettings, group: GroupSpec, code_digest: str) -> boo
 
 
 def settings_from(text: str) -> WorkerSettings:
-    """Published settings, by whichever release they were written; unknown keys are left out.
+    """Reads published settings of any release and ignores unknown keys.
 
-    Raises SchemaTooNew where they were written in a form that this release cannot read, and
-    pydantic's ValidationError where a value is not allowed.
+    Raises SchemaTooNew if this release cannot read their schema, and pydantic's ValidationError if
+    a value is not allowed.
     """
     return read_settings(text)[0]
 
 
 def settings_if_readable(text: str) -> WorkerSettings | None:
-    """Published settings; None where another release says in them what this one has no word for.
+    """Reads published settings; None if this release cannot read them.
 
-    Its workers go on, and a manager that was gone back to has to be able to roll them.
+    Their workers go on, and a manager of an older release must be able to roll them.
     """
     try:
         return settings_from(text)
@@ -120,19 +116,19 @@ def settings_if_readable(text: str) -> WorkerSettings | None:
 
 
 def settings_to_start(text: str, *, group: str, revision: str) -> WorkerSettings:
-    """Those of a revision of which workers are to be started; Refused where they are unreadable."""
+    """Reads the settings of a revision to start; raises Refused if they are unreadable."""
     try:
         return settings_from(text)
     except (SchemaTooNew, ValueError) as error:
         raise Refused(
-            f"workers of revision {revision} of group {group} cannot be started by this release, "
-            f"which does not know what its settings say ({why_unreadable(error)}): use the fleet "
-            f"that published them, or roll to what fleet.yaml says with `fleet apply {group}`"
+            f"this release cannot start workers of revision {revision} of group {group}, since it "
+            f"cannot read their settings ({why_unreadable(error)}); use the release that "
+            f"published them, or run `fleet apply {group}` to roll to fleet.yaml"
         ) from error
 
 
 def why_unreadable(error: Exception) -> str:
-    """In a line: the first key whose value is not known here, where it is one."""
+    """Returns the reason in one line: the first key with an unknown value, if there is one."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False)[0]
@@ -141,16 +137,16 @@ def why_unreadable(error: Exception) -> str:
 
 
 def read_settings(text: str) -> tuple[WorkerSettings, tuple[str, ...]]:
-    """The same, and the keys that were left out, such as `group.worker.colour`."""
+    """Reads settings, and returns the ignored keys too, such as `group.worker.colour`."""
     try:
         value = json.loads(text)
     except ValueError:
-        return WorkerSettings.model_validate_json(text), ()  # which says what is wrong with it
+        return WorkerSettings.model_validate_json(text), ()  # raises with the reason
     schema = value.get("schema_version", SCHEMA) if isinstance(value, dict) else SCHEMA
     if isinstance(schema, int) and schema > SCHEMA:
         raise SchemaTooNew(
-            f"the settings were written with schema {schema}, this version reads up to {SCHEMA}: "
-            "use the newer fleet that wrote them"
+            f"the settings have schema {schema}, but this release reads only up to {SCHEMA}; "
+            "use the newer release that wrote them"
         )
     try:
         return WorkerSettings.model_validate_json(text), ()
@@ -164,7 +160,7 @@ def read_settings(text: str) -> tuple[WorkerSettings, tuple[str, ...]]:
 
 
 def _drop(value: Any, place: Sequence[Any]) -> str:
-    """Take one key out; its name. A union's tag is in the place, but not in the text."""
+    """Removes one key and returns its name; the place has union tags that the text lacks."""
     path: list[str] = []
     for step in place[:-1]:
         if isinstance(value, list) or (isinstance(value, dict) and step in value):

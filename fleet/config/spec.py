@@ -1,11 +1,11 @@
-"""fleet.yaml as values: every limit is bounded, an unknown key is an error.
+"""Models of fleet.yaml: every value has bounds, and an unknown key is an error.
 
-Problem: one file says what a cluster's fleets shall be, people write it by hand, and a typo
-must not start anything. Choice: pydantic models that forbid unknown keys; `fleet.config.load` reads
-the file, expands `${NAME}` and names file, line, key and the nearest allowed key. The worker
-is a union tagged by `protocol`, since classic and KIP-848 members take different settings [23]:
-`assignor` and `session_timeout` are errors under `protocol: consumer`.
-Secrets are never in the file: security settings name environment variables or files.
+Problem: people write the file by hand, and a typo must not start anything. Choice: pydantic models
+forbid unknown keys. `fleet.config.load` reads the file, expands `${NAME}`, and names the file, the
+line, the key and the nearest allowed key. The worker is a union tagged by `protocol`, since classic
+and KIP-848 members take different settings [23]. `assignor` and `session_timeout` are errors under
+`protocol: consumer`. Cost: secrets cannot stand in the file; its settings name environment
+variables or files.
 """
 
 import re
@@ -17,68 +17,65 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from fleet.config.topic_patterns import matches, topic_entry
 from fleet.model import require_no_login
 
-# How clients reach a cluster, as fleet.yaml says it; part of `fleet.config.spec`.
-#
-# Secrets are never in the file: these settings name environment variables or files.
+# How clients reach a cluster. These settings name environment variables or files, never a secret.
 
 
 class Strict(BaseModel):
-    """No unknown keys, no change after loading."""
+    """Forbids unknown keys and changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 def _variable(value: str) -> str:
-    """ValueError, which does not repeat it, for what is rather a secret than a variable's name."""
+    """Returns a variable's name; the ValueError for anything else does not repeat the value."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", value):
         raise ValueError(
-            "names an environment variable: write its name (letters, digits and _), not what it "
-            "holds"
+            "names an environment variable: write its name (letters, digits and _), not its value"
         )
     return value
 
 
-def _place_of_file(value: str) -> str:
-    """The same for what a file holds instead of its path."""
+def _file_path(value: str) -> str:
+    """Returns a path; the ValueError for a file's content does not repeat it."""
     if "\n" in value or "-----BEGIN" in value:
-        raise ValueError("names a file: write its path, not what it holds")
+        raise ValueError("names a file: write its path, not its content")
     return value
 
 
 Variable = Annotated[str, AfterValidator(_variable)]
-PlaceOfFile = Annotated[str, AfterValidator(_place_of_file)]
+FilePath = Annotated[str, AfterValidator(_file_path)]
 
 
 def _one_of(model: BaseModel, part: str, *keys: str) -> None:
-    """ValueError unless exactly one of these keys is written for a part of a login."""
+    """Raises ValueError unless exactly one of these keys is set."""
     if len([key for key in keys if getattr(model, key)]) != 1:
         allowed = f"{', '.join(keys[:-1])} and {keys[-1]}"
         raise ValueError(f"needs exactly one of {allowed} for the {part}")
 
 
 class Oidc(Strict):
-    """Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4)."""
+    """Gets tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4)."""
 
     endpoint: Annotated[str, Field(pattern=r"^https?://(\[[^]/@\s]+\]|[^/@:\s]+)(:\d+)?(/\S*)?$")]
-    """The token endpoint. `http://` only where nobody listens in between."""
+    """URL of the token endpoint. Use `http://` only on a network that you trust."""
     client_id: str | None = None
-    """The id itself: it is no secret. `${NAME}` is read as client_id_env."""
+    """Client id, which is no secret. `${NAME}` is read as client_id_env."""
     client_id_env: Variable | None = None
-    """Environment variable of the client id."""
-    client_id_file: PlaceOfFile | None = None
-    """File of the client id."""
+    """Environment variable that holds the client id."""
+    client_id_file: FilePath | None = None
+    """File that holds the client id."""
     client_secret_env: Variable | None = None
-    """Environment variable of the client secret."""
-    client_secret_file: PlaceOfFile | None = None
-    """File of the client secret."""
+    """Environment variable that holds the client secret."""
+    client_secret_file: FilePath | None = None
+    """File that holds the client secret."""
     header_urlencode: bool = True
-    """URL-encode id and secret in the header (RFC 6749); false: the endpoint does not decode."""
+    """URL-encode id and secret in the header (RFC 6749); false if the endpoint does not decode."""
     scope: str | None = None
-    """Scope that is asked for."""
+    """Scope of the token request."""
     extensions: Mapping[str, Annotated[str, Field(pattern=r"^[^\x00-\x1f,]*$")]] = {}
-    """SASL extensions sent along (KIP-342), such as logicalCluster of Confluent Cloud."""
-    ca_file: PlaceOfFile | None = None
-    """PEM of the authority that signed the endpoint's certificate; None: this machine's own."""
+    """SASL extensions (KIP-342), such as logicalCluster of Confluent Cloud."""
+    ca_file: FilePath | None = None
+    """PEM file of the CA that signed the endpoint's certificate; default: the system's CAs."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "Oidc":
@@ -87,38 +84,40 @@ class Oidc(Strict):
         for name in self.extensions:
             # RFC 7628: letters only; `auth` is the token's own.
             if not (name.isascii() and name.isalpha()) or name == "auth":
-                raise ValueError(f"{name!r} is no name of an extension: write letters, not auth")
+                raise ValueError(
+                    f"{name!r} is not a SASL extension: use letters only; `auth` is reserved"
+                )
         return self
 
 
 class TokenProvider(Strict):
-    """Tokens by a function, such as the signer of Amazon MSK: (token, when it expires)."""
+    """Gets tokens from a function that returns (token, expiry), such as Amazon MSK's signer."""
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
-    """package.module:function, importable by every process that logs in, Spark's tasks too."""
+    """`package.module:function`; every process that logs in imports it, Spark's tasks too."""
     arguments: Mapping[str, str] = {}
-    """By name; no secrets."""
+    """Keyword arguments of the function; no secrets."""
 
 
 class Sasl(Strict):
-    """Where the SASL credentials are: environment variables or files; a name may be written."""
+    """Names where the SASL credentials are; only the username may be written itself."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-    """sasl.mechanism."""
+    """SASL mechanism (`sasl.mechanism`)."""
     username: str | None = None
-    """The name itself: it is no secret. `${NAME}` is read as username_env."""
+    """Username, which is no secret. `${NAME}` is read as username_env."""
     username_env: Variable | None = None
-    """Environment variable of the name."""
-    username_file: PlaceOfFile | None = None
-    """File of the name."""
+    """Environment variable that holds the username."""
+    username_file: FilePath | None = None
+    """File that holds the username."""
     password_env: Variable | None = None
-    """Environment variable of the password."""
-    password_file: PlaceOfFile | None = None
-    """File of the password."""
+    """Environment variable that holds the password."""
+    password_file: FilePath | None = None
+    """File that holds the password."""
     oidc: Oidc | None = None
-    """Client credentials of mechanism OAUTHBEARER."""
+    """Client credentials for mechanism OAUTHBEARER."""
     provider: TokenProvider | None = None
-    """What gives tokens for OAUTHBEARER instead."""
+    """Function that returns tokens for OAUTHBEARER, instead of `oidc`."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "Sasl":
@@ -128,29 +127,30 @@ class Sasl(Strict):
         if self.mechanism == "OAUTHBEARER":
             _one_of(self, "tokens", "oidc", "provider")
             if named := sorted(written - {"oidc", "provider"}):
-                raise ValueError(f"mechanism OAUTHBEARER logs in with tokens, not by {named[0]}")
+                raise ValueError(f"mechanism OAUTHBEARER logs in with tokens; remove {named[0]}")
             return self
         if named := sorted(written & {"oidc", "provider"}):
-            raise ValueError(f"{named[0]} goes with mechanism OAUTHBEARER, not {self.mechanism}")
+            raise ValueError(
+                f"{named[0]} needs mechanism OAUTHBEARER, but mechanism is {self.mechanism}"
+            )
         _one_of(self, "username", "username", "username_env", "username_file")
         _one_of(self, "password", "password_env", "password_file")
         return self
 
 
 class Tls(Strict):
-    """Paths of PEM files."""
+    """Names the PEM files of a TLS connection."""
 
-    ca_file: PlaceOfFile | None = None
-    """PEM file of the authorities that sign brokers' certificates; absent: the system's."""
-    cert_file: PlaceOfFile | None = None
-    """A client's certificate, with those of authorities between; brokers that ask for it log in
-    by it (mTLS)."""
-    key_file: PlaceOfFile | None = None
+    ca_file: FilePath | None = None
+    """PEM file of the CAs that signed the brokers' certificates; default: the system's CAs."""
+    cert_file: FilePath | None = None
+    """PEM file of the client certificate with its intermediate CAs, for mTLS."""
+    key_file: FilePath | None = None
     """PEM file of the private key."""
     key_password_env: Variable | None = None
-    """Environment variable of the key's password."""
-    key_password_file: PlaceOfFile | None = None
-    """File of the key's password."""
+    """Environment variable that holds the key's password."""
+    key_password_file: FilePath | None = None
+    """File that holds the key's password."""
 
     @model_validator(mode="after")
     def _pair(self) -> "Tls":
@@ -159,19 +159,19 @@ class Tls(Strict):
         if self.key_password_env or self.key_password_file:
             _one_of(self, "key's password", "key_password_env", "key_password_file")
             if self.key_file is None:
-                raise ValueError("has a key's password, but no cert_file and key_file")
+                raise ValueError("has a password of a key, but no cert_file and key_file: add both")
         return self
 
 
 class Security(Strict):
-    """How clients reach the cluster."""
+    """Sets how clients encrypt and log in."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """security.protocol."""
+    """Security protocol (`security.protocol`)."""
     sasl: Sasl | None = None
-    """The login of SASL_PLAINTEXT and SASL_SSL."""
+    """Login for SASL_PLAINTEXT and SASL_SSL."""
     tls: Tls = Tls()
-    """Certificates of SSL and SASL_SSL."""
+    """Certificates for SSL and SASL_SSL."""
 
     @model_validator(mode="after")
     def _protocol_fits(self) -> "Security":
@@ -191,85 +191,84 @@ class Security(Strict):
 
 
 def _addresses(value: str) -> str:
-    """`embedded`, or host:port,host:port."""
+    """Returns `embedded`, or addresses as host:port,host:port."""
     for address in [] if value == "embedded" else value.split(","):
         host, _, port = address.strip().rpartition(":")
         if "/" in address:
             raise ValueError(
-                "is no host:port: brokers are named without a scheme or a path: not "
-                "kafka://broker-1:9092 but broker-1:9092"
+                "is not host:port: write broker-1:9092, without a scheme (kafka://) or a path"
             )
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ValueError(
-                "is no host:port: write broker-1:9092 (a port is from 1 to 65535), several with "
-                "commas between, or embedded"
+                "is not host:port: write broker-1:9092 (port 1 to 65535), several separated by "
+                "commas, or embedded"
             )
     return value
 
 
 class ClusterSpec(Strict):
-    """One Kafka cluster; its name is part of every key Fleet stores."""
+    """Describes the Kafka cluster."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "main"
-    """Part of every key that Fleet stores, and a label of metrics."""
+    """Name of the cluster: part of every key that Fleet stores, and a label of metrics."""
     bootstrap_servers: Annotated[str, AfterValidator(_addresses)] = "embedded"
-    """`embedded` or host:port,host:port."""
+    """Addresses of brokers as host:port,host:port, or `embedded` for Fleet's own test broker."""
     security: Security = Security()
-    """How clients reach the cluster."""
+    """Encryption and login of clients."""
 
 
-# Values that people write in fleet.yaml and that pydantic has no type for: durations, patterns.
+# Types of values that pydantic lacks: durations, patterns, addresses.
 
 
 SPARK = r"^(shared|sc://.+|local\[(\d+|\*)\])$"
-"""Where Spark is: the shared server, a Connect server, one JVM per worker."""
+"""The shared server, a Connect server, or one JVM per worker."""
 ANY_CHARACTER = re.DOTALL
-"""How patterns of group ids are read: Kafka allows line breaks in an id, and `.*` is every id."""
+"""Flags for patterns of group ids: Kafka allows line breaks in an id, and `.*` matches any id."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds(value: Any) -> Any:
-    """`200ms`, `10s`, `5m`, `1h`, `2d` or a number of seconds → seconds."""
+    """Converts `200ms`, `10s`, `5m`, `1h`, `2d` or a number to seconds."""
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", value)
         if match is None:
-            raise ValueError("is no duration: write a number and ms, s, m, h or d, such as 30s")
-        # 9 * 0.001 is 0.009000000000000001: a figure that nobody wrote, in messages and hashes.
+            raise ValueError("is not a duration: write a number and ms, s, m, h or d, such as 30s")
+        # 9 * 0.001 is 0.009000000000000001, which would stand in messages and hashes.
         return round(float(match[1]) * _UNITS[match[2] or "s"], 6)
     if isinstance(value, bool):
-        raise ValueError("is no duration: write a number and ms, s, m, h or d, such as 30s")  # noqa: TRY004
+        raise ValueError("is not a duration: write a number and ms, s, m, h or d, such as 30s")  # noqa: TRY004
     return value
 
 
 def regular_expression(value: Any) -> Any:
-    """A pattern that Python's `re` reads."""
+    """Returns a pattern that Python's `re` compiles."""
     if isinstance(value, str):
         try:
             re.compile(value)
         except re.error as error:
-            raise ValueError(f"is no regular expression: {error}") from error
+            raise ValueError(f"is not a regular expression: {error}") from error
     return value
 
 
 def without_token(value: str) -> str:
-    """An address of Spark that holds no secret: it stands in files, settings and logs."""
+    """Returns a Spark address without a token, since files, settings and logs show it."""
     if re.search(r";\s*token=", value, re.IGNORECASE):
         raise ValueError(
-            "holds a token, and a secret is never written in the file: leave `token=` out, set "
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN where it runs (in pods: runtime.env_from), and write "
-            "use_ssl=true, or use_ssl=false to send it in the clear"
+            "holds a token, and fleet.yaml must not hold secrets: remove `token=` and set "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN in the environment (in pods: runtime.env_from). Add "
+            "use_ssl=true, or use_ssl=false to send the token unencrypted"
         )
     return value
 
 
-def folder_of_tables(value: str) -> str:
-    """A folder or an address that everybody who reads the file finds, in pods too."""
+def table_location(value: str) -> str:
+    """Returns a folder or an address that means the same for every user and pod."""
     if "\0" in value:
-        raise ValueError("has a NUL character, which no path holds: write it without")
+        raise ValueError("contains a NUL character: remove it")
     if value.removeprefix("file://").startswith("~"):
         raise ValueError(
-            "begins with ~, which is another home for each who reads the file: write "
-            "the whole path, such as /srv/history, or an address such as s3://bucket/history"
+            "begins with ~, which differs for each user: write the whole path, such as "
+            "/srv/history, or an address such as s3://bucket/history"
         )
     return value
 
@@ -279,7 +278,7 @@ Pattern = Annotated[str, BeforeValidator(regular_expression)]
 SparkPlace = Annotated[str, Field(pattern=SPARK), AfterValidator(without_token)]
 
 
-# All fleets of a file share one runtime, where slots and leases live; what belongs to a pod is each
+# All fleets of a file share one runtime, which keeps slots and leases. Settings of a pod are each
 # fleet's own.
 
 
@@ -287,73 +286,73 @@ DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 
 class LocalRuntimeSpec(Strict):
-    """Workers are processes of this machine."""
+    """Runs workers as processes of this machine."""
 
     kind: Literal["local"] = "local"
-    """Processes of this machine."""
+    """Workers are processes of this machine."""
     lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 10.0
-    """How long a slot stays with an owner who is silent."""
+    """Time after which a silent owner loses its slot."""
 
     def place(self) -> str:
-        """Where slots live, in words."""
+        """Names the place that keeps the slots."""
         return "local"
 
 
 class SparkConnect(Strict):
-    """The shared Spark Connect server of a namespace (`worker.spark: shared`)."""
+    """Sets up the namespace's shared Spark Connect server (`worker.spark: shared`)."""
 
     image: str | None = None
-    """None: the worker's image, which holds the server too; one that serves keeps what it has."""
+    """Image of the server; default: the worker's image. A running server keeps its image."""
     memory: Annotated[str, Field(pattern=r"^[1-9]\d{0,5}[mg]$")] = "2g"
-    """Of the driver's heap, as Spark writes it."""
+    """Heap of the driver in Spark's notation, such as 2g."""
     master: str = "local[*]"
-    """Spark's master in the server."""
+    """Spark master of the server."""
     resources: dict[str, Any] = Field(default_factory=dict)
-    """requests and limits of the container; empty: memory for the heap and its surroundings."""
+    """requests and limits of the container; default: memory for the heap and its overhead."""
 
 
 class KubernetesRuntimeSpec(Strict):
-    """Workers are pods of one Deployment (package k8s)."""
+    """Runs the workers of a fleet as pods of one Deployment."""
 
     kind: Literal["kubernetes"]
-    """Pods."""
+    """Workers are pods of one Deployment."""
     namespace: DnsLabel = "default"
-    """Of workers, slots and the Spark server."""
+    """Namespace of workers, slots and the Spark server."""
     context: str | None = None
-    """Of the kubeconfig; None: the pod's own service account, or else the current context."""
+    """Context of the kubeconfig; default: the pod's service account, else the current context."""
     image: str | None = None
-    """What workers run; needed wherever `worker` is declared."""
+    """Image of the workers; required if `worker` is declared."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """imagePullPolicy."""
+    """imagePullPolicy of the pods."""
     pull_secrets: tuple[DnsLabel, ...] = ()
-    """imagePullSecrets."""
+    """imagePullSecrets of the pods."""
     deployment: DnsLabel | None = None
-    """The Deployment of other people's consumers (no `worker`): observed and scaled."""
+    """Deployment of external consumers (no `worker`), which Fleet observes and scales."""
     env_from: tuple[DnsLabel, ...] = ()
-    """Secrets whose keys become environment variables: Kafka credentials come from here."""
+    """Secrets whose keys become environment variables, such as Kafka credentials."""
     mounts: dict[DnsLabel, Annotated[str, Field(pattern=r"^/")]] = Field(default_factory=dict)
-    """Secrets mounted as files, each under its path: certificates, for example."""
+    """Secrets to mount as files, each with its path; for certificates, for example."""
     resources: dict[str, Any] = Field(default_factory=dict)
-    """requests and limits of a worker, as Kubernetes writes them."""
+    """requests and limits of a worker's container."""
     node_selector: dict[str, str] = Field(default_factory=dict)
-    """nodeSelector."""
+    """nodeSelector of the pods."""
     tolerations: tuple[dict[str, Any], ...] = ()
-    """As Kubernetes writes them."""
+    """tolerations of the pods."""
     spread: bool = True
-    """Workers of a fleet over nodes and zones as evenly as can be (preferred, not required)."""
+    """Spread the workers evenly over nodes and zones (preferred, not required)."""
     labels: dict[str, str] = Field(default_factory=dict)
-    """Of the pods, beside ours."""
+    """Labels to add to the pods."""
     annotations: dict[str, str] = Field(default_factory=dict)
-    """Of the pods, beside ours."""
+    """Annotations to add to the pods."""
     http_port: Annotated[int, Field(ge=1024, le=65535)] = 9464
-    """Named `http` in the pod: probes and metrics."""
+    """Port of probes and metrics, named `http` in the pod."""
     spark: SparkConnect = SparkConnect()
-    """The shared Spark Connect server of the namespace."""
+    """Shared Spark Connect server of the namespace."""
     lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 30.0
-    """How long a slot stays with an owner who is silent."""
+    """Time after which a silent owner loses its slot."""
 
     def place(self) -> str:
-        """Where slots live, in words."""
+        """Names the place that keeps the slots."""
         where = f" of context {self.context}" if self.context else ""
         return f"kubernetes namespace {self.namespace}{where}"
 
@@ -361,89 +360,88 @@ class KubernetesRuntimeSpec(Strict):
 RuntimeSpec = Annotated[LocalRuntimeSpec | KubernetesRuntimeSpec, Field(discriminator="kind")]
 
 
-# What looks at all groups and tells of them; part of `fleet.config.spec`.
+# Parts of Fleet that observe all groups.
 
 
 class Selection(Strict):
-    """Which groups: those that match a pattern of `allow` and none of `deny` (whole id)."""
+    """Selects groups whose whole id matches a pattern of `allow` and none of `deny`."""
 
     allow: tuple[Pattern, ...] = (".*",)
-    """Patterns (whole id) of groups that are taken."""
+    """Regular expressions (whole id) of groups to include."""
     deny: tuple[Pattern, ...] = ()
-    """Patterns of groups that are left out."""
+    """Regular expressions (whole id) of groups to exclude."""
 
     def takes(self, group: str) -> bool:
-        """Whether a group is one of them."""
+        """Tells whether the selection includes a group."""
         if any(re.fullmatch(pattern, group, ANY_CHARACTER) for pattern in self.deny):
             return False
         return any(re.fullmatch(pattern, group, ANY_CHARACTER) for pattern in self.allow)
 
 
 class History(Strict):
-    """Where the history of every group is kept, and for how long."""
+    """Sets where and for how long the history of groups is kept."""
 
-    path: (
-        Annotated[str, AfterValidator(require_no_login), AfterValidator(folder_of_tables)] | None
-    ) = None
-    """Any path that Spark writes, without a login; None: `history` in FLEET_HOME."""
+    path: Annotated[str, AfterValidator(without_login), AfterValidator(table_location)] | None = (
+        None
+    )
+    """Path that Spark can write to, without a login; default: `history` in the state directory."""
     retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
-    """How long rows are kept."""
+    """Time that rows are kept."""
     batch_interval: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
-    """Between two batches of `fleet history sync --follow`."""
+    """Time between two batches of `fleet history sync --follow`."""
     spark: SparkPlace = "shared"
-    """What reads the log: the home's server, which needs Java here, or Spark elsewhere."""
+    """Spark that reads the log: `shared` (needs Java here), sc://host:port, or local[n]."""
     batch_timeout: Annotated[Duration, Field(ge=10.0, le=86_400.0)] = 900.0
-    """Seconds that Spark may take for one batch; then it is interrupted, and nothing is lost."""
+    """Longest time for one batch; Fleet then interrupts it and reads the records again."""
     commit_interval: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 10.0
-    """Commits of a partition within this time are one row with their number; 0: each its own."""
+    """Time span in which the commits of a partition become one row; 0 keeps a row for each."""
     groups: Selection = Selection()
-    """Which groups are recorded."""
+    """Groups to record."""
 
 
 class ExporterSpec(Strict):
-    """Prometheus metrics of every group."""
+    """Sets the Prometheus exporter of all groups."""
 
     listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9308"
-    """host:port of /metrics."""
+    """Address of /metrics as host:port."""
     interval: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 15.0
-    """Between two looks at the cluster."""
+    """Time between two refreshes of the exporter."""
     partitions: bool = False
-    """Lag per partition too: as many series as partitions times groups."""
+    """Export lag per partition too; this adds one series per group and partition."""
     groups: Selection = Selection()
-    """Which groups are exported."""
+    """Groups to export."""
 
 
 class UiSpec(Strict):
-    """The page of `fleet ui`."""
+    """Sets the web page of `fleet ui`."""
 
     listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9309"
-    """host:port of the page."""
+    """Address of the page as host:port."""
     url: Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")] | None = None
-    """Where people reach it (`https://fleet.example.com`): its name is answered then, and alerts
-    link to it. None: at ui.listen, and alerts have no links to groups."""
+    """Public URL, such as https://fleet.example.com. Alerts link to it, and the page accepts its
+    host name. Default: ui.listen, and alerts have no links."""
 
 
 class Alerts(Strict):
-    """When Prometheus shall call somebody (`fleet render alert-rules`)."""
+    """Sets the limits of Prometheus alerts (`fleet render alert-rules`)."""
 
     max_lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] = 600.0
-    """How old the oldest waiting record of a group may be that sets no max_lag."""
+    """Greatest age of the oldest waiting record, for groups that set no max_lag."""
     stuck_after: Annotated[Duration, Field(ge=5.0, le=86_400.0)] = 600.0
-    """For so long a group may be unsettled, or let records wait without one commit."""
+    """Longest time that a group may rebalance, or not commit while records wait."""
     keep_firing_for: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
-    """An alert lasts for so long after its cause is gone, so that a gap ends nothing."""
+    """Time that an alert keeps firing after its cause ends, to bridge gaps in the data."""
     runbooks: Annotated[str, Field(pattern=r"^(https?|file)://\S+$")] | None = None
-    """Address of the runbooks, without the name of one. None: those that `fleet ui` serves, at
-    ui.url, or at ui.listen where that is not set."""
+    """Base URL of the runbooks. Default: the runbooks that `fleet ui` serves, at ui.url or else
+    at ui.listen."""
 
 
 class DagsterSpec(Strict):
-    """What Dagster does by itself, as soon as it has loaded this file's fleets."""
+    """Sets what Dagster runs by itself."""
 
     schedules: tuple[Literal["reconcile", "record_history"], ...] = ()
-    """Schedules that run without anybody having turned them on in Dagster's page: `reconcile` plans
-    every group in mode act once a minute and carries plans out, `record_history` brings the tables
-    of the history up to date. Whoever turns one off in the page, turns it off."""
+    """Schedules to start by default; you can stop each in Dagster's page. `reconcile` plans and
+    applies every group in mode act once a minute. `record_history` updates the history tables."""
 
 
 CONSUMER_HEARTBEAT = 5.0
@@ -453,94 +451,95 @@ CONSUMER_SESSION = 45.0
 
 
 class BatchSpec(Strict):
-    """Bounds of one batch: records inline, records by ranges, waiting, running."""
+    """Bounds the size and the time of one batch."""
 
     inline: Annotated[int, Field(ge=1, le=500_000)] = 50_000
-    """Most records of a batch that the member reads itself."""
+    """Most records of a batch in reading mode inline, which the worker itself reads."""
     ranges: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000_000
-    """Most records of a batch whose offset ranges Spark's tasks read."""
+    """Most records of a batch in reading mode ranges, which Spark tasks read."""
     max_wait: Annotated[Duration, Field(ge=0.0, le=60.0)] = 0.2
-    """From a small batch's end to the next; a stream's begins at once when Spark is idle."""
+    """Longest wait between two small batches; if Spark is idle, the next batch starts at once."""
     max_seconds: Annotated[Duration, Field(ge=0.1, le=3600.0)] = 10.0
-    """How long a batch should take: the next one is made smaller where it took longer, but where
-    a busy Spark takes as long for smaller ones."""
+    """Target time of a batch. After a longer one, the next batch is smaller, unless a busy Spark
+    takes as long for smaller batches."""
     memory: Annotated[int, Field(ge=0, le=1 << 20)] = 256
-    """Most MiB of files in /dev/shm by which a backlog goes to a Spark on this machine; 0: none."""
+    """Most MiB in /dev/shm for passing records to a Spark on this machine; 0 disables it."""
 
 
 class _WorkerBase(Strict):
     entrypoint: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-    """`package.module:function`, called with (df, context)."""
+    """Job as `package.module:function`; the worker calls it with (df, context)."""
     python_path: tuple[str, ...] = ()
-    """Folders on the worker's module path; the entrypoint and what it imports from them belong to
-    the revision, which has a copy."""
+    """Folders to add to the worker's module path. A revision holds a copy of the entrypoint and of
+    what it imports from these folders."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment of the worker; part of the revision as written. `${NAME}` is looked up by the
-    worker in its own environment, so that no secret is frozen into a revision."""
+    """Environment variables of the worker; part of the revision. The worker itself expands
+    `${NAME}`, so that a revision holds no secret."""
     membership: Literal["static", "dynamic"] = "static"
-    """static: each slot has a group.instance.id, and a roll costs no rebalance."""
+    """Membership; static gives each slot a group.instance.id, so that a roll costs 0 rebalances."""
     batch: BatchSpec = BatchSpec()
-    """Bounds of one batch."""
+    """Bounds of one batch: records, time, memory."""
     reading: Literal["auto", "inline", "ranges"] = "auto"
-    """How records reach Spark: auto names ranges from three times batch.inline on."""
+    """Reading mode; auto uses ranges from three times batch.inline waiting records on."""
     max_poll_interval: Annotated[Duration, Field(ge=10.0, le=86400.0)] = 300.0
-    """max.poll.interval.ms, the rebalance timeout of a classic group."""
+    """Rebalance timeout of a classic group (`max.poll.interval.ms`)."""
     batch_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] | None = None
-    """Seconds one batch may take; default max_poll_interval - drain_timeout."""
+    """Longest time for one batch; default: max_poll_interval - drain_timeout."""
     entrypoint_failure_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] = 600.0
-    """Seconds that the entrypoint may fail for all it is given before its worker ends."""
+    """Time that the entrypoint may fail for every record before its worker stops."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    """isolation.level of the reader."""
+    """Isolation level of the reader (`isolation.level`)."""
     on_truncated: Literal["stop", "skip"] = "stop"
-    """What to do if records are gone or damaged before they were read; both name the loss."""
+    """Action if Kafka deleted or damaged records before they were read; both report the loss."""
     metadata_refresh: Annotated[Duration, Field(ge=1.0, le=300.0)] = 30.0
-    """How soon new partitions, new topics of a pattern and topics recreated are seen."""
+    """Time until a worker finds new partitions, recreated topics and new topics of a pattern."""
     dead_letter_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")] | None = None
-    """Where records go that fail alone; absent = their partition stops."""
+    """Topic for poison records; default: none, and a poison record stops its partition."""
     start_from: Literal["earliest", "latest"] = "earliest"
-    """Where a topic begins that the group never committed; partitions added later: earliest.
-    Commits that Kafka deleted count."""
+    """First offset in a topic without any commit of the group; partitions added later start at
+    earliest. Commits that Kafka deleted count as commits."""
     spark: SparkPlace = "shared"
-    """shared (the Connect server of this home or namespace), sc://host:port, or local[n]."""
+    """Spark of the workers: `shared` (the server of this state directory or namespace),
+    sc://host:port, or local[n]."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """From which level on the worker's log has what the job and its libraries log."""
+    """Lowest log level of the job and its libraries in the worker's log."""
     spark_ui: bool = False
-    """Spark's own web UI on this machine, its address in `fleet status GROUP`; without a login.
-    The shared server takes it up when it starts next; of `sc://` it is that cluster's business."""
+    """Serve Spark's web UI on this machine, without a login; `fleet status` shows its address.
+    The shared server applies a change at its next start; sc:// ignores it."""
     http: str = "127.0.0.1:0"
-    """Address of health, readiness and metrics; port 0 = a free one."""
+    """Address of health, readiness and metrics as host:port; port 0 takes a free port."""
 
 
 class ClassicWorker(_WorkerBase):
-    """A member of the classic protocol (JoinGroup/SyncGroup)."""
+    """Sets a member of the classic protocol (JoinGroup/SyncGroup)."""
 
     protocol: Literal["classic"] = "classic"
-    """The rebalance protocol: JoinGroup and SyncGroup."""
+    """Rebalance protocol with JoinGroup and SyncGroup."""
     assignor: Literal["range", "cooperative-sticky"] = "cooperative-sticky"
-    """partition.assignment.strategy."""
+    """Assignor (`partition.assignment.strategy`)."""
     session_timeout: Annotated[Duration, Field(ge=6.0, le=1800.0)] = 180.0
-    """session.timeout.ms: after it a silent member is removed."""
+    """Time after which the coordinator removes a silent member (`session.timeout.ms`)."""
     heartbeat_interval: Annotated[Duration, Field(ge=0.5, le=60.0)] = 0.5
-    """heartbeat.interval.ms: how soon a member hears of a rebalance; at most a third of
-    session_timeout."""
+    """Time between two heartbeats (`heartbeat.interval.ms`), which report rebalances; at most a
+    third of session_timeout."""
 
 
 class ConsumerWorker(_WorkerBase):
-    """A KIP-848 member; the group's own config rules its session."""
+    """Sets a KIP-848 member; the group's config on the brokers sets its session timeout."""
 
     protocol: Literal["consumer"]
-    """KIP-848: the coordinator assigns."""
+    """Rebalance protocol of KIP-848, in which the coordinator assigns."""
 
 
 class Replicas(Strict):
-    """Bounds of the number of slots, and warm workers beside them."""
+    """Bounds the number of slots and sets the number of standbys."""
 
     min: Annotated[int, Field(ge=0, le=10_000)] = 1
-    """Fewest slots."""
+    """Lowest number of slots."""
     max: Annotated[int, Field(ge=1, le=10_000)] = 12
-    """Most slots; partitions bound them too."""
+    """Highest number of slots; the number of partitions also limits it."""
     standby: Annotated[int, Field(ge=0, le=100)] = 1
-    """Warm workers without a slot."""
+    """Number of standbys: warm workers without a slot."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Replicas":
@@ -551,75 +550,75 @@ class Replicas(Strict):
 
 class _ScalingBase(Strict):
     up_after: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 0.0
-    """How long growth must be called for before it is done."""
+    """Time that the policy must want more slots before Fleet adds them."""
     down_after: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 300.0
-    """How long shrinking must be called for, at every look, before it is done."""
+    """Time that the policy must want fewer slots, at every check, before Fleet removes them."""
     max_step: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Most slots opened or left in one plan; None = no bound."""
+    """Most slots that one plan adds or removes; default: no limit."""
 
 
 class FixedScaling(_ScalingBase):
-    """Always this many."""
+    """Wants a fixed number of slots."""
 
     policy: Literal["fixed"]
-    """Always the same number."""
+    """A fixed number of slots."""
     workers: Annotated[int, Field(ge=0, le=10_000)]
-    """How many."""
+    """Number of slots."""
 
 
 class PartitionsScaling(_ScalingBase):
-    """In proportion to partitions."""
+    """Wants slots in proportion to partitions."""
 
     policy: Literal["partitions"] = "partitions"
-    """In proportion to partitions."""
+    """Slots in proportion to partitions."""
     per_worker: Annotated[int, Field(ge=1, le=100_000)] = 4
-    """Partitions for each worker."""
+    """Partitions per worker."""
 
 
 class LagScaling(_ScalingBase):
-    """One worker per so many waiting records."""
+    """Wants one slot per `records_per_worker` waiting records."""
 
     policy: Literal["lag"]
-    """By the records that wait."""
+    """Slots in proportion to waiting records."""
     records_per_worker: Annotated[int, Field(ge=1)] = 10_000
-    """Waiting records for each worker."""
+    """Waiting records per worker."""
 
 
 class Rollout(Strict):
-    """How new code replaces old."""
+    """Sets how a new revision replaces the old one."""
 
     max_parallel: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Slots that are handed over at the same time, after the canary."""
+    """Slots that Fleet hands over at the same time, after the canary."""
     drain_timeout: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 30.0
-    """How long a worker may take to finish its batch, commit and close."""
+    """Time for a worker to finish its batch, commit and close."""
     bake: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 30.0
-    """The canary passes after this long without data and without error; a batch in hand is data."""
+    """Time after which a canary without data and without errors passes."""
     canary_batches: Annotated[int, Field(ge=1, le=1000)] = 3
-    """The canary passes after this many committed batches."""
+    """Committed batches after which the canary passes."""
     warm_timeout: Annotated[Duration, Field(ge=5.0, le=3600.0)] = 120.0
-    """How long new standbys may take to become warm."""
+    """Time for new standbys to become warm."""
 
 
 class StormSpec(Strict):
-    """More rebalances, or more moved partitions, than this in the window is a storm."""
+    """Bounds rebalances and moved partitions per window; more of either is a storm."""
 
     rebalances: Annotated[int, Field(ge=1, le=100_000)] = 5
-    """Rebalances that a window may hold."""
+    """Most rebalances in a window."""
     window: Annotated[Duration, Field(ge=10.0, le=604_800.0)] = 600.0
-    """How long a window is."""
+    """Length of the window."""
     moved: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    """Partitions that may change their owner in the window; None = not limited."""
+    """Most partitions that change their owner in a window; default: no limit."""
     cooldown: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
-    """A storm ends once the window has held at most half of the budget for this long."""
+    """Time that the window must hold at most half of the budget before a storm ends."""
 
 
 class CreateTopic(Strict):
-    """Create the group's topics where they are missing."""
+    """Sets how Fleet creates missing topics of the group."""
 
     partitions: Annotated[int, Field(ge=1, le=100_000)] = 12
-    """Of a topic that is created."""
+    """Partitions of a created topic."""
     replication: Annotated[int, Field(ge=1, le=10)] = 1
-    """Replication factor of a topic that is created."""
+    """Replication factor of a created topic."""
 
 
 Topic = Annotated[str, BeforeValidator(topic_entry)]
@@ -628,38 +627,38 @@ Scaling = Annotated[FixedScaling | PartitionsScaling | LagScaling, Field(discrim
 
 
 class GroupSpec(Strict):
-    """One fleet: a consumer group and what shall hold it up."""
+    """Describes one fleet: a consumer group and its workers."""
 
     group: Annotated[str, Field(min_length=1, max_length=249)]
-    """group.id."""
+    """Consumer group (`group.id`)."""
     mode: Literal["observe", "plan", "act"] | None = None
-    """Overrides the file's mode for this group."""
+    """Mode of this group; default: the file's mode."""
     owner: str = ""
-    """The team that is called; a label of metrics and alerts."""
+    """Team that owns the group; a label of metrics and alerts."""
     labels: dict[str, str] = Field(default_factory=dict)
-    """Names and values for `--select` and Dagster; metrics and alerts have `owner` alone."""
+    """Labels for `--select` and Dagster; metrics and alerts carry only `owner`."""
     topics: Annotated[tuple[Topic, ...], Field(min_length=1)]
-    """Names, or regular expressions from ^ to $ or .* that plan, members and broker read alike."""
+    """Topics: names, or regular expressions that begin with ^ and end with $ or .*"""
     create: CreateTopic | None = None
-    """Create topics that are missing; absent: they are waited for."""
+    """Settings for creating missing topics; default: Fleet waits for them."""
     worker: Worker | None = None
-    """Absent = other people's consumers: observed only."""
+    """Worker of the fleet; default: none, and the group is external and only observed."""
     replicas: Replicas = Replicas()
-    """Bounds of the number of slots, and warm workers beside them."""
+    """Bounds of the number of slots, and the number of standbys."""
     scaling: Scaling = PartitionsScaling()
-    """How many slots are wanted."""
+    """Policy for the number of slots."""
     rollout: Rollout = Rollout()
-    """How new code replaces old."""
+    """Way in which a new revision replaces the old one."""
     storm: StormSpec = StormSpec()
-    """What is a storm of this group."""
+    """Rebalance budget of this group; more is a storm."""
     max_lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] | None = None
-    """How old its oldest waiting record may be; None: alerts.max_lag."""
+    """Greatest age of its oldest waiting record; default: alerts.max_lag."""
     runtime: RuntimeSpec = LocalRuntimeSpec()
-    """Where its workers run; the same place for all fleets of a file."""
+    """Runtime of the workers; one place for all fleets of a file."""
 
     @property
     def is_changeable(self) -> bool:
-        """Whether anything of it may be changed: workers, or a Deployment to scale."""
+        """Tells whether Fleet can change the group: its workers, or a Deployment to scale."""
         adopts = isinstance(self.runtime, KubernetesRuntimeSpec) and self.runtime.deployment
         return self.worker is not None or bool(adopts)
 
@@ -669,14 +668,14 @@ class GroupSpec(Strict):
         for entry in self.topics:
             if topic is not None and matches(entry, topic):
                 raise ValueError(
-                    f"worker.dead_letter_topic {topic} is read by this group itself (topics: "
-                    f"{entry}), so a bad record would go round for ever: name another topic"
+                    f"worker.dead_letter_topic {topic} is a topic of this group itself (topics: "
+                    f"{entry}), so a poison record would come back for ever: name another topic"
                 )
         return self
 
     @property
     def batch_limit(self) -> float:
-        """Seconds that one batch may take; 0 without workers."""
+        """Returns the longest time for one batch in seconds; 0 without workers."""
         if self.worker is None:
             return 0.0
         longest = self.worker.max_poll_interval - self.rollout.drain_timeout
@@ -684,7 +683,7 @@ class GroupSpec(Strict):
 
     @property
     def canary_limit(self) -> float:
-        """Seconds that new code's proof may take: `bake`, and batches that outlive it."""
+        """Returns the longest time for a canary in seconds: `bake`, then its batches."""
         return self.rollout.bake + self.rollout.canary_batches * self.batch_limit
 
     @model_validator(mode="after")
@@ -709,13 +708,14 @@ class GroupSpec(Strict):
         if isinstance(worker, ConsumerWorker) and lease + 5 >= CONSUMER_SESSION:
             raise ValueError(
                 f"runtime.lease {lease:g}s + 5s must be below the session timeout of KIP-848 "
-                f"groups, {CONSUMER_SESSION:g}s by Kafka's default, else a death is a rebalance"
+                f"groups, {CONSUMER_SESSION:g}s by Kafka's default, else a worker's death costs a "
+                "rebalance"
             )
         if isinstance(worker, ClassicWorker):
             if lease + 5 >= worker.session_timeout:
                 raise ValueError(
                     f"runtime.lease {lease:g}s + 5s must be below worker.session_timeout "
-                    f"{worker.session_timeout:g}s, else a death is a rebalance"
+                    f"{worker.session_timeout:g}s, else a worker's death costs a rebalance"
                 )
             if worker.max_poll_interval < worker.session_timeout:
                 raise ValueError(
@@ -731,33 +731,33 @@ class GroupSpec(Strict):
 
 
 class FleetSpec(Strict):
-    """The whole file: one cluster and its fleets."""
+    """Describes the whole file: one cluster and its fleets."""
 
     cluster: ClusterSpec = ClusterSpec()
-    """The Kafka cluster."""
+    """Kafka cluster of all fleets in the file."""
     mode: Literal["observe", "plan", "act"] | None = None
-    """None: plan, but act for the embedded cluster."""
+    """Mode of all groups; default: plan, but act for the embedded cluster."""
     storm: StormSpec = StormSpec()
-    """Of groups that no fleet declares; a declared one has its own, or that of `defaults`."""
+    """Rebalance budget of groups that no fleet declares."""
     history: History = History()
-    """Where every group's past is recorded."""
+    """Recording of every group's history."""
     exporter: ExporterSpec = ExporterSpec()
-    """Prometheus metrics."""
+    """Prometheus exporter of all groups."""
     ui: UiSpec = UiSpec()
-    """The page of `fleet ui`."""
+    """Web page of `fleet ui`."""
     alerts: Alerts = Alerts()
-    """When somebody is called."""
+    """Limits of Prometheus alerts."""
     dagster: DagsterSpec = DagsterSpec()
-    """What Dagster does by itself."""
+    """Schedules that Dagster starts by default."""
     fleets: tuple[GroupSpec, ...] = ()
-    """One entry for each consumer group."""
+    """Declared consumer groups."""
 
     @model_validator(mode="after")
     def _one_fleet_per_group(self) -> "FleetSpec":
         seen: set[str] = set()
         for fleet in self.fleets:
             if fleet.group in seen:
-                raise ValueError(f"group {fleet.group!r} is declared twice")
+                raise ValueError(f"group {fleet.group!r} is declared twice: remove one")
             seen.add(fleet.group)
         return self
 
@@ -767,20 +767,20 @@ class FleetSpec(Strict):
         for fleet in self.fleets:
             places.setdefault(fleet.runtime.place(), fleet.group)
         if len(places) > 1:
-            told = ", ".join(f"{where} (group {group})" for where, group in places.items())
+            listed = ", ".join(f"{where} (group {group})" for where, group in places.items())
             raise ValueError(
-                f"the fleets of one file share one runtime, and this one names several: {told}; "
-                "write a file for each"
+                f"all fleets of one file share one runtime, but this one names several: {listed}; "
+                "write one file for each runtime"
             )
         return self
 
     @property
     def runtime(self) -> RuntimeSpec:
-        """Where the file's workers run: the same place for all its fleets."""
+        """Returns the runtime that all fleets of the file share."""
         return self.fleets[0].runtime if self.fleets else LocalRuntimeSpec()
 
     def mode_of(self, group: GroupSpec) -> Literal["observe", "plan", "act"]:
-        """What may be done for a group: its own mode, the file's, or the default."""
+        """Returns a group's mode: its own, the file's, or the default."""
         if not group.is_changeable:
             return "observe"
         default: Literal["plan", "act"] = (
@@ -789,5 +789,5 @@ class FleetSpec(Strict):
         return group.mode or self.mode or default
 
     def fleet(self, group: str) -> GroupSpec | None:
-        """The declared fleet of that group id."""
+        """Returns the declared fleet of a group; None if there is none."""
         return next((f for f in self.fleets if f.group == group), None)

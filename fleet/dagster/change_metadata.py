@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dagster import MetadataValue
 
-from fleet.decide.receipts import expectation
+from fleet.decide.receipts import describe_expected_cost
 from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult
 from fleet.slots import Change
 from fleet.slots.codec import as_json
@@ -148,7 +148,7 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
             _if_known(r.settled_s, 1),
             seconds_text(r.seconds, 1),
             r.result.value,
-            expectation(r.expected_cost) or "?",
+            describe_expected_cost(r.expected_cost) or "?",
             " ".join(r.sentences),
         )
         for r in receipts

@@ -36,7 +36,7 @@ from dagster import (
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.resources import FleetResource
-from fleet.decide.refusals import paused
+from fleet.decide.refusals import pause_refusal
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.model import Plan, Step, StepKind

@@ -138,7 +138,7 @@ def refresh_storms(cycle: "Fleet", before: StormWatch) -> StormRefresh:
     def is_read(group: str) -> bool:
         return group in read or (history is not None and history.takes(group))
 
-    watch = before.look(
+    watch = before.refresh(
         spec,
         found,
         now=now,

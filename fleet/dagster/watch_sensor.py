@@ -40,8 +40,8 @@ from fleet.dagster.resources import FleetResource
 from fleet.decide.lag_status import GroupLagStatus
 from fleet.errors import Damaged, FleetError, SchemaTooNew, Unreachable
 from fleet.lag.snapshot import Snapshot
-from fleet.manager.keeping_up import in_doubt, judged, lag_statuses
-from fleet.manager.past import minutes_of
+from fleet.manager.keeping_up import compute_lag_statuses, find_groups_in_doubt, lag_statuses
+from fleet.manager.past import read_last_minutes
 from fleet.model import GroupSnapshot, GroupState
 from fleet.slots import Change, ChangeState
 from fleet.text import duration, plural
@@ -269,12 +269,12 @@ def keeping_up(
 ) -> Mapping[str, GroupLagStatus]:
     """Judges these groups; reads the past if records have waited for long."""
     mine = snapshot.only(groups.__contains__)
-    doubted = in_doubt(mine, ())
+    doubted = find_groups_in_doubt(mine, ())
     found = lag_statuses(mine.only(lambda group: group not in doubted))
     if not doubted:
         return found
-    past = minutes_of(cycle, doubted)
-    return found | judged(cycle, mine.only(doubted.__contains__), past, doubted)[1]
+    past = read_last_minutes(cycle, doubted)
+    return found | compute_lag_statuses(cycle, mine.only(doubted.__contains__), past, doubted)[1]
 
 
 def declared_group(

@@ -1,4 +1,4 @@
-"""What shall be done: pure functions from a frozen world to a plan, a figure or a refusal.
+"""Decides what to do: pure functions from a state snapshot to a plan, a figure or a refusal.
 
-No I/O, no clock: `now` is an argument. Everything that is refused is refused in words.
+No I/O and no clock: `now` is an argument. Each refusal is a sentence for the user.
 """

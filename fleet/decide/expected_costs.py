@@ -1,15 +1,15 @@
-"""What each step of a plan will cost: rebalances, moves, pauses, time and backlog. Pure.
+"""Estimates the cost of each step of a plan: rebalances, moves, downtime, time, backlog. Pure.
 
-Problem: a bound says what a change may cost, not what it will. Choice: each step is played some
-times to the coordinator's model by fixed seeds, so that one world has one expected cost; counts are
-the median of the runs, pauses are percentiles over all partitions of all runs that pause. What was
-played once is kept, since a plan is made anew at every look. The bounds of `fleet.decide.plans`
-stand, and where they say exactly who moves, that is what is expected. Cost: milliseconds of CPU a
-step; what the model does not know (members that are not ours, a subscription that changes) has no
-figures.
+Problem: a bound says what a change may cost, not what it will cost. Choice: each step is simulated
+several times with fixed seeds, so that one state gives one expected cost. Counts are the median of
+the runs. Downtimes are percentiles over all partitions with downtime in all runs. Results are
+cached, since every plan is made anew. The bounds of `fleet.decide.plans` remain. Cost:
+milliseconds of CPU per step. External members and a changed subscription are not modelled and have
+no figures.
 
-The backlog is a flow: what waits now, by the age of what waits the rate at which it comes, and
-the members' own records per busy second; evenly over partitions, each read while it has an owner.
+The backlog is a flow. The age of the waiting records gives the arrival rate, and the members'
+records per busy second give the read rate. Both are spread evenly over partitions; a partition is
+read while it has an owner.
 """
 
 import random
@@ -20,40 +20,40 @@ from statistics import fmean, median
 from typing import Final, Literal, NamedTuple
 
 from fleet.config.spec import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ClassicWorker, Worker
-from fleet.decide.scaling import expected_topics, subscribed
+from fleet.decide.scaling import expected_topics, subscribed_topics
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import ExpectedCost, Plan, Step, StepKind
 from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import FLEET_RESUBSCRIBE, HANDOVER
 from fleet.sim.scenarios.play import ScenarioOutcome, play
 
-# A membership change as a story for the coordinator's model, told as it is carried out: joint
-# joins, one batched leave after the drain, handovers one after the other; each worker has a part of
-# a batch in hand. The group is balanced when it begins, and its topics are one; a large group is
-# played by a smaller one of the same proportions (`scaled`).
+# A membership change as a scenario for the coordinator's model, as Fleet performs it: joint joins,
+# one batched leave after the drain, handovers one by one; each worker has an unfinished batch. The
+# group begins balanced and has one topic. A smaller group of the same proportions stands for a
+# large one (`play_scale`).
 
 
 ChangeKind = Literal["open", "leave", "hand over", "rejoin"]
 
 MOST_MEMBERS: Final = 32
-"""Of a story, with those that come; a larger group is scaled to so many."""
+"""Most members of a scenario, new ones included; a larger group is scaled down."""
 MOST_HANDOVERS: Final = 6
-"""Of a story; a roll of more takes as much longer."""
+"""Most handovers of a scenario; a larger roll takes proportionally longer."""
 MOST_PARTITIONS: Final = 384
 _LEAVE_REQUEST: Final = 80
-"""From the last drain until the coordinator has the request: it is seen, and then asked."""
+"""Milliseconds from the last drain until the coordinator has the leave request."""
 _SECOND_ROUND: Final = 250
-"""A cooperative worker's wait before it asks for the next round: its protocol's `rejoins_after`."""
+"""Milliseconds before a cooperative worker starts the next round (`rejoins_after`)."""
 _BEGINS: Final = {"classic": 10_000, "consumer": 30_000}
-"""When the group has settled after its start."""
+"""Milliseconds after which the group has settled after its start."""
 _LOOKS_EVERY: Final = 100
-"""How often whoever carries out a change looks whether all have drained."""
+"""Milliseconds between two checks of the manager whether all workers have drained."""
 _JOINS_APART: Final = 30
-"""Workers that the slot targets let in subscribe within so long."""
+"""Milliseconds within which workers of a synchronized join subscribe."""
 
 
-class PlayedGroup(NamedTuple):
-    """What a story has to know of a group. Times in ms."""
+class SimulatedGroup(NamedTuple):
+    """Describes a group for a scenario. Times are in milliseconds."""
 
     protocol: str
     """range, cooperative-sticky, or consumer (KIP-848)."""
@@ -63,23 +63,23 @@ class PlayedGroup(NamedTuple):
     session: int
     max_poll: int
     batch: int
-    """How long one batch takes."""
+    """Duration of one batch."""
     initial_delay: int = 3_000
     """group.initial.rebalance.delay.ms"""
     rest: int = 0
-    """From the end of one batch to the next; 0 of a group that is behind."""
+    """From the end of one batch to the next; 0 for a group that is behind."""
 
 
-def scaled(group: PlayedGroup, kind: ChangeKind, staying: int, changing: int) -> float:
-    """What part of the group is played: 1.0 for all of it."""
+def play_scale(group: SimulatedGroup, kind: ChangeKind, staying: int, changing: int) -> float:
+    """Returns the simulated part of the group; 1.0 for all of it."""
     members = staying + changing if kind in {"open", "leave"} else staying
     most = MOST_HANDOVERS if kind == "hand over" else MOST_MEMBERS
     of = changing if kind == "hand over" else members
     return min(1.0, most / max(1, of), MOST_PARTITIONS / max(1, group.partitions))
 
 
-def story_of(
-    group: PlayedGroup,
+def build_scenario(
+    group: SimulatedGroup,
     kind: ChangeKind,
     *,
     staying: int,
@@ -87,9 +87,9 @@ def story_of(
     width: int = 1,
     rng: random.Random,
 ) -> Scenario:
-    """One change: `changing` members join beside `staying`, or leave them, or are handed over.
+    """Builds the scenario of one change: `changing` members join, leave, rejoin or are handed over.
 
-    Handed over and rejoining members are among the `staying`; `width` hand over at once.
+    Members that rejoin or are handed over are among the `staying`; `width` hand over at once.
     """
     is_consumer = group.protocol == "consumer"
     at = _BEGINS["consumer" if is_consumer else "classic"] + rng.randint(0, group.heartbeat)
@@ -125,36 +125,35 @@ def story_of(
 
 
 def _leave(
-    at: int, first: int, leaving: int, group: PlayedGroup, rng: random.Random
-) -> ScenarioEvent:
-    """The request comes when the last of them has drained."""
+    at: int, first: int, leaving: int, group: SimulatedGroup, rng: random.Random
+) -> Happening:
+    """Builds the leave request, which the manager sends when the last member has drained."""
     drains = [rng.randint(0, group.batch) for _ in range(leaving)]
     waits = max(drains) - sum(drains) // leaving + _LEAVE_REQUEST
     return ScenarioEvent(at, "batched-leave", first, lasts=waits, together=leaving)
 
 
-def beyond_usual(group: PlayedGroup, kind: ChangeKind, unowned: int) -> int:
-    """The pause that commits show of a partition that had no owner for so long, as receipts do.
+def shown_downtime(group: SimulatedGroup, kind: ChangeKind, unowned: int) -> int:
+    """Returns the downtime that commits show of a partition without an owner, as receipts do.
 
-    From the last commit before to the first one after, less the usual time between two, which is
-    a rest and a batch: what was left of the last batch was done before the partition went, and
-    the new owner's first one, with the fetch before it, has fewer records than usual. Where a
-    cooperative member gives partitions up, it begins one more batch with what it has read of them
-    (docs/contributing/rules.md, 52).
+    It is the time between the two commits around it, less the usual time between commits (a rest
+    and a batch). The old owner finishes its batch first, and the new owner's first batch is
+    smaller than usual. A cooperative member that gives partitions up begins one more batch with
+    their records [52].
     """
     last = group.batch if kind == "open" and group.protocol == "cooperative-sticky" else 0
     return max(0, unowned - group.rest - last)
 
 
-def handover_every(group: PlayedGroup) -> int:
-    """Milliseconds from one handover to the next: a drain, a first batch, and a look at both."""
+def handover_interval(group: SimulatedGroup) -> int:
+    """Returns milliseconds between two handovers: a drain, a first batch and a check of both."""
     return group.batch // 2 + HANDOVER + group.batch + _LOOKS_EVERY
 
 
-def _handovers(at: int, rolled: int, width: int, group: PlayedGroup) -> tuple[ScenarioEvent, ...]:
+def _handovers(at: int, rolled: int, width: int, group: SimulatedGroup) -> tuple[Happening, ...]:
     return tuple(
-        ScenarioEvent(
-            at + turn * handover_every(group),
+        Happening(
+            at + turn * handover_interval(group),
             "restart",
             first,
             lasts=HANDOVER,
@@ -165,8 +164,8 @@ def _handovers(at: int, rolled: int, width: int, group: PlayedGroup) -> tuple[Sc
 
 
 def _batches_in_hand(
-    at: int, members: int, group: PlayedGroup, rng: random.Random
-) -> tuple[ScenarioEvent, ...]:
+    at: int, members: int, group: SimulatedGroup, rng: random.Random
+) -> tuple[Happening, ...]:
     """Who hears of a rebalance within a batch ends it first."""
     return tuple(
         ScenarioEvent(at, "slow", number, lasts=left)
@@ -176,61 +175,63 @@ def _batches_in_hand(
 
 
 SMALL_BATCH: Final = 0.25
-"""Seconds one inline batch takes when workers keep up (measured); of a group with no figures."""
+"""Seconds of one inline batch of workers that keep up (measured), if the group has no figures."""
 _BEHIND: Final = 5.0
-"""Seconds for which a record of a group that keeps up does not wait."""
+"""Seconds that a record waits at most in a group that keeps up."""
 _ENOUGH: Final = 10
-"""Batches from which on a worker's rhythm is known."""
+"""Batches after which a worker's usual time between batches is known."""
 _FEW: Final = 8
-"""Up to so many members are played `_RUNS` times, larger groups less often."""
+"""Most members of a group that is simulated `_RUNS` times; larger groups get fewer runs."""
 _RUNS: Final = 5
 
 
 class StepCost(NamedTuple):
-    """Of one change. Seconds."""
+    """Holds the cost of one change; times are in seconds."""
 
     rebalances: int
     moved: int
     unowned: tuple[float, ...]
-    """Of every partition in every run, ascending; 0 where it had an owner all the time."""
+    """Time without an owner of every partition in every run, ascending."""
     settled: float
     pauses: tuple[float, ...] = ()
-    """What commits show of it, beyond the usual time between them; the same order."""
+    """Downtime that commits show of it; in the same order."""
 
 
-def foretold(state: StateSnapshot, plan: Plan) -> Plan:
-    """The same plan, its expected costs filled in from the coordinator's model; its id stays."""
-    group = played_group(state)
+def with_expected_costs(state: StateSnapshot, plan: Plan) -> Plan:
+    """Adds expected costs from the coordinator's model to a plan; its id stays."""
+    group = simulated_group(state)
     if group is None or not plan.steps:
         return plan
-    held = frozenset(state.open_slots())
+    open_now = frozenset(state.open_slots())
     flow = Flow.measured(state)
     waiting = None if flow is None else flow.waiting
     owned = not state.is_empty()
     steps = []
     for step in plan.steps:
-        cost = _cost(state, group, step, len(held - {*step.slots}), len(held))
-        held = _held_after(held, step)
+        cost = _cost(state, group, step, len(open_now - {*step.slots}), len(open_now))
+        open_now = _open_after(open_now, step)
         if cost is not None and flow is not None and waiting is not None:
-            waiting = flow.after(waiting, cost, members=len(held))
+            waiting = flow.after(waiting, cost, members=len(open_now))
         else:
             waiting = waiting if step.kind is StepKind.WARM else None
         expected_cost = (
-            step.expected_cost if cost is None else priced_by(step.expected_cost, cost, waiting)
+            step.expected_cost
+            if cost is None
+            else with_step_cost(step.expected_cost, cost, waiting)
         )
-        if not held:  # it stands still until somebody joins, whenever that is
+        if not open_now:  # the group stands still until a member joins
             expected_cost = replace(expected_cost, settled_s=None, backlog=None)
-        if not held or not owned:  # nobody owned anything before
+        if not open_now or not owned:  # no partition had an owner before
             expected_cost = replace(expected_cost, downtime_s=None, downtime_p95_s=None)
         steps.append(replace(step, expected_cost=expected_cost))
         owned = owned or step.kind is StepKind.OPEN
     return replace(plan, steps=tuple(steps))
 
 
-def played_group(state: StateSnapshot) -> PlayedGroup | None:
-    """What a story has to know of this group; None where others are in it, or it has no topic."""
+def simulated_group(state: StateSnapshot) -> SimulatedGroup | None:
+    """Describes the group for a scenario; None if it has external members or no topic."""
     worker = state.spec.worker
-    topics = subscribed(expected_topics(state.topics, state.spec), state.spec)
+    topics = subscribed_topics(expected_topics(state.topics, state.spec), state.spec)
     if worker is None or state.external_members() or not sum(topics.values()):
         return None
     group = group_of_workers(worker, sum(topics.values()), batch=_batch(state))
@@ -239,10 +240,10 @@ def played_group(state: StateSnapshot) -> PlayedGroup | None:
     return group if delay is None else group._replace(initial_delay=_ms(delay))
 
 
-def group_of_workers(worker: Worker, partitions: int, *, batch: float) -> PlayedGroup:
-    """A group of such workers; a batch in seconds."""
+def group_of_workers(worker: Worker, partitions: int, *, batch: float) -> SimulatedGroup:
+    """Describes a group of such workers; `batch` in seconds."""
     classic = worker if isinstance(worker, ClassicWorker) else None
-    return PlayedGroup(
+    return SimulatedGroup(
         protocol=classic.assignor if classic else "consumer",
         static=worker.membership == "static",
         partitions=partitions,
@@ -261,10 +262,10 @@ def _batch(state: StateSnapshot) -> float:
 
 
 def _rest(state: StateSnapshot, max_wait: float) -> float:
-    """Seconds from the end of a batch to the next, as its workers had them since they joined.
+    """Returns the mean seconds between two batches of its workers since they joined.
 
-    At least `max_wait`, and where nothing came for a while at most twice that and a batch; 0 where
-    records wait for longer than a trickle's do, since then no batch waits for more of them.
+    At least `max_wait`; at most twice that and a batch, since idle time counts too. 0 if records
+    wait for long, since then no batch waits for more of them.
     """
     seen = state.group.partitions if state.group is not None else ()
     if any((each.lag_seconds or 0.0) > _BEHIND for each in seen if each.lag):
@@ -285,7 +286,7 @@ def _ms(seconds: float) -> int:
 # --- steps -------------------------------------------------------------------------------------
 
 
-def _held_after(held: frozenset[int], step: Step) -> frozenset[int]:
+def _open_after(held: frozenset[int], step: Step) -> frozenset[int]:
     match step.kind:
         case StepKind.OPEN:
             return held | {*step.slots}
@@ -298,42 +299,42 @@ def _held_after(held: frozenset[int], step: Step) -> frozenset[int]:
 
 
 def _cost(
-    state: StateSnapshot, group: PlayedGroup, step: Step, others: int, held: int
+    state: StateSnapshot, group: SimulatedGroup, step: Step, others: int, held: int
 ) -> StepCost | None:
-    """`others` of the `held` members are not named by the step. None: the model cannot say."""
+    """Returns a step's cost; the step names all but `others` of `held` members. None: unknown."""
     count, width = len(step.slots), state.spec.rollout.max_parallel
     match step.kind:
         case StepKind.OPEN:
-            return played(group, "open", held, count)
+            return simulate_change(group, "open", held, count)
         case StepKind.LEAVE | StepKind.STOP_ALL:
-            return played(group, "leave", others, count)
+            return simulate_change(group, "leave", others, count)
         case StepKind.REJOIN:
-            return played(group, "rejoin", held, 1)
+            return simulate_change(group, "rejoin", held, 1)
         case StepKind.ROLL if not group.static:
             rolling_batch = count // 2
             joined, left = (
-                played(group, "open", held, rolling_batch),
-                played(group, "leave", held, rolling_batch),
+                simulate_change(group, "open", held, rolling_batch),
+                simulate_change(group, "leave", held, rolling_batch),
             )
-            return None if joined is None or left is None else one_after_other(joined, left)
+            return None if joined is None or left is None else add_costs(joined, left)
         case StepKind.ROLL if step.expected_cost.rebalances_max == 0:
-            return handovers(state, group, held=held, count=count, width=width)
-    return None  # standbys are no members; a subscription is not played
+            return simulate_roll(state, group, held=held, count=count, width=width)
+    return None  # standbys are not members; a changed subscription is not modelled
 
 
-def handovers(
-    state: StateSnapshot, group: PlayedGroup, *, held: int, count: int, width: int
+def simulate_roll(
+    state: StateSnapshot, group: SimulatedGroup, *, held: int, count: int, width: int
 ) -> StepCost | None:
-    """A roll of `count` static members, with the canary's proof where there is what to read."""
+    """Returns the cost of rolling `count` static members, with the canary's batches."""
     worker = state.spec.worker
     wait = worker.batch.max_wait if worker is not None else 0.0
     proof = state.spec.rollout.canary_batches * (group.batch / 1000 + wait)
-    cost = played(group, "hand over", max(held, count), count, width)
+    cost = simulate_change(group, "hand over", max(held, count), count, width)
     return None if cost is None else cost._replace(settled=round(cost.settled + proof, 3))
 
 
-def one_after_other(first: StepCost, second: StepCost) -> StepCost:
-    """Of two changes, the second when the first has settled."""
+def add_costs(first: StepCost, second: StepCost) -> StepCost:
+    """Adds the costs of two changes, the second after the first has settled."""
     return StepCost(
         first.rebalances + second.rebalances,
         first.moved + second.moved,
@@ -344,43 +345,45 @@ def one_after_other(first: StepCost, second: StepCost) -> StepCost:
 
 
 @lru_cache(maxsize=512)
-def played(
-    group: PlayedGroup, kind: ChangeKind, staying: int, changing: int, width: int = 1
+def simulate_change(
+    group: SimulatedGroup, kind: ChangeKind, staying: int, changing: int, width: int = 1
 ) -> StepCost | None:
-    """What a change costs in the model; see `story_of` for the members that it names."""
-    part = scaled(group, kind, staying, changing)
+    """Simulates a change and returns its cost; parameters as in `build_scenario`."""
+    part = play_scale(group, kind, staying, changing)
     small = group._replace(partitions=max(1, round(group.partitions * part)))
     few, some = _part(staying, part), _part(changing, part)
     runs = []
     for seed in range(max(1, _RUNS * _FEW // max(_FEW, few + some))):
         rng = random.Random(seed)
         stay = max(few, some) if kind == "hand over" else few
-        story = story_of(small, kind, staying=stay, changing=some, width=width, rng=rng)
+        story = build_scenario(small, kind, staying=stay, changing=some, width=width, rng=rng)
         run = play(story, rng)
         if kind == "leave" and run.settled is not None:  # the request comes after the drain
             run = run._replace(settled=run.settled - story.events[-1].lasts)
         runs.append(run)
-    cost = summed(
+    cost = combine_runs(
         runs,
         of=group.partitions / small.partitions,
-        shown=lambda unowned: beyond_usual(group, kind, unowned),
+        shown=lambda unowned: shown_downtime(group, kind, unowned),
     )
     if cost is not None and kind == "hand over":
         later = -(-changing // width) - -(-some // width)
-        return cost._replace(settled=round(cost.settled + later * handover_every(group) / 1000, 3))
+        return cost._replace(
+            settled=round(cost.settled + later * handover_interval(group) / 1000, 3)
+        )
     return cost
 
 
-def summed(
-    runs: Sequence[ScenarioOutcome],
+def combine_runs(
+    runs: Sequence[Played],
     *,
     of: float = 1.0,
     shown: Callable[[int], int] = lambda unowned: unowned,
 ) -> StepCost | None:
-    """Of some runs of one story; `of` so many times the partitions that were played.
+    """Combines several runs of one scenario; the group has `of` times their partitions.
 
-    `shown` says what commits show of so many milliseconds without an owner. None: some run was not
-    settled within a simulated day.
+    `shown` converts milliseconds without an owner to the downtime that commits show. None: a run
+    did not settle within a simulated day.
     """
     ends = [run.settled for run in runs if run.settled is not None]
     if len(ends) < len(runs):
@@ -402,12 +405,12 @@ def _part(members: int, part: float) -> int:
 # --- figures -----------------------------------------------------------------------------------
 
 
-def priced_by(expected_cost: ExpectedCost, cost: StepCost, waiting: float | None) -> ExpectedCost:
-    """The expected cost with what is expected, within its bounds on moves."""
+def with_step_cost(
+    expected_cost: ExpectedCost, cost: StepCost, waiting: float | None
+) -> ExpectedCost:
+    """Adds a simulated cost to an expected cost, within its bounds on moves."""
     moved = cost.moved
-    if (
-        expected_cost.moved_min is not None
-    ):  # what today's owners demand, which need not be balanced
+    if expected_cost.moved_min is not None:  # from today's owners, which need not be balanced
         moved = max(moved, expected_cost.moved_min)
     if expected_cost.moved_max is not None:
         moved = min(moved, expected_cost.moved_max)
@@ -423,14 +426,14 @@ def priced_by(expected_cost: ExpectedCost, cost: StepCost, waiting: float | None
 
 
 def downtime_of(cost: StepCost, percent: int) -> float | None:
-    """The pause that so many percent of the partitions that pause do not exceed; 0: none does."""
+    """Returns a percentile of the downtimes of partitions with downtime; 0 if there are none."""
     if not cost.pauses:
         return None
     return percentile([pause for pause in cost.pauses if pause], percent) or 0.0
 
 
 def percentile(ascending: Sequence[float], percent: int) -> float | None:
-    """The smallest value that so many percent do not exceed; None of nothing."""
+    """Returns a percentile of ascending values; None if there are none."""
     if not ascending:
         return None
     return ascending[max(0, -(-len(ascending) * percent // 100) - 1)]
@@ -438,16 +441,16 @@ def percentile(ascending: Sequence[float], percent: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """Records of a group, by its own measurements. Rates are records/s."""
+    """Holds a group's measured backlog and rates in records/s."""
 
     waiting: float
     comes: float
     reads: float
-    """One member's, while it is busy."""
+    """Read rate of one busy member."""
 
     @classmethod
     def measured(cls, state: StateSnapshot) -> "Flow | None":
-        """None where a lag, an age or a worker's capacity is not known."""
+        """Measures the flow; None if a lag, an age or a worker's rate is unknown."""
         seen = state.group.partitions if state.group is not None else ()
         busy = sum(each.busy_seconds for each in state.reports)
         if not seen or not busy or any(each.lag is None for each in seen):
@@ -462,12 +465,12 @@ class Flow:
         )
 
     def gone_after(self, waiting: float, *, members: int) -> float | None:
-        """Seconds until `members` have read what waits; None: they never will."""
+        """Returns seconds until `members` have read the backlog; None if they never will."""
         net = self.reads * members - self.comes
         return waiting / net if net > 0 else None
 
     def after(self, waiting: float, cost: StepCost, *, members: int) -> float:
-        """What waits when it is settled; `members` read, but for partitions without an owner."""
+        """Returns the backlog after a change; partitions without an owner are not read."""
         if not cost.unowned:
             return waiting
         net = self.comes - self.reads * members

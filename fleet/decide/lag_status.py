@@ -1,6 +1,6 @@
-"""The lag status of groups and partitions: whether they keep up, and how bad that is.
+"""Defines the lag status of groups and partitions: whether they keep up.
 
-The rules stand in `fleet.manager.keeping_up`, which judges all partitions of all groups in columns.
+`fleet.manager.keeping_up` holds the rules and applies them to all partitions in columns.
 """
 
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ from fleet.model import GroupState, TopicPartition
 
 
 class LagStatus(StrEnum):
-    """Whether commits keep up; the order is that of `WORST`."""
+    """Tells whether commits keep up, in the order of `WORST`."""
 
     OK = "OK"
     WARN = "WARN"
     REWIND = "REWIND"
     LOSS = "LOSS"
     HELD = "HELD"
-    """An open transaction holds back what waits."""
+    """An open transaction blocks the waiting records."""
     STALL = "STALL"
     STOP = "STOP"
     UNSCORED = "UNSCORED"
-    """Nothing can be said of it."""
+    """The status cannot be determined."""
     ABANDONED = "ABANDONED"
-    """Of groups only: nobody is in it, and nobody has committed for a day."""
+    """Only for groups: no members, and no commit for a day."""
 
     @property
     def level(self) -> "Level":
-        """How bad it is."""
+        """Returns the level of the status."""
         return _LEVELS.get(self, Level.OK)
 
 
 class Level(StrEnum):
-    """How bad that is."""
+    """Grades a lag status."""
 
     OK = "OK"
     WARN = "WARN"
@@ -41,7 +41,7 @@ class Level(StrEnum):
 
 
 HORIZON: Final = 1200.0
-"""Seconds of commits that a lag status looks back on: more than the longest grace period."""
+"""Seconds of commits that a lag status reads: more than the longest grace period."""
 WORST: Final = (
     LagStatus.STOP,
     LagStatus.STALL,
@@ -62,28 +62,28 @@ _LEVELS: Final = {
 MOVING: Final = frozenset(
     {GroupState.PREPARING, GroupState.COMPLETING, GroupState.REBALANCING, GroupState.UNKNOWN}
 )
-"""States of a group in which nothing is said against its partitions."""
+"""States of a group in which its partitions have no bad status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grace:
-    """What is still ordinary; seconds."""
+    """Sets the limits of normal behaviour, in seconds."""
 
     least: float = 60.0
     gaps: float = 3.0
     """Usual gaps between commits."""
     most: float = 900.0
     allowed: int = 1
-    """Records that may wait for ever: docs/contributing/protocol.md 3.1."""
+    """Records that may wait for ever, since a transaction marker takes an offset."""
     rewound: float = 600.0
     slower: float = 0.1
-    """Seconds by which the oldest record grows older in each second."""
+    """Growth of the oldest record's age per second from which a group falls behind."""
     abandoned: float = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLagStatus:
-    """One partition's, with its sentence."""
+    """Holds one partition's lag status with its sentence."""
 
     tp: TopicPartition
     status: LagStatus
@@ -92,16 +92,16 @@ class PartitionLagStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLagStatus:
-    """A group's: its worst partition's, how many are no better than WARN, and why."""
+    """Holds a group's lag status: that of its worst partition, and the reason."""
 
     group: str
     status: LagStatus
     sentence: str
     partitions: int = 0
     worse: tuple[PartitionLagStatus, ...] = ()
-    """Those that are not OK, the worst first."""
+    """Partitions that are not OK, the worst first."""
 
     @property
     def level(self) -> Level:
-        """How bad it is."""
+        """Returns the level of the status."""
         return self.status.level

@@ -1,12 +1,11 @@
-"""The same change done otherwise: one by one, in batches, all at once, or when the backlog is gone.
+"""Estimates alternatives to a change: one by one, in batches, all at once, or after the backlog.
 
-Problem: that a plan changes all members at once is only believed where the other ways stand beside
-it. Choice: each change of a plan is priced in up to three sizes, one part after the other has
-settled, and once more for the time when nothing waits any more, where the measured rates say that
-it ever comes. Cheapest is what rebalances least, then pauses partitions least, then settles first,
-and keeps the limits: the storm budget of one window, and of a roll `rollout.max_parallel`.
-Plans take the largest size that they may; that it is the cheapest is told, not assumed. Cost: of a
-way in many parts a few are played, and the others cost as much as those.
+Problem: users trust a change of all members at once only if they see the alternatives. Choice: each
+change of a plan is simulated in up to three sizes, whose parts settle one after the other. One more
+alternative starts when the backlog is read, if the measured rates allow that. The cheapest keeps
+the limits (the storm budget of one window, `rollout.max_parallel`), has fewest rebalances, then
+least downtime, then settles first. Plans choose the largest allowed size; the alternatives show
+whether it is the cheapest. Cost: of many parts, only a few are simulated.
 """
 
 import random
@@ -20,17 +19,17 @@ from fleet.decide.adopted import Adopted, members_of
 from fleet.decide.expected_costs import (
     SMALL_BATCH,
     Flow,
-    PlayedGroup,
+    SimulatedGroup,
     StepCost,
+    add_costs,
+    build_scenario,
+    combine_runs,
     downtime_of,
     group_of_workers,
-    handovers,
-    one_after_other,
-    played,
-    played_group,
-    priced_by,
-    story_of,
-    summed,
+    simulate_change,
+    simulate_roll,
+    simulated_group,
+    with_step_cost,
 )
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.errors import FleetError
@@ -40,18 +39,18 @@ from fleet.sim.scenarios.group_scenario import PROTOCOLS, Scenario, ScenarioEven
 from fleet.sim.scenarios.play import play
 from fleet.text import duration, plural
 
-# A group as its recorded history shows it, and its next change of size as a story. A group that
-# Fleet runs changes by one slot targets or leave; others' members come and go 2 s apart, with
-# librdkafka's own timeouts, which no record tells.
+# A recorded group, and its next change of size as a scenario. Fleet changes its own group by one
+# synchronized join or batched leave. External members come and go 2 s apart, with librdkafka's
+# default timeouts, since no record has them.
 
 
 _APART: Final = 2_000
-"""Milliseconds between processes that nobody lets in together."""
+"""Milliseconds between joins of external members."""
 _BEGINS: Final = 60_000
 
 
 class RecordedGroup(NamedTuple):
-    """What a story needs of it."""
+    """Describes a recorded group for a scenario."""
 
     members: int
     static: bool
@@ -60,8 +59,8 @@ class RecordedGroup(NamedTuple):
     """One of PROTOCOLS."""
 
 
-def modelled(kind: str, assignor: str | None) -> str | None:
-    """Which of PROTOCOLS a group of this type with this assignor is; None: it is not modelled."""
+def model_protocol(kind: str, assignor: str | None) -> str | None:
+    """Returns the entry of PROTOCOLS for a type and an assignor; None if it is not modelled."""
     if kind == "consumer":
         return kind
     return assignor if kind == "classic" and assignor in PROTOCOLS else None
@@ -70,17 +69,19 @@ def modelled(kind: str, assignor: str | None) -> str | None:
 def recorded_group(
     name: str, rebalances: Sequence[Rebalance], spans: Iterable[MembershipSpan]
 ) -> RecordedGroup:
-    """From rows, oldest first. Raises FleetError where they tell too little, or of no consumers."""
+    """Builds it from rows, oldest first. Raises FleetError if they are not enough."""
     if not rebalances:
         raise FleetError(
-            f"no rebalance of group {name} is recorded: `fleet rebalances {name}` shows what is"
+            f"group {name} has no recorded rebalance; run `fleet rebalances` to see all recorded "
+            "groups"
         )
     last = rebalances[-1]
-    protocol = modelled(last.protocol, last.assignor)
+    protocol = model_protocol(last.protocol, last.assignor)
     if protocol is None:
         raise FleetError(
-            f"group {name} is of protocol {last.protocol} with assignor "
-            f"{last.assignor or 'unknown'}, which is not modelled (allowed: {', '.join(PROTOCOLS)})"
+            f"group {name} has protocol {last.protocol} with assignor "
+            f"{last.assignor or 'unknown'}, "
+            f"which is not modelled (allowed: {', '.join(PROTOCOLS)})"
         )
     there: dict[str, MembershipSpan] = {}
     for span in spans:
@@ -90,21 +91,23 @@ def recorded_group(
             there[span.member] = span
     owned = {tp for span in there.values() for tp in span.owned}
     if not last.members or not owned:
-        raise FleetError(f"group {name} had no member with a partition when it was last recorded")
+        raise FleetError(
+            f"group {name} had no member with a partition at its last recorded rebalance"
+        )
     static = all(span.instance_id is not None for span in there.values())
     return RecordedGroup(last.members, static, len(owned), protocol)
 
 
-def scaled_to(
+def build_scaling_scenario(
     group: RecordedGroup, members: int, worker: Worker | None, rng: random.Random
 ) -> Scenario:
-    """The story of its change to so many members, as Fleet does it where `worker` is declared."""
+    """Builds the scenario of a change to `members`, as Fleet does it if `worker` is declared."""
     more, fewer = max(0, members - group.members), max(0, group.members - members)
     if worker is not None:
-        played = group_of_workers(worker, group.partitions, batch=SMALL_BATCH)
-        played = played._replace(protocol=group.protocol, static=group.static)
-        return story_of(
-            played,
+        simulated = group_of_workers(worker, group.partitions, batch=SMALL_BATCH)
+        simulated = simulated._replace(protocol=group.protocol, static=group.static)
+        return build_scenario(
+            simulated,
             "open" if more else "leave",
             staying=group.members - fewer,
             changing=more or fewer,
@@ -118,20 +121,20 @@ def scaled_to(
     return usual.by(group.protocol)
 
 
-# Scaling other people's consumers: pods that start join 2 s apart, those that stop leave together,
-# and static members that are left go in one request a second later. Where members run elsewhere
-# too, or a pod has none, nothing is said.
+# Scaling external consumers: starting pods join 2 s apart, stopping pods leave together, and one
+# request removes their static members a second later. If members run elsewhere too, or a pod has
+# none, there is no estimate.
 
 
 MOST_PODS: Final = 48
 MOST_PARTITIONS: Final = 384
 _RUNS: Final = 3
 _SEEN_AFTER: Final = 1_000
-"""Milliseconds from the end of static members to the request that names them."""
+"""Milliseconds from the stop of static members to the request that removes them."""
 
 
-def foretold_of_pods(plan: Plan, group: GroupSnapshot | None, adopted: Adopted) -> Plan:
-    """The plan of `make_adopted_plan` with what is expected, as far as it can be said."""
+def with_adopted_costs(plan: Plan, group: GroupSnapshot | None, adopted: Adopted) -> Plan:
+    """Adds an expected cost to a plan of `make_adopted_plan`, if it can be estimated."""
     found = _played(group, adopted)
     if found is None or len(plan.steps) != 1 or not plan.wanted or plan.wanted > MOST_PODS:
         return plan
@@ -140,18 +143,18 @@ def foretold_of_pods(plan: Plan, group: GroupSnapshot | None, adopted: Adopted) 
         return plan
     (step,) = plan.steps
     return replace(
-        plan, steps=(replace(step, expected_cost=priced_by(step.expected_cost, cost, None)),)
+        plan, steps=(replace(step, expected_cost=with_step_cost(step.expected_cost, cost, None)),)
     )
 
 
 def _played(group: GroupSnapshot | None, adopted: Adopted) -> RecordedGroup | None:
-    """One member in each pod, and nobody besides; None where it is otherwise, or too large."""
+    """Describes a group with one member in each pod and no others; None for any other group."""
     if group is None or not group.exists:
         return None
     ours = members_of(group, adopted)
     if len(ours) != adopted.replicas or len(group.members) != len(ours):
         return None
-    protocol = modelled(group.type, group.assignor)
+    protocol = model_protocol(group.type, group.assignor)
     partitions = len({tp for member in ours for tp in member.partitions})
     if protocol is None or not 0 < partitions <= MOST_PARTITIONS or len(ours) > MOST_PODS:
         return None
@@ -164,11 +167,11 @@ def _recorded_cost(found: RecordedGroup, members: int) -> StepCost | None:
     for seed in range(_RUNS):
         rng = random.Random(seed)
         runs.append(play(_story(found, members, rng), rng))
-    return summed(runs)
+    return combine_runs(runs)
 
 
 def _story(found: RecordedGroup, members: int, rng: random.Random) -> Scenario:
-    usual = scaled_to(found, members, None, rng)
+    usual = build_scaling_scenario(found, members, None, rng)
     going = found.members - members
     if going < 0:
         return usual
@@ -180,13 +183,12 @@ def _story(found: RecordedGroup, members: int, rng: random.Random) -> Scenario:
     return usual._replace(events=(left,))
 
 
-# A policy's scale-up for a backlog that is read before new members own anything brings nothing: by
-# the group's measured rates it has to end the backlog sooner. A person, a fixed number and the
-# declared least are not held to that.
+# A policy's scale-up must end the backlog sooner by the group's measured rates. A scale-up by a
+# person, by a fixed number or to the declared minimum need not.
 
 
-def not_worth(state: StateSnapshot, plan: Plan) -> str:
-    """Why a policy's scale-up, priced by `foretold`, waits; empty: nothing speaks against it."""
+def find_wasteful_growth(state: StateSnapshot, plan: Plan) -> str:
+    """Returns why a policy's scale-up with expected costs waits; empty if it need not."""
     spec, held = state.spec, len(state.open_slots())
     flow = Flow.measured(state)
     if not isinstance(spec.scaling, LagScaling) or held < max(1, spec.replicas.min):
@@ -202,41 +204,39 @@ def not_worth(state: StateSnapshot, plan: Plan) -> str:
     if left is None or expected_cost.settled_s + left < alone:
         return ""
     return (
-        f"{plural(more - held, 'slot')} more would cost more than they bring: the {held} there are "
-        f"have read the {plural(round(flow.waiting), 'record')} that wait in {duration(alone)}, "
-        f"{more} in {duration(expected_cost.settled_s + left)}, "
-        f"of which {expected_cost.settled_s:.1f} s are "
-        f"{plural(expected_cost.rebalances_expected or 0, 'rebalance')} with "
-        f"{plural(expected_cost.moved_expected or 0, 'partition')} moved; "
-        "they open when more waits, or by "
-        f"`fleet scale {spec.group} {more}`"
+        f"{plural(more - held, 'more slot')} would not pay off: {held} slots read the "
+        f"{plural(round(flow.waiting), 'waiting record')} in {duration(alone)}, {more} slots in "
+        f"{duration(expected_cost.settled_s + left)}. Of that, {expected_cost.settled_s:.1f} s are "
+        f"for {plural(expected_cost.rebalances_expected or 0, 'rebalance')} with "
+        f"{plural(expected_cost.moved_expected or 0, 'partition')} moved. Fleet adds them if the "
+        f"backlog grows; to add them now, run `fleet scale {spec.group} {more}`"
     )
 
 
 _MOST_PARTS: Final = 3
-"""Parts of a way that are played."""
+"""Most parts of an alternative that are simulated."""
 
 
 class _Change(NamedTuple):
-    """A step, or all rolling batches of a roll of dynamic members."""
+    """Describes a step, or all rolling batches of a roll of dynamic members."""
 
     first: int
     kind: StepKind
     held: int
     """Members before it."""
     changing: int
-    """Members that it joins, takes out or replaces."""
+    """Members that it adds, removes or replaces."""
 
     @property
     def members_after(self) -> int:
-        """Who reads when it is done."""
+        """Returns the number of members after it."""
         more = {StepKind.OPEN: self.changing, StepKind.LEAVE: -self.changing}
         return self.held + more.get(self.kind, 0)
 
 
-def with_other_ways(state: StateSnapshot, plan: Plan) -> Plan:
-    """The plan with what its changes would cost in other ways; its id stays."""
-    group = played_group(state)
+def with_alternatives(state: StateSnapshot, plan: Plan) -> Plan:
+    """Adds the costs of alternatives to a plan; its id stays."""
+    group = simulated_group(state)
     if group is None:
         return plan
     found: list[Alternative] = []
@@ -246,7 +246,7 @@ def with_other_ways(state: StateSnapshot, plan: Plan) -> Plan:
 
 
 def _changes(plan: Plan, held: int) -> Iterator[_Change]:
-    """Those of several members, beside which others may work on."""
+    """Yields changes of several members that leave others working."""
     rolling_batches = 0
     for index, step in enumerate(plan.steps):
         count = len(step.slots)
@@ -273,7 +273,7 @@ def _is_rolling_batch(step: Step) -> bool:
     return step.kind is StepKind.ROLL and step.expected_cost.rebalances_min > 1
 
 
-def _ways(state: StateSnapshot, group: PlayedGroup, change: _Change) -> list[Alternative]:
+def _ways(state: StateSnapshot, group: SimulatedGroup, change: _Change) -> list[Alternative]:
     rollout, flow = state.spec.rollout, Flow.measured(state)
     is_roll = change.kind is StepKind.ROLL
     usual = min(rollout.max_parallel, change.changing) if is_roll else change.changing
@@ -313,8 +313,8 @@ def _ways(state: StateSnapshot, group: PlayedGroup, change: _Change) -> list[Alt
     wait = None if flow is None else flow.gone_after(flow.waiting, members=change.held)
     if flow is not None and wait and usual in known:
         later = flow.after(0.0, known[usual], members=members)
-        taken = next(each for each in made if each.chosen)
-        name = f"{taken.way}, when the backlog is gone"
+        taken = next(each for each in made if each.taken)
+        name = f"{taken.way}, after the backlog is read"
         made.append(
             replace(
                 taken,
@@ -341,10 +341,12 @@ def _worse(cost: StepCost, usual: bool) -> tuple[float, ...]:
     )
 
 
-def _cost(state: StateSnapshot, group: PlayedGroup, change: _Change, size: int) -> StepCost | None:
-    """In parts of `size`, one after the other."""
+def _cost(
+    state: StateSnapshot, group: SimulatedGroup, change: _Change, size: int
+) -> StepCost | None:
+    """Returns the cost of a change in parts of `size`."""
     if change.kind is StepKind.ROLL and group.static:
-        return handovers(state, group, held=change.held, count=change.changing, width=size)
+        return simulate_roll(state, group, held=change.held, count=change.changing, width=size)
     parts = [min(size, change.changing - done) for done in range(0, change.changing, size)]
     places = [0, *accumulate(parts)][:-1]
     chosen = _spread(len(parts))
@@ -353,7 +355,7 @@ def _cost(state: StateSnapshot, group: PlayedGroup, change: _Change, size: int) 
         cost = _part(group, change, places[at], parts[at])
         if cost is None:
             return None
-        total = cost if total is None else one_after_other(total, cost)
+        total = cost if total is None else add_costs(total, cost)
     if total is None or len(chosen) == len(parts):
         return total
     times = len(parts) / len(chosen)
@@ -366,21 +368,21 @@ def _cost(state: StateSnapshot, group: PlayedGroup, change: _Change, size: int) 
     )
 
 
-def _part(group: PlayedGroup, change: _Change, done: int, size: int) -> StepCost | None:
+def _part(group: SimulatedGroup, change: _Change, done: int, size: int) -> StepCost | None:
     match change.kind:
         case StepKind.OPEN:
-            return played(group, "open", change.held + done, size)
+            return simulate_change(group, "open", change.held + done, size)
         case StepKind.LEAVE:
-            return played(group, "leave", change.held - done - size, size)
+            return simulate_change(group, "leave", change.held - done - size, size)
     joined, left = (
-        played(group, "open", change.held, size),
-        played(group, "leave", change.held, size),
+        simulate_change(group, "open", change.held, size),
+        simulate_change(group, "leave", change.held, size),
     )
-    return None if joined is None or left is None else one_after_other(joined, left)
+    return None if joined is None or left is None else add_costs(joined, left)
 
 
 def _spread(parts: int) -> Sequence[int]:
-    """Which parts are played: first, middle and last."""
+    """Selects the parts to simulate: first, middle and last."""
     if parts <= _MOST_PARTS:
         return range(parts)
     return [n * (parts - 1) // (_MOST_PARTS - 1) for n in range(_MOST_PARTS)]

@@ -1,11 +1,11 @@
-"""From what is and what is wanted to a plan: few steps, each one membership change at most.
+"""Plans the few steps from the state to what is wanted, each with one membership change at most.
 
-Problem: a deploy done member by member costs two rebalances each. Choice: everything that
-can be one rebalance is one. Code rolls slot by slot at no rebalance; k slots open or leave
-together; what members cannot roll into (assignor, protocol, session timeout, membership)
-stops all and opens again, two rebalances and a standstill, said before [23]; a change of
-topics rolls, and then one rebalance gives the new topics out: that of an OPEN or LEAVE that
-comes anyway, else a REJOIN of its own. A plan only states; refusals say why it must wait.
+Problem: a deploy member by member costs two rebalances for each. Choice: a plan combines all that
+one rebalance can do. Code rolls slot by slot without a rebalance, and slots open or leave together.
+Members cannot roll into another assignor, protocol, session timeout or membership. Such a change
+stops all and opens again, with two rebalances and a standstill, which the plan states [23]. A
+change of topics rolls, and then one rebalance assigns the new topics, by an OPEN, a LEAVE or a
+REJOIN. Cost: a plan only describes; refusals say why it must wait.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,33 +18,32 @@ from fleet.decide.refusals import missing_topic, refusals
 from fleet.decide.scaling import (
     expected_topics,
     missing_topics,
-    ownable,
-    ownable_reason,
-    subscribed,
-    unmatched,
+    most_owners,
+    most_owners_reason,
+    subscribed_topics,
+    unmatched_entries,
 )
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import ExpectedCost, GroupSnapshot, Plan, Step, StepKind, TopicPartition
 from fleet.slots import ChangeState, Phase, WorkerProcess
 from fleet.text import count_of, few, numbers_of, plural, slots_of
 
-# What a step may cost, stated before it is done.
+# The bounds of a step's cost.
 #
-# Counted in coordinator records: generations (classic) or assignment epochs (KIP-848), by the cost
-# table of the group protocol (docs/contributing/protocol.md 2.4 to 2.6; [19, 21, 23, 28]). Moved
-# partitions are exact for static members under range, a lower bound for the sticky assignors. A
-# expected cost is a promise: where it cannot be one number, it is a range with its reason. What is
-# expected within it, and how long it takes, `fleet.decide.expected_costs` plays to the
-# coordinator's model.
+# They count coordinator records: generations (classic) or assignment epochs (KIP-848), by the cost
+# table of the group protocol (2.4 to 2.6; [19, 21, 23, 28]). Moved partitions are exact
+# for static members under range, and a lower bound for sticky assignors. The bounds are guaranteed;
+# if they are not one number, they are a range with its reason. `fleet.decide.expected_costs`
+# estimates the cost within them.
 
 
-# Range is computed exactly as librdkafka does it (`rd_kafka_group_member_cmp`): per topic, members
-# ordered by group.instance.id as bytes (-10 before -2), first ones one more; racks (KIP-881) are
-# not modelled. For sticky assignors only what balance demands is said, a lower bound.
+# Range is computed exactly as in librdkafka (`rd_kafka_group_member_cmp`): per topic, members are
+# ordered by group.instance.id as bytes (-10 before -2), and the first ones get one more. Racks
+# (KIP-881) are not modelled. Sticky assignors have only the lower bound that balance needs.
 
 
 def range_owners(members: Sequence[str], topics: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Owner of every partition under range, for members named by instance id."""
+    """Assigns every partition under range to members, named by instance id."""
     order = sorted(members, key=lambda name: name.encode())
     owners: dict[TopicPartition, str] = {}
     if not order:
@@ -59,46 +58,46 @@ def range_owners(members: Sequence[str], topics: Mapping[str, int]) -> dict[Topi
 
 
 def owners_now(group: GroupSnapshot) -> dict[TopicPartition, str]:
-    """Owner of every owned partition, by instance id where there is one, else by member id."""
+    """Returns the owner of each owned partition, by instance id, else by member id."""
     return {tp: m.instance_id or m.member_id for m in group.members for tp in m.partitions}
 
 
-def moved(before: Mapping[TopicPartition, str], after: Mapping[TopicPartition, str]) -> int:
-    """Partitions that pass from one owner to another; from or to nobody is no move."""
+def count_moved(before: Mapping[TopicPartition, str], after: Mapping[TopicPartition, str]) -> int:
+    """Counts partitions that change from one owner to another owner."""
     return sum(1 for tp, owner in after.items() if before.get(tp, owner) != owner)
 
 
-def least_moved(owned: Sequence[int], *, leavers: Sequence[int], joiners: int, total: int) -> int:
-    """Fewest partitions that must change owner so that counts differ by at most one.
+def count_least_moved(
+    owned: Sequence[int], *, leavers: Sequence[int], joiners: int, total: int
+) -> int:
+    """Counts the fewest partitions that change owner until counts differ by at most one.
 
-    `owned` are counts of the members that stay, `leavers` of those that go. What leavers
-    held moves in any case, if somebody is left to take it.
+    `owned` are counts of the members that stay, `leavers` of those that leave. Partitions of
+    leavers always move, if a member stays.
     """
     members = len(owned) + joiners
     if members == 0:
         return 0
     each, extra = divmod(total, members)
-    # The larger shares go to those who hold most already: that moves least.
+    # The members that own most get the larger shares, which moves the fewest partitions.
     shares = [each + 1] * extra + [each] * (members - extra)
     largest = sorted(owned, reverse=True)
     surplus = sum(max(0, have - share) for have, share in zip(largest, shares, strict=False))
     return surplus + sum(leavers)
 
 
-_COOPERATIVE = "2 where partitions move between survivors, as the assignor may decide"
+_COOPERATIVE = "2 if the assignor moves partitions between the members that stay"
 _STICKY_LEAVE = (
-    "2 where the assignor also moves partitions of those who stay (librdkafka issue #3306)"
+    "2 if the assignor also moves partitions of members that stay (librdkafka issue #3306)"
 )
 _JOINS_WITHIN = 1.0
-"""Seconds within which the members of one slot targets join, on a busy machine too."""
-_EPOCHS = "new assignments; the first join of an empty group is assigned before the others"
+"""Seconds within which the members of a synchronized join arrive, on a busy machine too."""
+_EPOCHS = "new assignments; an empty group assigns its first member before the others join"
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Expected costs for one group's world. `emptied`: an earlier step of the plan stopped all
-    slots.
-    """
+    """Bounds the cost of steps for one group; `emptied` after a step that stopped all slots."""
 
     state: StateSnapshot
     emptied: bool = False
@@ -106,7 +105,7 @@ class Pricing:
     # --- the six kinds of step -------------------------------------------------------------
 
     def open(self, numbers: Sequence[int], *, beside: Sequence[int]) -> ExpectedCost:
-        """Slots opened together while the slots `beside` are held."""
+        """Bounds opening slots together while the slots `beside` have owners."""
         if self._is_first(beside):
             many = self._consumer and len(numbers) > 1
             fewest, all_of_them = self._moved_from_empty(numbers)
@@ -127,18 +126,18 @@ class Pricing:
         )
 
     def first_is_alone(self, beside: Sequence[int]) -> bool:
-        """Whether the first of several members that join is assigned before the others come."""
+        """Tells whether the first of several joining members is assigned alone."""
         delay = self.state.initial_delay
         late = delay is not None and delay < _JOINS_WITHIN
         return late and not self._consumer and self._is_first(beside)
 
     def _is_first(self, beside: Sequence[int]) -> bool:
-        """Whether nobody is in the group when a slot opens beside these."""
+        """Tells whether the group is empty when a slot opens beside these."""
         emptied = self.emptied and not self.state.external_members()
         return not beside and (emptied or self.state.is_empty())
 
     def leave(self, numbers: Sequence[int], *, staying: Sequence[int]) -> ExpectedCost:
-        """Slots closed together, one batched leave; all of them where nobody stays."""
+        """Bounds one batched leave of slots; of all of them if none stays."""
         if not staying and not self.state.external_members():
             return self.stop_all(numbers)
         least, most = self._moved(staying, leaving=numbers)
@@ -152,61 +151,59 @@ class Pricing:
         )
 
     def stop_all(self, numbers: Sequence[int]) -> ExpectedCost:
-        """Every slot leaves: the generation that makes the group Empty; nothing is owned after."""
+        """Bounds the leave of every slot, by the generation that makes the group Empty."""
         if self.state.external_members():
             return self.leave_to_external_members(numbers)
         if self._consumer_now:
-            note = (
-                "an empty KIP-848 group raises its epoch; an assignment for nobody may be left out"
-            )
+            note = "an empty KIP-848 group raises its epoch, and may skip the empty assignment"
             return ExpectedCost(
                 rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note
             )
         if self.state.is_empty():
-            note = "nobody is in the group: 1 where somebody joins before"
+            note = "the group is empty; 1 if a member joins before"
             return ExpectedCost(
                 rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note
             )
         return ExpectedCost(rebalances_min=1, rebalances_max=1, moved_min=0, moved_max=0)
 
     def leave_to_external_members(self, numbers: Sequence[int]) -> ExpectedCost:
-        """All our slots leave, members that are not ours stay and take over."""
+        """Bounds the leave of all slots if external members stay and take over."""
         del numbers
         sticky = not self._range and not self._consumer
         return ExpectedCost(
             rebalances_min=1,
             rebalances_max=2 if sticky else 1,
-            note="members that are not ours take over the partitions",
+            note="external members take over the partitions",
         )
 
     def roll(self, numbers: Sequence[int], *, subscription_changed: bool = False) -> ExpectedCost:
-        """Slots handed over one by one: no rebalance, which only static members can do."""
+        """Bounds handing over slots of static members, which costs no rebalance."""
         count = len(numbers)
         if subscription_changed and self._consumer:
             return ExpectedCost(
                 rebalances_min=1,
                 rebalances_max=max(1, count),
-                note="under KIP-848 each member's new subscription is an assignment of its own",
+                note="under KIP-848 each member's new subscription is one assignment",
             )
         return ExpectedCost(rebalances_min=0, rebalances_max=0, moved_min=0, moved_max=0)
 
     def rolling_batch(self, index: int, rolling_batches: int, *, width: int) -> ExpectedCost:
-        """`width` dynamic members join beside those that they replace, which then leave."""
+        """Bounds a batch: `width` dynamic members join, then those that they replace leave."""
         return ExpectedCost(
             rebalances_min=2,
             rebalances_max=2 if self._range else 3,
             note=(
                 f"rolling batch {index} of {rolling_batches}: one join of "
                 f"{plural(width, 'dynamic member')}, "
-                "then one batched leave of as many; static members roll with 0"
+                "then one batched leave of as many; static members roll with 0 rebalances"
             ),
         )
 
     def rejoin(self, number: int, *, members: int) -> ExpectedCost:
-        """One owner leaves and joins again, so that a new subscription is assigned."""
+        """Bounds the leave and return of one owner, which assigns a new subscription."""
         del number
         if members <= 1:
-            note = "alone in the group: one generation to Empty and one back"
+            note = "the only member: one generation to Empty and one back"
             return ExpectedCost(rebalances_min=2, rebalances_max=2, note=note)
         return ExpectedCost(
             rebalances_min=1,
@@ -216,10 +213,10 @@ class Pricing:
 
     @staticmethod
     def warm() -> ExpectedCost:
-        """Standbys are no members."""
+        """Bounds the start of standbys, which are not members."""
         return ExpectedCost(rebalances_min=0, rebalances_max=0, moved_min=0, moved_max=0)
 
-    # --- what they are made of -------------------------------------------------------------
+    # --- inputs -------------------------------------------------------------
 
     @property
     def _range(self) -> bool:
@@ -232,7 +229,7 @@ class Pricing:
 
     @property
     def _consumer_now(self) -> bool:
-        """What leaves is what runs now, whatever shall run next."""
+        """Tells whether the running members use KIP-848, whatever runs next."""
         group = self.state.group
         if group is not None and group.exists and group.type in {"classic", "consumer"}:
             return group.type == "consumer"
@@ -240,13 +237,13 @@ class Pricing:
 
     def _open_note(self) -> str:
         if self._range:
-            return "range stops every member for the length of the rebalance"
+            return "range stops every member during the rebalance"
         if self._consumer:
             return "new assignments, merged by the group's assignment interval"
-        return "2 where partitions move: one generation takes them, the next gives them"
+        return "2 if partitions move: one generation revokes them, the next assigns them"
 
     def _moved_from_empty(self, numbers: Sequence[int]) -> tuple[int, int]:
-        """Nobody owns anything, but a partition may go to another than it had last."""
+        """Bounds moves in an empty group; a partition may get another owner than its last."""
         group = self.state.group
         if group is None or not group.exists:
             return 0, 0
@@ -254,18 +251,18 @@ class Pricing:
         before = owners_now(group)
         if self._range and before:
             names = [self.state.slot(n).instance_id() for n in numbers]
-            exact = moved(before, range_owners(names, topics))
+            exact = count_moved(before, range_owners(names, topics))
             return exact, exact
         return 0, sum(topics.values())
 
     def _topics(self) -> dict[str, int]:
         state = self.state
-        return subscribed(expected_topics(state.topics, state.spec), state.spec)
+        return subscribed_topics(expected_topics(state.topics, state.spec), state.spec)
 
     def _moved(
         self, held: Sequence[int], *, joining: Sequence[int] = (), leaving: Sequence[int] = ()
     ) -> tuple[int | None, int | None]:
-        """Least and most partitions that change owner; None where it cannot be said."""
+        """Returns the least and most partitions that change owner; None if unknown."""
         state, worker = self.state, self.state.spec.worker
         if state.external_members() or worker is None:
             return None, None  # their subscriptions are not known
@@ -278,13 +275,13 @@ class Pricing:
                 return None, None  # ordered by member ids that do not exist yet
             before = before or range_owners([name[n] for n in (*held, *leaving)], topics)
             after = range_owners([name[n] for n in (*held, *joining)], topics)
-            exact = moved(before, after)
+            exact = count_moved(before, after)
             return exact, exact
         if before and worker.membership == "static":
             counts = {n: sum(1 for owner in before.values() if owner == name[n]) for n in name}
         else:
             counts = _even((*held, *leaving), sum(topics.values()))
-        least = least_moved(
+        least = count_least_moved(
             [counts.get(n, 0) for n in held],
             leavers=[counts.get(n, 0) for n in leaving],
             joiners=len(joining),
@@ -294,34 +291,37 @@ class Pricing:
 
 
 def _even(numbers: Sequence[int], total: int) -> dict[int, int]:
-    """Counts of a balanced group."""
+    """Returns the counts of a balanced group."""
     if not numbers:
         return {}
     each, extra = divmod(total, len(numbers))
     return {n: each + (1 if i < extra else 0) for i, n in enumerate(numbers)}
 
 
-# Notes: caps, and promises that do not hold here; they hold nothing up, unlike refusals.
+# Notes: caps, and guarantees that do not hold here. They do not block a plan, unlike refusals.
 
 
-def capped(state: StateSnapshot, wanted: int) -> tuple[int, tuple[str, ...]]:
-    """What is wanted, within replicas.max and what can own a partition, and why it is less."""
+def cap_wanted(state: StateSnapshot, wanted: int) -> tuple[int, tuple[str, ...]]:
+    """Caps the wanted slots at replicas.max and at what can own a partition, with the reason."""
     topics = expected_topics(state.topics, state.spec)
-    cap, highest = ownable(topics, state.spec), state.spec.replicas.max
-    shut = _without_successor(state)
-    most = highest - len(shut)
+    cap, highest = most_owners(topics, state.spec), state.spec.replicas.max
+    quarantined = _without_successor(state)
+    most = highest - len(quarantined)
     if wanted > most and most <= (cap or most):
-        and_shut = f", and {slots_of(shut)} {'is' if len(shut) == 1 else 'are'} quarantined"
-        why = f"replicas.max is {highest}{and_shut if shut else ''}"
-        return most, (f"{wanted} slots asked, capped at {most}: {why}",)
+        be = "is" if len(quarantined) == 1 else "are"
+        also = f", and {slots_of(quarantined)} {be} quarantined" if quarantined else ""
+        why = f"replicas.max is {highest}{also}"
+        return most, (f"{wanted} slots wanted, capped at {most}: {why}",)
     if cap and wanted > cap:
-        why = ownable_reason(topics, state.spec)
-        return cap, (f"{wanted} slots asked, capped at {cap}: {why}, one more would idle",)
+        why = most_owners_reason(topics, state.spec)
+        return cap, (
+            f"{wanted} slots wanted, capped at {cap}: {why}, so that one more would be idle",
+        )
     return max(0, wanted), ()
 
 
 def _without_successor(state: StateSnapshot) -> list[int]:
-    """Quarantined slots that no number can stand in for: on Kubernetes only those below
+    """Lists quarantined slots that no other number replaces: on Kubernetes only numbers below
     `replicas.max` have a Lease.
     """
     if state.spec.runtime.kind != "kubernetes":
@@ -329,39 +329,37 @@ def _without_successor(state: StateSnapshot) -> list[int]:
     return sorted(n for n in state.targets.quarantined if n < state.spec.replicas.max)
 
 
-def promises(state: StateSnapshot, steps: tuple[Step, ...], wanted: int) -> tuple[str, ...]:
-    """What a person should know of promises that do not hold here."""
+def guarantee_notes(state: StateSnapshot, steps: tuple[Step, ...], wanted: int) -> tuple[str, ...]:
+    """Lists guarantees that do not hold here, for the user."""
     spec, notes = state.spec, []
     changing = any(step.kind is not StepKind.WARM for step in steps)
     if spec.replicas.standby == 0 and wanted > 0:
         notes.append(
-            "standby is 0: a crash or a roll waits for a worker to start, so the promises of a "
-            "failover without rebalance and of short pauses do not hold"
+            "replicas.standby is 0: after a crash and in a roll, a worker must start first. "
+            "Failovers may rebalance, and partitions have longer downtime"
         )
     if spec.worker is not None and spec.worker.membership == "dynamic" and changing:
         notes += _dynamic_notes(steps)
     notes += _external_member_notes(state)
     missing = missing_topics(state.topics, spec)
     if missing and spec.create is not None and steps:
-        notes.append(
-            f"{', '.join(missing)} will be created with {spec.create.partitions} partitions"
-        )
+        notes.append(f"Fleet creates {', '.join(missing)} with {spec.create.partitions} partitions")
     for number in sorted(state.targets.quarantined):
         notes.append(f"slot {number} is quarantined: another process uses {spec.group}-{number}")
     for mark in state.stopped_partitions:
         notes.append(
-            f"{mark.tp} is stopped at offset {mark.offset}"
-            f"{'' if mark.is_log_cause else f' after {mark.attempts} attempts'}: {mark.error}"
+            f"partition {mark.tp} is stopped at offset {mark.offset}"
+            f"{'' if mark.of_log else f' after {mark.attempts} attempts'}: {mark.error}"
         )
     if changing and not state.readable_log:
-        notes.append(
-            "__consumer_offsets is not readable: the receipt will say unverified, not equal"
-        )
+        notes.append("__consumer_offsets is not readable, so that the receipt will be unverified")
     return tuple(notes)
 
 
 def _dynamic_notes(steps: tuple[Step, ...]) -> list[str]:
-    notes = ["membership is dynamic: rolls and crashes rebalance; static members would not"]
+    notes = [
+        "membership is dynamic: rolls and crashes rebalance; with static membership they do not"
+    ]
     rolling_batches = [step for step in steps if step.kind is StepKind.ROLL]
     if rolling_batches:
         least = sum(step.expected_cost.rebalances_min for step in rolling_batches)
@@ -369,8 +367,8 @@ def _dynamic_notes(steps: tuple[Step, ...]) -> list[str]:
         notes.append(
             f"the roll takes {len(rolling_batches)} rolling batches of up to "
             f"{plural(len(rolling_batches[0].slots) // 2, 'member')} (rollout.max_parallel), "
-            f"{least if least == most else f'{least} to {most}'} rebalances; it needs room for as "
-            "many workers more while a rolling batch lasts"
+            f"{least if least == most else f'{least} to {most}'} rebalances; each batch needs room "
+            "for as many more workers"
         )
     return notes
 
@@ -382,55 +380,54 @@ def _external_member_notes(state: StateSnapshot) -> list[str]:
     notes = []
     if named:
         notes.append(
-            f"{plural(len(named), 'external static member')} in the group ({few(named)}): their "
-            "rebalances are counted apart, moved partitions cannot be foretold"
+            f"{plural(len(named), 'external static member')} in the group ({few(named)}): Fleet "
+            "counts their rebalances separately and cannot predict moved partitions"
         )
     if dynamic:
         notes.append(
             f"{plural(len(dynamic), 'member')} without an instance id in the group "
-            f"({few(dynamic)}): their restarts rebalance, and they are not ours to change"
+            f"({few(dynamic)}): they are external, and their restarts rebalance"
         )
     return notes
 
 
-def why_nothing(state: StateSnapshot, wanted: int) -> tuple[str, ...]:
-    """Why a plan has no steps."""
+def explain_empty_plan(state: StateSnapshot, wanted: int) -> tuple[str, ...]:
+    """Returns why a plan has no steps."""
     if state.spec.worker is None:
         return ()
     if missing_topics(state.topics, state.spec) and state.spec.create is None:
         return ()  # which is a refusal
-    nothing = unmatched(state.topics, state.spec)
+    nothing = unmatched_entries(state.topics, state.spec)
     if nothing:
-        return (f"nothing to do: no topic matches {' or '.join(nothing)} yet; it is waited for",)
+        return (f"nothing to do: no topic matches {' or '.join(nothing)} yet; Fleet waits for one",)
     be = "is" if wanted == 1 else "are"
     what = f"{plural(wanted, 'slot')} of revision {state.revision}"
-    return (f"nothing to do: {what} {be} wanted and there",)
+    return (f"nothing to do: {what} {be} wanted and open",)
 
 
-# Which slots stay where fewer are wanted than there are.
+# Which slots stay if fewer are wanted.
 #
-# Problem: a rolling batch of dynamic members that was given up (its manager died, `fleet apply
-# --abort`) leaves one more member than is wanted, of the new code, and it may be the only one that
-# does not have to roll: closing it as the highest number costs two rebalances that are not needed.
-# Choice: numbers stay from the lowest on, but a good canary of the wanted revision comes before
-# those that would have to roll. Cost: none for static members, whose roll costs no rebalance: their
-# numbers stay together.
+# Problem: an aborted rolling batch of dynamic members leaves one member too many. It has the new
+# code and may be the only one that need not roll. Closing it as the highest number would cost two
+# more rebalances. Choice: the lowest numbers stay, but a good canary of the wanted revision comes
+# before slots that would have to roll. Cost: the numbers of dynamic members may have gaps.
 
 
-def slots_that_stay(
+def select_staying(
     held: tuple[int, ...], wanted: int, *, old: Collection[int], canaries: Collection[int]
 ) -> tuple[int, ...]:
-    """At most `wanted` of the open slots, in order.
+    """Selects at most `wanted` of the open slots, in order.
 
-    old: those that would have to roll. canaries: see `good_canaries`.
+    old: slots that would have to roll. canaries: see `good_canaries`.
     """
     first = {n for n in canaries if n not in old} if old else set()
     return tuple(sorted(sorted(held, key=lambda n: (n not in first, n))[:wanted]))
 
 
 def good_canaries(state: StateSnapshot) -> tuple[int, ...]:
-    """Slots whose owners have committed as many batches as a canary must, and do well: without
-    that, a member could take partitions from others and fail.
+    """Lists slots whose owners have committed a canary's batches without an error.
+
+    Any other member could take partitions and then fail.
     """
     needs = state.spec.rollout.canary_batches
     slots = [state.slot(n) for n in state.open_slots()]
@@ -449,27 +446,26 @@ def make_plan(
     force_roll: bool = False,
     why: str = "",
 ) -> Plan:
-    """The plan that brings a group to `wanted` slots of `state.revision`.
+    """Plans the way of a group to `wanted` slots of `state.revision`.
 
-    `wanted` is capped at what can own a partition and at replicas.max, with a note; it may be
-    below replicas.min (0 = leave all). force_roll hands over slots that already run the
-    revision, too, and tries a revision again that was rolled back. why = the reason for
-    `wanted`, the first note.
-    Never raises for a state of the world: what is wrong is a refusal or a note.
+    `wanted` is capped at what can own a partition and at replicas.max, with a note; it may be below
+    replicas.min (0 closes all). force_roll also rolls slots that already run the revision, and
+    retries a revision that was rolled back. `why` is the reason for `wanted`, the first note.
+    Never raises for any state: problems become refusals or notes.
     """
-    told = (why,) if why else ()
+    reason = (why,) if why else ()
     if state.spec.worker is None:
-        unmanaged = f"{state.spec.group} declares no worker: it is only observed"
-        return _plan(state, (), wanted=max(0, wanted), now=now, notes=(*told, unmanaged))
-    most, cap_notes = capped(state, wanted)
+        unmanaged = f"group {state.spec.group} declares no worker, so Fleet only observes it"
+        return _plan(state, (), wanted=max(0, wanted), now=now, notes=(*reason, unmanaged))
+    most, cap_notes = cap_wanted(state, wanted)
     steps, step_notes = _Planning(state=state, wanted=most, force_roll=force_roll).steps()
-    nothing = () if steps else why_nothing(state, most)
+    nothing = () if steps else explain_empty_plan(state, most)
     return _plan(
         state,
         steps,
         wanted=most,
         now=now,
-        notes=(*told, *nothing, *cap_notes, *step_notes, *promises(state, steps, most)),
+        notes=(*reason, *nothing, *cap_notes, *step_notes, *guarantee_notes(state, steps, most)),
         forced=force_roll,
     )
 
@@ -480,28 +476,28 @@ def make_drain_plan(
     slots: Sequence[int],
     now: float,
 ) -> Plan:
-    """The plan that lets exactly these slots leave, together.
+    """Plans the leave of exactly these slots, together.
 
-    Slots that are not open are named in a note. The scaling policy may open slots again
-    (the lowest free numbers): pause the group to keep them away.
+    A note names slots that are not open. The scaling policy may open slots again (the lowest free
+    numbers), unless the group is paused.
     """
     held = state.open_slots()
     leaving = tuple(n for n in held if n in set(slots))
     absent = sorted(set(slots) - set(leaving))
-    notes = [f"nothing to do for {numbers_of(absent)}: no such open slot"] if absent else []
+    notes = [f"nothing to do for {slots_of(absent)}: not open"] if absent else []
     steps: tuple[Step, ...] = ()
     if leaving and state.spec.worker is not None:
         staying = tuple(n for n in held if n not in leaving)
         planning = _Planning(state=state, wanted=len(staying), force_roll=False)
         steps = (planning.leave_step(leaving, staying),)
-        notes.append("the scaling policy may open slots again; `fleet pause` prevents it")
+        notes.append("the scaling policy may open slots again; run `fleet pause` to prevent that")
     left = len(held) - len(leaving)
     return _plan(
         state,
         steps,
         wanted=left,
         now=now,
-        notes=(*notes, *promises(state, steps, left)),
+        notes=(*notes, *guarantee_notes(state, steps, left)),
     )
 
 
@@ -514,7 +510,7 @@ def _plan(
     notes: tuple[str, ...],
     forced: bool = False,
 ) -> Plan:
-    """An empty plan has nothing to hold up; only that a topic is missing is said all the same."""
+    """Builds the plan; an empty plan has no refusals, except for a missing topic."""
     missing = missing_topic(state) if state.spec.worker is not None else ""
     against: tuple[str, ...] = (missing,) if missing else ()
     if steps:
@@ -524,7 +520,7 @@ def _plan(
             state.cluster,
             state.spec.group,
             now=now,
-            seen=seen_in(state),
+            seen=plan_inputs(state),
             wanted=wanted,
             steps=steps,
         ),
@@ -540,11 +536,11 @@ def _plan(
     )
 
 
-def seen_in(state: StateSnapshot) -> tuple[object, ...]:
-    """What a plan is decided on, as far as another of it makes another plan.
+def plan_inputs(state: StateSnapshot) -> tuple[object, ...]:
+    """Returns the inputs that a plan depends on.
 
-    Not who holds a slot, how much waits or how old the look is: a failover between two looks, or
-    one more record, takes nothing from what a person has approved.
+    Owners, lag and the age of the snapshot are left out, so that a failover or one more record
+    does not invalidate an approved plan.
     """
     group, targets = state.group, state.targets
     return (
@@ -565,16 +561,16 @@ class _Planning:
     force_roll: bool
 
     def steps(self) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-        """The steps, and notes about why they are these."""
+        """Returns the steps, and notes with their reasons."""
         held = self.state.open_slots()
         differing, unknown = self._membership_difference(held)
         old = tuple(n for n in held if self._runs_other(n))
         notes: list[str] = []
         if unknown and old:
             notes.append(
-                f"no settings are kept of revision {', '.join(unknown)} that this release can "
-                "read: a change of assignor, protocol or session timeout would show only at the "
-                "first slot, and be rolled back"
+                f"this release cannot read the settings of revision {', '.join(unknown)}; if the "
+                "assignor, protocol or session timeout differs, the first slot fails and Fleet "
+                "rolls back"
             )
         if held and differing - {"topics"} and self.wanted > 0:
             steps = self._stop_and_open(held, differing)
@@ -582,16 +578,17 @@ class _Planning:
             steps = self._in_place(held, old, topics_differ="topics" in differing)
         if self._must_repair(steps, held):
             later = ", ".join(step.kind for step in steps)
-            notes.append(f"slots are without a worker: {later} follows once they are held")
+            notes.append(f"some slots have no worker; {later} follows when they have one")
             steps = [self._warm_step(held)]
         elif not steps and self._standbys_differ(held):
             steps = [self._warm_step(held)]
         if sum(step.kind is StepKind.OPEN for step in steps) > 1:
             delay = round((self.state.initial_delay or 0) * 1000)
             notes.append(
-                "one slot opens before the others: brokers assign an empty group to whoever joins "
-                f"first (group.initial.rebalance.delay.ms is {delay}); with 3000, Kafka's "
-                "default, all would join in one rebalance"
+                "one slot opens before the others, since brokers assign an empty group to its "
+                "first "
+                f"member (group.initial.rebalance.delay.ms is {delay}); with Kafka's default of "
+                "3000, all would join in one rebalance"
             )
         return tuple(steps), tuple(notes)
 
@@ -604,9 +601,9 @@ class _Planning:
             StepKind.STOP_ALL,
             held,
             Pricing(self.state).stop_all(held),
-            f"once new workers are warm, {count_of(held, 'slot')} drain and leave in one "
-            f"request: members with another {what} cannot share a generation; the group stands "
-            "still until the next step, and what ran is put back if that fails",
+            f"when new workers are warm, {count_of(held, 'slot')} drain and leave in one request, "
+            f"since members with another {what} cannot share a generation; the group stands still "
+            "until the next step; if that fails, Fleet restores the old workers",
         )
         return [stop, *self._open_steps(fresh, beside=(), emptied=True)]
 
@@ -616,10 +613,10 @@ class _Planning:
         steps: list[Step] = []
         may_stay = self._worker_is_dynamic() and not self.force_roll
         canaries = good_canaries(self.state) if may_stay else ()
-        staying = slots_that_stay(held, self.wanted, old=old, canaries=canaries)
+        staying = select_staying(held, self.wanted, old=old, canaries=canaries)
         leaving = tuple(n for n in held if n not in staying)
         rolling = tuple(n for n in staying if self.force_roll or n in old)
-        # A new subscription must be there before the rebalance that gives its topics out.
+        # Members need the new subscription before the rebalance that assigns its topics.
         roll_first = topics_differ or not leaving
         if leaving and not roll_first:
             steps.append(self.leave_step(leaving, staying))
@@ -658,7 +655,7 @@ class _Planning:
     def _open_steps(
         self, fresh: tuple[int, ...], *, beside: tuple[int, ...], emptied: bool = False
     ) -> list[Step]:
-        """One; where the first to join would be assigned alone, it is, and then the others."""
+        """Returns one step, or two if the first member to join would be assigned alone."""
         pricing = Pricing(self.state, emptied=emptied)
         if len(fresh) == 1 or not pricing.first_is_alone(beside):
             return [self._open_step(fresh, beside=beside, pricing=pricing)]
@@ -676,8 +673,8 @@ class _Planning:
             fresh,
             pricing.open(fresh, beside=beside),
             f"{count_of(fresh, 'warm worker')} "
-            f"{'joins' if len(fresh) == 1 else 'join together'} as {numbers_of(fresh)}"
-            + (f", beside the {len(beside)} there are" if beside else ""),
+            f"{'joins' if len(fresh) == 1 else 'join together'} as {slots_of(fresh)}"
+            + (f", beside {count_of(beside, 'slot')}" if beside else ""),
         )
 
     def leave_step(self, leaving: tuple[int, ...], staying: tuple[int, ...]) -> Step:
@@ -688,7 +685,7 @@ class _Planning:
             f"{count_of(leaving, 'slot')} ({numbers_of(leaving)}) "
             f"{'drains, closes and leaves' if len(leaving) == 1 else 'drain, close together'}"
             f"{'' if len(leaving) == 1 else ' and leave in one request'}; "
-            + (f"{len(staying)} stay" if staying else "nobody stays, offsets are kept"),
+            + (f"{len(staying)} stay" if staying else "none stays; Kafka keeps the offsets"),
         )
 
     def _roll_step(self, rolling: tuple[int, ...], *, subscription_changed: bool) -> Step:
@@ -698,17 +695,16 @@ class _Planning:
             StepKind.ROLL,
             rolling,
             Pricing(self.state).roll(rolling, subscription_changed=subscription_changed),
-            f"{count_of(rolling, 'slot')} ({numbers_of(rolling)}) handed over to warm workers, "
-            f"{how}, {rolling[0]} first as the canary, to revision {self.state.revision}",
+            f"{count_of(rolling, 'slot')} ({numbers_of(rolling)}) handed over to warm workers of "
+            f"revision {self.state.revision}, {how}, slot {rolling[0]} first as the canary",
         )
 
     def _rolling_batch_steps(
         self, rolling: tuple[int, ...], held: tuple[int, ...]
     ) -> tuple[list[Step], tuple[int, ...]]:
-        """A step per rolling batch of rollout.max_parallel, and the slots that are open after them.
+        """Returns a step for each rolling batch, and the slots that are open after them.
 
-        The successors of a rolling batch take the lowest free numbers, which the rolling batch
-        before has left.
+        New members of a batch take the lowest free numbers, which the batch before has left.
         """
         width = self.state.spec.rollout.max_parallel
         rolling_batches = [rolling[at : at + width] for at in range(0, len(rolling), width)]
@@ -718,7 +714,7 @@ class _Planning:
             expected_cost = Pricing(self.state).rolling_batch(
                 index, len(rolling_batches), width=len(old)
             )
-            first = ", which has to prove itself," if index == 1 else ""
+            first = " (the canary)" if index == 1 else ""
             sentence = (
                 f"rolling batch {index} of {len(rolling_batches)}{first} of "
                 f"{count_of(old, 'dynamic member')}: {numbers_of(fresh)} of "
@@ -735,15 +731,16 @@ class _Planning:
             StepKind.REJOIN,
             (number,),
             Pricing(self.state).rejoin(number, members=members),
-            f"slot {number} leaves and joins again once, so that the changed topics are "
-            "assigned: a static member's return alone does not rebalance",
+            f"slot {number} leaves and joins again once, so that the coordinator assigns the "
+            "changed "
+            "topics: a static member's restart alone does not rebalance",
         )
 
     def _warm_step(self, held: tuple[int, ...]) -> Step:
         good, bad = self._workers(held)
         standby = self.state.spec.replicas.standby
         need = len(held) + standby
-        parts = [f"{plural(len(bad), 'worker')} replaced, ended or stale"] if bad else []
+        parts = [f"{plural(len(bad), 'worker')} replaced, stopped or stale"] if bad else []
         if good < need:
             parts.append(f"{plural(need - good, 'worker')} started")
         elif good > need:
@@ -752,7 +749,7 @@ class _Planning:
             StepKind.WARM,
             (),
             Pricing.warm(),
-            f"{', '.join(parts) or 'workers are looked after'}, for {count_of(held, 'slot')} "
+            f"{', '.join(parts) or 'workers checked'}, for {count_of(held, 'slot')} "
             f"and {plural(standby, 'standby')}; membership does not change",
         )
 
@@ -763,12 +760,12 @@ class _Planning:
         return worker is not None and worker.membership == "dynamic"
 
     def _needs_rejoin(self) -> bool:
-        """Only static classic members return without a rebalance in spite of new topics."""
+        """Tells whether new topics need a rejoin: only static classic members do."""
         worker = self.state.spec.worker
         return worker is not None and worker.protocol == "classic" and not self._worker_is_dynamic()
 
     def _rejoin_was_left_out(self) -> bool:
-        """The last change rolled to this revision, but ended before its REJOIN."""
+        """Tells whether the last change rolled to this revision, but ended before its REJOIN."""
         change = self.state.change
         if change is None or change.plan.revision != self.state.revision:
             return False
@@ -777,21 +774,22 @@ class _Planning:
         return any(step.kind is StepKind.REJOIN for step in change.plan.steps[change.step :])
 
     def _reads_removed(self) -> bool:
-        """Whether our members own what none of them subscribes to any more: a change that rolled
-        to fewer topics ended before its rejoin, and others came since. Theirs end in no rejoin.
+        """Tells whether members own partitions of topics that none of them subscribes to.
+
+        A change that rolled to fewer topics ended before its rejoin, and other changes followed.
         """
         spec, state = self.state.spec, self.state
         if any(self._runs_other(n) for n in state.open_slots()):
-            return False  # who subscribes to it still would be given it again
-        strange = state.external_members()
-        owned = {tp.topic for m in state.members() if m not in strange for tp in m.partitions}
-        return bool(owned - subscribed(dict.fromkeys(owned, 1), spec).keys())
+            return False  # a member that still subscribes would get them again
+        external = state.external_members()
+        owned = {tp.topic for m in state.members() if m not in external for tp in m.partitions}
+        return bool(owned - subscribed_topics(dict.fromkeys(owned, 1), spec).keys())
 
     def _runs_other(self, number: int) -> bool:
         return self.state.slot(number).revision not in {None, self.state.revision}
 
     def _membership_difference(self, held: tuple[int, ...]) -> tuple[set[str], list[str]]:
-        """Keys of the membership part that differ from what slots run; revisions unknown."""
+        """Returns the differing keys of the membership part, and revisions that are unknown."""
         wanted = membership_part(self.state.spec)
         running = {self.state.slot(n).revision for n in held} - {None, self.state.revision}
         keys: set[str] = set()
@@ -806,7 +804,7 @@ class _Planning:
         return keys, unknown
 
     def _free_numbers(self, count: int, *, taken: Sequence[int]) -> tuple[int, ...]:
-        """The lowest numbers that are neither taken nor quarantined."""
+        """Returns the lowest numbers that are neither taken nor quarantined."""
         found: list[int] = []
         number, closed = 0, {*taken, *self.state.targets.quarantined}
         while len(found) < count:
@@ -816,9 +814,9 @@ class _Planning:
         return tuple(found)
 
     def _workers(self, held: tuple[int, ...]) -> tuple[int, list[WorkerProcess]]:
-        """How many workers count, and those wanted ones that do not: ended often, or stale.
+        """Returns the number of good workers, and the wanted ones that stopped often or are stale.
 
-        One that ended once or twice is started again by its supervisor and still counts.
+        The supervisor restarts a worker that stopped once or twice, so that it still counts.
         """
         owners = {self.state.slot(n).owner for n in held}
         wanted = [p for p in self.state.processes if p.wanted]
@@ -831,21 +829,19 @@ class _Planning:
         return len(good), [p for p in wanted if p not in good]
 
     def _standbys_differ(self, held: tuple[int, ...]) -> bool:
-        """Not looked at while a slot waits for its new owner: that may be the standby counted
-        here.
-        """
+        """Tells whether standbys differ; not while a slot waits for an owner, which may be one."""
         if not held or any(self.state.slot(n).owner is None for n in held):
             return False
         good, bad = self._workers(held)
         return good != len(held) + self.state.spec.replicas.standby or bool(bad)
 
     def _must_repair(self, steps: list[Step], held: tuple[int, ...]) -> bool:
-        """A slot without a worker, and no worker that could take it: start one before all else.
+        """Tells whether a slot has no worker, and no worker could take it: one must start first.
 
-        The change itself would be refused for the member that is away, for ever.
+        The missing member would otherwise block the change for ever.
         """
-        unheld = [n for n in held if self.state.slot(n).owner is None]
-        if not unheld or sum(1 for p in self.state.processes if p.wanted) >= len(held):
+        unowned = [n for n in held if self.state.slot(n).owner is None]
+        if not unowned or sum(1 for p in self.state.processes if p.wanted) >= len(held):
             return False
         blocked = [s for s in steps if s.kind in {StepKind.OPEN, StepKind.LEAVE, StepKind.REJOIN}]
-        return bool(blocked) and not set(unheld) <= {n for s in blocked for n in s.slots}
+        return bool(blocked) and not set(unowned) <= {n for s in blocked for n in s.slots}

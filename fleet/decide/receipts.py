@@ -1,13 +1,12 @@
-"""Compares what a step was expected to cost with what the coordinator recorded. Pure.
+"""Compares the expected cost of a step with what the coordinator recorded. Pure.
 
-Problem: other people's consumers, topic owners and the clock rebalance a group too, and a
-plan must not answer for them, nor hide behind them. Choice: a recorded rebalance is others'
-only where its own member diff says so: all who joined, left or were replaced lie outside the
-step's slots, or the topic grew and nobody came or went. A rebalance that names nobody (the
-second round of a cooperative change, a leader's rejoin) belongs with the one before it, and
-is ours where none is. Where ours and others' members share a round it is ours, and the
-others are named: the round would have happened anyway. Cost: whether a member left or its
-session expired cannot be told from these records, so the sentences say "left or expired".
+Problem: external consumers and new partitions rebalance a group too, and a plan must neither count
+them nor hide behind them. Choice: a rebalance is external only if its member changes say so: all of
+them are outside the step's slots, or the topic grew without a member change. A rebalance without
+members (a second cooperative round, a leader's rejoin) belongs to the one before it, or to the
+step. If both share a round, it counts for the step, and the receipt names the external members.
+Cost: these records do not tell a leave from an expired session, so that sentences say "left or
+expired".
 """
 
 from collections.abc import Iterable
@@ -19,8 +18,8 @@ from fleet.text import count_of, few, plural
 _NAMED = 5
 
 
-def expectation(expected_cost: ExpectedCost) -> str:
-    """What the coordinator's model expected of a step, in words; empty where it said nothing."""
+def describe_expected_cost(expected_cost: ExpectedCost) -> str:
+    """Describes the simulated cost of a step; empty if there is none."""
     if expected_cost.rebalances_expected is None or expected_cost.moved_expected is None:
         return ""
     parts = [
@@ -29,7 +28,7 @@ def expectation(expected_cost: ExpectedCost) -> str:
     ]
     if expected_cost.downtime_s is not None and expected_cost.downtime_p95_s is not None:
         parts.append(
-            f"pause {expected_cost.downtime_s:.2f} s (p95 {expected_cost.downtime_p95_s:.2f} s)"
+            f"downtime {expected_cost.downtime_s:.2f} s (p95 {expected_cost.downtime_p95_s:.2f} s)"
         )
     if expected_cost.settled_s is not None:
         parts.append(f"settled after {expected_cost.settled_s:.1f} s")
@@ -38,7 +37,7 @@ def expectation(expected_cost: ExpectedCost) -> str:
     return ", ".join(parts)
 
 
-def judge(
+def make_receipt(
     *,
     plan: Plan,
     step_index: int,
@@ -50,12 +49,11 @@ def judge(
     most_downtime: float | None = None,
     extra: tuple[str, ...] = (),
 ) -> Receipt:
-    """The receipt of one step [26]; unverified where `counted` is None (records unreadable).
+    """Builds the receipt of one step [26]; unverified if `counted` is None (records unreadable).
 
-    `our_instances` are the instance ids (or, of dynamic members, the member ids) that the
-    step may touch; `moved_at` is when the first of them joined, or was asked to be removed;
-    `most_downtime`: seconds beyond which the downtime of a partition differs from what such a step
-    is for; `extra` are sentences of whoever performed it.
+    `our_instances` are the instance ids (of dynamic members, the member ids) of the step;
+    `moved_at` is when the first of them joined or was asked to leave; a downtime of more than
+    `most_downtime` seconds makes the result DIFFERS; `extra` are sentences of the performer.
     """
     step = plan.steps[step_index]
     expected_cost = step.expected_cost
@@ -63,23 +61,21 @@ def judge(
         ours: list[Rebalance] = []
         others: list[Rebalance] = []
         result = ReceiptResult.UNVERIFIED
-        sentences = ["The coordinator's records cannot be read here, so nothing was counted."]
+        sentences = ["Fleet cannot read the coordinator's records, so nothing was counted."]
     else:
         ours, others = _split(counted.generations, our_instances)
         equal = expected_cost.rebalances_min <= len(ours) <= expected_cost.rebalances_max
         result = ReceiptResult.EQUAL if equal else ReceiptResult.DIFFERS
         sentences = _sentences(counted, ours, others, our_instances)
         if not equal:
-            sentences.insert(
-                0, f"{count_of(ours, 'rebalance')} where {expected_cost} was expected."
-            )
-        still = counted.moved_silence_s  # what did not move, or idled before it did, had no input
+            sentences.insert(0, f"{count_of(ours, 'rebalance')}, expected {expected_cost}.")
+        still = counted.moved_silence_s  # others had no input
         if most_downtime is not None and still > most_downtime:
             result = ReceiptResult.DIFFERS
-            told = (
-                f"A partition that moved stood still for {still:.1f} s, over {most_downtime:g} s."
+            sentences.insert(
+                0,
+                f"A moved partition had {still:.1f} s of downtime, more than {most_downtime:g} s.",
             )
-            sentences.insert(0, told)
     return Receipt(
         plan_id=plan.id,
         group=plan.group,
@@ -113,14 +109,14 @@ def _split(
             last = ours
         elif changed or generation.added:
             last = others
-        # else: it names nobody, so it belongs with the one before
+        # else: it names no member and belongs to the one before
         last.append(generation)
     return ours, others
 
 
 def _changed(generation: Rebalance) -> frozenset[str]:
-    told = (generation.joined, generation.left, generation.replaced, generation.resubscribed)
-    return frozenset().union(*told)
+    parts = (generation.joined, generation.left, generation.replaced, generation.resubscribed)
+    return frozenset().union(*parts)
 
 
 def _sentences(
@@ -129,18 +125,18 @@ def _sentences(
     others: list[Rebalance],
     our_instances: frozenset[str],
 ) -> list[str]:
-    said = [f"Not ours: generation {each.number}, {_cause(each)}." for each in others]
+    found = [f"External: generation {each.number}, {_cause(each)}." for each in others]
     for generation in ours:
         external = _changed(generation) - our_instances
         if external:
-            said.append(
-                f"Generation {generation.number} also holds a change of others: {_names(external)}."
+            found.append(
+                f"Generation {generation.number} also has external members: {_names(external)}."
             )
         elif generation.added:
-            said.append(f"Generation {generation.number} also found {_added(generation)}.")
+            found.append(f"Generation {generation.number} also has {_added(generation)}.")
     if counted.aborted:
         before = [str(each.number) for each in counted.generations if each.aborted]
-        said.append(
+        found.append(
             f"{plural(counted.aborted, 'round')} never completed, before generation "
             f"{', '.join(before)}."
         )
@@ -148,19 +144,20 @@ def _sentences(
     paused = {tp: pause for tp, pause in counted.open_downtimes.items() if pause > longest}
     if paused:
         so_far = max(paused.values())
-        said.append(
-            f"{plural(len(paused), 'partition')} ({_names(map(str, paused))}) that moved had no "
-            f"commit yet when the records were read: paused for {so_far:.1f} s so far."
+        found.append(
+            f"{plural(len(paused), 'moved partition')} ({_names(map(str, paused))}) had no commit "
+            "yet: "
+            f"{so_far:.1f} s of downtime so far."
         )
-    if stayed := counted.stayed_silences:
-        said.append(
+    if stayed := counted.stayed:
+        found.append(
             f"{plural(len(stayed), 'partition')} ({_names(map(str, stayed))}) had no commit for up "
-            f"to {max(stayed.values()):.1f} s, though no other member took over: brokers or the "
-            "owner did not answer, or nothing came."
+            f"to {max(stayed.values()):.1f} s, but kept their owner. Brokers or the owner did not "
+            "answer, or no records came."
         )
     if counted.undecoded:
-        said.append(f"{plural(counted.undecoded, 'record')} of the group could not be decoded.")
-    return said
+        found.append(f"Fleet could not decode {plural(counted.undecoded, 'record')} of the group.")
+    return found
 
 
 def _cause(generation: Rebalance) -> str:
@@ -175,7 +172,7 @@ def _cause(generation: Rebalance) -> str:
         parts.append(f"{_names(generation.resubscribed)} changed its topics")
     if generation.added:
         parts.append(_added(generation))
-    return " and ".join(parts) or "a further round of the same change"
+    return " and ".join(parts) or "another round of the same change"
 
 
 def _added(generation: Rebalance) -> str:

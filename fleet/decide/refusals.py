@@ -1,39 +1,41 @@
-"""Why nothing may be done now: each reason a sentence that also says what would lift it.
+"""Lists why a plan may not be carried out now; each sentence also says what to do.
 
-Problem: a change into a group that is not settled, during a storm, beside another change or
-while a static member is away costs more than its expected cost, often minutes of standstill
-(a static member that is away blocks the join phase until its session ends). Choice: all
-reasons are collected, none hides another; what concerns only membership changes does not
-hold a roll or standbys.
+Problem: a change during a rebalance, a storm or another change, or while a static member is away,
+costs more than expected. It may cost minutes of standstill, since a missing static member blocks
+the join phase until its session ends. Choice: all reasons are collected, so that none hides
+another. Reasons against membership changes do not block a roll or standbys. Cost: a long list in a
+bad state.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from fleet.config.spec import CONSUMER_SESSION, ClassicWorker, GroupSpec
-from fleet.decide.scaling import missing_topics, unmatched
+from fleet.decide.scaling import missing_topics, unmatched_entries
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import BrokerLimits, GroupState, Plan, Step, StepKind
 from fleet.slots import ChangeState, Pause
 from fleet.text import duration, plural
 
-# Members that brokers would refuse (26: session timeout, 81: group full) are told before anything
-# is done: the old ones would have left by then. Bounds that nobody may read show at the first
-# worker.
+# Brokers refuse members with a wrong session timeout (error 26) or in a full group (error 81).
+# Fleet reports that before it starts, since the old members would have left by then. If this login
+# may not read the brokers' bounds, the first worker shows the error.
 
 
 _JOINS: Final = frozenset({StepKind.OPEN, StepKind.ROLL})
 
 
-def beyond_limits(state: StateSnapshot, plan: Plan, limits: BrokerLimits) -> tuple[str, ...]:
-    """Why brokers would refuse the members that the plan brings; empty = nothing is known of it."""
-    if not brings_members(plan):
+def broker_limit_refusals(
+    state: StateSnapshot, plan: Plan, limits: BrokerLimits
+) -> tuple[str, ...]:
+    """Returns why brokers would refuse the plan's new members; empty if unknown or none."""
+    if not adds_members(plan):
         return ()
     return tuple(filter(None, (_session(state, limits), _size(state, plan, limits))))
 
 
-def brings_members(plan: Plan) -> bool:
-    """Whether brokers need be asked at all: who only leaves is refused nothing."""
+def adds_members(plan: Plan) -> bool:
+    """Tells whether a plan adds members, so that the brokers' limits matter."""
     return any(step.kind in _JOINS for step in plan.steps)
 
 
@@ -50,9 +52,9 @@ def _session(state: StateSnapshot, limits: BrokerLimits) -> str:
         else ("group.max.session.timeout.ms", longest, "at most")
     )
     return (
-        f"worker.session_timeout of {state.spec.group} is {duration(worker.session_timeout)}, and "
-        f"the brokers allow {word} {duration(bound)} ({name}): every member would be refused "
-        "(error 26); declare one that they allow"
+        f"worker.session_timeout of {state.spec.group} is {duration(worker.session_timeout)}, but "
+        f"the brokers allow {word} {duration(bound)} ({name}) and would refuse every member "
+        "(error 26); change it in fleet.yaml"
     )
 
 
@@ -64,14 +66,14 @@ def _size(state: StateSnapshot, plan: Plan, limits: BrokerLimits) -> str:
         return ""
     name = "group.max.size" if classic else "group.consumer.max.size"
     return (
-        f"{state.spec.group} would have {plural(members, 'member')}, and the brokers allow {most} "
-        f"({name}): the others would be refused (error 81); want fewer workers, or raise it on the "
-        "brokers"
+        f"group {state.spec.group} would have {plural(members, 'member')}, but the brokers allow "
+        f"{most} ({name}) and would refuse the others (error 81); lower the number of workers, or "
+        f"raise {name} on the brokers"
     )
 
 
 def _most_members(state: StateSnapshot, plan: Plan) -> int:
-    """Members that the group has at the fullest moment of its steps, other people's included."""
+    """Returns the most members that the group has during the steps, external ones included."""
     held = set(state.open_slots())
     most = 0
     for step in plan.steps:
@@ -87,15 +89,13 @@ def _most_members(state: StateSnapshot, plan: Plan) -> int:
 
 
 def _after_rolling_batch(held: set[int], slots: tuple[int, ...]) -> set[int]:
-    """A roll of static members names slots that are held; a rolling batch those that leave and
-    those that come.
-    """
+    """Returns the open slots after a roll; a rolling batch names old and new slots."""
     fresh = set(slots) - held
     return (held - set(slots)) | fresh if fresh else held
 
 
 STALE_AFTER = 60.0
-"""Seconds after which a snapshot says too little about now."""
+"""Seconds after which a snapshot is too old to act on."""
 _UNSETTLED = {
     GroupState.PREPARING,
     GroupState.COMPLETING,
@@ -105,20 +105,23 @@ _UNSETTLED = {
 _MEMBERSHIP = {StepKind.OPEN, StepKind.LEAVE, StepKind.REJOIN, StepKind.STOP_ALL}
 
 
-def may_act(spec: GroupSpec, mode: str) -> str | None:
-    """Why the mode forbids acting, None where it allows it; plans are made in any mode."""
+def mode_refusal(spec: GroupSpec, mode: str) -> str | None:
+    """Returns why the mode forbids acting, None if it allows it; any mode allows plans."""
     group = spec.group
     if not spec.is_changeable:
         return (
-            f"{group} declares no worker, so it is only observed; declare one in fleet.yaml to "
-            "manage it"
+            f"group {group} declares no worker, so Fleet only observes it; declare a worker in "
+            "fleet.yaml to manage it"
         )
     if mode == "observe":
-        return f"{group} is observed only; write mode: plan or mode: act in fleet.yaml"
+        return (
+            f"group {group} is in mode observe; write mode: act in fleet.yaml to let Fleet change "
+            "it"
+        )
     if mode == "plan":
         return (
-            f"{group} is in mode plan: plans are shown, not carried out; write mode: act in "
-            "fleet.yaml to let them be"
+            f"group {group} is in mode plan, which only shows plans; write mode: act in fleet.yaml "
+            "to let Fleet change it"
         )
     return None
 
@@ -130,14 +133,18 @@ def refusals(
     steps: Sequence[Step] = (),
     forced: bool = False,
 ) -> tuple[str, ...]:
-    """Reasons against carrying out `steps` now; empty = nothing is against it.
+    """Returns the reasons against carrying out `steps` now; empty if there are none.
 
-    forced = a person asked for this roll, also of a revision that was rolled back, or in a storm
-    (new code may be what ends it).
-    Without steps only what holds in any case is said: pause, running change, stale snapshot.
+    forced: a person asked for this roll, even of a revision that was rolled back, or in a storm
+    (new code may end it).
+    Without steps, only pause, running change and stale snapshot are checked.
     """
     kinds = {step.kind for step in steps}
-    reasons = [paused(state.pauses, state.spec.group), _changing(state, now), _stale(state, now)]
+    reasons = [
+        pause_refusal(state.pauses, state.spec.group),
+        _changing(state, now),
+        _stale(state, now),
+    ]
     if kinds - {StepKind.WARM}:
         reasons += [
             _unsettled(state),
@@ -153,19 +160,17 @@ def refusals(
     return tuple(reason for reason in reasons if reason)
 
 
-def paused(pauses: Iterable[Pause], group: str) -> str:
-    """Which pause holds this group, its own or the one for all; empty = none."""
+def pause_refusal(pauses: Iterable[Pause], group: str) -> str:
+    """Returns the message for a group that is paused, by itself or with all; empty if not."""
     mine = [each for each in pauses if each.group in {None, group}]
     pause = min(mine, key=lambda each: each.group is None, default=None)
     if pause is None:
         return ""
-    if pause.is_unmanaged:
-        return f"{group} is unmanaged by {pause.by}; `fleet manage {group}` takes it back"
-    what = "every group is" if pause.group is None else f"{pause.group} is"
+    what = "every group is" if pause.group is None else f"group {pause.group} is"
     lift = "--all" if pause.group is None else pause.group
     return (
-        f"{what} paused by {pause.by} ({pause.reason or 'no reason given'}); "
-        f"`fleet resume {lift}` lifts it"
+        f"{what} paused by {pause.by} ({pause.reason or 'no reason given'}); run "
+        f"`fleet resume {lift}` to lift the pause"
     )
 
 
@@ -178,19 +183,19 @@ def _changing(state: StateSnapshot, now: float) -> str:
     step = f"step {min(change.step + 1, total)} of {total}"
     if state.change_alive:
         return (
-            f"change {change.plan.id} is being carried out by {change.actor} ({step}, for {since})"
-            "; `fleet status` shows it, wait for its end"
+            f"{change.actor} is carrying out change {change.plan.id} ({step}, for {since}); wait "
+            f"for its end, which `fleet status {state.spec.group}` shows"
         )
     if state.change_alive is None:
         return (
-            f"change {change.plan.id} of {change.actor} is not finished ({step}); whether somebody "
-            f"still works on it shows within {state.spec.runtime.lease:g} s: look again, or pick "
-            f"it up with `fleet apply {state.spec.group} --continue`, which waits for that"
+            f"change {change.plan.id} by {change.actor} may still be running ({step}); retry in "
+            f"{state.spec.runtime.lease:g} s, or run `fleet apply {state.spec.group} --continue`, "
+            "which waits"
         )
     return (
-        f"change {change.plan.id} was left unfinished by {change.actor} ({step}); pick it up with "
-        f"`fleet apply {state.spec.group} --continue` or give it up with `fleet apply "
-        f"{state.spec.group} --abort`"
+        f"{change.actor} left change {change.plan.id} unfinished ({step}); run "
+        f"`fleet apply {state.spec.group} --continue` to finish it, or "
+        f"`fleet apply {state.spec.group} --abort` to end it"
     )
 
 
@@ -199,8 +204,8 @@ def _stale(state: StateSnapshot, now: float) -> str:
     if age <= STALE_AFTER:
         return ""
     return (
-        f"the snapshot is {duration(age)} old, more than {duration(STALE_AFTER)}; the next look at "
-        "the cluster lifts it (check that the brokers answer)"
+        f"the snapshot is {duration(age)} old, more than {duration(STALE_AFTER)}; retry, and check "
+        "that the brokers answer"
     )
 
 
@@ -209,10 +214,10 @@ def _unsettled(state: StateSnapshot) -> str:
     if group is None or not group.exists or group.state not in _UNSETTLED:
         return ""
     if group.state is GroupState.UNKNOWN and group.type not in {"classic", "consumer"}:
-        return f"the state of {group.group} is unknown; the next look at the cluster may tell it"
+        return f"the state of group {group.group} is unknown; retry"
     return (
-        f"{group.group} is not settled ({group.state}); wait until it is Stable, which its members "
-        "decide within the largest max_poll_interval"
+        f"group {group.group} is rebalancing ({group.state}); wait until it is Stable, at most for "
+        "the largest max_poll_interval of its members"
     )
 
 
@@ -222,21 +227,21 @@ def _wrong_type(state: StateSnapshot, kinds: set[StepKind]) -> str:
         return ""
     if group.type not in {"classic", "consumer", "unknown"}:
         return (
-            f"{group.group} is a {group.type} group; Fleet's workers are members of classic and "
-            "consumer groups only: give the fleet another group id"
+            f"{group.group} is a {group.type} group, but Fleet's workers join only classic and "
+            "consumer groups; choose another group id"
         )
     stopped_first = StepKind.STOP_ALL in kinds and not state.external_members()
     if group.type in {"unknown", worker.protocol} or state.is_empty() or stopped_first:
         return ""
     return (
         f"{group.group} has {len(group.members)} members of the {group.type} protocol, but "
-        f"worker.protocol is {worker.protocol}; stop them all first, or write "
+        f"worker.protocol is {worker.protocol}; stop these members first, or write "
         f"protocol: {group.type}"
     )
 
 
 def _wrong_assignor(state: StateSnapshot) -> str:
-    """Strangers alone in the group with another assignor, or another protocol (Connect)."""
+    """Refuses to join a group of external members with another assignor (Connect)."""
     group, worker = state.group, state.spec.worker
     if group is None or state.is_empty() or not isinstance(worker, ClassicWorker):
         return ""
@@ -244,14 +249,14 @@ def _wrong_assignor(state: StateSnapshot) -> str:
     if not others_only or group.type == "consumer" or group.assignor in {None, "", worker.assignor}:
         return ""
     return (
-        f"the {len(group.members)} members of {group.group} are not ours and use the assignor "
-        f"{group.assignor!r}; a worker with {worker.assignor} would be refused (error 23): end "
-        "them first, or give the fleet another group id"
+        f"the {len(group.members)} members of group {group.group} are external and use assignor "
+        f"{group.assignor!r}, so that the coordinator would refuse a worker with "
+        f"{worker.assignor} (error 23); stop them first, or choose another group id"
     )
 
 
 def _storm(state: StateSnapshot, steps: Sequence[Step]) -> str:
-    """Nothing is added to a storm; that its top offender leaves is what ends it."""
+    """Refuses changes during a storm, except one that removes its top offender."""
     storm = state.storm
     if storm is None:
         return ""
@@ -259,44 +264,45 @@ def _storm(state: StateSnapshot, steps: Sequence[Step]) -> str:
     if storm.top_offender in {f"{state.spec.group}-{n}" for n in leaving}:
         return ""
     return (
-        f"{storm.sentence}; held until the window holds at most half of the budget for "
-        f"{state.spec.storm.cooldown:g} s (`fleet rebalances --group {state.spec.group}` lists "
-        "them; documentation: troubleshoot/runbooks/group-storm)"
+        f"{storm.sentence}; changes are blocked until the window holds at most half of the budget "
+        f"for {state.spec.storm.cooldown:g} s. Run `fleet rebalances --group {state.spec.group}` "
+        "to see the rebalances; the runbook group-storm has the next steps"
     )
 
 
 def _no_topic(state: StateSnapshot, kinds: set[StepKind]) -> str:
-    """Who leaves needs no topic; who subscribes to nothing never joins (librdkafka)."""
+    """Refuses new members without a topic, since librdkafka does not join then."""
     if not kinds - {StepKind.WARM, StepKind.LEAVE}:
         return ""
     missing = missing_topics(state.topics, state.spec)
-    nothing = unmatched(state.topics, state.spec)
+    nothing = unmatched_entries(state.topics, state.spec)
     if nothing and not missing:
         return (
-            f"no topic matches {' or '.join(nothing)} of {state.spec.group} yet, and a member that "
-            "subscribes to nothing does not join; the next plan after one is created goes on"
+            f"no topic matches {' or '.join(nothing)} of group {state.spec.group} yet, and a "
+            "member "
+            "without a topic does not join; create a topic, then plan again"
         )
     return missing_topic(state)
 
 
 def missing_topic(state: StateSnapshot) -> str:
-    """Which topics there are not, where nothing creates them; empty where all are there."""
+    """Returns the message for missing topics that Fleet does not create; empty if none."""
     missing = missing_topics(state.topics, state.spec)
     if not missing or state.spec.create is not None:
         return ""
     names = ", ".join(missing)
     word = "topic" if len(missing) == 1 else "topics"
     return (
-        f"the {word} {names} of {state.spec.group} {'does' if len(missing) == 1 else 'do'} not "
+        f"{word} {names} of group {state.spec.group} {'does' if len(missing) == 1 else 'do'} not "
         "exist; create it, or write create: {partitions: 12} under the fleet"
     )
 
 
 def _rolled_back(state: StateSnapshot, kinds: set[StepKind]) -> str:
-    """Without this the next cycle would try the same code again, and again.
+    """Refuses a revision that was rolled back, which every cycle would otherwise retry.
 
-    It protects what runs: who leaves brings no code, and where nobody is there, nothing is put at
-    risk (and `fleet roll` would have no slot to roll).
+    It protects running workers. A leave brings no code, and without open slots there is nothing to
+    protect (and `fleet roll` would have no slot to roll).
     """
     change = state.change
     if change is None or change.state is not ChangeState.ROLLED_BACK:
@@ -307,13 +313,13 @@ def _rolled_back(state: StateSnapshot, kinds: set[StepKind]) -> str:
         return ""
     return (
         f"revision {state.revision} of {state.spec.group} was rolled back: "
-        f"{change.sentence or 'no reason is kept'}; correct the code, or try it again with "
-        f"`fleet roll {state.spec.group}`"
+        f"{change.sentence or 'no reason is stored'}; correct the code, or run "
+        f"`fleet roll {state.spec.group}` to retry"
     )
 
 
 def _away(state: StateSnapshot, steps: Sequence[Step]) -> str:
-    """Who is away blocks the others' join phase, unless the step's own leave removes it."""
+    """Refuses while a static member is away, unless the step itself removes it."""
     worker = state.spec.worker
     if worker is None or worker.membership == "dynamic":
         return ""
@@ -326,24 +332,24 @@ def _away(state: StateSnapshot, steps: Sequence[Step]) -> str:
     if isinstance(worker, ClassicWorker):
         wait, why = worker.session_timeout, "would block the rebalance"
     else:  # nothing waits for it under KIP-848
-        wait, why = CONSUMER_SESSION, "would be removed by an assignment of its own meanwhile"
+        wait, why = CONSUMER_SESSION, "would cost one more assignment when it expires"
     here = {n for n in away if n in state.open_slots() or state.slot(n).token}
-    told = []
+    reasons = []
     if here:
         names = ", ".join(f"{state.spec.group}-{n}" for n in sorted(here))
-        told.append(
-            f"the static member {names} is away (no worker holds its slot) and {why}; it ends when "
-            f"a worker takes the slot, or {wait:g} s after its last heartbeat"
+        reasons.append(
+            f"static member {names} is away (no worker owns its slot) and {why}; wait until a "
+            f"worker takes the slot, or {wait:g} s after its last heartbeat"
         )
     if away - here:
         names = ", ".join(f"{state.spec.group}-{n}" for n in sorted(away - here))
-        told.append(
-            f"{names} is a member, and nobody ever held that slot here: where cluster.name, "
-            "runtime.kind, runtime.namespace or the home was changed, the workers from before run "
-            "on; end them with the fleet.yaml of before (`fleet down`); one that is gone ends "
+        reasons.append(
+            f"{names} is a member, but its slot never had an owner in this store. If you changed "
+            "cluster.name, runtime.kind, runtime.namespace or the state directory, the old workers "
+            "still run; run `fleet down` with the old fleet.yaml. A dead member expires "
             f"{wait:g} s after its last heartbeat"
         )
-    return "; ".join(told)
+    return "; ".join(reasons)
 
 
 def _joining(state: StateSnapshot) -> str:
@@ -351,11 +357,11 @@ def _joining(state: StateSnapshot) -> str:
     if not joining:
         return ""
     names = ", ".join(f"{state.spec.group}-{n}" for n in joining)
-    return f"{names} is joining; wait until its worker has committed a batch or polled nothing"
+    return f"{names} is joining; wait for its worker's first commit or empty poll"
 
 
 def _doubled(state: StateSnapshot) -> str:
-    """A foreign process with one of our instance ids, still in the group [15]."""
+    """Refuses while an external process uses one of the group's instance ids [15]."""
     held = sorted(
         number
         for number in map(state.number_of, state.members())
@@ -365,8 +371,8 @@ def _doubled(state: StateSnapshot) -> str:
         return ""
     names = ", ".join(f"{state.spec.group}-{n}" for n in held)
     return (
-        f"a process that is not ours is a member as {names}; end it (perhaps a second fleet "
-        "with another store manages this group), then "
+        f"an external process is a member as {names}; stop it (perhaps a second fleet with "
+        "another store manages this group), then run "
         f"`fleet slot reopen {state.spec.group} {held[0]}`"
     )
 
@@ -376,4 +382,6 @@ def _quarantined(state: StateSnapshot, steps: Sequence[Step]) -> str:
     if not touched:
         return ""
     names = ", ".join(f"{state.spec.group}-{n}" for n in touched)
-    return f"{names} is quarantined, as another process uses its id; end that process first"
+    return (
+        f"slot {names} is quarantined, since another process uses its instance id; stop that first"
+    )

@@ -1,12 +1,11 @@
-"""How many slots a group wants now.
+"""Decides how many slots a group wants now.
 
-Problem: every change of size costs a rebalance, lag jumps, and an autoscaler that follows it
-sets off storms. Choice: growing is prompt (`up_after`, at once by default); shrinking waits
-until it was asked for at every look during `down_after`, at least twice, and then goes only
-as far as the most that was asked for in that time. Never more slots than members that can
-own a partition. The memory between looks is a value that the caller keeps.
-Cost: a `fixed` number is a declaration, not a measurement, and shrinks at once; so does a group
-that is above a lowered `replicas.max`, down to that and past `max_step`.
+Problem: every change of size costs a rebalance, and an autoscaler that follows a jumping lag causes
+storms. Choice: growth is prompt (`up_after`, at once by default). Shrinking waits until every check
+during `down_after`, at least two, wanted fewer slots. It then stops at the largest number that one
+of them wanted. There are never more slots than members that can own a partition. The caller keeps
+the memory between checks. Cost: a `fixed` number shrinks at once; so does a group above a lowered
+`replicas.max`, even past `max_step`.
 """
 
 import math
@@ -19,12 +18,12 @@ from fleet.config.topic_patterns import is_pattern, matches
 from fleet.model import GroupSnapshot, LagCase, TopicPartition
 from fleet.text import duration, plural
 
-# How many members can own anything [30]: range gives out topic by topic, to the same first members,
-# so the largest topic is the bound; the other assignors deal from all partitions together.
+# How many members can own a partition [30]: range assigns topic by topic to the same first members,
+# so that the largest topic is the bound; the other assignors use all partitions together.
 
 
-def subscribed(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
-    """The topics of the mapping that the group's `topics` name or match, with partitions."""
+def subscribed_topics(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
+    """Returns the topics that the group subscribes to, with their partitions."""
     return {
         name: count
         for name, count in topics.items()
@@ -33,62 +32,65 @@ def subscribed(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
 
 
 def missing_topics(topics: Mapping[str, int], group: GroupSpec) -> tuple[str, ...]:
-    """Named topics that do not exist; patterns are never missing."""
+    """Returns named topics that do not exist; patterns are never missing."""
     return tuple(t for t in group.topics if not is_pattern(t) and not topics.get(t))
 
 
-def unmatched(topics: Mapping[str, int], group: GroupSpec) -> tuple[str, ...]:
-    """The entries of `topics` where none of them is there yet; empty where anything is."""
-    return () if subscribed(expected_topics(topics, group), group) else group.topics
+def unmatched_entries(topics: Mapping[str, int], group: GroupSpec) -> tuple[str, ...]:
+    """Returns all entries of `topics` if none matches a topic yet; empty otherwise."""
+    return () if subscribed_topics(expected_topics(topics, group), group) else group.topics
 
 
 def expected_topics(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
-    """The topics as they will be once `create:` has made the missing ones."""
+    """Returns the topics after `create:` has created the missing ones."""
     if group.create is None:
         return dict(topics)
     made = dict.fromkeys(missing_topics(topics, group), group.create.partitions)
     return {**topics, **made}
 
 
-def ownable(topics: Mapping[str, int], group: GroupSpec) -> int:
-    """Most members that own at least one partition; a missing topic counts 0."""
-    counts = subscribed(topics, group).values()
+def most_owners(topics: Mapping[str, int], group: GroupSpec) -> int:
+    """Returns the most members that can own a partition; a missing topic counts 0."""
+    counts = subscribed_topics(topics, group).values()
     if isinstance(group.worker, ClassicWorker) and group.worker.assignor == "range":
         return max(counts, default=0)
     return sum(counts)
 
 
-def ownable_reason(topics: Mapping[str, int], group: GroupSpec) -> str:
-    """Why no more members than `ownable` make sense, for a sentence."""
-    counts = subscribed(topics, group)
+def most_owners_reason(topics: Mapping[str, int], group: GroupSpec) -> str:
+    """Returns why more members than `most_owners` make no sense, for a sentence."""
+    counts = subscribed_topics(topics, group)
     if isinstance(group.worker, ClassicWorker) and group.worker.assignor == "range":
         largest = max(counts, key=lambda name: (counts[name], name), default="")
-        return f"under range no more than the {ownable(topics, group)} partitions of {largest}"
-    return f"there are {ownable(topics, group)} partitions"
+        return (
+            f"range assigns no more members than the {most_owners(topics, group)} partitions of "
+            f"{largest}"
+        )
+    return f"there are {most_owners(topics, group)} partitions"
 
 
 MAX_REMEMBERED = 256
-"""Asks kept; the oldest two become one, at the larger figure and the later time."""
+"""Most requests kept; the oldest two become one, with the larger number and the later time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingMemory:
-    """What was asked for since it was first more, or less, than there is; empty where it is not."""
+    """Remembers the requests since the policy first wanted more or fewer slots."""
 
     current: int | None = None
-    """Slots at the last look: another number begins anew."""
+    """Slots at the last check; another number clears the memory."""
     up_since: float | None = None
     down_since: float | None = None
     looks: int = 0
-    """Looks in a row that asked for less."""
+    """Checks in a row that wanted fewer slots."""
     asked: tuple[tuple[float, int], ...] = ()
-    """(time, wanted) of those looks, oldest first, figures falling: the first in the window is
-    its largest."""
+    """(time, wanted) of these checks, oldest first, numbers falling: the first in the window is
+    the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """wanted slots now; raw = what the policy alone says; the sentence tells both and why."""
+    """Holds the wanted slots, the policy's raw number, and a sentence with the reason."""
 
     wanted: int
     raw: int
@@ -114,11 +116,11 @@ def wanted_slots(
     quarantined: Collection[TopicPartition] = (),
     unit: str = "slot",
 ) -> Decision:
-    """Decide once per look; `now` in wall-clock seconds, `memory` from the look before.
+    """Decides once per check; `now` in wall-clock seconds, `memory` from the check before.
 
-    unit: what `current` counts, for the sentence (other people's consumers have pods, no slots).
+    unit: what `current` counts, for the sentence (an adopted Deployment has pods).
 
-    A quarantined partition's lag does not count: no worker can reduce it [30].
+    A stopped partition's lag does not count, since no worker can reduce it [30].
     """
     expected = expected_topics(topics, spec)
     ask = _asked(spec, group, expected, current, quarantined)
@@ -159,8 +161,8 @@ def _asked(
     if isinstance(policy, FixedScaling):
         return _Ask(raw=policy.workers, why=f"fixed at {policy.workers}")
     if isinstance(policy, PartitionsScaling):
-        # Not `ownable`: under range two topics of 12 are still 24 partitions of work.
-        total = sum(subscribed(topics, spec).values())
+        # Not `most_owners`: under range two topics of 12 are still 24 partitions of work.
+        total = sum(subscribed_topics(topics, spec).values())
         return _Ask(
             raw=math.ceil(total / policy.per_worker),
             why=f"{total} partitions, {policy.per_worker} per worker",
@@ -183,25 +185,25 @@ def _asked_by_lag(
     why = f"{lag:,} records waiting, {policy.records_per_worker:,} per worker"
     hidden = sum(1 for p in seen if p.lag is None and p.case is LagCase.UNKNOWN)
     if hidden:
-        # A part of the lag is a reason to grow, never one to shrink.
+        # A partly known lag may cause growth, but never shrinking.
         return _Ask(raw=raw, why=f"{why}, {hidden} partitions unknown", may_shrink=False)
     return _Ask(raw=raw, why=why)
 
 
 def _bounded(spec: GroupSpec, topics: Mapping[str, int], raw: int, current: int) -> tuple[int, str]:
-    """The policy's figure within replicas and what members can own, with the words for it."""
+    """Limits the policy's number to replicas and to what can own a partition, with the reason."""
     low, high = spec.replicas.min, spec.replicas.max
     target, limits = raw, ""
     if raw < low:
         target, limits = low, f", at least {low}"
     elif raw > high:
         target, limits = high, f", at most {high}"
-    cap = ownable(topics, spec)
+    cap = most_owners(topics, spec)
     if cap == 0:
         names = ", ".join(missing_topics(topics, spec)) or ", ".join(spec.topics)
         return current, f"; no partition of {names} exists yet"
     if target > cap:
-        target, limits = cap, f", capped at {cap}: {ownable_reason(topics, spec)}"
+        target, limits = cap, f", capped at {cap}: {most_owners_reason(topics, spec)}"
     return target, limits
 
 
@@ -220,7 +222,11 @@ def _grow(
     memory = ScalingMemory(current=current, up_since=since)
     if now - since < spec.scaling.up_after:
         left = spec.scaling.up_after - (now - since)
-        return current, memory, f"{target} asked, up_after has {duration(left)} to go, stays at"
+        return (
+            current,
+            memory,
+            f"{target} wanted, but up_after lasts {duration(left)} more, stays at",
+        )
     return _stepped(spec, current, target), memory, "from"
 
 
@@ -232,7 +238,7 @@ def _shrink(
         memory, since = ScalingMemory(current=current), now
     kept = [ask for ask in memory.asked if ask[1] > target]
     kept.append((now, target))
-    # Windowed maximum: what is older than the window goes, but an ask holds until its next.
+    # Windowed maximum: requests older than the window go, but each lasts until the next.
     start = now - spec.scaling.down_after
     kept = [ask for ask in kept if ask[0] >= start]
     if len(kept) > MAX_REMEMBERED:
@@ -241,48 +247,47 @@ def _shrink(
     memory = replace(memory, up_since=None, down_since=since, looks=looks, asked=tuple(kept))
     left = spec.scaling.down_after - (now - since)
     if looks < 2 or left > 0:
-        wait = f"down_after has {duration(left)} to go" if left > 0 else "one more look"
-        return current, memory, f"{target} asked, {wait}, stays at"
+        wait = f"but down_after lasts {duration(left)} more" if left > 0 else "to be confirmed"
+        return current, memory, f"{target} wanted, {wait}, stays at"
     return _stepped(spec, current, kept[0][1]), memory, "from"
 
 
-# A number that a person holds for a time, beside the slots, where every manager reads it before it
-# asks the policy.
+# A number of slots that a person pins for a time. Every manager reads it before it asks the policy.
 
 
 NOTE = "pin"
-"""Under which the store keeps a group's pin."""
+"""Key of a group's pin in the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """So many slots until a wall time."""
+    """Pins a number of slots until a wall time."""
 
     wanted: int
     until: float
     by: str
 
     def sentence(self, now: float, unit: str = "slot") -> str:
-        """How many, by whom, how long still."""
+        """Describes the pin."""
         at = datetime.fromtimestamp(self.until, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
         left = duration(max(0.0, self.until - now))
-        return f"held at {plural(self.wanted, unit)} by {self.by} for {left} more, until {at}"
+        return f"{plural(self.wanted, unit)} pinned by {self.by} for {left} more, until {at}"
 
 
-def pinned(decision: Decision, pin: Pin, *, now: float, unit: str = "slot") -> Decision:
-    """What is wanted while a pin is in force; the sentence tells what the policy says."""
-    said = f"{pin.sentence(now, unit)}; the policy alone: {decision.sentence}"
-    return replace(decision, wanted=pin.wanted, sentence=said)
+def apply_pin(decision: Decision, pin: Pin, *, now: float, unit: str = "slot") -> Decision:
+    """Applies a pin to a decision; the sentence still has the policy's number."""
+    sentence = f"{pin.sentence(now, unit)}; the policy alone: {decision.sentence}"
+    return replace(decision, wanted=pin.wanted, sentence=sentence)
 
 
-def undone_by(asked: Decision, wanted: int, group: str) -> str | None:
-    """What the policy will make of `wanted` slots; None where it leaves them.
+def explain_undo(asked: Decision, wanted: int, group: str) -> str | None:
+    """Returns how the policy will change `wanted` slots; None if it keeps them.
 
-    `asked` is its answer to a group that has them already.
+    `asked` is the policy's decision for a group that has them already.
     """
     if asked.wanted == wanted and asked.memory == ScalingMemory(current=wanted):
         return None
     return (
-        f"the policy decides again at the next look, and will undo this: {asked.sentence}; "
-        f"`fleet scale {group} {wanted} --pin 2h` keeps {plural(wanted, 'slot')} for that long"
+        f"the policy will undo this at its next check: {asked.sentence}; to keep "
+        f"{plural(wanted, 'slot')} for two hours, run `fleet scale {group} {wanted} --pin 2h`"
     )

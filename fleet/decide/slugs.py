@@ -1,16 +1,16 @@
-"""Names for systems that allow fewer characters than Kafka does.
+"""Makes names for systems that allow fewer characters than Kafka.
 
-Problem: group ids hold any character; Dagster's keys allow letters, digits, `.`, `_` and `-`,
-Kubernetes names lower-case letters, digits and dashes, and `orders.v1`, `orders-v1`, `orders_v1`
-must not become one. Choice: a readable part and a hash of the raw ids wherever the raw id may not
-stand itself; it travels as metadata.
+Problem: group ids hold any character. Dagster's keys allow letters, digits, `.`, `_` and `-`;
+Kubernetes names allow lower-case letters, digits and dashes. `orders.v1`, `orders-v1` and
+`orders_v1` must stay distinct. Choice: a readable part and a hash of the raw ids, unless the raw id
+is allowed itself. Cost: the raw id must travel as metadata.
 """
 
 import hashlib
 import re
 
 READABLE = 40
-"""Most characters of the readable part; with the hash 49, which leaves a suffix its room."""
+"""Most characters of the readable part; with the hash 49, so that a suffix fits."""
 
 
 def _hash(cluster: str, group: str) -> str:
@@ -18,15 +18,15 @@ def _hash(cluster: str, group: str) -> str:
 
 
 def slug(cluster: str, group: str) -> str:
-    """A name of [A-Za-z0-9_] for a group of a cluster, at most 49 characters, never shared."""
+    """Returns a unique name of [A-Za-z0-9_] for a group, at most 49 characters."""
     readable = re.sub(r"[^A-Za-z0-9]+", "_", f"{cluster}_{group}").strip("_")
     return f"{readable[:READABLE]}_{_hash(cluster, group)}"
 
 
 def plain_name(raw: str) -> str:
-    """The id itself where letters, digits, `.`, `_` and `-` are enough.
+    """Returns the id itself if it has only letters, digits, `.`, `_` and `-`.
 
-    Any other id: a readable part and a hash. An id that ends like such a hash gets one too, so
+    Any other id gives a readable part and a hash. An id that ends like such a hash gets one too, so
     that no two ids share a name. At most 100 characters.
     """
     plain = re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", raw) and "..." not in raw
@@ -37,9 +37,9 @@ def plain_name(raw: str) -> str:
 
 
 def k8s_slug(cluster: str, group: str) -> str:
-    """The same for Kubernetes: lower-case letters, digits and dashes, at most 49 of 63.
+    """Returns a name for Kubernetes: lower-case letters, digits and dashes, at most 49 of 63.
 
-    It starts with a letter, which Services want.
+    It starts with a letter, as Services require.
     """
     readable = re.sub(r"[^a-z0-9]+", "-", f"{cluster}-{group}".lower()).strip("-")
     if not readable[:1].isalpha():

@@ -1,4 +1,4 @@
-"""Everything a decision about one group may look at, gathered once and frozen."""
+"""Holds all that a decision about one group may use, read once and frozen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,18 +19,18 @@ from fleet.slots import (
     WorkerReport,
 )
 
-# What a runtime has to say of a plan: the place where workers run is not always ours alone.
+# A runtime's objections to a plan: others may also change the place where workers run.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vetoes:
-    """Reasons against carrying a plan out, and what a person should know of it."""
+    """Holds a runtime's refusals and notes on a plan."""
 
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def told_in(self, plan: Plan) -> Plan:
-        """The plan with these; an empty plan has nothing to hold up."""
+    def add_to(self, plan: Plan) -> Plan:
+        """Adds them to a plan; an empty plan gets no refusals."""
         if not (self.refusals or self.notes):
             return plan
         against = self.refusals if plan.steps else ()
@@ -42,16 +42,16 @@ NO_CONCERNS: Final = Vetoes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
-    """One group: what is declared, what Kafka says, what the slots and the runtime say."""
+    """Describes one group: its declaration, and what Kafka, the slots and the runtime report."""
 
     spec: GroupSpec
     mode: str
-    """observe | plan | act, as FleetSpec.mode_of says."""
+    """observe | plan | act, from FleetSpec.mode_of."""
     cluster: str
     snapshot_at: float
-    """Wall time of the snapshot that `group` and `topics` come from."""
+    """Wall time of the snapshot of `group` and `topics`."""
     group: GroupSnapshot | None
-    """None = the snapshot holds no such group."""
+    """None: the snapshot has no such group."""
     topics: Mapping[str, int]
     targets: SlotTargets
     slots: tuple[Slot, ...]
@@ -60,45 +60,45 @@ class StateSnapshot:
     change: Change | None
     """The running change, or the last one."""
     change_alive: bool | None
-    """Whether the running change's actor still renews its lease; None = not known yet."""
+    """Whether the running change's actor still renews its lease; None: not known yet."""
     pauses: tuple[Pause, ...]
-    """Of any group, and of all."""
-    stopped_partitions: tuple[StoppedPartition, ...]
+    """Pauses of single groups and of all."""
+    quarantines: tuple[Quarantine, ...]
     revision: str
-    """What workers shall be."""
+    """Wanted revision of workers."""
     published: Mapping[str, WorkerSettings] = field(default_factory=dict)
     """Settings of the revisions that slots run, by revision."""
     storm: Storm | None = None
-    """The group's storm; None where there is none, or nobody can tell."""
+    """The group's storm; None if there is none, or if it is unknown."""
     initial_delay: float | None = None
-    """Seconds that brokers wait for more members after the first of an empty classic group
-    (`group.initial.rebalance.delay.ms`); None: not known, taken to be Kafka's own 3 s."""
+    """Seconds that brokers wait for more members of an empty classic group
+    (`group.initial.rebalance.delay.ms`); None: unknown, assumed to be Kafka's default of 3 s."""
     readable_log: bool = True
-    """Whether `__consumer_offsets` can be read; without it receipts are unverified."""
+    """Whether `__consumer_offsets` is readable; if not, receipts are unverified."""
 
-    # The rest is reading, in one place so that refusals, expected costs and plans agree.
+    # Derived facts, in one place so that refusals, expected costs and plans agree.
 
     def open_slots(self) -> tuple[int, ...]:
-        """Numbers of the slots that may be held, lowest first."""
+        """Returns the open slots that a worker may own, lowest first."""
         return tuple(sorted(self.targets.open - self.targets.quarantined))
 
     def slot(self, number: int) -> Slot:
-        """The stored slot, or a free one that was never stored."""
+        """Returns the stored slot, or a free one that was never stored."""
         found = next((s for s in self.slots if s.number == number), None)
         return found or Slot(group=self.spec.group, number=number)
 
     def members(self) -> tuple[Member, ...]:
-        """Members of the group as Kafka tells them; none where the group is not there."""
+        """Returns the members that Kafka reports; none if the group does not exist."""
         return self.group.members if self.group is not None and self.group.exists else ()
 
     def number_of(self, member: Member) -> int | None:
-        """The slot number of a member's instance id; None where the id is not one of ours."""
+        """Returns the slot number of a member's instance id; None for an external id."""
         head, dash, tail = (member.instance_id or "").rpartition("-")
         is_number = tail.isascii() and tail.isdigit() and str(int(tail)) == tail
         return int(tail) if dash and head == self.spec.group and is_number else None
 
     def external_members(self) -> tuple[Member, ...]:
-        """Members that are no worker of ours: foreign instance ids, and unknown dynamic ones."""
+        """Returns members that are not workers of this fleet, by instance id or member id."""
         ours = {s.member_id for s in self.slots if s.member_id is not None}
         return tuple(
             m
@@ -108,13 +108,13 @@ class StateSnapshot:
         )
 
     def owners_of_nothing(self) -> tuple[int, ...]:
-        """Slots whose member owns only partitions that are gone, while another has two or more.
+        """Returns slots that own only deleted partitions, while another member has two or more.
 
-        Its return deals them anew: a sticky assignor goes on giving out what a topic had before it
-        was recreated with fewer partitions.
+        A sticky assignor keeps assigning the partitions of a topic from before it was recreated
+        with fewer. A rejoin assigns them anew.
         """
         there = {
-            m: sum(tp not in gone_partitions(m, self.topics) for tp in m.partitions)
+            m: sum(tp not in deleted_partitions(m, self.topics) for tp in m.partitions)
             for m in self.members()
         }
         if max(there.values(), default=0) < 2:
@@ -123,12 +123,12 @@ class StateSnapshot:
         return tuple(number for number in self.open_slots() if number in idle)
 
     def away(self) -> tuple[int, ...]:
-        """Slots whose static member may be gone: they block the join phase of a rebalance.
+        """Returns slots whose static member may be dead; they block the join phase of a rebalance.
 
-        Open but held by nobody or by a worker that ended, or a member without an owner.
+        Such a slot is open without a live owner, or it has a member without an owner.
         """
         ended = {p.name for p in self.processes if not p.running}
-        unheld = {n for n in self.open_slots() if self.slot(n).owner in {None, *ended}}
+        unowned = {n for n in self.open_slots() if self.slot(n).owner in {None, *ended}}
         ghosts = {
             number
             for number in map(self.number_of, self.members())
@@ -136,13 +136,13 @@ class StateSnapshot:
             and number not in self.targets.quarantined
             and self.slot(number).owner is None
         }
-        return tuple(sorted(unheld | ghosts))
+        return tuple(sorted(unowned | ghosts))
 
     def joining(self) -> tuple[int, ...]:
-        """Slots whose owner has not joined yet, or not shown that it works.
+        """Returns slots whose owner has not joined yet, or has not shown that it works.
 
-        A member whose entrypoint fails joins no more, nor does a worker that ends again and again:
-        to take it out, or to replace it, is what has to be possible.
+        A member whose entrypoint fails and a worker that keeps stopping do not count, since a
+        change must be able to remove or replace them.
         """
         failing = {process.name for process in self.processes if process.is_failing}
         here = {member.member_id for member in self.members()}
@@ -151,14 +151,14 @@ class StateSnapshot:
         return tuple(s.number for s in joining if s.error is None or s.member_id not in here)
 
     def is_empty(self) -> bool:
-        """Whether a join would be the first of a generation: nobody is in the group."""
+        """Tells whether the group has no members, so that a join begins a generation."""
         if self.group is None or not self.group.exists:
             return True
         return self.group.state in {GroupState.EMPTY, GroupState.DEAD} or not self.group.members
 
 
-def gone_partitions(member: Member, topics: Mapping[str, int]) -> frozenset[TopicPartition]:
-    """What a member owns beyond the partitions that its topics have now."""
+def deleted_partitions(member: Member, topics: Mapping[str, int]) -> frozenset[TopicPartition]:
+    """Returns a member's partitions that its topics no longer have."""
     return frozenset(
         tp for tp in member.partitions if tp.partition >= topics.get(tp.topic, tp.partition + 1)
     )

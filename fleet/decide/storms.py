@@ -1,10 +1,10 @@
-"""All groups of a cluster, watched for storms look after look. Pure.
+"""Detects storms in all groups of a cluster, refresh by refresh. Pure.
 
-Problem: an exporter, a sensor and a schedule each look every few seconds at thousands of
-groups, most of which are calm, and a restart must not forget a storm. Choice: one value holds
-the storms there are; a look takes the last rebalances of all groups and gives the next value.
-Groups without rebalances and without a storm cost nothing. Detected at the first look after
-the rebalance above the budget, so within two intervals whatever the phase.
+Problem: an exporter, a sensor and a schedule each check thousands of mostly quiet groups every few
+seconds, and a restart must not forget a storm. Choice: one value holds the current storms. A
+refresh takes the last rebalances of all groups and returns the next value. Groups without
+rebalances and without a storm cost nothing. Cost: a storm shows at the first refresh after the
+rebalance above the budget, within two intervals.
 """
 
 import re
@@ -22,38 +22,35 @@ from fleet.model.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
 from fleet.text import brief, duration, few, plural
 
-# Whether a group, or a whole cluster, is in a storm, since when, and who makes it. Pure.
+# Whether a group or a whole cluster is in a storm, since when, and who causes it. Pure.
 #
-# Problem: a threshold on a count flaps, charges a deploy that was announced and priced, and tells
-# the one who is woken neither who nor why. Choice: a storm begins with the first rebalance (or
-# moved partition) above the budget of its window, and ends only when the window has held at most
-# half of the budget for `cooldown` seconds. What our own changes were to cost is taken out first
-# (`excused`). All is computed from the records' own times, so that it does not matter how often,
-# or by whom, one looks: the answer for `now` is the same. The state is the storm itself; None is
-# fair weather. Words name the member with the most joins and leaves
-# (`fleet.decide.storms`). Cost: the caller reads rebalances of up to two windows back
+# Problem: a threshold on a count flaps, counts a planned deploy, and names neither cause nor
+# member. Choice: a storm begins with the first rebalance (or moved partition) above the budget of
+# its window. It ends when the window has held at most half of the budget for `cooldown` seconds.
+# The expected rebalances of Fleet's own changes are subtracted first (`expected_rebalances`). All
+# is computed from the records' times, so that the number of refreshes does not matter. The summary
+# names the member with the most joins and leaves. Cost: the caller reads rebalances of two windows
 # (`reach`).
 
 
-# A storm's course, moment by moment, the same for one moment and for a day's picture: times are
-# sorted once, and the window behind any moment is two bisections.
+# A storm's timeline: times are sorted once, and the window before any moment is two bisections.
 
 
 class Window:
-    """Rebalances by time, and what the window behind any moment up to `now` holds of them."""
+    """Indexes rebalances by time and returns the window before any moment up to `now`."""
 
     def __init__(self, counted: Sequence[Rebalance], budget: Budget, now: float) -> None:
         self._counted = counted
         self.budget = budget
         self._now = now
-        # A coordinator's clock may be ahead of ours: what it has written has happened.
+        # A coordinator's clock may be ahead of ours; its records are in the past.
         self._times = [min(r.ended_at, now) for r in counted]
         self._leaves = [t + budget.window for t in self._times]
         self._moved = [0, *accumulate(len(r.moved) for r in counted)]
 
     def moments(self, *, after: float | None) -> list[float]:
-        """When something may have changed: a rebalance came, or left the window; and now."""
-        # From `known` on the window is wholly seen, though nothing may have happened in it.
+        """Returns the moments at which a rebalance entered or left the window, and now."""
+        # From `known` on, all of the window was read.
         known = self._now - self.budget.window - self.budget.cooldown
         events = {*self._times, *self._leaves, known, self._now}
         return sorted(t for t in events if t <= self._now and (after is None or t > after))
@@ -62,12 +59,12 @@ class Window:
         return bisect_right(self._leaves, at), bisect_right(self._times, at)
 
     def inside(self, at: float) -> Sequence[Rebalance]:
-        """In the window behind a moment."""
+        """Returns the rebalances in the window before a moment."""
         first, last = self._bounds(at)
         return self._counted[first:last]
 
     def moved(self, at: float) -> int:
-        """Partitions moved in the window behind a moment."""
+        """Counts the partitions moved in the window before a moment."""
         first, last = self._bounds(at)
         return self._moved[last] - self._moved[first]
 
@@ -78,59 +75,59 @@ class Window:
         return last - first > budget.rebalances // share or churn
 
     def over(self, at: float) -> bool:
-        """Above the budget."""
+        """Tells whether the window is above the budget."""
         return self._above(at, share=1)
 
     def low(self, at: float) -> bool:
-        """At most half of it."""
+        """Tells whether the window holds at most half of the budget."""
         return not self._above(at, share=2)
 
 
-class Course(NamedTuple):
-    """Since when there is a storm, and since when it is calming; None = it is not."""
+class StormTimeline(NamedTuple):
+    """Tracks since when a storm lasts, and since when it is cooling down."""
 
     since: float | None = None
     cooldown_since: float | None = None
 
     def ended(self, at: float, budget: Budget) -> bool:
-        """Whether it has been calm for so long that it is no storm any more."""
+        """Tells whether the cooldown has passed, so that the storm is over."""
         return self.cooldown_since is not None and at - self.cooldown_since >= budget.cooldown
 
-    def then(self, at: float, window: Window) -> "Course":
-        """At the next moment."""
+    def then(self, at: float, window: Window) -> "StormTimeline":
+        """Returns the timeline at the next moment."""
         since, cooldown_since = (None, None) if self.ended(at, window.budget) else self
         if since is None:
-            return Course(at if window.over(at) else None)
+            return StormTimeline(at if window.over(at) else None)
         if not window.low(at):
-            return Course(since)
-        return Course(since, at if cooldown_since is None else cooldown_since)
+            return StormTimeline(since)
+        return StormTimeline(since, at if cooldown_since is None else cooldown_since)
 
 
-# Who makes a storm: members are counted by instance id, else by client id (a dynamic member comes
-# back under a new id); it belongs to one that has a part in at least half of the rebalances. Second
+# Who causes a storm: members are counted by instance id, else by client id, since a dynamic member
+# returns under a new id. The top offender takes part in at least half of the rebalances. Second
 # cooperative rounds belong to the round before them.
 
 
 JOIN_AND_LEAVE: Final = "join and leave"
 _GENERATED: Final = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-"""What the coordinator appends to the client id of a classic dynamic member."""
+"""Suffix that the coordinator appends to the client id of a classic dynamic member."""
 _KIP_848: Final = re.compile(r"[A-Za-z0-9_-]{22}")
-"""A member id that the client made: a UUID in base64."""
+"""Member id that the client generated: a UUID in base64."""
 _JOINS: Final = {Cause.JOIN, Cause.CREATED}
 _LEAVES: Final = {Cause.LEAVE, Cause.BATCHED_LEAVE, Cause.REMOVAL, Cause.EXPIRY}
 _WITHOUT_MEMBERS: Final[Mapping[Cause, str]] = {
-    Cause.PARTITIONS: "partitions of its topics come or go",
+    Cause.PARTITIONS: "the number of partitions of its topics changes",
     Cause.SUBSCRIPTION: "a member changes its subscription",
     Cause.ASSIGNOR: "the assignor changes",
-    Cause.LEADER_REJOIN: "the leader joins again without need",
+    Cause.LEADER_REJOIN: "the leader joins again without a change",
     Cause.COORDINATOR_MOVE: "its coordinator moves",
     Cause.MIGRATION: "it migrates between protocols",
     Cause.RECREATED: "it is deleted and recreated",
 }
 
 
-def person(name: str, clients: Mapping[str, str]) -> str:
-    """Who a member is, over all its comings and goings: instance id, else client."""
+def stable_name(name: str, clients: Mapping[str, str]) -> str:
+    """Returns a name that stays the same over rejoins: instance id, else client id."""
     client = clients.get(name) or (_GENERATED.sub("", name) if _GENERATED.search(name) else None)
     return name if client is None else f"client {client}"
 
@@ -138,17 +135,17 @@ def person(name: str, clients: Mapping[str, str]) -> str:
 def describe(
     rebalances: Iterable[Rebalance], clients: Mapping[str, str]
 ) -> tuple[str, str | None, str]:
-    """Cause, top offender and words for the rebalances of a storm."""
+    """Returns cause, top offender and summary for the rebalances of a storm."""
     seen = list(rebalances)
     first = [r for r in seen if r.cause is not Cause.SECOND_ROUND] or seen
     if not first:
-        return str(Cause.UNKNOWN), None, "nothing is recorded of it"
+        return str(Cause.UNKNOWN), None, "no rebalance is recorded"
     comings: dict[str, list[float]] = defaultdict(list)
     goings: dict[str, list[float]] = defaultdict(list)
     parts: Counter[str] = Counter()
     for rebalance in first:
-        came = {person(name, clients) for name in rebalance.joined}
-        went = {person(name, clients) for name in rebalance.left}
+        came = {stable_name(name, clients) for name in rebalance.joined}
+        went = {stable_name(name, clients) for name in rebalance.left}
         for name in came:
             comings[name].append(rebalance.ended_at)
         for name in went:
@@ -167,7 +164,7 @@ def describe(
 
 
 def _cause(rebalances: Sequence[Rebalance]) -> str:
-    """The most frequent cause; joins and leaves, in turn or in the same round, are one."""
+    """Returns the most frequent cause; joins and leaves together are one."""
     parts = [{r.cause, *r.also} for r in rebalances]
     joins, leaves = (sum(bool(p & which) for p in parts) for which in (_JOINS, _LEAVES))
     expiries = sum(Cause.EXPIRY in p for p in parts)
@@ -184,7 +181,7 @@ def _period(times: Sequence[float]) -> float | None:
 
 
 def _of_one(name: str, comings: Sequence[float], goings: Sequence[float], *, expired: bool) -> str:
-    """`orders-3 joins and leaves every 40 s`."""
+    """Describes one member: `orders-3 joins and leaves every 40 s`."""
     if comings and goings:
         does = "times out and joins again" if expired else "joins and leaves"
         period = _period(comings if len(comings) >= len(goings) else goings)
@@ -202,26 +199,26 @@ def _of_many(
     worst: str,
     part: int,
 ) -> str:
-    """Many members, each a few times: a deploy one by one, or ids that are new each time."""
+    """Describes many members: a deploy one by one, or ids that are new each time."""
     came, went = (sum(map(len, by.values())) for by in (comings, goings))
     lasted = duration(rebalances[-1].ended_at - rebalances[0].ended_at)
     done = [f"{plural(n, word)}" for n, word in ((came, "join"), (went, "leave")) if n]
     members = len(comings.keys() | goings.keys())
-    said = f"{plural(members, 'member')}, one after another: {' and '.join(done)} in {lasted}"
+    words = f"{plural(members, 'member')}, one after another: {' and '.join(done)} in {lasted}"
     if all(_KIP_848.fullmatch(name) for name in comings.keys() | goings.keys()) and came and went:
-        return f"{said} (or one that comes back under a new id each time)"
-    return f"{said}, most often {worst} ({part} times)" if part > 1 else said
+        return f"{words} (or one that returns under a new id each time)"
+    return f"{words}, most often {worst} ({part} times)" if part > 1 else words
 
 
 def _of_none(rebalances: Sequence[Rebalance], cause: str) -> str:
-    """Nobody joined or left."""
-    said = _WITHOUT_MEMBERS.get(Cause(cause), "no member joined or left, the log tells no cause")
+    """Describes a storm in which no member joined or left."""
+    words = _WITHOUT_MEMBERS.get(Cause(cause), "no member joined or left; the cause is unknown")
     period = _period([r.ended_at for r in rebalances])
-    return f"{said}, every {duration(period)}" if period else said
+    return f"{words}, every {duration(period)}" if period else words
 
 
 TOGETHER: Final = 10
-"""As many groups in a storm at once are one storm of their cluster."""
+"""Groups in a storm at the same time that make a storm of the cluster."""
 _ONE_MOVE: Final = 60.0
 """Seconds between two moves that are one: partitions get their leaders one after another."""
 _SKEW: Final = 60.0
@@ -232,17 +229,17 @@ _S = TypeVar("_S", "Storm", "ClusterStorm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storm:
-    """A storm of one group, as it stood at `seen_at`."""
+    """Describes a storm of one group at the time `seen_at`."""
 
     cluster: str
     group: str
     since: float
-    """When the budget was exceeded."""
+    """Time at which the budget was exceeded."""
     seen_at: float
     cooldown_since: float | None = None
-    """Since when the window has held at most half of the budget; None = it does not."""
+    """Time since which the window holds at most half of the budget; None: it holds more."""
     rebalances: int
-    """In the window at `seen_at`, without what our changes were to cost."""
+    """Rebalances in the window, without the expected ones of Fleet's changes."""
     moved: int
     budget: int
     budget_moved: int | None
@@ -250,37 +247,37 @@ class Storm:
     cause: str
     """A `fleet.model.rebalances.Cause`, or `join and leave`."""
     top_offender: str | None
-    """Who joins or leaves most often: instance id, else client id; None = nobody stands out."""
+    """Member that joins or leaves most often: instance id, else client id; None: no such member."""
     summary: str
-    """Who does what how often: `orders-3 joins and leaves every 40 s`."""
+    """Summary such as `orders-3 joins and leaves every 40 s`."""
 
     @property
     def sentence(self) -> str:
-        """What a person needs to know, in one sentence without a full stop."""
-        told = f"{plural(self.rebalances, 'rebalance')} in the last {duration(self.window)}"
-        said = f"{told}, budget {self.budget}"
+        """Describes the storm in one sentence without a full stop."""
+        count = f"{plural(self.rebalances, 'rebalance')} in the last {duration(self.window)}"
+        figures = f"{count}, budget {self.budget}"
         if self.budget_moved is not None:
-            said += f" ({plural(self.moved, 'partition')} moved, budget {self.budget_moved})"
+            figures += f" ({plural(self.moved, 'partition')} moved, budget {self.budget_moved})"
         lasts = duration(max(0.0, self.seen_at - self.since))
-        cooling_down = "; calming" if self.cooldown_since is not None else ""
-        return f"storm for {lasts}: {said}; {self.summary}{cooling_down}"
+        cooling_down = "; cooling down" if self.cooldown_since is not None else ""
+        return f"storm for {lasts}: {figures}; {self.summary}{cooling_down}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Excused:
-    """Rebalances that a step of ours was to cost: as many as its expected cost, and no more."""
+class ExpectedRebalances:
+    """Describes the rebalances that a step of Fleet was expected to cost."""
 
     most: int
     since: float
     until: float | None
-    """None = the step is in hand."""
+    """None: the step is running."""
     numbers: tuple[int, int] | None
-    """Generations or epochs after the first, up to the second; None = not known."""
+    """Generations or epochs after the first, up to the second; None: unknown."""
     instances: frozenset[str]
-    """Who may take part; empty = cannot be told (dynamic members)."""
+    """Members that may take part; empty: unknown (dynamic members)."""
 
     def covers(self, rebalance: Rebalance) -> bool:
-        """Whether a rebalance may be one of the step's."""
+        """Tells whether a rebalance may be one of the step's."""
         late = self.until is not None and rebalance.ended_at > self.until + _SKEW
         if late or rebalance.ended_at < self.since - _SKEW:
             return False
@@ -290,8 +287,10 @@ class Excused:
         return not self.instances or not changed or bool(changed & self.instances)
 
 
-def excused(changes: Iterable[Change], *, static: bool = True) -> tuple[Excused, ...]:
-    """What these changes of one group were to cost; `static` = its members have instance ids."""
+def expected_rebalances(
+    changes: Iterable[Change], *, static: bool = True
+) -> tuple[ExpectedRebalances, ...]:
+    """Returns the expected rebalances of a group's changes; `static`: members have instance ids."""
     found = []
     for change in changes:
         steps = change.plan.steps
@@ -299,7 +298,7 @@ def excused(changes: Iterable[Change], *, static: bool = True) -> tuple[Excused,
             expected_cost, ours = receipt.expected_cost.rebalances_max, receipt.rebalances
             first, last = receipt.from_generation, receipt.to_generation
             found.append(
-                Excused(
+                ExpectedRebalances(
                     most=expected_cost
                     if receipt.result is ReceiptResult.UNVERIFIED
                     else min(ours, expected_cost),
@@ -311,7 +310,7 @@ def excused(changes: Iterable[Change], *, static: bool = True) -> tuple[Excused,
             )
         if change.state is ChangeState.RUNNING and change.step < len(steps):
             found.append(
-                Excused(
+                ExpectedRebalances(
                     most=steps[change.step].expected_cost.rebalances_max,
                     since=change.step_began,
                     until=None,
@@ -328,10 +327,10 @@ def _instances(change: Change, index: int, *, static: bool) -> frozenset[str]:
     return frozenset(f"{change.group}-{n}" for n in change.plan.steps[index].slots)
 
 
-def charged(
-    rebalances: Iterable[Rebalance], excuses: Sequence[Excused] = ()
+def count_against_budget(
+    rebalances: Iterable[Rebalance], excuses: Sequence[ExpectedRebalances] = ()
 ) -> tuple[Rebalance, ...]:
-    """What counts against the budget, by time: each rebalance once, our own changes' left out."""
+    """Returns the rebalances that count against the budget, by time, each once."""
     once = {
         (r.log_partition, r.log_offset) if r.log_offset >= 0 else (r.number, r.ended_at): r
         for r in rebalances
@@ -348,9 +347,9 @@ def charged(
     return tuple(kept)
 
 
-def whole_from(excuses: Iterable[Excused], at: float) -> float:
-    """The last time up to `at` that none of these reaches over: from there on rebalances are
-    charged as they are among all.
+def settled_start(excuses: Iterable[ExpectedRebalances], at: float) -> float:
+    """Returns the last time up to `at` that none of these spans; from there on, rebalances count
+    the same as among all.
     """
     for each in sorted(excuses, key=lambda e: -e.since):
         if each.since - _SKEW < at and (each.until is None or each.until + _SKEW >= at):
@@ -359,14 +358,12 @@ def whole_from(excuses: Iterable[Excused], at: float) -> float:
 
 
 def reach(budget: Budget) -> float:
-    """How many seconds of rebalances `assess` wants to see."""
+    """Returns how many seconds of rebalances `assess` needs."""
     return 2 * budget.window + budget.cooldown
 
 
 def _not_ahead(before: _S, now: float) -> _S:
-    """A storm of the last look without times that are still to come: where a clock was set back
-    since then nobody waits for the old time to come again.
-    """
+    """Removes times in the future from the last storm, in case a clock was set back."""
     cooldown_since = before.cooldown_since
     return replace(
         before,
@@ -383,29 +380,29 @@ def assess(
     budget: Budget,
     now: float,
     before: Storm | None = None,
-    excuses: Sequence[Excused] = (),
+    excuses: Sequence[ExpectedRebalances] = (),
     clients: Mapping[str, str] | None = None,
 ) -> Storm | None:
-    """The group's storm at `now`, or none.
+    """Returns the group's storm at `now`, or None.
 
-    `rebalances` are the group's of the last `reach(budget)` seconds; more does no harm.
-    `before` is the last answer, for storms that are older than that. `clients` names members
-    by client id where their member ids do not (KIP-848: `fleet.model.rebalances.MembershipSpan`).
+    `rebalances` are the group's of at least the last `reach(budget)` seconds. `before` is the last
+    result, for older storms. `clients` gives client ids by member id for KIP-848 members
+    (`fleet.model.rebalances.MembershipSpan`).
     """
-    counted = Window(charged(rebalances, excuses), budget, now)
-    # Of a clock that was set back the last look is ahead: what the window holds now counts anew.
+    counted = Window(count_against_budget(rebalances, excuses), budget, now)
+    # If a clock was set back, the last refresh is in the future, and the window counts anew.
     seen_at = before.seen_at if before and before.seen_at <= now else None
     before = before and _not_ahead(before, now)
-    course = Course(before.since, before.cooldown_since) if before else Course()
+    line = StormTimeline(before.since, before.cooldown_since) if before else StormTimeline()
     for at in counted.moments(after=seen_at):
-        course = course.then(at, counted)
-    since, cooldown_since = course
-    if since is None or course.ended(now, budget):
+        line = line.then(at, counted)
+    since, cooldown_since = line
+    if since is None or line.ended(now, budget):
         return None
     seen = counted.inside(now if cooldown_since is None else cooldown_since - 0.001)
-    told = describe(seen, clients or {})
+    found = describe(seen, clients or {})
     if before is not None and before.since == since and (cooldown_since is not None or not seen):
-        told = (before.cause, before.top_offender, before.summary)
+        found = (before.cause, before.top_offender, before.summary)
     return Storm(
         cluster=cluster,
         group=group,
@@ -417,9 +414,9 @@ def assess(
         budget=budget.rebalances,
         budget_moved=budget.moved,
         window=budget.window,
-        cause=told[0],
-        top_offender=told[1],
-        summary=told[2],
+        cause=found[0],
+        top_offender=found[1],
+        summary=found[2],
     )
 
 
@@ -428,7 +425,7 @@ def assess(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStorm:
-    """Many groups at once, or a move of coordinators: one cause, so one alert."""
+    """Describes a storm of many groups, or of moved coordinators: one cause, so one alert."""
 
     cluster: str
     since: float
@@ -437,15 +434,15 @@ class ClusterStorm:
     cause: str
     """`many groups` or `coordinator move`."""
     groups: int
-    """In a storm of their own now."""
+    """Groups that are in a storm now."""
     summary: str
     move: CoordinatorMove | None = None
-    """The last move, as long as a storm that it caused may last."""
+    """Last move, as long as a storm that it caused may last."""
 
     @property
     def sentence(self) -> str:
-        """What a person needs to know, in one sentence without a full stop."""
-        cooling_down = "; calming" if self.cooldown_since is not None else ""
+        """Describes the storm in one sentence without a full stop."""
+        cooling_down = "; cooling down" if self.cooldown_since is not None else ""
         lasts = duration(max(0.0, self.seen_at - self.since))
         return f"storm of cluster {self.cluster} for {lasts}: {self.summary}{cooling_down}"
 
@@ -468,10 +465,10 @@ def assess_cluster(
     moves: Sequence[CoordinatorMove] = (),
     before: ClusterStorm | None = None,
 ) -> ClusterStorm | None:
-    """The cluster's storm at `now`, or none: ten groups at once, or coordinators that moved.
+    """Returns the cluster's storm at `now`, or None: ten groups at once, or moved coordinators.
 
-    `moves` are new ones. A move counts for as long as a storm that it caused may last (the
-    budget's window and calm); ten groups count until fewer than half of them are left.
+    `moves` are new ones. A move counts for as long as a storm that it caused may last (the budget's
+    window and cooldown); ten groups count until fewer than half of them are left.
     """
     groups = sorted(storm.group for storm in storms)
     before = before and _not_ahead(before, now)
@@ -507,7 +504,7 @@ def assess_cluster(
 def _cooling_down(
     before: ClusterStorm | None, *, groups: int, cooldown: float, now: float
 ) -> ClusterStorm | None:
-    """A move has waited its calm already; many groups wait it now."""
+    """Applies the cooldown to a storm of many groups; a move has already waited."""
     if before is None or before.cause == "coordinator move":
         return None
     since = now if before.cooldown_since is None else before.cooldown_since
@@ -517,18 +514,18 @@ def _cooling_down(
 
 
 _KEPT_UNREAD: Final = 3600.0
-"""Seconds for which a storm is believed that is not seen: tables may be written every 10 min."""
+"""Seconds that a storm stays without a refresh: tables may be written every 10 min."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StormWatch:
-    """The storms of one cluster as they were last seen."""
+    """Holds the storms of one cluster at the last refresh."""
 
     storms: Mapping[str, Storm] = field(default_factory=dict)
     """By group."""
     cluster: ClusterStorm | None = None
 
-    def look(
+    def refresh(
         self,
         spec: FleetSpec,
         rebalances: Iterable[Rebalance],
@@ -539,12 +536,11 @@ class StormWatch:
         clients: Mapping[str, str] | None = None,
         is_read: Callable[[str], bool] = lambda _: True,
     ) -> "StormWatch":
-        """The next state.
+        """Returns the next state.
 
         `rebalances` are those of all groups within `watch_reach(spec)` seconds, in any order;
-        `changes` by group are what our own changes were to cost; `moves` are new ones;
-        `clients` gives client ids by member id. A group that is not read is no calm one: its
-        storm stays as it was, for as long as it may be read again.
+        `changes` are Fleet's own by group; `moves` are new ones; `clients` gives client ids by
+        member id. The storm of a group that was not read stays for a while.
         """
         by_group: dict[str, list[Rebalance]] = defaultdict(list)
         for rebalance in rebalances:
@@ -564,7 +560,7 @@ class StormWatch:
                 budget=_budget(spec, declared.get(group)),
                 now=now,
                 before=known,
-                excuses=_excuses(declared.get(group), (changes or {}).get(group, ())),
+                excuses=_expected_rebalances(declared.get(group), (changes or {}).get(group, ())),
                 clients=clients,
             )
             if storm is not None:
@@ -581,29 +577,33 @@ class StormWatch:
 
 
 def budget_of(spec: FleetSpec, group: str) -> Budget:
-    """The group's own, or the file's for groups that no fleet declares."""
+    """Returns the budget of a group, or the file's for undeclared groups."""
     return _budget(spec, spec.fleet(group))
 
 
-def excuses_of(spec: FleetSpec, group: str, changes: Sequence[Change]) -> tuple[Excused, ...]:
-    """What the group's changes were to cost."""
-    return _excuses(spec.fleet(group), changes)
+def expected_rebalances_of(
+    spec: FleetSpec, group: str, changes: Sequence[Change]
+) -> tuple[ExpectedRebalances, ...]:
+    """Returns the expected rebalances of the group's changes."""
+    return _expected_rebalances(spec.fleet(group), changes)
 
 
 def _budget(spec: FleetSpec, declared: GroupSpec | None) -> Budget:
     return declared.storm if declared is not None else spec.storm
 
 
-def _excuses(declared: GroupSpec | None, changes: Sequence[Change]) -> tuple[Excused, ...]:
+def _expected_rebalances(
+    declared: GroupSpec | None, changes: Sequence[Change]
+) -> tuple[ExpectedRebalances, ...]:
     worker = declared.worker if declared is not None else None
-    return excused(changes, static=worker is None or worker.membership == "static")
+    return expected_rebalances(changes, static=worker is None or worker.membership == "static")
 
 
 def watch_most(spec: FleetSpec) -> int:
-    """The largest budget of rebalances: that many of a group tell a storm."""
+    """Returns the largest budget of rebalances; more of a group than that are not needed."""
     return max(spec.storm.rebalances, *(fleet.storm.rebalances for fleet in spec.fleets), 0)
 
 
 def watch_reach(spec: FleetSpec) -> float:
-    """How many seconds of rebalances `StormWatch.look` wants to see."""
+    """Returns how many seconds of rebalances `StormWatch.refresh` needs."""
     return max(reach(spec.storm), *(reach(fleet.storm) for fleet in spec.fleets), 0.0)

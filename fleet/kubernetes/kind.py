@@ -1,8 +1,8 @@
-"""`runtime: {kind: kubernetes}`: how a manager and a worker get at the namespace.
+"""Opens `runtime: {kind: kubernetes}` for managers and workers.
 
-A manager uses the kubeconfig (or the service account of the pod that it runs in); a worker its
-pod's own service account, which may do nothing but hold its fleet's slots. What only a manager
-needs is imported where it is used: a worker's pod pays for what is at the top.
+A manager uses the kubeconfig or its pod's service account. A worker uses its pod's service account,
+which may only own its fleet's slots. Imports that only a manager needs stand in functions, since
+each worker's pod pays for the others.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 
 
-# Manifests for whoever asks: a worker's pod never does, and does not pay for what makes them.
+# Manifests, which a worker's pod never needs and does not import.
 
 
 class Rendering:
@@ -40,15 +40,15 @@ class Rendering:
     def try_out(
         self, spec: FleetSpec, made: "Manifests", *, environ: Mapping[str, str], clock: Clock
     ) -> tuple[str, ...]:
-        """See `fleet.kubernetes.manifests.rendering.try_out`."""
+        """See `fleet.kubernetes.manifests.rendering.validate_objects`."""
         from fleet.kubernetes.manifests.part_objects import kubernetes  # noqa: PLC0415
-        from fleet.kubernetes.manifests.rendering import try_out  # noqa: PLC0415
+        from fleet.kubernetes.manifests.rendering import validate_objects  # noqa: PLC0415
 
         runtime = kubernetes(spec)
         with connect(
             namespace=runtime.namespace, context=runtime.context, environ=environ, clock=clock
         ) as api:
-            return try_out(api, made.objects)
+            return validate_objects(api, made.objects)
 
 
 class KubernetesKind(Rendering):
@@ -113,7 +113,7 @@ def _raw(revision: str, environ: Mapping[str, str]) -> str:
 
 def _runtime_of(runtime: object) -> KubernetesRuntimeSpec:
     if not isinstance(runtime, KubernetesRuntimeSpec):
-        raise ConfigError("runtime.kind is not kubernetes, so there is no namespace to use")
+        raise ConfigError("runtime.kind is not kubernetes, so there is no namespace")
     return runtime
 
 

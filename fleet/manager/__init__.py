@@ -1,1 +1,1 @@
-"""Observe, decide, act, report; where the past is read. The only room that names all others."""
+"""Observes, decides, acts and reports. The only package that imports all others."""

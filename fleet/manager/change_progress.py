@@ -1,13 +1,14 @@
-"""How far a group's running change is: what whoever watches it is shown.
+"""Reports the progress of a group's running change.
 
-Looked up beside the actor, from what it keeps of its change in the store and what the coordinator
-recorded since the step began, so that any process can tell it and the actor is not held up. Cost:
-one look is a read of the store, a snapshot of the group and a read of its part of the log.
+Problem: a user wants to follow a change that another process carries out. Choice: progress is read
+from the change in the store and from the coordinator's records since the step began. Any process
+can read it, and the actor does not wait. Cost: each refresh reads the store, a snapshot of the
+group and its part of the log.
 """
 
 from dataclasses import dataclass
 
-from fleet.act.steps.handover import HandoverMemory, rolled
+from fleet.act.steps.handover import HandoverMemory, is_rolled
 from fleet.act.steps.work import StepStart
 from fleet.manager.cycle import Fleet
 from fleet.model import Step, StepKind
@@ -18,7 +19,7 @@ from fleet.text import plural
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeProgress:
-    """A moment of a change. Figures that nobody can tell are None."""
+    """Describes the progress of a change; unknown figures are None."""
 
     step: int
     """Counted from one."""
@@ -26,17 +27,17 @@ class ChangeProgress:
     kind: StepKind
     slots_done: int | None
     slots: int
-    """Slots of the step in hand."""
+    """Slots of the current step."""
     lag: int | None
-    """Records that wait in the group."""
+    """Waiting records of the group."""
     longest_downtime: float | None
-    """Seconds: of the partitions that the step in hand has moved so far."""
+    """Seconds; of the partitions that the current step has moved so far."""
     rebalances: int | None
-    """Recorded since the step in hand began, ours and others'."""
+    """Rebalances since the current step began, external ones included."""
 
     @property
     def sentence(self) -> str:
-        """All that is known, in one line."""
+        """Describes the progress in one line."""
         parts = [f"step {self.step} of {self.steps} ({self.kind})"]
         if self.slots_done is not None:
             parts.append(f"{self.slots_done} of {plural(self.slots, 'slot')} done")
@@ -45,12 +46,12 @@ class ChangeProgress:
         if self.rebalances is not None:
             parts.append(plural(self.rebalances, "rebalance"))
         if self.longest_downtime is not None:
-            parts.append(f"longest pause so far {self.longest_downtime:.2f} s")
+            parts.append(f"longest downtime so far {self.longest_downtime:.2f} s")
         return ", ".join(parts)
 
 
 def change_progress(fleet: Fleet, group: str) -> ChangeProgress | None:
-    """How far the group's change is; None where none is being carried out."""
+    """Returns the progress of the group's change; None if none is running."""
     change = fleet.change(group)
     if change is None or change.state is not ChangeState.RUNNING:
         return None
@@ -64,7 +65,7 @@ def change_progress(fleet: Fleet, group: str) -> ChangeProgress | None:
         step=change.step + 1,
         steps=len(change.plan.steps),
         kind=step.kind,
-        slots_done=slots_done(step, change, fleet.slots(group), fleet.targets(group)),
+        slots_done=count_finished_slots(step, change, fleet.slots(group), fleet.targets(group)),
         slots=len(step.slots),
         lag=seen.lag if seen is not None else None,
         longest_downtime=counted.longest_downtime_s if counted is not None else None,
@@ -72,15 +73,15 @@ def change_progress(fleet: Fleet, group: str) -> ChangeProgress | None:
     )
 
 
-def slots_done(
+def count_finished_slots(
     step: Step, change: Change, slots: tuple[Slot, ...], targets: SlotTargets
 ) -> int | None:
-    """How many slots of the step in hand are as they shall be; None for steps without slots."""
+    """Counts the finished slots of the current step; None for steps without slots."""
     found = {slot.number: slot for slot in slots}
     mine = [found.get(n) for n in step.slots]
     if step.kind is StepKind.ROLL:
         memory = from_json(HandoverMemory, change.detail)
-        return sum(rolled(slot, targets, step.revision, memory) for slot in mine)
+        return sum(is_rolled(slot, targets, step.revision, memory) for slot in mine)
     if step.kind is StepKind.OPEN:
         return sum(slot is not None and slot.phase is Phase.ACTIVE for slot in mine)
     if step.kind in (StepKind.LEAVE, StepKind.STOP_ALL):

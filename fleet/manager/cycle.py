@@ -1,9 +1,9 @@
-"""A fleet.yaml opened on its cluster: look, decide, act. The only module that names all rooms.
+"""Opens a fleet.yaml on its cluster, to observe, decide and act.
 
-A person's `fleet apply`, a Dagster run and a schedule's tick are this same code under the
-same lock: the group's lease, which is the row of its running change. Nothing here outlives
-the call; workers, their supervisor and the broker do. What acts is imported where it is used:
-an exporter only looks, for months.
+Problem: a person, a Dagster run and a schedule may act on the same group at the same time. Choice:
+all use this code under the same lock: the group's lease, in the row of its running change. Only
+workers, their supervisor and the broker outlive a call. Modules that act are imported on use, since
+an exporter only observes. Cost: this module imports all packages.
 """
 
 import contextlib
@@ -16,31 +16,37 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from fleet.act.lease import works_on
+from fleet.act.lease import is_actor_alive
 from fleet.act.revisions import Revisions
 from fleet.act.runtime import Runtime, RuntimeKind
 from fleet.act.standby_pool import StandbyPool
 from fleet.clock import Clock, SystemClock
-from fleet.config.acls import OFFSETS, Grant, allows, needed
+from fleet.config.acls import OFFSETS, Grant, allows, needed_grants
 from fleet.config.load import load
 from fleet.config.settings import settings_if_readable
 from fleet.config.spec import ClassicWorker, FleetSpec, GroupSpec, Security
 from fleet.config.topic_patterns import is_pattern
-from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, not_as_approved, roll_note
+from fleet.decide.adopted import MEMBERS, Adopted, approval_mismatch, make_adopted_plan, roll_note
 from fleet.decide.plans import make_drain_plan, make_plan
-from fleet.decide.refusals import beyond_limits, brings_members, may_act, paused, refusals
+from fleet.decide.refusals import (
+    adds_members,
+    broker_limit_refusals,
+    mode_refusal,
+    pause_refusal,
+    refusals,
+)
 from fleet.decide.scaling import NOTE as PIN_NOTE
 from fleet.decide.scaling import (
     Decision,
     Pin,
     ScalingMemory,
+    apply_pin,
+    explain_undo,
     missing_topics,
-    pinned,
-    undone_by,
     wanted_slots,
 )
 from fleet.decide.state_snapshot import StateSnapshot, Vetoes
-from fleet.decide.storms import Storm, assess, budget_of, excuses_of, reach
+from fleet.decide.storms import Storm, assess, budget_of, expected_rebalances_of, reach
 from fleet.errors import ConfigError, Damaged, FleetError, Refused, SchemaTooNew, Unreachable
 from fleet.kafka_source.bounds import log_bounds
 from fleet.kafka_source.broker_settings import SessionQueries, broker_limits
@@ -79,26 +85,26 @@ if TYPE_CHECKING:
 
 EMBEDDED = "embedded"
 STORM_NOTE = "storm"
-"""Under which the store keeps a group's storm."""
+"""Key of a group's storm in the store."""
 
 
 Progress = Callable[[str], None]
 
 
-def silent(_sentence: str) -> None:
-    """Progress nobody watches."""
+def ignore_progress(_sentence: str) -> None:
+    """Ignores progress."""
 
 
-def brought_up_to_date(group: str) -> str:
-    """What a person should know where `Fleet.keep_current` had something to do."""
+def current_settings_notice(group: str) -> str:
+    """Returns the message for settings that `Fleet.keep_current` updated."""
     return (
-        f"group {group}: what its workers start from (brokers' address, login, lease, module path) "
-        f"is as fleet.yaml says now; `fleet roll {group}` brings it to those that run"
+        f"group {group}: updated what new workers start from (addresses of brokers, login, lease, "
+        f"module path); run `fleet roll {group}` to apply it to running workers"
     )
 
 
 class Fleet(Closing):
-    """One fleet.yaml and its cluster, opened: all that may be looked at, decided and done."""
+    """Observes, plans and changes the groups of one fleet.yaml."""
 
     def __init__(
         self,
@@ -131,7 +137,7 @@ class Fleet(Closing):
 
     @cached_property
     def _ledger(self) -> CoordinatorLedger:
-        """Opened by its first question: it loads librdkafka, which who only looks does without."""
+        """Opened at first use, since it loads librdkafka."""
         from fleet.log.readers.group_log import GroupLog
 
         return CoordinatorLedger(
@@ -140,7 +146,7 @@ class Fleet(Closing):
 
     @property
     def history_path(self) -> str:
-        """Where the history's tables are, or would be: `history.path`, or `history` in the home."""
+        """Returns the place of the history tables; default: `history` in the state directory."""
         return self.spec.history.path or str(self.home / "history")
 
     @classmethod
@@ -153,10 +159,10 @@ class Fleet(Closing):
         clock: Clock | None = None,
         start_broker: bool = False,
     ) -> Self:
-        """Load fleet.yaml (default `$FLEET_CONFIG` or ./fleet.yaml) and find its cluster.
+        """Loads fleet.yaml (default `$FLEET_CONFIG` or ./fleet.yaml) and finds its cluster.
 
-        Raises ConfigError where the file is missing or wrong, Unreachable where the embedded
-        broker does not run and `start_broker` is False.
+        Raises ConfigError if the file is missing or wrong, Unreachable if the embedded broker does
+        not run and `start_broker` is False.
         """
         path = config or Path(environ.get("FLEET_CONFIG") or "fleet.yaml")
         spec = load(path, environ)
@@ -174,7 +180,7 @@ class Fleet(Closing):
         )
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Closes all connections."""
         if "_ledger" in vars(self):
             self._ledger.close()
         self.sessions.close()
@@ -183,17 +189,17 @@ class Fleet(Closing):
 
     @property
     def store(self) -> Store:
-        """Where slots, slot targets and changes live."""
+        """Returns the store of slots, slot targets and changes."""
         return self.runtime.store
 
     @property
-    def _at_once(self) -> Store:
-        """The same for who only looks: an API server that is away is waited for by who acts."""
+    def _without_retries(self) -> Store:
+        """Returns the store for reads only, which do not wait for an unreachable API server."""
         store: Store = getattr(self.store, "at_once", self.store)
         return store
 
     def group(self, name: str) -> GroupSpec:
-        """The declared fleet; ConfigError naming those there are."""
+        """Returns the declared fleet; raises ConfigError with the declared groups."""
         found = self.spec.fleet(name)
         if found is None:
             close = difflib.get_close_matches(name, [f.group for f in self.spec.fleets], n=1)
@@ -205,30 +211,30 @@ class Fleet(Closing):
     # --- observe ----------------------------------------------------------------------------
 
     def snapshot(self, groups: Collection[str] | None = None) -> Snapshot:
-        """One batched look at all groups of the cluster (or at those named)."""
+        """Reads all groups of the cluster, or those named, in batched requests."""
         seen = self._observer.snapshot(groups)
         declared = [f for f in self.spec.fleets if groups is None or f.group in groups]
         hidden = self.hidden(declared, seen)
         return replace(seen, problems=(*seen.problems, *hidden))
 
     def read_on(self, seen: Snapshot, rows: Longs) -> Snapshot:
-        """The snapshot with what waits in rows that seem to stand still; where it can be read."""
+        """Reads the waiting records of rows that seem to stand still, if they are readable."""
         return self._observer.read_on(seen, rows)
 
     def hidden(self, fleets: Sequence[GroupSpec], snapshot: Snapshot) -> tuple[str, ...]:
-        """Declared groups and topics that are not seen because this login may not describe them."""
+        """Lists declared groups and topics that this login may not describe."""
         return tuple(
-            f"{kind} {name} may not be described by this login: allow Describe on {kind} {name} "
-            "(documentation: reference/acls)"
+            f"this login may not describe {kind} {name}: allow Describe on {kind} {name} "
+            "(the page reference/acls lists the ACLs of every mode)"
             for kind, name in self.undescribed(fleets, snapshot)
         )
 
     def undescribed(
         self, fleets: Sequence[GroupSpec], snapshot: Snapshot
     ) -> tuple[tuple[str, str], ...]:
-        """The same as ("group" | "topic", name), by one question.
+        """Lists them as ("group" | "topic", name), by one request for all that seem missing.
 
-        Asked only about what is missing: to whom it is hidden, a broker says it does not exist.
+        A broker reports a group or topic as missing if the login may not describe it.
         """
         seen = snapshot.groups
         groups = {f.group for f in fleets if f.group not in seen or not seen[f.group].exists}
@@ -238,12 +244,14 @@ class Fleet(Closing):
         allowed = self._observer.allowed(groups, topics)
         return tuple(sorted(what for what, operations in allowed.items() if not operations))
 
-    def lacking(self, fleets: Sequence[GroupSpec]) -> tuple[Grant, ...]:
-        """Of what these groups need in their modes, what this login may not do (KIP-430).
+    def missing_grants(self, fleets: Sequence[GroupSpec]) -> tuple[Grant, ...]:
+        """Lists the ACLs that this login lacks for these groups in their modes (KIP-430).
 
-        Not what is hidden altogether: the look at groups tells that.
+        Groups and topics that are hidden altogether are in `hidden`.
         """
-        wanted = [grant for each in fleets for grant in needed(each, self.spec.mode_of(each))]
+        wanted = [
+            grant for each in fleets for grant in needed_grants(each, self.spec.mode_of(each))
+        ]
         if not wanted:
             return ()
         allowed = self._observer.allowed(
@@ -253,31 +261,30 @@ class Fleet(Closing):
         return tuple(
             grant
             for grant in wanted
-            if (held := allowed.get((grant.resource, grant.name)))
-            and not allows(held, grant.operation)
+            if (granted := allowed.get((grant.resource, grant.name)))
+            and not allows(granted, grant.operation)
         )
 
     def rebalances(self, group: str, *, window: float) -> int | None:
-        """Rebalances recorded in the last `window` seconds; None where unreadable."""
+        """Counts the rebalances of the last `window` seconds; None if unreadable."""
         return self._ledger.recorded_since(group, self.clock.now() - window)
 
     def recorded(self, group: str, *, since: float) -> list[Rebalance] | None:
-        """One group's rebalances since a wall time; None where they cannot be read."""
+        """Returns a group's rebalances since a wall time; None if unreadable."""
         return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
 
-    def counted(self, group: str, since: int) -> RebalanceCounts | None:
-        """One group's rebalances and pauses from a place in the log on; None where unreadable."""
+    def counted(self, group: str, since: int) -> Counted | None:
+        """Counts a group's rebalances and downtimes from a log position on; None if unreadable."""
         return self._ledger.counted(group, since)
 
     def storm(
         self, group: str, seen: Sequence[Rebalance] | None = None, *, kept: bool = True
     ) -> Storm | None:
-        """The group's storm now; None where there is none, or its records cannot be read.
+        """Returns the group's storm now; None if there is none, or its records are unreadable.
 
-        `seen` are its rebalances of the last `reach(budget)` seconds, where the caller has them.
-
-        Kept beside the slots, since a storm may be older than what is read to tell it. What
-        our own changes were to cost does not count. Not `kept`: neither can be read now.
+        `seen` are its rebalances of the last `reach(budget)` seconds, if the caller has them. The
+        storm is stored beside the slots, since it may be older than these. Expected rebalances of
+        Fleet's changes do not count. `kept` is False if the store is unreadable.
         """
         budget = budget_of(self.spec, group)
         now = self.clock.now()
@@ -292,95 +299,98 @@ class Fleet(Closing):
             group=group,
             budget=budget,
             now=now,
-            before=from_json_or_none(Storm, note),
-            excuses=excuses_of(self.spec, group, self.readable_changes(group) if kept else ()),
+            before=if_readable(Storm, note),
+            excuses=expected_rebalances_of(
+                self.spec, group, self.readable_changes(group) if kept else ()
+            ),
         )
         if kept and (storm is not None or note is not None):
-            with contextlib.suppress(Unreachable):  # a full disk hides no storm
-                self.store.put_manager_state(group, STORM_NOTE, as_json(storm) if storm else None)
+            with contextlib.suppress(Unreachable):  # a full disk must not hide a storm
+                self.store.put_note(group, STORM_NOTE, as_json(storm) if storm else None)
         return storm
 
     def last_storm(self, group: str) -> Storm | None:
-        """The storm as somebody saw it within its window, without a look at the log."""
-        storm = from_json_or_none(Storm, self.store.manager_state(group, STORM_NOTE))
-        # Of a clock that was set back it would be no older for hours.
+        """Returns the stored storm if it was seen within its window, without reading the log."""
+        storm = if_readable(Storm, self.store.note(group, STORM_NOTE))
+        # abs(): a clock may have been set back.
         fresh = storm is not None and abs(self.clock.now() - storm.seen_at) < storm.window
         return storm if fresh else None
 
     def offsets_bounds(self) -> dict[int, LogBounds]:
-        """Of each partition of the coordinator's log; {} while there is none.
+        """Returns the bounds of each partition of the coordinator's log; {} if there is none.
 
-        Raises Unreadable where this login may not read it, Unreachable where nobody answers.
+        Raises Unreadable if this login may not read it, Unreachable if no broker answers.
         """
         allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
         if allowed is not None and not allows(allowed, "Read"):
             raise Unreadable(
-                f"{OFFSETS} may not be read by this login: allow Read on topic {OFFSETS} "
+                f"this login may not read {OFFSETS}: allow Read on topic {OFFSETS} "
                 "(managed Kafka seldom does)"
             )
         try:
             return log_bounds(self.client, OFFSETS)
         except RangeUnread as error:
-            raise Unreachable(f"the size of {OFFSETS} cannot be asked: {error}") from error
+            raise Unreachable(f"cannot read the size of {OFFSETS}: {error}") from error
 
     def logs(self, tps: Collection[TopicPartition]) -> Logs:
-        """Logs of these partitions now, and before."""
+        """Returns the logs of these partitions, now and before."""
         return self._observer.logs(tps)
 
     def topic_ids(self) -> dict[str, str]:
-        """Topic name by topic id."""
+        """Returns topic names by topic id."""
         return self._observer.topic_ids()
 
-    def pauses_told(self) -> tuple[tuple[Pause, ...] | None, str | None]:
-        """What people hold; or None, and why nothing that Fleet itself keeps can be read now."""
+    def pauses_or_reason(self) -> tuple[tuple[Pause, ...] | None, str | None]:
+        """Returns the pauses; or None, and why Fleet's own store is unreadable."""
         try:
             return self.pauses(), None
         except FleetError as error:
-            return None, f"slots, changes and pauses are not shown: {error}"
+            return None, f"cannot show slots, changes and pauses: {error}"
 
     def slots(self, group: str) -> tuple[Slot, ...]:
-        """The group's slots."""
-        return self._at_once.slots(group)
+        """Returns the group's slots."""
+        return self._without_retries.slots(group)
 
     def targets(self, group: str) -> SlotTargets:
-        """The group's slot targets."""
-        return self._at_once.targets(group)
+        """Returns the group's slot targets."""
+        return self._without_retries.targets(group)
 
     def reports(self, group: str) -> tuple[WorkerReport, ...]:
-        """What the group's workers last said of themselves."""
-        return self._at_once.reports(group)
+        """Returns the last reports of the group's workers."""
+        return self._without_retries.reports(group)
 
     def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
-        """The runtime's workers."""
+        """Returns the runtime's workers."""
         return self.runtime.workers(group)
 
     def undeclared(self) -> dict[str, int]:
-        """How many workers run of each group that fleet.yaml declares none for (it was renamed, or
-        taken out of the file): nothing changes them any more, and nothing ends them.
+        """Counts the running workers of groups that fleet.yaml no longer declares.
+
+        Nothing changes or stops these workers any more.
         """
         wanted = [worker.group for worker in self.workers() if worker.wanted]
         declared = {fleet.group for fleet in self.spec.fleets if fleet.worker is not None}
         return {group: wanted.count(group) for group in sorted(set(wanted) - declared)}
 
     def pauses(self) -> tuple[Pause, ...]:
-        """What people hold."""
-        return self._at_once.pauses()
+        """Returns all pauses."""
+        return self._without_retries.pauses()
 
     def pin(self, group: str) -> Pin | None:
-        """The number of slots that a person holds now."""
-        pin = from_json_or_none(Pin, self.store.manager_state(group, PIN_NOTE))
+        """Returns the group's pin, if it is in force."""
+        pin = if_readable(Pin, self.store.note(group, PIN_NOTE))
         return pin if pin is not None and self.clock.now() < pin.until else None
 
     def change(self, group: str) -> Change | None:
-        """The group's running change, or else the last one."""
-        return self._at_once.change(group)
+        """Returns the group's running change, else the last one."""
+        return self._without_retries.change(group)
 
     def changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
-        """The group's changes, latest first."""
-        return self._at_once.changes(group, limit=limit)
+        """Returns the group's changes, latest first."""
+        return self._without_retries.changes(group, limit=limit)
 
     def readable_changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
-        """The same; none where what is stored of them cannot be read: they excuse no rebalance."""
+        """Returns the group's changes; none if the stored ones are unreadable."""
         try:
             return self.changes(group, limit=limit)
         except (Damaged, SchemaTooNew):
@@ -389,7 +399,7 @@ class Fleet(Closing):
     # --- decide -----------------------------------------------------------------------------
 
     def state(self, group: str, snapshot: Snapshot) -> StateSnapshot:
-        """All a decision about one group may know, at one moment."""
+        """Reads all that a decision about one group needs."""
         spec = self.group(group)
         revision = MEMBERS if spec.worker is None else self._revisions().wanted(spec)
         if spec.worker is not None:
@@ -431,33 +441,35 @@ class Fleet(Closing):
             return broker_limits(connections)
 
     def change_alive(self, group: str) -> bool | None:
-        """Whether somebody works on the group's unfinished change, without waiting.
+        """Tells whether an actor works on the group's unfinished change, without waiting.
 
-        None: that shows at a later look, one lease from the first; see `fleet.act.lease`.
+        None: unknown until a call one lease after the first; see `fleet.act.lease`.
         """
         left = self.store.change(group)
         if left is None or left.state is not ChangeState.RUNNING:
             return False
         lease = self.group(group).runtime.lease
-        return works_on(self.store, left, lease=lease, clock=self.clock)
+        return is_actor_alive(self.store, left, lease=lease, clock=self.clock)
 
     def open_slots(self, group: str) -> int:
-        """Slots that may be held, as plans count them: not those that a foreign owner shut."""
+        """Counts open slots as plans do, without quarantined ones."""
         targets = self.store.targets(group)
         return len(targets.open - targets.quarantined)
 
     def wanted(self, group: str, snapshot: Snapshot, *, adopted: Adopted | None = None) -> Decision:
-        """What the policy wants now; its agreement over time is kept in the store."""
-        note = self.store.manager_state(group, "scaling")
+        """Returns the policy's decision; its memory is in the store."""
+        note = self.store.note(group, "scaling")
         current = adopted.replicas if adopted else self.open_slots(group)
         memory = from_json_or_none(ScalingMemory, note) or ScalingMemory()
         unit = "pod" if adopted else "slot"
-        decision = self._asked(group, snapshot, current=current, memory=memory, unit=unit)
-        self.store.put_manager_state(group, "scaling", as_json(decision.memory))
+        decision = self._decide(group, snapshot, current=current, memory=memory, unit=unit)
+        self.store.put_note(group, "scaling", as_json(decision.memory))
         pin = self.pin(group)
-        return decision if pin is None else pinned(decision, pin, now=self.clock.now(), unit=unit)
+        return (
+            decision if pin is None else apply_pin(decision, pin, now=self.clock.now(), unit=unit)
+        )
 
-    def _asked(
+    def _decide(
         self,
         group: str,
         snapshot: Snapshot,
@@ -466,7 +478,7 @@ class Fleet(Closing):
         memory: ScalingMemory,
         unit: str = "slot",
     ) -> Decision:
-        """The policy's answer to so many slots, whatever is held."""
+        """Returns the policy's decision for `current` slots, without a pin."""
         return wanted_slots(
             spec=self.group(group),
             group=snapshot.groups.get(group),
@@ -487,19 +499,18 @@ class Fleet(Closing):
         pin: float | None = None,
         snapshot: Snapshot | None = None,
     ) -> Plan:
-        """The change that would be made now, with its expected cost; nothing is written to Kafka.
+        """Plans a change with its expected cost; writes nothing to Kafka.
 
-        `wanted` None asks the policy; `roll` asks for a roll even where the code is the same.
-        `pin`: seconds for which the policy shall leave `wanted` alone; without it the plan notes
-        what the policy will make of a number of slots that a person asks for.
+        `wanted` None asks the policy; `roll` rolls even unchanged code. `pin`: seconds for which
+        the policy keeps `wanted`; without it, a note says how the policy will change it.
         """
-        from fleet.manager.obstacles import obstacles
+        from fleet.manager.obstacles import find_obstacles
 
         spec = self.group(group)
         if not spec.is_changeable:
             raise Refused(
-                f"group {group} declares no worker, so it is observed only; "
-                f"write fleets[].worker in {self.config} to run it"
+                f"group {group} declares no worker, so Fleet only observes it; "
+                f"write fleets[].worker in {self.config} to run workers"
             )
         seen = snapshot or self.snapshot([group])
         if hidden := self.hidden([spec], seen):
@@ -513,10 +524,10 @@ class Fleet(Closing):
         elif roll:
             sentence = ""
         elif pin is not None:
-            sentence = f"pinned for {duration(pin)}: the policy leaves it alone until then"
+            sentence = f"pinned for {duration(pin)}: the policy does not change it until then"
         else:
-            asked = self._asked(group, seen, current=wanted, memory=ScalingMemory())
-            sentence = undone_by(asked, wanted, group) or ""
+            asked = self._decide(group, seen, current=wanted, memory=ScalingMemory())
+            sentence = explain_undo(asked, wanted, group) or ""
         recent = self.rebalances(group, window=spec.storm.window)
         state = replace(self.state(group, seen), readable_log=recent is not None)
         plan = make_plan(
@@ -526,26 +537,26 @@ class Fleet(Closing):
             force_roll=roll,
             why=sentence,
         )
-        plan = _priced(state, plan, by_policy=by_policy)
-        if brings_members(plan):  # the brokers are asked what they would refuse of it
-            refused = beyond_limits(state, plan, self._broker_limits)
-            plan = Vetoes(refusals=refused).told_in(plan)
-        against = obstacles(spec, plan, environ=self._environ, here=Path.cwd())
-        return self.runtime.vetoes(plan).told_in(against.told_in(plan))
+        plan = _with_costs(state, plan, by_policy=by_policy)
+        if adds_members(plan):  # checked against the brokers' limits
+            refused = broker_limit_refusals(state, plan, self._broker_limits)
+            plan = Vetoes(refusals=refused).add_to(plan)
+        against = find_obstacles(spec, plan, environ=self._environ, here=Path.cwd())
+        return self.runtime.vetoes(plan).add_to(against.add_to(plan))
 
     def _adopted_plan(
         self, spec: GroupSpec, seen: Snapshot, *, wanted: int | None, roll: bool
     ) -> Plan:
-        """Of other people's Deployment: scaled when asked, or by a policy that is written for it.
+        """Plans the scaling of an adopted Deployment, by request or by its own policy.
 
-        Never rolled. A default policy would scale what nobody has spoken of.
+        It is never rolled. The default policy does not apply to it.
         """
         adopted = self.runtime.adopted(spec.group)
         if adopted is None:
-            raise Refused(f"there is no Deployment of group {spec.group}; see `fleet doctor`")
+            raise Refused(f"group {spec.group} has no Deployment; run `fleet doctor` to see why")
         group = seen.groups.get(spec.group)
         if roll:
-            raise Refused(f"{roll_note(group, adopted)}, so it is left to whoever owns it")
+            raise Refused(f"{roll_note(group, adopted)}. Fleet does not roll it; its owner does")
         why = ""
         if wanted is None and "scaling" in spec.model_fields_set:
             decision = self.wanted(spec.group, seen, adopted=adopted)
@@ -562,20 +573,20 @@ class Fleet(Closing):
             why=why,
         )
         if plan.steps:
-            from fleet.decide.other_ways import foretold_of_pods
+            from fleet.decide.other_ways import with_adopted_costs
 
             against = refusals(self.state(spec.group, seen), now, steps=plan.steps)
-            plan = replace(foretold_of_pods(plan, group, adopted), refusals=against)
-        return self.runtime.vetoes(plan).told_in(plan)
+            plan = replace(with_adopted_costs(plan, group, adopted), refusals=against)
+        return self.runtime.vetoes(plan).add_to(plan)
 
     def drain_plan(self, group: str, slots: Sequence[int]) -> Plan:
-        """The plan of `drain`."""
+        """Plans a drain of these slots."""
         if self.group(group).worker is None:
-            raise Refused(f"group {group} declares no worker: it has no slots to drain")
+            raise Refused(f"group {group} declares no worker, so it has no slots to drain")
         seen = self.snapshot([group])
         state = self.state(group, seen)
         plan = make_drain_plan(state, slots=tuple(slots), now=self.clock.now())
-        return self.runtime.vetoes(plan).told_in(_priced(state, plan))
+        return self.runtime.vetoes(plan).add_to(_with_costs(state, plan))
 
     def _revisions(self) -> Revisions:
         return Revisions(
@@ -596,16 +607,15 @@ class Fleet(Closing):
         approved: str | None = None,
         pin: float | None = None,
         actor: str,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
     ) -> Change:
-        """Finish what a dead actor left, then plan and perform; missing topics are created first.
+        """Finishes a dead actor's change, then creates missing topics, plans and performs.
 
-        `approved` is the id of the plan that a person has seen: no other is carried out. `pin` is
-        for how many seconds the policy shall leave `wanted` alone; a `wanted` without it ends the
-        pin there was.
-        Raises Refused with sentences where nothing may be done.
+        `approved` is the id of the only plan to carry out. `pin`: seconds for which the policy
+        keeps `wanted`; a `wanted` without it ends an earlier pin.
+        Raises Refused with sentences if nothing may be done.
         """
-        self._may_act(group)
+        self._check_mode(group)
         resumed = self.resume_change(group, actor=actor, progress=progress)
         if resumed is not None and resumed.state is not ChangeState.DONE:
             return resumed
@@ -613,23 +623,24 @@ class Fleet(Closing):
         if approved is not None:
             if resumed is not None and resumed.plan.id == approved:
                 return resumed
-            if (why := not_as_approved(approved, plan)) is not None:
+            if (why := approval_mismatch(approved, plan)) is not None:
                 raise Refused(why)
-        with self._held(group, None if roll else wanted, pin, by=actor):
+        with self._pinned(group, None if roll else wanted, pin, by=actor):
             if plan.empty and not plan.refusals:
                 if self.keep_current(plan):
-                    progress(brought_up_to_date(group))
+                    progress(current_settings_notice(group))
                 return resumed or self._nothing_to_do(plan, actor)
             if not plan.refusals:
                 self.create_topics(group, progress=progress)
             return self._begin(group, plan, actor=actor, progress=progress)
 
     @contextmanager
-    def _held(
+    def _pinned(
         self, group: str, wanted: int | None, pin: float | None, *, by: str
     ) -> Iterator[None]:
-        """While a person's number of slots comes to be, it is held, so that no other manager who
-        finishes the change undoes it; a refusal leaves the pin there was.
+        """Stores the pin before the change, so that another manager who finishes it keeps it.
+
+        A refusal restores the earlier pin.
         """
         before = self.pin(group)
         if wanted is not None:
@@ -643,20 +654,20 @@ class Fleet(Closing):
             raise
 
     def keep_current(self, plan: Plan) -> bool:
-        """Bring up to date what workers of a group start from that needs no change; whether it was
-        not: the address of brokers, their login, the lease and the module path name no revision.
+        """Updates settings of new workers that are not part of a revision; tells whether it did.
 
-        A change does so itself; where nobody may act now, all stays as it is.
+        These are addresses of brokers, login, lease and module path. A change updates them itself;
+        without the right to act, nothing is done.
         """
         spec = self.group(plan.group)
         if not plan.empty or plan.refusals or plan.revision == MEMBERS:
             return False
-        if self.spec.mode_of(spec) != "act" or paused(self.pauses(), plan.group):
+        if self.spec.mode_of(spec) != "act" or pause_refusal(self.pauses(), plan.group):
             return False
         return self._revisions().keep_current(spec, plan.revision)
 
     def _nothing_to_do(self, plan: Plan, actor: str) -> Change:
-        """An empty plan is no change: it is answered, not stored."""
+        """Answers an empty plan with a change that is not stored."""
         now = self.clock.now()
         return Change(
             group=plan.group,
@@ -672,32 +683,32 @@ class Fleet(Closing):
         )
 
     def drain(
-        self, group: str, slots: Sequence[int], *, actor: str, progress: Progress = silent
+        self, group: str, slots: Sequence[int], *, actor: str, progress: Progress = ignore_progress
     ) -> Change:
-        """These slots leave together: one batched leave."""
-        self._may_act(group)
+        """Drains these slots by one batched leave."""
+        self._check_mode(group)
         self.resume_change(group, actor=actor, progress=progress)
         plan = self.drain_plan(group, slots)
         return self._begin(group, plan, actor=actor, progress=progress)
 
-    def _may_act(self, group: str) -> None:
+    def _check_mode(self, group: str) -> None:
         spec = self.group(group)
-        why = may_act(spec, self.spec.mode_of(spec))
+        why = mode_refusal(spec, self.spec.mode_of(spec))
         if why is not None:
             raise Refused(why)
 
-    def _may_by_acl(self, group: str) -> None:
-        """Refused before anything is started that the cluster would refuse half-way."""
-        lacking = self.lacking([self.group(group)])
-        if lacking:
+    def _check_acls(self, group: str) -> None:
+        """Refuses a change that the cluster would refuse halfway."""
+        missing = self.missing_grants([self.group(group)])
+        if missing:
             raise Refused(
-                f"this login lacks what mode act of group {group} needs: allow it "
-                f"{', '.join(map(str, lacking))} (documentation: reference/acls)"
+                f"mode act of group {group} needs more ACLs for this login: allow "
+                f"{', '.join(map(str, missing))} (the page reference/acls lists all)"
             )
 
     def _begin(self, group: str, plan: Plan, *, actor: str, progress: Progress) -> Change:
         if not plan.refusals:
-            self._may_by_acl(group)
+            self._check_acls(group)
             if plan.revision != MEMBERS:
                 self._revisions().publish(self.group(group), plan.revision)
         return self._changing(group).begin(plan, actor=actor, progress=progress)
@@ -738,7 +749,7 @@ class Fleet(Closing):
         return Adopting(
             adopted=self.runtime.adopted,
             scale=self.runtime.scale_adopted,
-            look=lambda group: self.snapshot([group]).groups.get(group),
+            read=lambda group: self.snapshot([group]).groups.get(group),
             leave=admin.leave_all,
             clock=self.clock,
         )
@@ -750,57 +761,57 @@ class Fleet(Closing):
         return GroupAdmin(bootstrap=self.bootstrap, kafka_python_config=login)
 
     def reopen(self, group: str, slot: int) -> bool:
-        """Let workers take a slot again that a foreign owner shut [15]; whether it was shut."""
+        """Opens a quarantined slot again [15]; tells whether it was quarantined."""
 
         def reopened(targets: SlotTargets) -> SlotTargets | None:
-            shut = targets.quarantined
-            return replace(targets, quarantined=shut - {slot}) if slot in shut else None
+            found = targets.quarantined
+            return replace(targets, quarantined=found - {slot}) if slot in found else None
 
         return self.store.change_targets(group, reopened) is not None
 
     def resume_change(
-        self, group: str, *, actor: str, progress: Progress = silent
+        self, group: str, *, actor: str, progress: Progress = ignore_progress
     ) -> Change | None:
-        """Pick up an unfinished change whose actor is silent for one lease; None where none is.
+        """Continues an unfinished change whose actor is silent for one lease; None if none is.
 
-        Raises Refused where its actor is alive, or a pause holds the group: what was interrupted
-        before an incident is not carried on in it.
+        Raises Refused if its actor is alive or the group is paused, since a change from before an
+        incident must not continue in it.
         """
         resumed = self._changing(group).resume(
-            actor=actor, progress=progress, held=lambda: paused(self.pauses(), group)
+            actor=actor, progress=progress, pause_check=lambda: pause_refusal(self.pauses(), group)
         )
         self._close_window(group, progress)
         return resumed
 
     def _close_window(self, group: str, progress: Progress) -> None:
-        """Put a group's setting back that a dead manager changed for the slot targets [19]."""
+        """Restores a group setting that a dead manager changed for a synchronized join [19]."""
         from fleet.act.kafka import JoinWindow
 
-        with self._admin() as admin:  # connects only where there is something to put back
+        with self._admin() as admin:  # connects only if there is something to restore
             JoinWindow(group, self.store, admin, clock=self.clock, say=progress).restore()
 
     def abort_change(self, group: str, *, actor: str) -> Change | None:
-        """End an unfinished change of a dead actor where it stands; asks are taken back."""
+        """Ends a dead actor's unfinished change at its current step and withdraws its requests."""
         aborted = self._changing(group).abort(actor=actor)
         if aborted is not None:
-            self._close_window(group, silent)
+            self._close_window(group, ignore_progress)
             self.runtime.finish_removals(group, given_up=True)
         return aborted
 
-    def let_go(self, group: str) -> str | None:
-        """Release what a change that has ended keeps held; what it was, None where nothing is.
+    def unfreeze(self, group: str) -> str | None:
+        """Unfreezes what an ended change left frozen, and returns it; None if nothing was.
 
-        Raises Refused where a change is unfinished: that one has to be ended first.
+        Raises Refused if a change is unfinished, which must end first.
         """
         if self._changing(group).running() is not None:
-            raise Refused(f"a change of group {group} is not finished: its actor has to end first")
-        held = self.runtime.held(group)
-        if held is not None:
+            raise Refused(f"a change of group {group} is still running; wait for its end")
+        frozen = self.runtime.frozen(group)
+        if frozen is not None:
             self.runtime.finish_removals(group, given_up=True)
-        return held
+        return frozen
 
     def refusal(self, group: str) -> str | None:
-        """Why the runtime has fewer workers than the group's open slots and standbys want."""
+        """Returns why the runtime has fewer workers than open slots and standbys need."""
         spec = self.group(group)
         wanted = len(self.targets(group).open) + spec.replicas.standby
         if spec.worker is None or sum(w.wanted for w in self.workers(group)) >= wanted:
@@ -808,13 +819,11 @@ class Fleet(Closing):
         return self.runtime.refusal(group)
 
     def pause(self, group: str | None, *, reason: str, by: str) -> None:
-        """Stops all changes of a group (None: of every group). Refused for an unmanaged group."""
-        self._must_be_managed(group)
+        """Pauses all changes of a group (None: of all groups)."""
         self.store.pause(Pause(group=group, reason=reason, by=by, at=self.clock.now()))
 
     def unpause(self, group: str | None) -> bool:
-        """Lifts a pause; False if there was none. Refused for an unmanaged group."""
-        self._must_be_managed(group)
+        """Lifts a pause; False if there was none."""
         return self.store.resume(group)
 
     def is_unmanaged(self, group: str | None) -> bool:
@@ -851,7 +860,7 @@ class Fleet(Closing):
         return sum(worker.wanted for worker in self.runtime.workers(group))
 
     def _is_static(self, group: str) -> Callable[[Slot], bool]:
-        """Whether a slot's last member had an instance id: by what it ran, else by the file."""
+        """Tells whether a slot's last member had an instance id, by its revision or the file."""
         pool, fleet = StandbyPool(self.runtime, self.store, group), self.spec.fleet(group)
         worker = None if fleet is None else fleet.worker
         wanted = worker is not None and worker.membership == "static"
@@ -859,8 +868,10 @@ class Fleet(Closing):
 
     # --- life -------------------------------------------------------------------------------
 
-    def create_topics(self, group: str | None = None, *, progress: Progress = silent) -> None:
-        """Create missing topics of this fleet, or of all, where they say `create:`."""
+    def create_topics(
+        self, group: str | None = None, *, progress: Progress = ignore_progress
+    ) -> None:
+        """Creates missing topics of one fleet or of all that declare `create:`."""
         fleets = [f for f in self.spec.fleets if group in {None, f.group}]
         known = self._observer.partitions() if any(f.create for f in fleets) else {}
         missing = {
@@ -881,13 +892,12 @@ class Fleet(Closing):
         groups: Collection[str] | None = None,
         *,
         actor: str,
-        progress: Progress = silent,
+        progress: Progress = ignore_progress,
     ) -> tuple[Change, ...]:
-        """Topics, supervisor and Spark, then one apply for every group in mode act.
+        """Creates topics, starts supervisor and Spark, then applies every group in mode act.
 
-        `groups`: for these only; the topics of others are made, too.
-
-        A refused group does not hold the others; Refused is raised after all had their turn.
+        `groups`: apply only these; topics of all are created. A refused group does not block the
+        others; Refused is raised at the end.
         """
         self.create_topics(progress=progress)
         self.runtime.ensure()
@@ -903,23 +913,24 @@ class Fleet(Closing):
                 refused.append(str(error))
         for group, count in self.undeclared().items():
             progress(
-                f"{plural(count, 'worker')} of group {group} run on, for which fleet.yaml declares "
-                "none: `fleet doctor` says what to do"
+                f"{plural(count, 'worker')} of group {group} still run, but fleet.yaml does not "
+                "declare the group; run `fleet doctor` for the next step"
             )
         if refused:
             raise Refused(" ".join(refused))
         return tuple(done)
 
-    def down(self, *, purge: bool = False, progress: Progress = silent) -> None:
-        """End workers, supervisor and Spark; leave the groups; stop the embedded broker.
+    def down(self, *, purge: bool = False, progress: Progress = ignore_progress) -> None:
+        """Stops workers, supervisor and Spark, leaves the groups, stops the embedded broker.
 
-        `purge` removes the embedded broker's data and this home's slots and workers' files.
+        `purge` removes the embedded broker's data, and slots and workers' files of this state
+        directory.
         """
         from fleet.act.kafka import JoinWindow, leave_for_good
         from fleet.broker import Broker
 
         grace = max((f.rollout.drain_timeout for f in self.spec.fleets), default=10.0)
-        # Those that the file declares no more are ended too, and would stay members.
+        # Workers of undeclared groups are stopped too, and would stay members.
         groups = [*(fleet.group for fleet in self.spec.fleets), *self.undeclared()]
         progress("draining workers")
         self.runtime.down(grace=grace)
@@ -944,10 +955,10 @@ class Fleet(Closing):
 
 
 def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, str]:
-    """The file with the embedded broker's login, where it is secure, and bootstrap.servers.
+    """Returns the file with the embedded broker's login, if it is secure, and its address.
 
-    Of a file that says only `embedded` it is the super user's; what it says of security itself is
-    taken as it is, so that lesser users can be tried. Raises Unreachable where it does not run.
+    The login is the super user's unless the file sets security itself. Raises Unreachable if the
+    broker does not run.
     """
     from fleet.broker import Broker
 
@@ -956,8 +967,8 @@ def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, s
     if not status.running:
         if not start:
             raise Unreachable(
-                f"the embedded broker of {home} does not run; start it with "
-                "`fleet dev broker start`; `fleet up` starts it with everything of a fleet.yaml"
+                f"the embedded broker of {home} does not run; start it with `fleet dev broker "
+                "start`, or start all of fleet.yaml with `fleet up`"
             )
         status = broker.start()
     if spec.cluster.security == Security() and status.secure:
@@ -966,17 +977,17 @@ def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, s
     return spec, status.bootstrap_servers
 
 
-def _priced(state: StateSnapshot, plan: Plan, *, by_policy: bool = False) -> Plan:
-    """With what the coordinator's model expects of each step; most plans have none.
+def _with_costs(state: StateSnapshot, plan: Plan, *, by_policy: bool = False) -> Plan:
+    """Adds simulated costs and alternatives to a plan; most plans are empty.
 
-    by_policy: nobody asked for so many, so it has to be worth its expected cost.
+    by_policy: the policy wants the change, which must be worth its cost.
     """
     if plan.empty:
         return plan
-    # Of use to few commands, and 60 ms of imports.
-    from fleet.decide.expected_costs import foretold
-    from fleet.decide.other_ways import not_worth, with_other_ways
+    # Few commands need them, and the imports take 60 ms.
+    from fleet.decide.expected_costs import with_expected_costs
+    from fleet.decide.other_ways import find_wasteful_growth, with_alternatives
 
-    priced = with_other_ways(state, foretold(state, plan))
-    against = not_worth(state, priced) if by_policy else ""
-    return replace(priced, refusals=(*priced.refusals, against)) if against else priced
+    with_costs = with_alternatives(state, with_expected_costs(state, plan))
+    against = find_wasteful_growth(state, with_costs) if by_policy else ""
+    return replace(with_costs, refusals=(*with_costs.refusals, against)) if against else with_costs

@@ -1,4 +1,4 @@
-"""What `fleet history` wires together: the cluster, Spark, the tables and their one writer."""
+"""Connects the parts of `fleet history`: the cluster, Spark, the tables and their writer."""
 
 import json
 import os
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 _START_SECONDS: Final = 90.0
 _REMOTE_SECONDS: Final = 30.0
-"""How long a Connect server elsewhere may be silent."""
+"""Longest silence of a remote Connect server."""
 _TASK_SECONDS: Final = 60.0
-"""How long its cluster may take to give the first task a place: executors may have to start."""
+"""Longest wait of the first task for an executor, which may have to start."""
 
 
-def writer_of(fleet: "Fleet") -> Writer:
-    """Opens the tables to write them: in `history.path`, or `history` in the home."""
+def open_writer(fleet: "Fleet") -> Writer:
+    """Opens the tables for writing: `history.path`, or `history` in the state directory."""
     return Writer(
         TablePlace(fleet.history_path),
         cluster=fleet.spec.cluster.name,
@@ -59,7 +59,7 @@ def writer_of(fleet: "Fleet") -> Writer:
 
 
 class ClusterLog:
-    """The offsets topic through Spark, the topics through the observer (`OffsetsLog`)."""
+    """Reads the offsets topic through Spark and topics through the observer (`OffsetsLog`)."""
 
     def __init__(self, fleet: "Fleet", spark: "LazySpark") -> None:
         self._fleet = fleet
@@ -67,7 +67,7 @@ class ClusterLog:
         self._names: dict[str, str] = {}
 
     def bounds(self) -> Mapping[int, LogBounds]:
-        """Raises Unreadable."""
+        """Returns the bounds of the offsets topic. Raises Unreadable."""
         return self._fleet.offsets_bounds()
 
     def digest(
@@ -78,7 +78,7 @@ class ClusterLog:
         since: Mapping[int, int],
         **where: str,
     ) -> "pa.Table":
-        """By tasks of Spark; rows where other leader epochs begin are among `events`."""
+        """Digests ranges by Spark tasks; `events` also has the starts of leader epochs."""
         fleet, history = self._fleet, self._fleet.spec.history
         session = self._spark.get()
         return digest_ranges(
@@ -100,35 +100,35 @@ class ClusterLog:
         )
 
     def bounded(self, offsets: int) -> AbstractContextManager[None]:
-        """By `history.batch_timeout`."""
+        """Limits a block by `history.batch_timeout`."""
         return self._spark.bounded(offsets)
 
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
-        """Asked again only for ids that are new."""
+        """Returns topic names by id; reads again only for new ids."""
         if not set(ids) <= self._names.keys():
             self._names |= self._fleet.topic_ids()
         return {i: self._names[i] for i in ids if i in self._names}
 
     def ends(self, tps: Collection[TopicPartition]) -> Logs:
-        """By one look."""
+        """Reads the log ends of these partitions."""
         return self._fleet.logs(tps)
 
 
 @contextmanager
-def recording(
+def open_recorder(
     fleet: "Fleet", *, spark: str | None, polled: bool, say: Say
 ) -> Iterator[Recorder | Poller]:
-    """The history's writer, for one run or a tail; `spark` None: as fleet.yaml says.
+    """Opens the history's writer; `spark` None: from fleet.yaml.
 
-    Where the offsets topic may not be read, or `polled`, the AdminClient's view is recorded.
+    If the offsets topic is not readable, or `polled`, it records the AdminClient's view.
     """
     with ExitStack() as stack:
-        writer = writer_of(fleet)
+        writer = open_writer(fleet)
         if not polled:
             try:
                 fleet.offsets_bounds()
             except Unreadable as error:
-                say(f"{error}: groups are polled instead, generations and commits are not known")
+                say(f"{error}; Fleet polls the groups instead, without generations and commits")
                 polled = True
         if polled:
             selected = fleet.spec.history.groups.takes
@@ -140,14 +140,14 @@ def recording(
 
 
 class LazySpark:
-    """Spark from the first batch on: where nothing is new, none is started.
+    """Starts Spark with the first batch, so that a run without new records starts none.
 
-    Elsewhere (`sc://`) it is somebody else's server and cluster: asked for a task before the
-    first batch, since a server answers also where its cluster has no executor.
+    A remote server (`sc://`) runs one task before the first batch, since it also answers without
+    an executor.
     """
 
     def __init__(self, fleet: "Fleet", where: str, say: Say) -> None:
-        _judge(where)
+        _check_spark(where)
         self._fleet = fleet
         self._where = where
         self._elsewhere = where.startswith("sc://")
@@ -155,11 +155,10 @@ class LazySpark:
         self._link: SparkLink | None = None
         self._started = False
         self.options: dict[str, str] = {}
-        """Of the data source: on how many tasks a batch is dealt, where this machine's cores do
-        not tell."""
+        """Options of the data source: the number of tasks, if it differs from the local cores."""
 
     def get(self) -> Any:
-        """The session; a broken one is made anew. Raises Unreachable."""
+        """Returns the session; replaces a broken one. Raises Unreachable."""
         if self._link is None:
             url = self._url()
             link = SparkLink(
@@ -179,14 +178,14 @@ class LazySpark:
 
     @contextmanager
     def bounded(self, offsets: int) -> Iterator[None]:
-        """Interrupts what Spark does in it after `history.batch_timeout`."""
+        """Interrupts Spark inside the block after `history.batch_timeout`."""
         self.get()
         assert self._link is not None
         limit = self._fleet.spec.history.batch_timeout
         sentence = (
             f"Spark at {safe(self._where)} did not write a batch of {offsets:,} offsets within "
-            f"{limit:g} s (history.batch_timeout) and was interrupted; nothing of it became "
-            "visible, and the next run begins there again"
+            f"{limit:g} s (history.batch_timeout), so Fleet interrupted it. The tables have no row "
+            "of it, and the next run starts there again"
         )
         try:
             with self._link.bounded(limit, sentence):
@@ -194,17 +193,17 @@ class LazySpark:
         except FleetError:
             raise
         except Exception as error:
-            if (told := failure_in(error)) is not None:
-                raise Unreachable(told[1]) from error
+            if (reason := told_by(error)) is not None:
+                raise Unreachable(reason[1]) from error
             if not self._elsewhere or is_spark_failure(error):
                 raise
             raise FleetError(
                 f"Spark at {safe(self._where)} failed on a batch of {offsets:,} offsets: "
-                f"{first_line(error)}; what its executors need: documentation: how-to/remote-spark"
+                f"{first_line(error)}; the page how-to/remote-spark lists what executors need"
             ) from error
 
     def close(self) -> None:
-        """Let go; the server too, where it was started for this and nobody keeps it alive."""
+        """Closes the session, and stops the server if it was started here without a supervisor."""
         if self._link is not None:
             self._link.interrupt_all()
             self._link.close()
@@ -214,9 +213,8 @@ class LazySpark:
 
     def _cores(self, link: SparkLink) -> int:
         sentence = (
-            f"Spark at {safe(self._where)} answers, but gave a task no place within "
-            f"{_TASK_SECONDS:g} s: its cluster has no executor, or none that is free; look at the "
-            "master's page, or name another history.spark"
+            f"Spark at {safe(self._where)} scheduled no task within {_TASK_SECONDS:g} s: no free "
+            "executor; check the page of its master, or change history.spark"
         )
         with link.bounded(_TASK_SECONDS, sentence):
             return cores_of(link.session)
@@ -232,15 +230,15 @@ class LazySpark:
             return self._where
         if not spark_server.ready(home):
             self._started = not spark_server.alive(home)
-            self._say("Spark starts")
+            self._say("starting Spark")
             spark_server.start(home, environ=os.environ)
         return spark_server.wait_ready(home, timeout=_START_SECONDS, clock=self._fleet.clock)
 
 
-def _judge(where: str) -> None:
-    """ConfigError for what is no place of Spark, as fleet.yaml would refuse it."""
+def _check_spark(where: str) -> None:
+    """Raises ConfigError for a value that fleet.yaml would refuse too."""
     if not re.match(SPARK, where):
-        raise ConfigError(f"--spark {safe(where)}: shared, sc://host:port or local[n]")
+        raise ConfigError(f"--spark {safe(where)}: write shared, sc://host:port or local[n]")
     try:
         without_token(where)
     except ValueError as error:

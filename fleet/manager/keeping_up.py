@@ -1,12 +1,10 @@
-"""Whether each group keeps up, for one who looks once: a snapshot with the past that is at hand.
+"""Computes the lag status of each group from one snapshot and its past.
 
-Problem: the exporter judges what it has watched for minutes, while a command or a check looks once,
-and a lag alone is no lag status. Choice: the past is put into the same columns first (`with_past`,
-`with_tables`), from the tables or the offsets topic, and then the same judge decides
-(`LagJudge`). Of the tables only groups are read in which something has waited for as long as the
-least grace period, or those that were named.
-Cost: from the topic alone a group that falls behind slowly is not told (WARN needs older figures of
-its lag, which the tables have); where neither can be read there is no lag status.
+Problem: the exporter observes for minutes, but a command or a check reads once, and a lag alone is
+not a lag status. Choice: the past comes from the tables or the offsets topic into the same columns
+(`with_past`, `with_tables`), and the same rules apply. The tables are read only for named groups
+and for groups with records older than the least grace period. Cost: the topic alone does not show
+slow growth (WARN needs older lags, which the tables have). Without both, there is no lag status.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,19 +36,18 @@ if TYPE_CHECKING:
     from fleet.manager.past import Past, Recent
 
 
-# The one judge of lag: a lag status on every partition and group of a snapshot, in columns. Pure.
+# The rules of the lag status, for every partition and group of a snapshot, in columns. Pure.
 #
-# Problem: lag alone pages people at night: a busy group always has some, an idle one none.
-# LinkedIn's Burrow answers by rules over the last ten commits, and its known false alarms come
-# from that window: it knows commits, not how long records have waited. Judging 240,000 partitions
-# one by one takes seconds. Choice: Burrow's words, but every alarm needs a record that has waited
-# for longer than the group's grace period, which is a minute, or three of its usual gaps between
-# commits, at most a quarter of an hour. The rules stand once, over columns (`_codes`; the first
-# that fits counts), for the command, the exporter, Dagster's check and the page; sentences are made
-# only for rows that are not OK. Where STOP or STALL would fit, what waits is read first
-# (`standing`, `Observer.read_on`): what nobody can read has not waited. A group is as its worst
-# partition; Empty for `abandoned` seconds it is ABANDONED, which is no error. Cost: a group that
-# hangs is told after its grace period, so after 60 s at the earliest.
+# Problem: alerts on lag alone are false alarms, since a busy group always has lag. LinkedIn's
+# Burrow uses rules over the last ten commits; its known false alarms come from that window, since
+# it does not know how long records have waited. Checking 240,000 partitions one by one is
+# slow. Choice: Burrow's terms, but every alarm needs a record that is older than the group's grace
+# period. That is a minute, or three usual gaps between commits, at most 15 minutes. The rules exist
+# once, over columns (`_codes`; the first match counts), for command, exporter, Dagster and page.
+# Before STOP or STALL, the waiting records are read (`find_still_rows`, `Observer.read_on`), since
+# unreadable records do not wait. A group has the status of its worst partition; Empty for
+# `abandoned` seconds, it is ABANDONED, which is not an error. Cost: a group that hangs is reported
+# after its grace period, 60 s at the earliest.
 
 
 Codes = NDArray[np.int8]
@@ -64,13 +61,13 @@ _GRACE: Final = Grace()
 
 
 def worst_lag_status(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, LagStatus]:
-    """Judge each group that exists, without sentences."""
-    return _of_groups(seen, _judged(seen, grace), grace)
+    """Returns the lag status of each existing group, without sentences."""
+    return _of_groups(seen, _compute_codes(seen, grace), grace)
 
 
 def lag_statuses(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, GroupLagStatus]:
-    """Judge each group that exists; say why (docs/reference/metrics.md)."""
-    codes = _judged(seen, grace)
+    """Returns the lag status of each existing group with its reason."""
+    codes = _compute_codes(seen, grace)
     worst, commits = _of_groups(seen, codes, grace), seen.commits
     totals = dict(zip(commits.groups, np.bincount(commits.group).tolist(), strict=False))
     worse: dict[str, list[PartitionLagStatus]] = {}
@@ -88,16 +85,16 @@ def lag_statuses(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, GroupLagSta
     }
 
 
-def standing(seen: Snapshot, grace: Grace = _GRACE) -> Longs:
-    """Find rows of which it matters what waits; none that is abandoned.
+def find_still_rows(seen: Snapshot, grace: Grace = _GRACE) -> Longs:
+    """Finds rows whose waiting records must be read; none that is abandoned.
 
-    First those that seem to stand still, the newest before, then ends that may be a marker's.
+    First come rows that seem to stand still, newest first, then ends that may be a marker.
     """
     empty = [group for group, facts in seen.facts.items() if facts.state is GroupState.EMPTY]
     old = _since(seen.commits.at, seen.at) >= grace.abandoned
-    asked = late(seen, grace) & (seen.lag.case == _CASE[LagCase.OK])
+    asked = find_late_rows(seen, grace) & (seen.lag.case == _CASE[LagCase.OK])
     rows = np.flatnonzero(asked & ~(old & seen.commits.of_groups(empty)))
-    codes = _judged(seen.where(rows), grace)
+    codes = _compute_codes(seen.where(rows), grace)
     still = rows[(codes == _CODE[LagStatus.STOP]) | (codes == _CODE[LagStatus.STALL])]
     newest = still[np.argsort(-seen.commits.moved[still], kind="stable")]
     lag = seen.lag
@@ -106,8 +103,8 @@ def standing(seen: Snapshot, grace: Grace = _GRACE) -> Longs:
     return found
 
 
-def late(seen: Snapshot, grace: Grace = _GRACE) -> Rows:
-    """Find rows in which something has waited for as long as the least grace period."""
+def find_late_rows(seen: Snapshot, grace: Grace = _GRACE) -> Rows:
+    """Finds rows with records that are older than the least grace period."""
     lag = seen.lag
     found: Rows = (lag.records > grace.allowed) & (lag.waited >= grace.least)
     return found | _beyond(lag)
@@ -116,8 +113,8 @@ def late(seen: Snapshot, grace: Grace = _GRACE) -> Rows:
 # --- the rules ------------------------------------------------------------------------------
 
 
-def _judged(seen: Snapshot, grace: Grace) -> Codes:
-    """The lag status on each row."""
+def _compute_codes(seen: Snapshot, grace: Grace) -> Codes:
+    """Returns the code of the lag status of each row."""
     found = np.empty(len(seen.commits), dtype=np.int8)
     cooldown, moving = _settled(seen)
     for place, rows in zip(portions(len(found)), seen.portions(), strict=True):
@@ -127,7 +124,7 @@ def _judged(seen: Snapshot, grace: Grace) -> Codes:
 
 
 def _codes(seen: Snapshot, cooldown: Floats, moving: Rows, grace: Grace) -> Longs:
-    """By the first rule that fits each row; `cooldown` and `moving` are of each row's group.
+    """Applies the first matching rule to each row; `cooldown` and `moving` are of its group.
 
     Silence counts from the last rebalance at the earliest.
     """
@@ -156,13 +153,13 @@ def _codes(seen: Snapshot, cooldown: Floats, moving: Rows, grace: Grace) -> Long
 
 
 def _beyond(lag: Lag) -> Rows:
-    """Committed beyond the end of a log that has records: no reader can go on from there."""
+    """Finds rows committed beyond the end of a log with records, where no reader can continue."""
     found: Rows = (lag.case == _CASE[LagCase.BEYOND_END]) & (lag.end > lag.start)
     return found
 
 
 def _settled(seen: Snapshot) -> tuple[Floats, Rows]:
-    """Of each group: seconds since it settled, and whether it rebalances."""
+    """Returns for each group seconds since it settled, and whether it rebalances."""
     nobody = GroupFacts(state=GroupState.UNKNOWN, type="unknown", members=None)
     facts = [seen.facts.get(name, nobody) for name in seen.commits.groups]
     return (
@@ -176,12 +173,12 @@ def _since_settled(facts: GroupFacts, now: float) -> float:
 
 
 def _since(ms: Longs, now: float) -> Floats:
-    """Seconds since each of these; 0 where it is not known."""
+    """Returns seconds since each of these; 0 if unknown."""
     return np.where(ms == NONE, 0.0, np.maximum(0.0, now - ms / 1000))
 
 
 def _of_groups(seen: Snapshot, codes: Codes, grace: Grace) -> dict[str, LagStatus]:
-    """The worst lag status of each group that exists, or ABANDONED."""
+    """Returns the worst lag status of each existing group, or ABANDONED."""
     names = seen.commits.groups
     worst = np.full(len(names), _CODE[LagStatus.UNSCORED], dtype=np.int8)
     np.minimum.at(worst, seen.commits.group, codes)
@@ -207,7 +204,7 @@ def _of_groups(seen: Snapshot, codes: Codes, grace: Grace) -> dict[str, LagStatu
 
 
 def _sentence(seen: Snapshot, row: int, tp: TopicPartition, status: LagStatus) -> str:
-    """Why a row that is not OK has this lag status."""
+    """Describes why a row that is not OK has this lag status."""
     commits, lag, now = seen.commits, seen.lag, seen.at
     facts = seen.facts.get(commits.groups[commits.group[row]])
     cooldown = np.inf if facts is None else _since_settled(facts, now)
@@ -216,11 +213,11 @@ def _sentence(seen: Snapshot, row: int, tp: TopicPartition, status: LagStatus) -
         return 0.0 if ms == NONE else max(0.0, now - ms / 1000)
 
     if status is LagStatus.LOSS:
-        return "committed below the log start: records went before they were read"
+        return "committed below the log start: Kafka deleted records before the group read them"
     committed = int(commits.committed[row])
     if status is LagStatus.REWIND:
         ago, fell_by = since(int(commits.fell[row])), int(commits.peak[row]) - committed
-        return f"went back {ago:.0f} s ago, by {fell_by:,} records"
+        return f"offset went back by {fell_by:,} records {ago:.0f} s ago"
     empty = facts is not None and facts.state is GroupState.EMPTY
     nobody = " and the group has no members" if empty else ""
     silent = min(since(int(commits.at[row])), cooldown)
@@ -231,7 +228,7 @@ def _sentence(seen: Snapshot, row: int, tp: TopicPartition, status: LagStatus) -
         )
     still = min(since(int(commits.moved[row])), cooldown)
     said = {
-        LagStatus.HELD: f"held back by {seen.held.get(tp, 'an open transaction')}",
+        LagStatus.HELD: f"blocked by {seen.held.get(tp, 'an open transaction')}",
         LagStatus.STOP: f"no commit for {silent:.0f} s{nobody}",
         LagStatus.STALL: f"commits the same offset for {still:.0f} s",
         LagStatus.WARN: f"falls behind, by {seen.gained[row]:.0f} s in {seen.over[row]:.0f} s",
@@ -240,7 +237,7 @@ def _sentence(seen: Snapshot, row: int, tp: TopicPartition, status: LagStatus) -
 
 
 class _Cooldown:
-    """What is said of a group without a complaint."""
+    """Describes groups without a bad status."""
 
     def __init__(self, seen: Snapshot, codes: Codes, grace: Grace) -> None:
         self._seen = seen
@@ -255,14 +252,14 @@ class _Cooldown:
             self._cases.setdefault(commits.groups[group], set()).add(CASES[case].value)
 
     def keeps_up(self, group: str) -> str:
-        """What waits, where no member is there to keep up."""
+        """Describes an OK group; one without members by its waiting records."""
         waiting = self._waiting.get(group, 0)
         if waiting and self._seen.facts[group].state is GroupState.EMPTY:
             return f"no members: {waiting:,} records wait"
         return "keeps up"
 
     def unscored(self, group: str) -> str:
-        """Why there is no figure."""
+        """Describes why a group has no figure."""
         return ", ".join(sorted(self._cases.get(group, ()))) or "nothing committed"
 
 
@@ -274,7 +271,7 @@ def _grouped(
     elif status is LagStatus.UNSCORED:
         said = cooldown.unscored(group)
     elif status is LagStatus.ABANDONED:
-        said = "no members, and no commit for a day: delete the group if nobody needs it"
+        said = "no members, and no commit for a day; delete the group if it is not needed"
     else:
         alike = sum(each.status is status for each in worse)
         said = f"{alike} of {total} partitions: {worse[0].sentence} ({worse[0].tp})"
@@ -284,37 +281,37 @@ def _grouped(
 
 
 GROWTH: Final = 300.0
-"""Seconds over which a lag is held against what it was."""
+"""Seconds over which the growth of a lag is measured."""
 _SAFE: Final = 30.0
 
 
-def in_doubt(seen: Snapshot, named: Iterable[str]) -> frozenset[str]:
-    """Groups whose past has to be known before they can be judged."""
+def find_groups_in_doubt(seen: Snapshot, named: Iterable[str]) -> frozenset[str]:
+    """Returns groups whose lag status depends on their past."""
     groups = seen.commits.groups
-    waiting = {groups[place] for place in np.unique(seen.commits.group[late(seen)])}
+    waiting = {groups[place] for place in np.unique(seen.commits.group[find_late_rows(seen)])}
     return frozenset(waiting.union(name for name in named if name in seen.facts))
 
 
-def judged(
+def compute_lag_statuses(
     fleet: "Fleet", snapshot: Snapshot, recent: "Recent", named: Iterable[str]
 ) -> tuple[Snapshot, dict[str, GroupLagStatus]]:
-    """Judge each group by one snapshot and its past; left out where no lag status can be given.
+    """Computes the lag status of each group, if it can, from a snapshot and its past.
 
-    The snapshot comes back with what waits where a group seems to stand still.
+    Also returns the snapshot with the waiting records of groups that seem to stand still.
     """
     seen = snapshot
     if not recent.known or recent.old:
         return snapshot, {}
-    doubted, silent = in_doubt(seen, named), recent.unread
+    doubted, silent = find_groups_in_doubt(seen, named), recent.unread
     if recent.commits is not None:
         seen = with_past(seen, recent.commits, reaches=recent.reaches, until=seen.at)
     elif recent.tables is not None:
         try:
             seen, silent = _by_tables(fleet, seen, recent.tables, doubted)
-        except FleetError:  # away or damaged since they told of rebalances
+        except FleetError:  # unreachable or damaged since their rebalances were read
             silent = doubted
     seen = with_settled(seen, recent.last)
-    seen = fleet.read_on(seen, standing(seen))
+    seen = fleet.read_on(seen, find_still_rows(seen))
     found = {group: each for group, each in lag_statuses(seen).items() if group not in silent}
     return replace(snapshot, lag=seen.lag, held=seen.held), found
 
@@ -322,9 +319,9 @@ def judged(
 def _by_tables(
     fleet: "Fleet", seen: Snapshot, past: "Past", doubted: frozenset[str]
 ) -> tuple[Snapshot, frozenset[str]]:
-    """With what the tables tell of groups in doubt, and those of which they tell nothing.
+    """Adds the past of groups from the tables, and returns the groups that these lack.
 
-    Raises FleetError where they cannot be read.
+    Raises FleetError if they are unreadable.
     """
     from fleet.history.tables import Tables  # noqa: PLC0415  pyarrow, where it is used
 
@@ -338,7 +335,7 @@ def _by_tables(
 
 
 def with_settled(seen: Snapshot, last: Mapping[str, Rebalance]) -> Snapshot:
-    """With when each group's last rebalance ended."""
+    """Adds the end of each group's last rebalance."""
     facts = {
         group: replace(facts, changed_at=last[group].ended_at) if group in last else facts
         for group, facts in seen.facts.items()
@@ -354,20 +351,20 @@ def with_past(
     until: float,
     groups: frozenset[str] | None = None,
 ) -> Snapshot:
-    """With when and how each partition was committed, as a reader tells it up to `until`.
+    """Adds the commits of each partition that a reader found up to `until`.
 
-    `reaches`: since when it read; a partition that it has not met was last committed before that.
-    `groups`: those of which it was asked; None: all.
+    `reaches`: start of its reading; a partition that it did not find was last committed before.
+    `groups`: the groups that it read; None: all.
     """
     commits = seen.commits
     place = commits.places_in(past)
-    # What a share group has done stands in no record of the offsets topic.
+    # The offsets topic has no records of share groups.
     shares = [group for group, facts in seen.facts.items() if facts.type == "share"]
     asked = (commits.committed != NONE) & ~commits.of_groups(shares)
     if groups is not None:
         asked &= commits.of_groups(groups)
     met, unmet = asked & (place != NONE), asked & (place == NONE)
-    # Times are told up to `until`: silence after it is not guessed.
+    # Times count up to `until`; silence after it is not assumed.
     later, now = round((seen.at - until) * 1000), round(seen.at * 1000)
     columns = {name: getattr(commits, name).copy() for name in ("at", "moved", "peak", "fell")}
     gap = commits.gap.copy()
@@ -387,7 +384,7 @@ def with_past(
 def with_tables(
     seen: Snapshot, tables: "Tables", groups: frozenset[str], *, until: float
 ) -> Snapshot:
-    """The same from the rows of the last minutes of these groups; `until`: what they tell up to."""
+    """Adds the commits of these groups from the tables, which reach up to `until`."""
     if not groups:
         return seen
     import pyarrow.dataset as ds  # noqa: PLC0415
@@ -414,7 +411,7 @@ def with_tables(
 def _with_growth(
     seen: Snapshot, tables: "Tables", groups: frozenset[str], *, since: float, until: float
 ) -> Snapshot:
-    """With how the ages grew since an older row of `lag`, and commits older than the window."""
+    """Adds the growth of ages since an older row of `lag`, and commits before the window."""
     import pyarrow.dataset as ds  # noqa: PLC0415
 
     looks = tables.read(
@@ -437,8 +434,8 @@ def _with_growth(
         if found is None or at[found] == NONE:
             continue
         if at[found] <= first and row["committed_at"] is not None:  # no commit in the window
-            told = round(row["committed_at"] * 1000) + later
-            at[found], moved[found] = min(at[found], told), min(moved[found], told)
+            earlier = round(row["committed_at"] * 1000) + later
+            at[found], moved[found] = min(at[found], earlier), min(moved[found], earlier)
         if row["seconds"] is not None and row["sampled_at"] <= until - _SAFE:
             gained[found] = seen.lag.waited[found] - row["seconds"]
             over[found] = seen.at - row["sampled_at"]

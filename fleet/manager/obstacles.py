@@ -1,8 +1,8 @@
-"""What stands against starting a group's workers before a plan is carried out: Java, and the code.
+"""Finds obstacles to starting a group's workers before a plan is carried out: Java and code.
 
-Problem: a worker that cannot start shows it after its warm-up has timed out, and in a pod half a
-minute later. Choice: what can be known here without running anything is said with the plan. Cost:
-what an image holds is not known here, so that of a pod's code only a note can be given.
+Problem: a worker that cannot start is noticed only after its warm-up timeout, in a pod even later.
+Choice: a plan states all that can be checked here without running code. Cost: the content of an
+image is unknown here, so that a pod's code gets only a note.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,12 @@ from fleet.system.code import examine_entrypoint, lies_beside
 _STARTS = frozenset(StepKind) - {StepKind.LEAVE}
 
 
-def obstacles(spec: GroupSpec, plan: Plan, *, environ: Mapping[str, str], here: Path) -> Vetoes:
-    """Against a plan with steps that start workers; here: the folder that fleet.yaml is used in.
+def find_obstacles(
+    spec: GroupSpec, plan: Plan, *, environ: Mapping[str, str], here: Path
+) -> Vetoes:
+    """Returns obstacles to a plan that starts workers; here: the folder of fleet.yaml.
 
-    Raises ConfigError where the entrypoint's source is here and has no such function.
+    Raises ConfigError if the entrypoint's source is here but lacks the function.
     """
     worker = spec.worker
     if worker is None or not any(step.kind in _STARTS for step in plan.steps):
@@ -32,11 +34,11 @@ def obstacles(spec: GroupSpec, plan: Plan, *, environ: Mapping[str, str], here: 
         found = lies_beside(spec, here)
         if found is None:
             return NO_CONCERNS
-        told = (
-            f"the code of {worker.entrypoint} is taken from the image, but {found} lies here: "
-            "unless the image holds it too, write python_path: [.] under worker"
+        note = (
+            f"the code of {worker.entrypoint} comes from the image, but {found} is here; if the "
+            "image lacks it, write python_path: [.] under worker"
         )
-        return Vetoes(notes=(told,))
+        return Vetoes(notes=(note,))
     if worker.spark.startswith("sc://"):
         return NO_CONCERNS
     problem = _java_problem(environ.get("JAVA_HOME"), environ.get("PATH"))
@@ -45,7 +47,7 @@ def obstacles(spec: GroupSpec, plan: Plan, *, environ: Mapping[str, str], here: 
 
 @cache
 def _java_problem(java_home: str | None, path: str | None) -> str | None:
-    """Java is run to learn its version: once per process, not once per group and tick."""
+    """Returns why Java does not work here; runs Java once per process to read its version."""
     named = {"JAVA_HOME": java_home, "PATH": path}
     try:
         find_java({name: value for name, value in named.items() if value is not None})

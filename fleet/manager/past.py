@@ -1,11 +1,10 @@
-"""Where the past of groups is read: the history's tables, else the offsets topic as it is.
+"""Reads the past of groups from the history tables, else from the offsets topic.
 
-Problem: rebalances are kept in tables where somebody keeps them, and everywhere else in what
-compaction has left of `__consumer_offsets`; an answer is worth what its source is worth, so it
-has to say which it was and how far back that goes. Choice: one value with both; of a single
-group the one partition that holds it is read, commits too, since they tell when rebalances
-began; of all groups the whole topic, membership alone.
-Cost: without tables the topic is read anew by each command, within `grace` seconds.
+Problem: not every cluster has history tables, and compaction removes records of
+`__consumer_offsets`, so that an answer must name its source and how far back it reaches. Choice:
+one value with both. For a single group, its one partition is read with commits, which show when
+rebalances began. For all groups, the whole topic is read without commits. Cost: without tables,
+each command reads the topic again, for at most `grace` seconds.
 """
 
 import sys
@@ -36,51 +35,51 @@ if TYPE_CHECKING:
 
 
 STALE: Final = 120.0
-"""Seconds after which tables are said to be old."""
+"""Seconds after which tables are reported as old."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where an answer comes from. Times are wall-clock seconds."""
+    """Describes the source of an answer. Times are wall-clock seconds."""
 
     kind: str
     """tables | log."""
     place: str
     reaches: float | None
-    """The oldest that it holds; None where it holds nothing."""
+    """Time of the oldest row; None if there is none."""
     as_of: float
-    """Up to when it tells."""
+    """Time up to which it is complete."""
     note: str = ""
-    """What a person has to know of it, in a sentence."""
+    """Remark for the user."""
     behind: int = 0
-    """Records of the log that were there then and are not in it yet."""
+    """Records of the log that it lacks."""
 
     def sentence(self, now: float) -> str:
-        """Which it is, and how far back it reaches, in one line."""
+        """Describes the source and its reach in one line."""
         if self.kind == "tables":
-            told = f"from the history tables in {self.place}"
+            origin = f"from the history tables in {self.place}"
         else:
-            told = "from what is retained of __consumer_offsets, read just now"
-        reaches = "; nothing is in it yet"
+            origin = "from the retained records of __consumer_offsets, read just now"
+        reaches = "; it has no rows yet"
         if self.reaches is not None:
             reaches = f"; it reaches back to {clock_text(self.reaches)} UTC"
         age = now - self.as_of
         old = f", and is {duration(age)} old" if age > STALE else ""
         if self.behind:
-            old += f", and {plural(self.behind, 'record')} of the log are not in it yet"
-        return told + reaches + old + (f" ({self.note})" if self.note else "")
+            old += f", and lacks {plural(self.behind, 'record')} of the log"
+        return origin + reaches + old + (f" ({self.note})" if self.note else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """Rows, and where they are from."""
+    """Holds rows and their source."""
 
-    rows: "Tables | Tail | Replayed"
+    rows: "Tables | Tail | ReplayedRows"
     source: Source
 
 
-class Replayed:
-    """Rows in memory."""
+class ReplayedRows:
+    """Holds the rows of a replay in memory."""
 
     def __init__(self, made: Iterable[Rebalance | MembershipSpan]) -> None:
         self._kept = KeptRebalances(keep=inf, most=sys.maxsize)
@@ -95,26 +94,26 @@ class Replayed:
         until: float | None = None,
         cause: Cause | None = None,
     ) -> list[Rebalance]:
-        """Rebalances that ended in [since, until), oldest first."""
+        """Returns rebalances that ended in [since, until), oldest first."""
         return self._kept.rebalances(group, since, until, cause)
 
     def memberships(
         self, *, group: str, since: float | None = None, until: float | None = None
     ) -> list[MembershipSpan]:
-        """Events of a group's members in [since, until), oldest first."""
+        """Returns events of a group's members in [since, until), oldest first."""
         return self._kept.memberships(group, since, until)
 
     def standing(self, *, group: str, at: float) -> list[MembershipSpan]:
-        """Events before a time of those who are members then, since they came; oldest first."""
+        """Returns the events of the members at a time, since they joined; oldest first."""
         return standing(self.memberships(group=group, until=at))
 
 
-def past_of(fleet: "Fleet", *, group: str | None, live: bool, grace: float) -> Past:
-    """The past of one group, or of all. `live` leaves tables out.
+def read_past(fleet: "Fleet", *, group: str | None, live: bool, grace: float) -> Past:
+    """Reads the past of one group or of all; `live` ignores the tables.
 
-    Raises FleetError where neither tables nor the topic can be read, with what to do.
+    Raises FleetError if neither tables nor the topic are readable.
     """
-    found = None if live else tables_of(fleet)
+    found = None if live else open_tables(fleet)
     if found is not None:
         return found
     try:
@@ -123,16 +122,15 @@ def past_of(fleet: "Fleet", *, group: str | None, live: bool, grace: float) -> P
         return _of_all(fleet, grace)
     except FleetError as error:
         raise FleetError(
-            f"the past cannot be read: there are no history tables in {fleet.history_path}, and "
-            f"{error}"
+            f"cannot read the past: {fleet.history_path} has no history tables, and {error}"
         ) from error
 
 
-def tables_of(fleet: "Fleet") -> Past | None:
-    """The history's tables; None where there are none. Raises FleetError where they are broken."""
+def open_tables(fleet: "Fleet") -> Past | None:
+    """Opens the history tables; None if there are none. Raises FleetError if they are broken."""
     path = fleet.history_path
     if "://" not in path and not Path(path, "state").is_dir():
-        return None  # pyarrow takes a quarter of a second to load, to say the same
+        return None  # without loading pyarrow, which takes a quarter of a second
 
     from fleet.history.tables import Tables
 
@@ -147,7 +145,7 @@ def tables_of(fleet: "Fleet") -> Past | None:
         lost = sum(end - start for _, start, end in state.lost)
         number, start, end = state.lost[-1]
         note = (
-            f"up to {lost:,} records were gone before they were read, the last of "
+            f"Kafka deleted up to {lost:,} records before Fleet read them, last in "
             f"{OFFSETS}-{number}: offsets {start} to {end - 1}"
         )
     return Past(
@@ -164,7 +162,7 @@ def tables_of(fleet: "Fleet") -> Past | None:
 
 
 def _of_one(fleet: "Fleet", group: str, grace: float) -> Past:
-    """From the one partition that holds the group."""
+    """Reads the partition that holds the group."""
     from fleet.log.readers.group_log import GroupLog
 
     with GroupLog(fleet.client, clock=fleet.clock, timeout=grace) as log:
@@ -176,28 +174,28 @@ def _of_one(fleet: "Fleet", group: str, grace: float) -> Past:
     made: list[Rebalance | MembershipSpan] = []
     for record in records:
         made += replay.feed(partition or 0, record)
-    rows = Replayed(made)
+    rows = ReplayedRows(made)
     return Past(rows=rows, source=_log_source(fleet, rows.rebalances()))
 
 
 def _of_all(fleet: "Fleet", grace: float) -> Past:
-    with tail_of(fleet, names=fleet.topic_ids()) as tail:
+    with open_tail(fleet, names=fleet.topic_ids()) as tail:
         done = tail.catch_up(grace)
         rebalances = tail.rebalances()
         if not done and tail.problem:
             raise FleetError(tail.problem)
-        note = "" if done else f"its end was not reached within {grace:.0f} s"
+        note = "" if done else f"the end was not reached within {grace:.0f} s"
         return Past(rows=tail, source=_log_source(fleet, rebalances, note))
 
 
-def tail_of(
+def open_tail(
     fleet: "Fleet",
     *,
     since: float | None = None,
     keep: float | None = None,
     names: Mapping[str, str] | None = None,
 ) -> "Tail":
-    """A live view of all groups, started; close it. `names` of topics by id, for what moved."""
+    """Starts a live view of all groups, to be closed; `names` are topics by id."""
     from fleet.log.readers.tail import Tail
 
     tail = Tail(
@@ -217,74 +215,74 @@ def _log_source(fleet: "Fleet", rebalances: Sequence[Rebalance], note: str = "")
         place=OFFSETS,
         reaches=min((r.ended_at for r in rebalances), default=None),
         as_of=fleet.clock.now(),
-        note=note or "compaction may have taken older ones" * bool(rebalances),
+        note=note or "compaction may have removed older ones" * bool(rebalances),
     )
 
 
 def by_group(rebalances: Iterable[Rebalance]) -> Mapping[str, list[Rebalance]]:
-    """Rebalances of each group, in their order; groups by name."""
+    """Groups rebalances by group, sorted by name."""
     found: dict[str, list[Rebalance]] = {}
     for rebalance in rebalances:
         found.setdefault(rebalance.group, []).append(rebalance)
     return dict(sorted(found.items()))
 
 
-# Rebalances of the last hour and the last cause of every group, within bounded time: from tables
-# where they are kept and fresh, else from the topic (from a day ago where it is not small), given
-# up after `GRACE` with words. For the verdict on a few groups only their partitions are read. A
-# reader that begins in the middle does not know the cause of the first rebalance it sees.
+# Rebalances of the last hour and the last cause of every group, within bounded time. They come from
+# fresh tables, else from the topic (a large one from a day ago), until `GRACE` has passed. For the
+# lag status of a few groups, only their partitions are read. A reader that begins in the middle
+# does not know the cause of its first rebalance.
 
 
 HOUR: Final = 3600.0
 DAY: Final = 86400.0
 GRACE: Final = 3.0
 FEW: Final = 20
-"""Groups whose partitions are read one after the other; more are read with all others."""
+"""Most groups whose partitions are read one by one; more are read with all others."""
 LONGEST: Final = 10.0
-"""Seconds for all of them together: a tick of Dagster's sensor has 20."""
+"""Most seconds for all of them; a tick of Dagster's sensor has 20."""
 INTERVALS: Final = 3.0
-"""Of `history.batch_interval`: older tables have no writer any more."""
+"""Multiple of `history.batch_interval`; older tables have no writer."""
 SMALL: Final = 250_000
-"""Records that are read in about a second."""
+"""Records that can be read in about a second."""
 _JUST_NOW: Final = "from __consumer_offsets, read just now"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recent:
-    """What is known of the last day. Groups without a rebalance in it are left out."""
+    """Holds the rebalances of the last day; groups without one are left out."""
 
     kind: str
     """tables | log | none."""
     sentence: str
-    """Where it is from, or why nothing is known."""
+    """Source, or why nothing is known."""
     in_hour: Mapping[str, int] = field(default_factory=dict)
     last: Mapping[str, Rebalance] = field(default_factory=dict)
     rebalances: Mapping[str, Sequence[Rebalance]] = field(default_factory=dict)
     current: bool = True
-    """Whether it tells up to now: else the last hour cannot be counted."""
+    """Whether it reaches up to now; if not, the last hour cannot be counted."""
     old: bool = False
-    """Of tables that nobody writes any more, or that are catching up with a long log: whether a
-    group keeps up now, they do not tell."""
+    """Whether the tables have no writer or are far behind the log, so that they give no lag
+    status."""
     commits: "Commits | None" = None
-    """The last ones, where the log was read."""
+    """Last commits, if the log was read."""
     unread: frozenset[str] = frozenset()
-    """Groups that were asked for and could not be read in time."""
+    """Groups that could not be read in time."""
     reaches: float | None = None
-    """Since when it was read; None: from its beginning."""
+    """Start of the reading; None: the log's beginning."""
     tables: "Past | None" = None
 
     @property
     def known(self) -> bool:
-        """Whether a group that is left out had no rebalance."""
+        """Tells whether a group that is left out had no rebalance."""
         return self.kind != "none"
 
     def per_hour(self, group: str) -> int | None:
-        """Rebalances of a group in the last hour; None where not known."""
+        """Counts a group's rebalances in the last hour; None if unknown."""
         return self.in_hour.get(group, 0) if self.known and self.current else None
 
 
-def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, now: float) -> Recent:
-    """Counted from rows in any order."""
+def make_recent(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, now: float) -> Recent:
+    """Builds it from rows in any order."""
     groups = by_group(rebalances)
     return Recent(
         kind=kind,
@@ -300,70 +298,69 @@ def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, no
     )
 
 
-def recently(fleet: "Fleet", *, grace: float = GRACE) -> Recent:
-    """The last day of all groups; raises nothing: what cannot be read is not known."""
+def read_recent(fleet: "Fleet", *, grace: float = GRACE) -> Recent:
+    """Reads the last day of all groups; unreadable parts are unknown, nothing is raised."""
     return _by_tables_or(fleet, partial(_by_log, fleet, grace=grace))
 
 
 def _by_tables_or(fleet: "Fleet", by_log: Callable[[float], Recent]) -> Recent:
-    """Fresh tables, else the log, with why tables were left; old tables where it is away."""
+    """Reads fresh tables, else the log; old tables if the log is unreadable."""
     now = fleet.clock.now()
-    told = _by_tables(fleet, now)
-    if told.known and not told.old:
-        return told
+    stored = _by_tables(fleet, now)
+    if stored.known and not stored.old:
+        return stored
     read = by_log(now)
-    if not told.known:  # there are none, or they cannot be read
-        return replace(read, sentence=f"{read.sentence}{told.sentence}")
-    return read if read.known else told
+    if not stored.known:  # there are none, or they are unreadable
+        return replace(read, sentence=f"{read.sentence}{stored.sentence}")
+    return read if read.known else stored
 
 
 def _by_tables(fleet: "Fleet", now: float) -> Recent:
-    """What the tables tell; `none` where there are none, or they cannot be read."""
+    """Reads the tables; `none` if there are none, or if they are unreadable."""
     try:
-        tables = tables_of(fleet)
+        tables = open_tables(fleet)
         if tables is None:
             return Recent(kind="none", sentence="")
         found = tables.rows.rebalances(since=now - DAY)
     except FleetError as error:
-        return Recent(kind="none", sentence=f"; the history's tables cannot be read: {error}")
+        return Recent(kind="none", sentence=f"; cannot read the history tables: {error}")
     age = now - tables.source.as_of
-    told = tables.source.sentence(now)
-    made = recent_from(found, kind="tables", sentence=told, now=now)
+    sentence = tables.source.sentence(now)
+    made = make_recent(found, kind="tables", sentence=sentence, now=now)
     behind = tables.source.behind > 0
     old = behind or age > max(STALE, INTERVALS * fleet.spec.history.batch_interval)
     return replace(made, tables=tables, current=age <= STALE and not behind, old=old)
 
 
 def _by_log(fleet: "Fleet", now: float, *, grace: float) -> Recent:
-    """What is retained of the offsets topic, where that is read in time."""
+    """Reads the retained records of the offsets topic, if there is time."""
     try:
-        reaches = beginning(fleet)
-        with tail_of(fleet, since=reaches, keep=DAY) as tail:
+        reaches = find_start(fleet)
+        with open_tail(fleet, since=reaches, keep=DAY) as tail:
             if tail.catch_up(grace):
                 found = tail.rebalances(since=now - DAY)
-                made = recent_from(found, kind="log", sentence=_JUST_NOW, now=now)
+                made = make_recent(found, kind="log", sentence=_JUST_NOW, now=now)
                 return replace(made, commits=tail.commits(), reaches=reaches)
             why = tail.problem or (
-                f"__consumer_offsets was not read within {grace:g} s; "
-                "`fleet history sync --follow` "
-                "keeps tables that answer at once"
+                f"__consumer_offsets was not read within {grace:g} s; run `fleet history sync "
+                "--follow` to keep tables, which answer at once"
             )
     except FleetError as error:
         why = str(error)
-    return Recent(kind="none", sentence=f"rebalances are not known: {why}")
+    return Recent(kind="none", sentence=f"rebalances are unknown: {why}")
 
 
-def minutes_of(fleet: "Fleet", groups: Collection[str], *, grace: float = GRACE) -> Recent:
-    """What the verdicts on these groups need, and no more; raises nothing."""
+def read_last_minutes(fleet: "Fleet", groups: Collection[str], *, grace: float = GRACE) -> Recent:
+    """Reads what the lag status of these groups needs; raises nothing."""
     if len(groups) > FEW:
-        return recently(fleet, grace=grace)
+        return read_recent(fleet, grace=grace)
     return _by_tables_or(fleet, partial(_by_groups, fleet, groups, grace=grace))
 
 
 def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, grace: float) -> Recent:
-    """The last minutes of the partitions of the offsets topic that hold these groups."""
-    # A Kafka client, only where it is used.
-    from fleet.log.readers.group_log import GroupLog, ReadTimeout
+    """Reads the last minutes of the partitions that hold these groups."""
+    # Loads a Kafka client, so it is imported on use.
+    from fleet.log.readers.group_log import GroupLog, OutOfTime
 
     until = fleet.clock.monotonic() + LONGEST
     positions, rebalances, unread = Positions(), list[Rebalance](), set[str]()
@@ -371,7 +368,7 @@ def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, grace: fl
         with GroupLog(fleet.client, clock=fleet.clock, timeout=grace) as log:
             for place, group in enumerate(groups):
                 left = until - fleet.clock.monotonic()
-                log.end_within(left / (len(groups) - place))  # one that is slow stops no other
+                log.end_within(left / (len(groups) - place))  # a slow one does not block others
                 try:
                     first = log.position_at(group, now - HORIZON)
                     records = (*log.last_state(group, first), *log.read(group, first))
@@ -387,15 +384,15 @@ def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, grace: fl
                         made for made in replay.feed(0, record) if isinstance(made, Rebalance)
                     ]
     except FleetError as error:
-        return Recent(kind="none", sentence=f"commits are not known: {error}")
-    found = recent_from(rebalances, kind="log", sentence=_JUST_NOW, now=now)
+        return Recent(kind="none", sentence=f"commits are unknown: {error}")
+    found = make_recent(rebalances, kind="log", sentence=_JUST_NOW, now=now)
     return replace(found, commits=positions.copy(), reaches=now - HORIZON, unread=frozenset(unread))
 
 
-def beginning(fleet: "Fleet") -> float | None:
-    """From when on a reader in a hurry reads the topic: all of it (None) where it is small.
+def find_start(fleet: "Fleet") -> float | None:
+    """Returns where a quick reader starts in the topic; None, its beginning, if it is small.
 
-    Raises FleetError where its size cannot be asked.
+    Raises FleetError if its size is unreadable.
     """
     size = sum(each.end - each.first for each in fleet.offsets_bounds().values())
     return None if size <= SMALL else fleet.clock.now() - DAY

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel
 
-from fleet.config.references import refers
+from fleet.config.references import has_reference
 from fleet.config.settings import WorkerSettings
 from fleet.kafka_source.login import References
 
@@ -73,7 +73,7 @@ def _found(settings: WorkerSettings, environ: Mapping[str, str]) -> Iterator[str
     yield from _of_login(settings.cluster.security, environ)
     worker = settings.group.worker
     for key, text in worker.env.items() if worker is not None else ():
-        if refers(text) and key in environ:
+        if has_reference(text) and key in environ:
             yield environ[key]
             found = [each for pattern in _IN_URL for each in pattern.findall(environ[key])]
             yield from (*found, *map(unquote, found))

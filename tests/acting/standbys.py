@@ -97,7 +97,7 @@ class Crowd:
         for name in names:
             self.people[name] = Worker(name=name, revision=revision, born=self.clock.monotonic())
         if len(names) < count:
-            raise NoRoom("exceeded quota", made=names)
+            raise NoRoom("exceeded quota", started=names)
         return names
 
     def remove(self, names: Sequence[str], *, grace: float) -> None:
@@ -127,7 +127,7 @@ class Crowd:
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         self.rested += 1
 
-    def held(self, group: str) -> str | None:
+    def frozen(self, group: str) -> str | None:
         return None
 
     # --- as a Ledger and a Leaver -------------------------------------------------------------

@@ -53,7 +53,7 @@ class Place:
         """One step, to `wanted` 1 (see Scene.begin)."""
         made = step_of(kind, ())
         adopting = Adopting(
-            adopted=self.adopted, scale=self.scale, look=self.look, leave=self.leave,
+            adopted=self.adopted, scale=self.scale, read=self.look, leave=self.leave,
             clock=self.here.clock,
         )  # fmt: skip
         self.change = self.here.store.change("orders") or self.here.begin(made)
@@ -70,7 +70,7 @@ def test_static_members_of_pods_that_are_gone_leave(scene):
     place.members += [member("stranger", "10.9.9.9"), dynamic]
     told = place.perform(StepKind.LEAVE)
     assert place.left == [("pod-b", "m-pod-b"), ("pod-c", "m-pod-c")]
-    assert told == ("2 static members of pods that are gone left in one request",)
+    assert told == ("one request removed 2 static members of deleted pods",)
 
 
 def test_who_was_there_is_remembered_before_a_pod_stops(scene):

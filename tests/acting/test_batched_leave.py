@@ -50,8 +50,8 @@ def test_gone_now_or_before():
     ("answers", "told"),
     [
         ({"m0": errors.FencedInstanceIdError}, "g-0 now belongs to another process (82)"),
-        ({"m0": errors.GroupAuthorizationFailedError}, "g-0 was answered with"),
-        ({}, "g-0 was answered with no answer"),
+        ({"m0": errors.GroupAuthorizationFailedError}, "the coordinator answered g-0 with"),
+        ({}, "the coordinator answered g-0 with no answer"),
     ],
 )
 def test_anything_else_is_a_refusal(answers, told):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.act.change import GroupChanges
-from fleet.act.lease import sign, works_on
+from fleet.act.lease import is_actor_alive, sign
 from fleet.clock import ManualClock
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.slots import Change, ChangeState, Handover, Slot, SlotTargets
@@ -44,19 +44,19 @@ def change(store) -> Change:
 
 def test_an_unknown_actor_is_not_guessed_about(store, change, clock):
     """The first look cannot know; a lease that stands still for its duration is a dead one."""
-    assert works_on(store, change, lease=LEASE, clock=clock) is None
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is None
     clock.sleep(LEASE - 1)
-    assert works_on(store, change, lease=LEASE, clock=clock) is None
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is None
     clock.sleep(1)
-    assert works_on(store, change, lease=LEASE, clock=clock) is False
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is False
 
 
 def test_a_lease_that_moved_is_alive(store, change, clock):
     """Another look (of another process, too) finds the counter raised."""
-    assert works_on(store, change, lease=LEASE, clock=clock) is None
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is None
     clock.sleep(60)
     renewed = store.advance(replace(change))
-    assert works_on(store, renewed, lease=LEASE, clock=clock) is True
+    assert is_actor_alive(store, renewed, lease=LEASE, clock=clock) is True
 
 
 def test_observers_of_other_machines_do_not_begin_our_count_anew(store, change, clock, monkeypatch):
@@ -64,7 +64,7 @@ def test_observers_of_other_machines_do_not_begin_our_count_anew(store, change, 
 
     def looked(host: str) -> bool | None:
         monkeypatch.setattr("socket.gethostname", lambda: host)
-        return works_on(store, change, lease=LEASE, clock=clock)
+        return is_actor_alive(store, change, lease=LEASE, clock=clock)
 
     assert looked("ours") is None
     for second in range(int(LEASE) - 1):
@@ -87,37 +87,37 @@ def test_a_machine_that_tells_no_boot_learns_it_within_one_process(
     """Where there is no /proc."""
     monkeypatch.setattr("fleet.act.lease.identify", lambda pid: None)
     sign(store, change)
-    assert works_on(store, change, lease=LEASE, clock=clock) is None
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is None
     clock.sleep(LEASE)
-    assert works_on(store, change, lease=LEASE, clock=clock) is False
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is False
 
 
 def test_a_process_of_this_machine_is_known_at_once(store, change, clock):
     """It runs: alive. It is gone: dead, without a wait."""
     sign(store, change)
-    assert works_on(store, change, lease=LEASE, clock=clock) is True
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is True
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     other = identify(child.pid)
     assert other is not None
-    note = store.manager_state("g", "change-actor")
-    store.put_manager_state("g", "change-actor", {**note, **other.as_json()})
-    assert works_on(store, change, lease=LEASE, clock=clock) is True
+    note = store.note("g", "change-actor")
+    store.put_note("g", "change-actor", {**note, **other.as_json()})
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is True
     child.communicate(b"\n")
-    assert works_on(store, change, lease=LEASE, clock=clock) is False
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is False
 
 
 def test_a_process_that_hangs_is_found_by_its_lease(store, change, clock):
     """Its pid is there, but nothing renews."""
     sign(store, change)
-    assert works_on(store, change, lease=LEASE, clock=clock) is True
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is True
     clock.sleep(LEASE)
-    assert works_on(store, change, lease=LEASE, clock=clock) is False
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is False
 
 
 def test_the_signature_of_an_earlier_change_says_nothing(store, change, clock):
     """Tokens grow: a dead actor of the last change is no sign of this one's."""
-    store.put_manager_state("g", "change-actor", {"token": change.token - 1, "pid": 1})
-    assert works_on(store, change, lease=LEASE, clock=clock) is None
+    store.put_note("g", "change-actor", {"token": change.token - 1, "pid": 1})
+    assert is_actor_alive(store, change, lease=LEASE, clock=clock) is None
 
 
 def test_a_note_has_a_name_that_every_store_can_write(store):
@@ -167,5 +167,5 @@ def test_an_actor_that_could_not_renew_has_a_whole_lease(store, change, clock, m
     known_at = clock.monotonic() + 25.0
     monkeypatch.setattr(store, "known_since", lambda: known_at, raising=False)
     began = clock.monotonic()
-    assert changing.alive() is False
+    assert changing.is_actor_alive() is False
     assert clock.monotonic() - began >= 25.0 + LEASE

@@ -229,7 +229,7 @@ def test_a_receipt_that_differs_holds_what_follows(scene):
     dear = step_of(OPEN, (1,), "old", TWO)
     done = here.perform(dear, step_of(OPEN, (2,), "old"), revision="old")
     assert done.state is ChangeState.FAILED
-    assert "1 step not carried out" in done.sentence
+    assert "did not carry out 1 more step" in done.sentence
     assert here.targets().open == {0, 1}
     last = here.perform(step_of(OPEN, (3,), "old", TWO), revision="old")
     assert (last.state, last.receipts[0].result) == (ChangeState.DONE, ReceiptResult.DIFFERS)

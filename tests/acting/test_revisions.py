@@ -284,10 +284,10 @@ def test_workers_of_settings_that_cannot_be_read_can_be_rolled_back(
     assert [(step.kind, step.revision) for step in plan.steps] == [
         (StepKind.ROLL, at_home.wanted(spec))
     ]
-    assert any("that this release can read" in note for note in plan.notes)
+    assert any("this release cannot read" in note for note in plan.notes)
     pool = StandbyPool(runtime, store, "orders")
     assert [pool.is_static(newer, otherwise=told) for told in (True, False)] == [True, False]
-    with pytest.raises(Refused, match=r"(scaling|schema 2).*use the fleet that published them"):
+    with pytest.raises(Refused, match=r"(scaling|schema 2).*use the release that published them"):
         runtime.start("orders", newer, 1)
 
 

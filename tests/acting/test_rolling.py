@@ -174,7 +174,7 @@ def test_a_canary_is_not_blamed_for_what_was_there_before(scene, works, old, new
     done = here.perform(step_of(ROLL, (0, 1)))
     assert done.state is state, done.sentence
     assert (state is ChangeState.DONE) == (here.revisions() == ["new", "new"])
-    assert works or "what ran before tells the same" in done.sentence
+    assert works or "the old revision has the same error" in done.sentence
 
 
 def test_a_canary_that_dies_goes_back(scene):
@@ -192,13 +192,13 @@ def test_a_canary_that_dies_goes_back(scene):
     here.clock.turn = kills
     done = here.perform(step_of(ROLL, (0,)))
     assert done.state in {ChangeState.ROLLED_BACK, ChangeState.FAILED}
-    assert "died while it was the canary" in " ".join([*here.told, done.sentence])
+    assert "died as the canary" in " ".join([*here.told, done.sentence])
 
 
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"ends": 5}, "ended 5 times before it was warm"),
+        ({"ends": 5}, "stopped 5 times before it was warm"),
         ({"warm_after": 1e9}, "waiting for 1 warm standby of revision new"),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_later_slot_that_fails_ends_the_roll_where_it_stands(scene):
     here.crowd.live = stuck
     done = here.perform(step_of(ROLL, (0, 1)))
     assert done.state is ChangeState.FAILED
-    assert "slot 1 to pass" in done.sentence
+    assert "the handover of slot 1" in done.sentence
     assert here.revisions() == ["new", "old"]
     assert here.targets().handover == {}
 

@@ -124,7 +124,7 @@ def test_fewer_will_do_and_it_is_said_once(crowded):
     """Of three one; the next asks for no more than there was room for, until more are needed."""
     asked, one_change = crowded.crowd.asked, pool(crowded)
     assert one_change.ensure("new", 3, least=1) == 1
-    assert crowded.told == ["  1 worker without a slot where 3 were wanted: exceeded quota"]
+    assert crowded.told == ["  1 worker without a slot instead of 3: exceeded quota"]
     assert asked == [3]
     assert one_change.ensure("new", 3, least=1) == 1
     crowded.crowd.people.pop("w2")  # it took a slot, say
@@ -147,7 +147,7 @@ def test_a_standby_is_worth_no_failure(crowded):
     """At the end of a change that went well: it is said, and that is all."""
     crowded.crowd.room = 0
     pool(crowded).settle_standbys("new", 1, grace=1.0, least=0)
-    assert crowded.told == ["  0 workers without a slot where 1 were wanted: exceeded quota"]
+    assert crowded.told == ["  0 workers without a slot instead of 1: exceeded quota"]
 
 
 def test_a_roll_without_room_for_one_worker_has_touched_nothing(scene):
@@ -161,7 +161,7 @@ def test_a_roll_without_room_for_one_worker_has_touched_nothing(scene):
     here.crowd.asked.clear()
     done = here.perform(step_of(StepKind.ROLL, (0, 1)))
     assert done.state is ChangeState.FAILED
-    assert "exceeded quota; nothing was handed over, old goes on" in done.sentence
+    assert "exceeded quota; no slot was handed over, old still runs" in done.sentence
     assert here.crowd.workers() == before
     assert [(s.owner, s.token) for s in here.slots()] == slots
     assert not here.targets().handover

@@ -60,7 +60,7 @@ def test_what_never_gets_warm_stops_nobody(scene, ends):
     held = watched(here)
     done = here.perform(*stopping())
     assert done.state is ChangeState.ROLLED_BACK
-    assert "nothing was handed over, old goes on" in done.sentence
+    assert "no slot was handed over, old still runs" in done.sentence
     assert (set(held), here.crowd.left) == ({2}, [])
     assert here.targets().handover == {}
     assert not [w for w in here.crowd.workers() if w.revision == "new" and w.wanted]

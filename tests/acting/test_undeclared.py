@@ -89,7 +89,7 @@ def test_up_says_that_they_run_on(home: Home) -> None:
     made.create_topics = lambda **_: None
     made.runtime.ensure = lambda: None
     Fleet.up(made, groups=(), actor="ann", progress=told.append)
-    assert [line for line in told if line.startswith("2 workers of group returns run on")]
+    assert [line for line in told if line.startswith("2 workers of group returns still run")]
 
 
 def test_down_leaves_their_groups_too(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,16 +113,16 @@ def test_a_command_that_finds_nothing_to_do_keeps_it_current(managed, capsys, dr
     assert (done.refused, done.change) == (None, None)
     assert fleet.address == address
     told = capsys.readouterr().out
-    assert ("`fleet roll orders` brings it to those that run" in told) is not dry_run
+    assert ("`fleet roll orders` to apply it to running workers" in told) == (act is not None)
 
 
 def test_what_is_up_again_is_current(managed, monkeypatch):
     """`fleet up` asks nobody for a plan first: its apply finds out that there is nothing to do."""
     fleet = managed()
     told: list[str] = []
-    for name in ("_may_act", "resume_change"):
+    for name in ("_check_mode", "resume_change"):
         monkeypatch.setattr(fleet, name, lambda *_, **__: None, raising=False)
-    fleet._held = lambda *_, **__: contextlib.nullcontext()
+    fleet._pinned = lambda *_, **__: contextlib.nullcontext()
     fleet._nothing_to_do = lambda plan, actor: Fleet._nothing_to_do(fleet, plan, actor)
     done = Fleet.apply(fleet, "orders", actor="ann", progress=told.append)
     assert done.sentence == "nothing to do"

@@ -111,7 +111,7 @@ def test_no_rebalances_are_an_answer():
     """With the source."""
     text = printed([], source=Source(kind="log", place="x", reaches=None, as_of=START + 7200))
     assert "no rebalances" in text
-    assert "nothing is in it yet" in " ".join(text.split())
+    assert "it has no rows yet" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_no_rebalances_are_an_answer():
     [
         pytest.param(
             LOG,
-            "from what is retained of __consumer_offsets, read just now; it reaches back to "
+            "from the retained records of __consumer_offsets, read just now; it reaches back to "
             "2026-11-18 11:06:40 UTC",
             id="log",
         ),
@@ -138,7 +138,7 @@ def test_the_source_is_one_line(source, told):
 
 def test_rows_in_memory_answer_as_tables_do():
     """[since, until), group and cause; in order of time."""
-    rows = Replayed([ROUNDS[3], membership("joined", "orders-0", 10, 4), *ROUNDS[:3]])
+    rows = ReplayedRows([ROUNDS[3], membership("joined", "orders-0", 10, 4), *ROUNDS[:3]])
     assert [r.number for r in rows.rebalances()] == [11, 12, 13, 4]
     assert [r.number for r in rows.rebalances(group="orders", since=START + 1800)] == [12, 13]
     assert [r.number for r in rows.rebalances(until=START + 1800)] == [11]
@@ -149,7 +149,7 @@ def test_rows_in_memory_answer_as_tables_do():
 
 def test_the_last_hour_is_counted_and_the_last_cause_known():
     """A group without a rebalance had none; where nothing could be read, nobody knows."""
-    found = recent_from(ROUNDS, kind="log", sentence="", now=START + 7200)
+    found = make_recent(ROUNDS, kind="log", sentence="", now=START + 7200)
     assert found.per_hour("orders") == 1
     assert found.last["orders"].cause is Cause.SECOND_ROUND
     assert found.per_hour("quiet") == 0
@@ -158,6 +158,6 @@ def test_the_last_hour_is_counted_and_the_last_cause_known():
 
 def test_tables_that_end_before_now_count_no_hour():
     """What came since is not known: no zero."""
-    recent = recent_from([], kind="tables", sentence="", now=START)
+    recent = make_recent([], kind="tables", sentence="", now=START)
     assert recent.per_hour("orders") == 0
     assert replace(recent, current=False).per_hour("orders") is None

@@ -10,7 +10,13 @@ from fleet.decide.lag_status import LagStatus
 from fleet.history.tables import TablePlace, Tables, Writer
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.readers.positions import Positions, key_to
-from fleet.manager.keeping_up import in_doubt, lag_statuses, with_past, with_settled, with_tables
+from fleet.manager.keeping_up import (
+    find_groups_in_doubt,
+    lag_statuses,
+    with_past,
+    with_settled,
+    with_tables,
+)
 from fleet.model import GroupState, LagCase, TopicPartition
 from tests.asking.worlds import START, rebalance
 from tests.support.seen_groups import group_seen, partition_seen
@@ -108,17 +114,17 @@ def test_a_rebalance_a_moment_ago_excuses():
 def test_an_age_that_is_not_known_is_at_least_that_of_the_first_look_behind_it():
     """A record that was there at the first look ever has waited since then."""
     seen = look(waited=None)
-    assert in_doubt(seen, ()) == frozenset()
+    assert find_groups_in_doubt(seen, ()) == frozenset()
     seen = replace(seen, lag=replace(seen.lag, waited=np.array([400.0])))
-    assert in_doubt(seen, ()) == {"orders"}
+    assert find_groups_in_doubt(seen, ()) == {"orders"}
     assert lag_status(seen, past(200)).status is LagStatus.STOP
 
 
 def test_a_group_is_in_doubt_where_something_waits_for_long_or_where_it_was_named():
     """The rest is not looked up."""
-    assert in_doubt(look(), ()) == {"orders"}
-    assert in_doubt(look(waited=5.0), ()) == frozenset()
-    assert in_doubt(look(waited=5.0), ("orders", "external_members")) == {"orders"}
+    assert find_groups_in_doubt(look(), ()) == {"orders"}
+    assert find_groups_in_doubt(look(waited=5.0), ()) == frozenset()
+    assert find_groups_in_doubt(look(waited=5.0), ("orders", "external_members")) == {"orders"}
 
 
 def test_the_log_tells_when_and_how_a_partition_was_committed():

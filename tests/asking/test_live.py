@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.clock import SystemClock
 from fleet.history.tables import TablePlace, Writer, row_of
 from fleet.manager.cycle import Fleet
-from fleet.manager.past import past_of
+from fleet.manager.past import read_past
 from fleet.model.rebalances import Cause
 from tests.support import kafka_tools
 from tests.support.command import answer, said
@@ -136,7 +136,7 @@ def test_the_table_and_its_choices(group, capsys):
     """Cause, last, since; the source in the last line."""
     out, _ = said(capsys, "rebalances", group)
     assert "created" in out
-    assert "from what is retained of __consumer_offsets" in out.splitlines()[-1]
+    assert "from the retained records of __consumer_offsets" in out.splitlines()[-1]
     only = answer(capsys, "rebalances", "--group", group, "--cause", "join", "--since", "1h")
     assert {r["cause"] for r in only["rebalances"]} == {"join"}
     last = answer(capsys, "rebalances", group, "--last", "1")["rebalances"]
@@ -178,7 +178,7 @@ def test_tables_are_asked_where_they_are_kept(group, capsys, tmp_path, monkeypat
     """The same answer as the log's, with its source; `--live` reads the log all the same."""
     monkeypatch.setenv("FLEET_HOME", str(tmp_path))
     with Fleet.open(Path("fleet.yaml")) as fleet:
-        keep(past_of(fleet, group=group, live=True, grace=20).rows, group, tmp_path / "history")
+        keep(read_past(fleet, group=group, live=True, grace=20).rows, group, tmp_path / "history")
     tables, log = answer(capsys, "rebalances", group), answer(capsys, "rebalances", group, "--live")
     assert tables["source"]["kind"] == "tables"
     assert log["source"]["kind"] == "log"

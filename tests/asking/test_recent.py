@@ -14,8 +14,8 @@ from fleet.history.tables import TablePlace, Writer
 from fleet.kafka_source.batch_fetcher import FetchedPart
 from fleet.kafka_source.bounds import ListedOffset, Where
 from fleet.log.records import TOPIC, partition_for
-from fleet.manager.keeping_up import judged
-from fleet.manager.past import LONGEST, minutes_of, recently
+from fleet.manager.keeping_up import compute_lag_statuses
+from fleet.manager.past import LONGEST, read_last_minutes, read_recent
 from tests.asking.test_keeping_up import NOW, commit_row, look
 from tests.support.declared import declaration, fleet_spec
 from tests.support.written_log import WrittenLog, WrittenPart, batch, of
@@ -59,21 +59,21 @@ def test_tables_tell_while_somebody_writes_them(tmp_path, ago, history, told):
     written(tmp_path, ago=ago)
     here = fleet(tmp_path, **history)
     seen = look(lag=1_000_000, waited=20 * 3600.0, committed=60)
-    for recent in (recently(here), *([minutes_of(here, ["orders"])] if told else [])):
+    for recent in (read_recent(here), *([read_last_minutes(here, ["orders"])] if told else [])):
         assert recent.known
         assert recent.kind == "tables"
         assert recent.old == (not told)
-        assert bool(judged(here, seen, recent, ["orders"])[1]) == told
+        assert bool(compute_lag_statuses(here, seen, recent, ["orders"])[1]) == told
 
 
 def test_tables_that_are_catching_up_tell_of_no_group_how_it_is_now(tmp_path):
     """Commits that are not in them yet look like silence, whenever they were written."""
     written(tmp_path, ago=0.0, behind=1_000_000)
     here = fleet(tmp_path)
-    recent = recently(here)
+    recent = read_recent(here)
     assert (recent.old, recent.per_hour("orders")) == (True, None)
-    assert "1,000,000 records of the log are not in it yet" in recent.sentence
-    assert not judged(here, look(waited=70.0, committed=5_000), recent, ["orders"])[1]
+    assert "lacks 1,000,000 records of the log" in recent.sentence
+    assert not compute_lag_statuses(here, look(waited=70.0, committed=5_000), recent, ["orders"])[1]
 
 
 @pytest.mark.parametrize("schema", [1, 99])
@@ -85,10 +85,10 @@ def test_tables_that_cannot_be_read_take_nothing_else_down(tmp_path, schema):
         for job in tmp_path.glob("state/kind=job/*.parquet"):
             job.write_bytes(b"no parquet")
     here = fleet(tmp_path)
-    for recent in (recently(here), minutes_of(here, ["orders"], grace=0.1)):
+    for recent in (read_recent(here), read_last_minutes(here, ["orders"], grace=0.1)):
         assert not recent.known
-        assert "; the history's tables cannot be read: " in recent.sentence
-    assert "no broker of h:1 answers" in recently(here).sentence
+        assert "; cannot read the history tables: " in recent.sentence
+    assert "no broker of h:1 answers" in read_recent(here).sentence
     assert_by_log(here)
 
 
@@ -96,7 +96,10 @@ def test_a_place_that_cannot_even_be_opened_takes_nothing_else_down(tmp_path):
     """As S3 is where the region of the bucket cannot be asked."""
     here = fleet(tmp_path)
     here.history_path = "nowhere://bucket/history"
-    assert "cannot be read: history.path nowhere://bucket/history" in recently(here).sentence
+    assert (
+        "cannot read the history tables: history.path nowhere://bucket/history"
+        in read_recent(here).sentence
+    )
     assert_by_log(here)
 
 
@@ -104,12 +107,12 @@ def test_commits_that_are_damaged_say_of_no_group_that_it_keeps_up(tmp_path):
     """While the rebalances beside them can be read; groups that nobody doubts are judged."""
     written(tmp_path, ago=30.0)
     here = fleet(tmp_path)
-    recent = recently(here)
+    recent = read_recent(here)
     assert recent.kind == "tables"
     for file in tmp_path.rglob("*.parquet"):
         file.write_bytes(b"no parquet")
     late = look(lag=1_000_000, waited=20 * 3600.0, committed=60)
-    assert not judged(here, late, recent, ["orders"])[1]
+    assert not compute_lag_statuses(here, late, recent, ["orders"])[1]
 
 
 def assert_by_log(here: Any) -> None:
@@ -162,9 +165,9 @@ def test_a_partition_that_takes_too_long_costs_its_group_the_verdict_and_no_othe
     log = SlowLog(here.clock, {slow: 100_000, 1 - slow: 1_000})
     monkeypatch.setattr("fleet.log.readers.group_log.BatchFetcher", lambda *_, **__: log)
     began = here.clock.monotonic()
-    recent = minutes_of(here, ["slow", quick])
+    recent = read_last_minutes(here, ["slow", quick])
     assert here.clock.monotonic() - began <= LONGEST + 1
     assert (recent.known, recent.unread) == (True, {"slow"})
     for group, told in (("slow", set()), (quick, {quick})):
         seen = look(waited=300.0, group=group)
-        assert set(judged(here, seen, recent, [group])[1]) == told
+        assert set(compute_lag_statuses(here, seen, recent, [group])[1]) == told

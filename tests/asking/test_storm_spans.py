@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from fleet.clock import ManualClock
 from fleet.commands.groups.rebalances import _as_html, storm_spans, storms_since
 from fleet.config.spec import FleetSpec, StormSpec
-from fleet.decide.storms import Storm, assess, budget_of, excuses_of
-from fleet.manager.past import Past, Replayed, Source
+from fleet.decide.storms import Storm, assess, budget_of, expected_rebalances_of
+from fleet.manager.past import Past, ReplayedRows, Source
 from fleet.model import ExpectedCost, StepKind
 from fleet.model.rebalances import Rebalance, standing
 from fleet.report.timeline import Span
@@ -39,7 +39,7 @@ def moment_by_moment(spec, rebalances, *, until, changes=()):
             budget=budget,
             now=at,
             before=before,
-            excuses=excuses_of(spec, "orders", changes),
+            excuses=expected_rebalances_of(spec, "orders", changes),
         )
         if before is not None and (storm is None or storm.since != before.since):
             spans.append(Span(before.since, before.cooldown_since or before.seen_at))
@@ -163,7 +163,7 @@ def test_only_what_tells_them_is_read():
         assert spans == ((Span(until - 60, until),) if every == 20 else ())
 
 
-class Asked(Replayed):
+class Asked(ReplayedRows):
     """Rows that note from when on they were asked for."""
 
     def __init__(self, made):
@@ -183,7 +183,7 @@ class Asked(Replayed):
         return standing(super().memberships(group=group, until=at))
 
 
-class Whole(Replayed):
+class Whole(ReplayedRows):
     """The whole past, whatever was asked."""
 
     def rebalances(self, **asked):

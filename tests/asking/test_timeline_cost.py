@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.manager.past import Replayed
+from fleet.manager.past import ReplayedRows
 from fleet.report.timeline import Span, lay_out
 from fleet.report.timeline_html import as_svg
 from tests.asking.worlds import START, membership, partitions, rebalance
@@ -112,7 +112,7 @@ def test_pauses_are_those_of_each_rebalance_against_each_stay(made, shown, since
 def test_who_left_before_changes_nothing(made, shown, since, lasts):
     """The rows of those who are members when it begins, and what comes then, make the picture."""
     rows, _ = made
-    past = Replayed(rows)
+    past = ReplayedRows(rows)
     known = {"rebalances": shown, "since": START + since, "until": START + since + lasts}
     stand = past.standing(group="orders", at=START + since)
     later = past.memberships(group="orders", since=START + since)
@@ -134,7 +134,7 @@ def test_of_who_came_and_went_before_no_row_is_there():
         membership("owns", "orders-2", 4, 1),
         membership("left", "orders-0", 5),
     ]
-    past = Replayed(rows)
+    past = ReplayedRows(rows)
     assert past.standing(group="orders", at=START + 5) == [rows[0], *rows[5:7]]
     assert past.standing(group="orders", at=START) == []
     assert past.standing(group="payments", at=START + 5) == []

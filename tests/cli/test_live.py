@@ -109,8 +109,8 @@ def test_status_goes_on_while_the_api_server_is_away(cluster, capsys, monkeypatc
     assert groups[cluster.theirs]["lag"] == WAITING
     assert groups[cluster.ours]["managed"] is None
     assert (found["pauses"], groups[cluster.ours]["paused"]) == (None, None)
-    (problem,) = [p for p in found["problems"] if "not shown" in p]
-    assert problem.startswith("slots, changes and pauses are not shown: the Kubernetes API server")
+    (problem,) = [p for p in found["problems"] if "cannot show" in p]
+    assert problem.startswith("cannot show slots, changes and pauses: the Kubernetes API server")
     for name in (cluster.ours, cluster.theirs):
         out, _ = said(capsys, "status", name)
         assert "slots, changes and pauses are not shown" in " ".join(out.split())
@@ -175,7 +175,7 @@ def test_a_missing_topic_is_created_before_anything_else(cluster, capsys):
     made = f"{cluster.topic}-made"
     cluster.declare("act", topics=[made], create={"partitions": 3, "replication": 2})
     out, _ = said(capsys, "plan", cluster.ours)
-    assert f"{made} will be created with 3 partitions" in " ".join(out.split())
+    assert f"Fleet creates {made} with 3 partitions" in " ".join(out.split())
     _, err = said(capsys, "apply", cluster.ours, "--yes", code=1)
     assert f"create topic {made}" in err
     assert "replication" in err.lower()
@@ -210,7 +210,7 @@ def test_drain_of_a_slot_that_is_not_open_does_nothing(cluster, capsys):
     """The plan is empty and says why."""
     found = answer(capsys, "drain", cluster.ours, "5", "--dry-run")
     assert found["plan"]["steps"] == []
-    assert "no such open slot" in " ".join(found["plan"]["notes"])
+    assert "slot 5: not open" in " ".join(found["plan"]["notes"])
 
 
 @pytest.mark.parametrize("mode", ["observe", "plan"])

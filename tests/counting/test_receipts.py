@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fleet.decide.receipts import judge
+from fleet.decide.receipts import make_receipt
 from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult, StepKind, TopicPartition
 from fleet.model.rebalances import Rebalance, RebalanceCounts
 from tests.support.plans import plan_of, step_of
@@ -26,7 +26,7 @@ def receipt(*generations: Rebalance, low: int = 1, high: int = 1, **more: Any) -
             TopicPartition("t", n): s for n, s in enumerate(more.get("open_downtimes", ()), start=1)
         },
     )  # fmt: skip
-    return judge(
+    return make_receipt(
         plan=plan(low, high), step_index=0, counted=counted, our_instances=OURS,
         started_at=10.0, ended_at=15.5, moved_at=more.get("moved_at"),
         extra=("Join spread 0.03 s.",),
@@ -49,12 +49,9 @@ def test_as_planned_is_equal():
 def test_a_longest_pause_that_has_not_ended_is_told():
     """Of partitions that stand still for longer already than the longest that is known, 0.4 s."""
     joined = gen(5, joined={"g-2", "g-3"})
-    assert receipt(joined, open_downtimes=[0.3]).sentences == ("Join spread 0.03 s.",)
-    (said, _) = receipt(joined, open_downtimes=[0.3, 2.44, 1.0]).sentences
-    assert said == (
-        "2 partitions (t-2, t-3) that moved had no commit yet when the records were read: "
-        "paused for 2.4 s so far."
-    )
+    assert receipt(joined, unended=[0.3]).sentences == ("Join spread 0.03 s.",)
+    (said, _) = receipt(joined, unended=[0.3, 2.44, 1.0]).sentences
+    assert said == ("2 moved partitions (t-2, t-3) had no commit yet: 2.4 s of downtime so far.")
 
 
 @pytest.mark.parametrize(
@@ -73,14 +70,14 @@ def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
     What was not handed over, or waits still, may have had no input: it is told, and no more.
     """
     told = {name: {TopicPartition("t", 1): seconds} for name, seconds in downtime.items()}
-    counted = RebalanceCounts(group="g", generations=(), replacements=1, **told)
-    found = judge(
+    counted = Counted(group="g", generations=(), replacements=1, **told)
+    found = make_receipt(
         plan=plan(0, 0), step_index=0, counted=counted, our_instances=OURS,
         started_at=10.0, ended_at=60.0, most_downtime=15.0,
     )  # fmt: skip
     assert found.result is verdict
     said = " ".join(found.sentences)
-    assert ("stood still for 37.0 s, over 15 s" in said) == (verdict is ReceiptResult.DIFFERS)
+    assert ("had 37.0 s of downtime, more than 15 s" in said) == (verdict is ReceiptResult.DIFFERS)
     assert (found.longest_downtime_s, "t-1" in said) == (37.0, True) or set(downtime) != {
         "silences"
     }
@@ -133,18 +130,14 @@ def test_causes_outside_the_step_are_others_and_named(other, words):
         2,
     )
     assert any(words in sentence for sentence in found.sentences)
-    assert any("further round" in sentence for sentence in found.sentences)
+    assert any("another round" in sentence for sentence in found.sentences)
 
 
 def test_a_round_shared_with_others_is_ours_and_says_so():
     """It would have happened anyway."""
     found = receipt(gen(5, joined={"g-2", "g-3", "x"}))
-    assert (found.result, found.rebalances, found.external_rebalances) == (
-        ReceiptResult.EQUAL,
-        1,
-        0,
-    )
-    assert "also holds a change of others: x" in found.sentences[0]
+    assert (found.result, found.ours, found.others) == (ReceiptResult.EQUAL, 1, 0)
+    assert "also has external members: x" in found.sentences[0]
 
 
 def test_settled_with_the_last_rebalance_of_ours():
@@ -165,12 +158,12 @@ def test_aborted_rounds_are_shown_beside():
 
 def test_undecoded_records_are_said():
     """A count over records that could not be read is not silently sure."""
-    assert "could not be decoded" in receipt(gen(5, joined={"g-2"}), undecoded=1).sentences[0]
+    assert "could not decode" in receipt(gen(5, joined={"g-2"}), undecoded=1).sentences[0]
 
 
 def test_unreadable_records_are_unverified():
     """Managed Kafka: no guess, and the performer's own sentences stay."""
-    found = judge(
+    found = make_receipt(
         plan=plan(1, 1), step_index=0, counted=None, our_instances=OURS,
         started_at=10.0, ended_at=9.0, extra=("Unclean.",),
     )  # fmt: skip

@@ -55,7 +55,7 @@ def test_cancelled_run_leaves_a_change_that_the_next_run_finishes(stage, room):
 
     second = room.launch(GROUP, cluster="main")
     assert room.finished(second) == "SUCCESS", room.story(second)
-    assert f"picked up plan {plan}" in room.story(second)
+    assert f"continuing plan {plan}" in room.story(second)
     assert "Expected 1 rebalance, recorded 1: equal." in room.story(second)
 
 

@@ -6,8 +6,14 @@ from dataclasses import replace
 import pytest
 
 from fleet.config.spec import FleetSpec, GroupSpec, LagScaling
-from fleet.decide.adopted import MEMBERS, Adopted, deployed, make_adopted_plan, runs_in
-from fleet.decide.other_ways import foretold_of_pods
+from fleet.decide.adopted import (
+    MEMBERS,
+    Adopted,
+    count_by_deployment,
+    is_member_of,
+    make_adopted_plan,
+)
+from fleet.decide.other_ways import with_adopted_costs
 from fleet.decide.refusals import refusals
 from fleet.decide.scaling import ScalingMemory, wanted_slots
 from fleet.decide.state_snapshot import NO_CONCERNS, StateSnapshot, Vetoes
@@ -76,7 +82,9 @@ def test_scaling_is_one_step(
     made = plan(group(*instances), adopted(3), wanted)
     (step,) = made.steps
     assert (step.kind, str(step.expected_cost), made.wanted) == (kind, expected_cost, wanted)
-    assert ("then one leave" in step.sentence) == (instances[0] is not None and wanted < 3)
+    assert ("one request then removes" in step.sentence) == (
+        instances[0] is not None and wanted < 3
+    )
     assert not made.refusals
 
 
@@ -84,11 +92,11 @@ def test_what_a_roll_costs_is_always_told() -> None:
     """Also where nothing is to do."""
     idle = plan(group(None, None), adopted(2), None)
     assert idle.empty
-    assert any("a roll of its 2 pods costs up to 4 rebalances" in note for note in idle.notes)
+    assert any("A roll of its 2 pods costs up to 4 rebalances" in note for note in idle.notes)
     at_once = plan(group(None, None), adopted(2, one_by_one=False), None)
     assert any("2 rebalances and a standstill" in note for note in at_once.notes)
     named = plan(group("a", "b"), adopted(2), None)
-    assert any("none where each pod comes back under its own id" in n for n in named.notes)
+    assert any("0 rebalances if each pod keeps its instance id" in n for n in named.notes)
 
 
 def test_why_a_policy_scales_is_told() -> None:
@@ -113,13 +121,13 @@ def test_who_says_to_run_in_a_pod() -> None:
     (member,) = group(None).members
     elsewhere = replace(member, host="/192.0.2.7")
     there = adopted(3)
-    assert runs_in(member, there)
-    assert not runs_in(elsewhere, there)
-    assert runs_in(replace(elsewhere, client_id="pod-2"), there)
-    assert runs_in(replace(elsewhere, instance_id="pod-2-0"), there)
-    assert not runs_in(replace(elsewhere, client_id="pod-22"), there)
+    assert is_member_of(member, there)
+    assert not is_member_of(elsewhere, there)
+    assert is_member_of(replace(elsewhere, client_id="pod-2"), there)
+    assert is_member_of(replace(elsewhere, instance_id="pod-2-0"), there)
+    assert not is_member_of(replace(elsewhere, client_id="pod-22"), there)
     seen = {"billing": group(None, None), "elsewhere": replace(group(None), members=(elsewhere,))}
-    assert deployed(seen, [there]) == {"billing": {"billing": 2}}
+    assert count_by_deployment(seen, [there]) == {"billing": {"billing": 2}}
 
 
 def test_an_unsettled_group_is_left_alone() -> None:
@@ -144,7 +152,7 @@ def test_an_unsettled_group_is_left_alone() -> None:
         revision=MEMBERS,
     )
     (why,) = refusals(state_snapshot, 1001.0, steps=steps)
-    assert why.startswith("billing is not settled (PreparingRebalance); wait until it is Stable")
+    assert why.startswith("group billing is rebalancing (PreparingRebalance); wait until")
     hold = Pause(group=None, reason="a migration", by="ann", at=1.0)
     cooldown = replace(state_snapshot, group=group(None), pauses=(hold,))
     (why,) = refusals(cooldown, 1001.0, steps=steps)
@@ -155,10 +163,10 @@ def test_a_runtime_may_stand_against_a_plan() -> None:
     """Its refusals count where there is a step; its notes always."""
     vetoes = Vetoes(refusals=("an autoscaler",), notes=("held",))
     scaled, idle = plan(group(None), adopted(1), 2), plan(group(None), adopted(1), 1)
-    assert vetoes.told_in(scaled).refusals == ("an autoscaler",)
-    assert vetoes.told_in(idle).refusals == ()
-    assert vetoes.told_in(idle).notes[-1] == "held"
-    assert NO_CONCERNS.told_in(scaled) is scaled
+    assert vetoes.add_to(scaled).refusals == ("an autoscaler",)
+    assert vetoes.add_to(idle).refusals == ()
+    assert vetoes.add_to(idle).notes[-1] == "held"
+    assert NO_CONCERNS.add_to(scaled) is scaled
 
 
 def test_an_adopted_group_may_be_changed() -> None:
@@ -193,7 +201,7 @@ def owning(*instances: str | None, partitions: int = 12, **changes: str) -> Grou
 def expected_cost(seen: GroupSnapshot | None, pods: int, wanted: int) -> ExpectedCost:
     """Of the one step."""
     made: Plan = plan(seen, adopted(pods), wanted)
-    told = foretold_of_pods(made, seen, adopted(pods))
+    told = with_adopted_costs(made, seen, adopted(pods))
     assert told.id == made.id
     return told.steps[0].expected_cost
 

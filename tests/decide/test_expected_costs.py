@@ -7,13 +7,13 @@ import pytest
 
 from fleet.decide.expected_costs import (
     Flow,
-    PlayedGroup,
+    SimulatedGroup,
     StepCost,
     _rest,
-    beyond_usual,
     downtime_of,
-    foretold,
-    played,
+    shown_downtime,
+    simulate_change,
+    with_expected_costs,
 )
 from fleet.decide.plans import make_plan
 from fleet.decide.state_snapshot import StateSnapshot
@@ -33,7 +33,7 @@ WORLDS = 100 if LONG else 40
 
 def planned(seen: StateSnapshot, wanted: int, *, roll: bool = False) -> Plan:
     """A plan with its expected costs."""
-    return foretold(seen, make_plan(seen, wanted=wanted, now=NOW, force_roll=roll))
+    return with_expected_costs(seen, make_plan(seen, wanted=wanted, now=NOW, force_roll=roll))
 
 
 def test_what_is_expected_lies_within_the_promise() -> None:
@@ -66,7 +66,7 @@ def test_what_is_expected_lies_within_the_promise() -> None:
             assert expected_cost.backlog is None, "no rate is known here"
         if number % 10 == 0:
             again = make_plan(seen, wanted=wanted, now=NOW, force_roll=plan.steps != ())
-            assert foretold(seen, again) == foretold(seen, again)
+            assert with_expected_costs(seen, again) == with_expected_costs(seen, again)
     assert kinds == {StepKind.OPEN, StepKind.LEAVE, StepKind.ROLL}
 
 
@@ -146,11 +146,11 @@ def test_a_pause_is_what_lies_beyond_the_usual_gap(worker: dict) -> None:
 
 def test_a_cooperative_targets_has_one_more_batch() -> None:
     """With what was read of the partitions that go; who leaves has drained before."""
-    group = PlayedGroup("cooperative-sticky", True, 12, 500, 180_000, 300_000, 100, rest=200)
-    assert beyond_usual(group, "open", 530) == 230
-    assert beyond_usual(group, "leave", 530) == 330
-    assert beyond_usual(group._replace(protocol="consumer"), "open", 530) == 330
-    assert beyond_usual(group, "open", 0) == beyond_usual(group, "leave", 200) == 0
+    group = SimulatedGroup("cooperative-sticky", True, 12, 500, 180_000, 300_000, 100, rest=200)
+    assert shown_downtime(group, "open", 530) == 230
+    assert shown_downtime(group, "leave", 530) == 330
+    assert shown_downtime(group._replace(protocol="consumer"), "open", 530) == 330
+    assert shown_downtime(group, "open", 0) == shown_downtime(group, "leave", 200) == 0
 
 
 def test_percentiles_are_of_those_that_pause() -> None:
@@ -176,8 +176,8 @@ def test_a_roll_is_played_as_handovers() -> None:
     at_once = planned(state_snapshot(wide, held=12), 12, roll=True).steps[0].expected_cost
     assert at_once.settled_s is not None
     assert at_once.settled_s < more.settled_s
-    group = PlayedGroup("range", True, 12, 500, 180_000, 300_000, 250)
-    cost = played(group, "hand over", 6, 6, 2)
+    group = SimulatedGroup("range", True, 12, 500, 180_000, 300_000, 250)
+    cost = simulate_change(group, "hand over", 6, 6, 2)
     assert cost is not None
     assert all(cost.unowned), "each of them is handed over"
 
@@ -290,15 +290,15 @@ def test_a_batch_in_hand_is_the_group_s_own() -> None:
 
 def test_a_large_group_is_played_by_a_smaller_one() -> None:
     """Counts of partitions are of the whole group, and the figures come at once."""
-    group = PlayedGroup("cooperative-sticky", True, 10_000, 500, 180_000, 300_000, 250)
-    cost = played(group, "open", 900, 100)
+    group = SimulatedGroup("cooperative-sticky", True, 10_000, 500, 180_000, 300_000, 250)
+    cost = simulate_change(group, "open", 900, 100)
     assert cost is not None
     assert cost.rebalances == 2
     assert 900 <= cost.moved <= 1100
-    small = played(group._replace(partitions=320), "open", 29, 3)
+    small = simulate_change(group._replace(partitions=320), "open", 29, 3)
     assert small is not None
     assert cost.settled == small.settled
-    longer, shorter = (played(group, "hand over", 1000, n) for n in (1000, 500))
+    longer, shorter = (simulate_change(group, "hand over", 1000, n) for n in (1000, 500))
     assert longer is not None
     assert shorter is not None
     assert longer.settled == pytest.approx(shorter.settled * 2, 0.1)

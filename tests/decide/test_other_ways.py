@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet.decide.expected_costs import foretold, played, played_group
-from fleet.decide.other_ways import not_worth, with_other_ways
+from fleet.decide.expected_costs import simulate_change, simulated_group, with_expected_costs
+from fleet.decide.other_ways import find_wasteful_growth, with_alternatives
 from fleet.decide.plans import make_plan
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import Alternative
@@ -22,7 +22,7 @@ DYNAMIC = {"membership": "dynamic"}
 def ways(seen: StateSnapshot, wanted: int, *, roll: bool = False) -> dict[str, Alternative]:
     """By name."""
     plan = make_plan(seen, wanted=wanted, now=NOW, force_roll=roll)
-    told = with_other_ways(seen, foretold(seen, plan))
+    told = with_alternatives(seen, with_expected_costs(seen, plan))
     assert told.id == plan.id
     return {each.way: each for each in told.alternatives}
 
@@ -52,9 +52,9 @@ def test_a_leave_in_parts_is_of_those_who_are_there() -> None:
     """The parts of a leave: the first has the most beside it."""
     seen = state_snapshot(spec(worker=RANGE), held=4, topics={"orders": 24})
     found = ways(seen, 2)
-    group = played_group(seen)
+    group = simulated_group(seen)
     assert group is not None
-    costs = [played(group, "leave", staying, 1) for staying in (3, 2)]
+    costs = [simulate_change(group, "leave", staying, 1) for staying in (3, 2)]
     assert found["one by one"].moved == sum(cost.moved for cost in costs if cost)
     assert marks(found) == {"all at once": "tck", "one by one": "k"}
 
@@ -112,7 +112,7 @@ def test_there_is_one_way_only(seen: StateSnapshot, wanted: int) -> None:
 
 def test_a_backlog_is_waited_for_where_it_ever_ends() -> None:
     """100 wait and 50/s come; two members read 200/s: gone in 0.7 s."""
-    later = ways(flowing((60, 2.0), (40, 2.0)), 4)["all at once, when the backlog is gone"]
+    later = ways(flowing((60, 2.0), (40, 2.0)), 4)["all at once, after the backlog is read"]
     now = ways(flowing((60, 2.0), (40, 2.0)), 4)["all at once"]
     assert later.starts_in_s == 0.7
     assert replace(later, starts_in_s=0.0, way=now.way, backlog=now.backlog) == replace(
@@ -138,14 +138,16 @@ LARGE = flowing((60_000, 1000.0), (60_000, 1000.0))
 def told(seen: StateSnapshot, wanted: int = 4, **declared: Any) -> str:
     """What speaks against that many slots."""
     seen = replace(seen, spec=spec(**declared))
-    return not_worth(seen, foretold(seen, make_plan(seen, wanted=wanted, now=NOW)))
+    return find_wasteful_growth(
+        seen, with_expected_costs(seen, make_plan(seen, wanted=wanted, now=NOW))
+    )
 
 
 def test_what_is_read_sooner_without_it_is_refused_with_the_figures() -> None:
     """Two members need 0.7 s, and the rebalance alone takes 0.8 s."""
     said = told(SMALL)
-    assert "2 slots more would cost more than they bring: the 2 there are have read the 100" in said
-    assert "of which 0.8 s are 2 rebalances with 6 partitions moved" in said
+    assert "2 more slots would not pay off: 2 slots read the 100 waiting records" in said
+    assert "Of that, 0.8 s are for 2 rebalances with 6 partitions moved" in said
     assert "`fleet scale orders 4`" in said
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.config.spec import GroupSpec
-from fleet.decide.adopted import not_as_approved
+from fleet.decide.adopted import approval_mismatch
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import Plan, StepKind, TopicPartition
@@ -275,7 +275,7 @@ def test_wanted_is_capped_with_a_reason() -> None:
     fleet = spec(worker=RANGE, topics=["orders", "returns"])
     plan = make_plan(state_snapshot(fleet, topics={"orders": 12, "returns": 4}), wanted=20, now=NOW)
     assert plan.wanted == 12
-    assert "capped at 12: under range no more than the 12 partitions of orders" in plan.notes[0]
+    assert "capped at 12: range assigns no more members than the 12 partitions" in plan.notes[0]
     few = make_plan(state_snapshot(spec(replicas={"max": 3})), wanted=20, now=NOW)
     assert few.wanted == 3
     assert "replicas.max is 3" in few.notes[0]
@@ -333,7 +333,9 @@ def test_a_slot_nobody_can_take_is_repaired_first() -> None:
     ("change", "note"),
     [
         pytest.param({"replicas": {"standby": 0}}, "standby is 0", id="no-standby"),
-        pytest.param({"create": {"partitions": 6}, "topics": ["new"]}, "will be created", id="new"),
+        pytest.param(
+            {"create": {"partitions": 6}, "topics": ["new"]}, "Fleet creates new", id="new"
+        ),
     ],
 )
 def test_promises_that_do_not_hold_are_said(change: dict, note: str) -> None:
@@ -379,7 +381,7 @@ def test_an_unmanaged_group_has_no_steps() -> None:
     seen = replace(state_snapshot(), spec=fleet)
     plan = make_plan(seen, wanted=4, now=NOW)
     assert plan.empty
-    assert "only observed" in plan.notes[0]
+    assert "only observes it" in plan.notes[0]
 
 
 def test_a_plans_id_is_of_what_it_saw_and_does() -> None:
@@ -391,7 +393,7 @@ def test_a_plans_id_is_of_what_it_saw_and_does() -> None:
     assert "-19700112T134640-" in first.id
     later = make_plan(seen, wanted=3, now=NOW + 60)
     assert later.id != first.id
-    assert not_as_approved(first.id, later) is None
+    assert approval_mismatch(first.id, later) is None
     others = (
         make_plan(seen, wanted=4, now=NOW),
         make_plan(seen, wanted=3, now=NOW, force_roll=True),
@@ -402,9 +404,9 @@ def test_a_plans_id_is_of_what_it_saw_and_does() -> None:
         make_drain_plan(seen, slots=(1,), now=NOW),
     )
     for other in others:
-        why = not_as_approved(first.id, other)
+        why = approval_mismatch(first.id, other)
         assert why is not None
-        assert f"not as plan {first.id} saw it, so nothing was done" in why
+        assert f"has changed since plan {first.id}, so nothing was done" in why
         assert other.steps[0].sentence in why if other.steps else "nothing" in why
         assert other.id in why
     assert len({first.id, *(other.id for other in others)}) == 8
@@ -416,14 +418,14 @@ def test_a_plans_id_is_of_what_it_saw_and_does() -> None:
 def test_an_id_of_another_group_is_named_as_such(name: str) -> None:
     """A slip of the hand is told apart from a world that has changed."""
     plan = make_plan(state_snapshot(held=2), wanted=3, now=NOW)
-    assert f"{name!r} is no plan of group orders" in str(not_as_approved(name, plan))
+    assert f"{name!r} is not a plan of group orders" in str(approval_mismatch(name, plan))
 
 
 def test_draining_takes_exactly_the_named_slots() -> None:
     """Drain lets the named slots leave together and names those that are not open."""
     plan = make_drain_plan(state_snapshot(held=4), slots=(0, 2, 9), now=NOW)
     assert (kinds(plan), plan.wanted) == (["leave 0,2"], 2)
-    assert any("9: no such open slot" in note for note in plan.notes)
+    assert any("slot 9: not open" in note for note in plan.notes)
     assert make_drain_plan(state_snapshot(held=1), slots=(5,), now=NOW).empty
 
 
@@ -455,7 +457,7 @@ def test_settings_that_are_lost_are_said() -> None:
     seen = replace(state_snapshot(fleet, held=2, runs=(fleet, "old")), published={})
     plan = make_plan(seen, wanted=2, now=NOW)
     assert kinds(plan) == ["roll 0,1"]
-    assert any("no settings are kept" in note for note in plan.notes)
+    assert any("cannot read the settings" in note for note in plan.notes)
 
 
 @given(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.decide.plans import make_drain_plan, make_plan
-from fleet.decide.refusals import beyond_limits, may_act, refusals
+from fleet.decide.refusals import broker_limit_refusals, mode_refusal, refusals
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.decide.storms import Storm
 from fleet.model import UNKNOWN, BrokerLimits, GroupState, Plan, StepKind
@@ -67,7 +67,9 @@ JOINS = {StepKind.OPEN}
 @pytest.mark.parametrize(
     ("seen", "said", "holds"),
     [
-        pytest.param(_paused(GROUP), "paused by ann (audit); `fleet resume orders`", ALL, id="own"),
+        pytest.param(
+            _paused(GROUP), "paused by ann (audit); run `fleet resume orders`", ALL, id="own"
+        ),
         pytest.param(_paused(None), "every group is paused by ann", ALL, id="pause-all"),
         pytest.param(
             replace(
@@ -75,7 +77,7 @@ JOINS = {StepKind.OPEN}
                 change=_change(ChangeState.RUNNING, state_snapshot(held=3)),
                 change_alive=True,
             ),
-            "carried out by ann@laptop (step 1 of 1, for 30 s)",
+            "(step 1 of 1, for 30 s)",
             ALL,
             id="change-running",
         ),
@@ -83,7 +85,7 @@ JOINS = {StepKind.OPEN}
             replace(
                 state_snapshot(held=3), change=_change(ChangeState.RUNNING, state_snapshot(held=3))
             ),
-            f"`fleet apply {GROUP} --continue` or give it up with `fleet apply {GROUP} --abort`",
+            f"`fleet apply {GROUP} --continue` to finish it, or `fleet apply {GROUP} --abort`",
             ALL,
             id="change-left",
         ),
@@ -93,7 +95,7 @@ JOINS = {StepKind.OPEN}
                 change=_change(ChangeState.RUNNING, state_snapshot(held=3)),
                 change_alive=None,
             ),
-            "still works on it shows within 10 s",
+            "may still be running (step 1 of 1); retry in 10 s",
             ALL,
             id="change-perhaps-left",
         ),
@@ -109,10 +111,12 @@ JOINS = {StepKind.OPEN}
         pytest.param(
             _unsettled(GroupState.COMPLETING), "(CompletingRebalance)", BUT_WARM, id="completing"
         ),
-        pytest.param(_unsettled(GroupState.UNKNOWN), "not settled", BUT_WARM, id="848-assigning"),
+        pytest.param(
+            _unsettled(GroupState.UNKNOWN), "is rebalancing", BUT_WARM, id="848-assigning"
+        ),
         pytest.param(
             replace(state_snapshot(spec(topics=["gone"]), held=3), topics={}),
-            "the topic gone of orders does not exist; create it",
+            "topic gone of group orders does not exist; create it",
             BUT_WARM,
             id="topic-missing",
         ),
@@ -123,21 +127,19 @@ JOINS = {StepKind.OPEN}
             replace(
                 state_snapshot(held=2), slots=(), targets=SlotTargets(group=GROUP), processes=()
             ),
-            "orders-0, orders-1 is a member, and nobody ever held that slot here: where "
-            "cluster.name, runtime.kind, runtime.namespace or the home was changed",
+            "orders-0, orders-1 is a member, but its slot never had an owner in this store. If you "
+            "changed cluster.name, runtime.kind, runtime.namespace or the state directory",
             JOINS,
             id="of-another-place",
         ),
         pytest.param(
             without_owner(state_snapshot(spec(worker={"protocol": "consumer"}), held=3), 1),
-            "orders-1 is away (no worker holds its slot) and would be removed by an assignment",
+            "orders-1 is away (no worker owns its slot) and would cost one more assignment",
             JOINS,
             id="away-848",
         ),
         pytest.param(_ended(), "orders-0 is away", JOINS, id="owner-ended"),
-        pytest.param(
-            _with_member("orders-9"), "orders-9 is a member, and nobody", JOINS, id="ghost"
-        ),
+        pytest.param(_with_member("orders-9"), "orders-9 is a member, but", JOINS, id="ghost"),
         pytest.param(_joining(), "orders-0 is joining", JOINS, id="joining"),
         pytest.param(
             _joining(error="no broker answers", member_id=None),
@@ -146,7 +148,7 @@ JOINS = {StepKind.OPEN}
             id="joining-in-vain",
         ),
         pytest.param(_joining(error="bad code"), "orders-0", set(), id="failing"),
-        pytest.param(_doubled(), "not ours is a member as orders-7", JOINS, id="doubled"),
+        pytest.param(_doubled(), "external process is a member as orders-7", JOINS, id="doubled"),
     ],
 )
 def test_a_reason_holds_what_it_concerns(
@@ -205,7 +207,7 @@ def test_a_storm_holds_with_its_words() -> None:
     stormy = replace(state_snapshot(held=3), storm=_storm("orders-1"))
     (reason,) = make_plan(stormy, wanted=5, now=NOW).refusals
     assert reason.startswith("storm for 3 min: 6 rebalances in the last 10 min, budget 5")
-    assert "orders-1 joins and leaves every 40 s; held until" in reason
+    assert "orders-1 joins and leaves every 40 s; changes are blocked until" in reason
     assert make_plan(replace(stormy, storm=None), wanted=5, now=NOW).refusals == ()
 
 
@@ -264,11 +266,11 @@ _CALM = state_snapshot(held=3)
             {},
             id="`fleet apply --continue`",
         ),
-        pytest.param(replace(_CALM, snapshot_at=NOW - 61), _CALM, {}, id="the next look"),
+        pytest.param(replace(_CALM, snapshot_at=NOW - 61), _CALM, {}, id="retry"),
         pytest.param(_unsettled(GroupState.PREPARING), _CALM, {}, id="wait until it is Stable"),
         pytest.param(without_owner(_CALM, 1), _CALM, {}, id="a worker takes the slot"),
-        pytest.param(_joining(), _CALM, {}, id="wait until its worker has committed"),
-        pytest.param(_doubled(), _CALM, {}, id="end it, then `fleet resume --slot`"),
+        pytest.param(_joining(), _CALM, {}, id="wait for the first commit"),
+        pytest.param(_doubled(), _CALM, {}, id="stop it, then `fleet slot reopen`"),
         pytest.param(replace(_CALM, storm=_storm()), _CALM, {}, id="the storm ends"),
         pytest.param(
             replace(state_snapshot(spec(topics=["gone"]), held=3), topics={}),
@@ -288,7 +290,7 @@ _CALM = state_snapshot(held=3)
             _alone("consumer", None),
             state_snapshot(),
             {"wanted": 2},
-            id="stop them all: another protocol",
+            id="stop these members: another protocol",
         ),
         pytest.param(
             _alone("consumer", None),
@@ -300,7 +302,7 @@ _CALM = state_snapshot(held=3)
             id="write protocol: consumer",
         ),
         pytest.param(
-            _alone("classic", "sessioned"), state_snapshot(), {"wanted": 2}, id="end them first"
+            _alone("classic", "sessioned"), state_snapshot(), {"wanted": 2}, id="stop them first"
         ),
         pytest.param(
             _rolled_back(3), _rolled_back(3), {"wanted": 3, "force_roll": True}, id="`fleet roll`"
@@ -358,13 +360,13 @@ def test_nothing_to_do_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"), [("observe", "observed only"), ("plan", "in mode plan"), ("act", None)]
+    ("mode", "said"), [("observe", "in mode observe"), ("plan", "in mode plan"), ("act", None)]
 )
 def test_modes(mode: str, said: str | None) -> None:
     """Only mode act acts, and only where a worker is declared."""
-    why = may_act(spec(), mode)
+    why = mode_refusal(spec(), mode)
     assert (why is None) if said is None else (why is not None and said in why)
-    assert may_act(spec().model_copy(update={"worker": None}), "act") is not None
+    assert mode_refusal(spec().model_copy(update={"worker": None}), "act") is not None
 
 
 def test_a_quarantined_slot_is_not_touched() -> None:
@@ -386,7 +388,7 @@ BOUNDS = BrokerLimits(least_session=6.0, longest_session=60.0)
 
 def told(seen: StateSnapshot, limits: BrokerLimits, *, wanted: int, roll: bool = False) -> str:
     plan = make_plan(seen, wanted=wanted, now=NOW, force_roll=roll)
-    return " ".join(beyond_limits(seen, plan, limits))
+    return " ".join(broker_limit_refusals(seen, plan, limits))
 
 
 def session(length: str) -> dict[str, Any]:
@@ -396,7 +398,7 @@ def session(length: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("length", "limits", "words"),
     [
-        ("90s", BOUNDS, "is 90 s, and the brokers allow at most 60 s (group.max.session"),
+        ("90s", BOUNDS, "is 90 s, but the brokers allow at most 60 s (group.max.session"),
         ("20s", replace(BOUNDS, least_session=30.0), "allow at least 30 s (group.min.session"),
         ("20s", replace(BOUNDS, least_session=20.0), None),
         ("60s", BOUNDS, None),
@@ -431,7 +433,7 @@ def test_members_that_are_too_many(worker: dict, limits: BrokerLimits, name: str
     seen = state_snapshot(spec(worker=worker), held=2)
     assert told(seen, limits, wanted=4) == ""
     sentence = told(seen, limits, wanted=5)
-    assert f"would have 5 members, and the brokers allow 4 ({name})" in sentence
+    assert f"would have 5 members, but the brokers allow 4 ({name})" in sentence
     other = BrokerLimits(
         classic_members=limits.consumer_members, consumer_members=limits.classic_members
     )

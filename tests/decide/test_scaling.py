@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.decide.scaling import MAX_REMEMBERED, Decision, ScalingMemory, ownable, wanted_slots
+from fleet.decide.scaling import MAX_REMEMBERED, Decision, ScalingMemory, most_owners, wanted_slots
 from fleet.model import TopicPartition
 from fleet.slots.codec import as_json, from_json, from_json_or_none
 from tests.decide.worlds import NOW, group_of, lagging, member, spec
@@ -93,8 +93,11 @@ def test_the_cap_says_why() -> None:
     assert decision.sentence.endswith("capped at 12: there are 12 partitions: 12 slots")
     ranged = spec(worker={"assignor": "range"}, topics=["orders", "returns"])
     topics = {"orders": 6, "returns": 4, "other": 90}
-    assert (ownable(topics, ranged), ownable(topics, spec(topics=["orders", "returns"]))) == (6, 10)
-    assert ownable(topics, spec(topics=["^ord.*", "missing"])) == 6
+    assert (
+        most_owners(topics, ranged),
+        most_owners(topics, spec(topics=["orders", "returns"])),
+    ) == (6, 10)
+    assert most_owners(topics, spec(topics=["^ord.*", "missing"])) == 6
 
 
 def test_a_missing_topic_holds() -> None:
@@ -205,7 +208,7 @@ def test_scaling_holds_its_promises(  # noqa: PLR0917 - given by name
         "max_step": step,
     }
     fleet = spec(scaling=scaling, replicas={"min": low, "max": high})
-    cap = ownable(TOPICS, fleet)
+    cap = most_owners(TOPICS, fleet)
     memory, current, now = ScalingMemory(), start, NOW
     asked: list[tuple[float, int]] = []
     for pause, lag in looks:

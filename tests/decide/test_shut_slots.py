@@ -32,7 +32,7 @@ def fleet() -> Any:
     )
     made.targets = store.targets
     made.open_slots = lambda name: Fleet.open_slots(made, name)
-    made._asked = lambda *asked, **how: Fleet._asked(made, *asked, **how)
+    made._decide = lambda *asked, **how: Fleet._decide(made, *asked, **how)
     return made
 
 

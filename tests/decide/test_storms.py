@@ -16,8 +16,8 @@ from fleet.decide.storms import (
     StormWatch,
     assess,
     assess_cluster,
-    charged,
-    excused,
+    count_against_budget,
+    expected_rebalances,
     reach,
     watch_reach,
 )
@@ -87,7 +87,7 @@ def test_it_ends_only_after_a_while_below_half_of_the_budget() -> None:
     assert cooling_down is not None
     assert (cooling_down.cooldown_since, cooling_down.rebalances) == (low, 1)
     assert "orders-3 joins every 100 s" in cooling_down.sentence.replace("2 min", "100 s")
-    assert cooling_down.sentence.endswith("; calming")
+    assert cooling_down.sentence.endswith("; cooling down")
     assert look(seen, low + 120) is None
     again = [*seen, came(low + 60, "orders-3"), came(low + 61, "orders-3")]
     lasting = look(again, low + 130)
@@ -194,14 +194,14 @@ def test_a_name_without_end_is_told_by_its_ends() -> None:
             [rebalance(n * 30.0, cause=Cause.LEADER_REJOIN) for n in range(6)],
             "leader rejoin",
             None,
-            "the leader joins again without need, every 30 s",
+            "the leader joins again without a change, every 30 s",
             id="leader",
         ),
         pytest.param(
             [rebalance(n * 30.0, cause=Cause.PARTITIONS) for n in range(6)],
             "partition count",
             None,
-            "partitions of its topics come or go, every 30 s",
+            "the number of partitions of its topics changes, every 30 s",
             id="partitions",
         ),
     ],
@@ -255,33 +255,34 @@ def _opened(count: int) -> list[Rebalance]:
 
 def test_what_a_plan_was_to_cost_does_not_count() -> None:
     """Within its expected cost nobody is called; what it cost beyond counts."""
-    priced = excused([_change(ChangeState.DONE, rebalances=2, most=2)])
-    assert charged(_opened(2), priced) == ()
-    dear = excused([_change(ChangeState.DONE, rebalances=4, most=2)])
-    assert len(charged(_opened(4), dear)) == 2
-    running = excused([_change(ChangeState.RUNNING, rebalances=0, most=2)])
-    assert len(charged(_opened(3), running)) == 1
+    priced = expected_rebalances([_change(ChangeState.DONE, ours=2, most=2)])
+    assert count_against_budget(_opened(2), priced) == ()
+    dear = expected_rebalances([_change(ChangeState.DONE, ours=4, most=2)])
+    assert len(count_against_budget(_opened(4), dear)) == 2
+    running = expected_rebalances([_change(ChangeState.RUNNING, ours=0, most=2)])
+    assert len(count_against_budget(_opened(3), running)) == 1
 
 
 def test_others_are_not_hidden_by_a_plan() -> None:
     """Another member's rebalance counts, also while a change of ours runs."""
-    running = excused([_change(ChangeState.RUNNING, rebalances=0, most=2)])
+    running = expected_rebalances([_change(ChangeState.RUNNING, ours=0, most=2)])
     external = came(112.0, "billing-1", number=12)
-    assert charged([external], running) == (external,)
+    assert count_against_budget([external], running) == (external,)
     assert (
-        charged(
-            [external], excused([_change(ChangeState.RUNNING, rebalances=0, most=2)], static=False)
+        count_against_budget(
+            [external],
+            expected_rebalances([_change(ChangeState.RUNNING, ours=0, most=2)], static=False),
         )
         == ()
     )
     before = came(20.0, "orders-3", number=9)
-    assert charged([before], running) == (before,)
+    assert count_against_budget([before], running) == (before,)
 
 
 def test_a_rebalance_told_twice_counts_once() -> None:
     """Its place in the log is its identity."""
     seen = flapping()[:4]
-    assert len(charged([*seen, *seen])) == 4
+    assert len(count_against_budget([*seen, *seen])) == 4
     assert look([*seen, *seen], 1000) is None
 
 
@@ -367,12 +368,12 @@ def test_every_group_has_its_own_budget() -> None:
     """The file's for groups that no fleet declares; a fleet's own for its group."""
     stranger = [replace(r, group="stranger") for r in flapping(every=4)]
     seen = [*stranger, *flapping(every=4)]
-    watch = StormWatch().look(FILE, seen, now=24.0)
+    watch = StormWatch().refresh(FILE, seen, now=24.0)
     assert set(watch.storms) == {"stranger"}
     assert watch_reach(FILE) == 1320.0
     kept = from_json(StormWatch, json.loads(json.dumps(as_json(watch))))
     assert kept == watch
-    later = kept.look(FILE, [], now=400.0)
+    later = kept.refresh(FILE, [], now=400.0)
     assert later.storms == {}
     assert from_json_or_none(StormWatch, {"storms": [{"other": 1}]}) is None
 
@@ -380,12 +381,12 @@ def test_every_group_has_its_own_budget() -> None:
 def test_what_is_not_read_is_not_calm() -> None:
     """Its storm stays as it was: for a tick without fresh tables, not for good."""
     stranger = [replace(r, group="stranger") for r in flapping(every=4)]
-    watch = StormWatch().look(FILE, stranger, now=24.0)
+    watch = StormWatch().refresh(FILE, stranger, now=24.0)
     for now in (200.0, 700.0, 3600.0):
-        watch = watch.look(FILE, [], now=now, is_read=lambda group: group != "stranger")
+        watch = watch.refresh(FILE, [], now=now, is_read=lambda group: group != "stranger")
         assert watch.storms["stranger"].seen_at == 24.0
-    assert watch.look(FILE, [], now=700.0).storms == {}
-    assert watch.look(FILE, [], now=3700.0, is_read=lambda _: False).storms == {}
+    assert watch.refresh(FILE, [], now=700.0).storms == {}
+    assert watch.refresh(FILE, [], now=3700.0, is_read=lambda _: False).storms == {}
 
 
 def test_detected_at_the_next_look() -> None:
@@ -396,14 +397,14 @@ def test_detected_at_the_next_look() -> None:
         watch, now = StormWatch(), float(phase - 15)
         while not watch.storms:
             now += 15
-            watch = watch.look(FILE, [r for r in seen if r.ended_at <= now], now=now)
+            watch = watch.refresh(FILE, [r for r in seen if r.ended_at <= now], now=now)
         assert now - begun <= 2 * 15
 
 
 def test_ten_groups_in_a_look_are_the_clusters_storm() -> None:
     """The groups keep theirs: who inhibits whom is Alertmanager's business."""
     seen = [replace(r, group=f"g{n}") for n in range(12) for r in flapping(every=4)]
-    watch = StormWatch().look(FILE, seen, now=24.0)
+    watch = StormWatch().refresh(FILE, seen, now=24.0)
     assert len(watch.storms) == 12
     assert watch.cluster is not None
     assert watch.cluster.groups == 12

@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.decide.plans import least_moved, make_plan, moved
-from fleet.decide.scaling import ownable, subscribed
+from fleet.decide.plans import count_least_moved, count_moved, make_plan
+from fleet.decide.scaling import most_owners, subscribed_topics
 from fleet.decide.slugs import k8s_slug, slug
 from fleet.model import StepKind, TopicPartition
 from tests.decide.worlds import NOW, settings, spec, state_snapshot
@@ -51,8 +51,8 @@ def test_names_are_allowed_everywhere(cluster: str, group: str) -> None:
 def test_a_move_has_two_owners() -> None:
     """From nobody, and to nobody, is no move."""
     a, b = TopicPartition("t", 0), TopicPartition("t", 1)
-    assert moved({a: "x"}, {a: "y", b: "y"}) == 1
-    assert moved({a: "x", b: "x"}, {a: "x"}) == 0
+    assert count_moved({a: "x"}, {a: "y", b: "y"}) == 1
+    assert count_moved({a: "x", b: "x"}, {a: "x"}) == 0
 
 
 @given(
@@ -63,7 +63,7 @@ def test_a_move_has_two_owners() -> None:
 def test_the_least_moved_is_a_bound(owned: list[int], leavers: list[int], joiners: int) -> None:
     """Never more than there are; all that leavers held; nothing where nobody is left."""
     total = sum(owned) + sum(leavers)
-    least = least_moved(owned, leavers=leavers, joiners=joiners, total=total)
+    least = count_least_moved(owned, leavers=leavers, joiners=joiners, total=total)
     assert 0 <= least <= total
     assert least >= sum(leavers) or not (owned or joiners)
     if not leavers and not joiners and owned and max(owned) - min(owned) <= 1:
@@ -73,5 +73,5 @@ def test_the_least_moved_is_a_bound(owned: list[int], leavers: list[int], joiner
 def test_patterns_match_whole_names() -> None:
     """A topic that a name and a pattern both mean counts once."""
     topics = {"orders": 3, "orders.eu": 4, "other": 5}
-    assert subscribed(topics, spec(topics=["^orders.*"])) == {"orders": 3, "orders.eu": 4}
-    assert ownable(topics, spec(topics=["^orders.*", "orders"])) == 7
+    assert subscribed_topics(topics, spec(topics=["^orders.*"])) == {"orders": 3, "orders.eu": 4}
+    assert most_owners(topics, spec(topics=["^orders.*", "orders"])) == 7

@@ -128,7 +128,7 @@ def decided() -> list[Family]:
         for at in range(40, 100, 10)
     ]
     move = CoordinatorMove(at=99.0, partitions=3, of=50, lost=(1,), gained=(2,))
-    watch = StormWatch().look(FleetSpec(), flaps, now=100.0, moves=[move])
+    watch = StormWatch().refresh(FleetSpec(), flaps, now=100.0, moves=[move])
     owners = {"g": "team"}
     return [
         *storm_families(watch, cluster="main", owners=owners),
@@ -168,7 +168,7 @@ def test_labels_of_a_fleet_are_none_of_metrics():
     """They are for --select and Dagster; the page of the keys promised them here, too."""
     keys = (repository() / "docs" / "reference" / "fleet-yaml.md").read_text(encoding="utf-8")
     (row,) = [line for line in keys.splitlines() if line.startswith("| `fleets[].labels`")]
-    assert "metrics and alerts have `owner` alone" in row
+    assert "metrics and alerts carry only `owner`" in row
 
 
 def shapes(found) -> dict[str, tuple[str, list[str]]]:

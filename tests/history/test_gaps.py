@@ -109,4 +109,4 @@ def test_what_compaction_took_is_named_with_its_place(path, capsys):
     told = json.loads(capsys.readouterr().out)["lost"]
     assert told[-1] == {"partition": 7, "from": 300, "to": 320}
     assert cli.run(["rebalances"]) == 0
-    assert "the last of __consumer_offsets-7: offsets 300 to 319" in capsys.readouterr().out
+    assert "last in __consumer_offsets-7: offsets 300 to 319" in capsys.readouterr().out

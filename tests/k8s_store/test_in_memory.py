@@ -213,7 +213,7 @@ def test_a_lease_that_is_not_there_is_no_loss(place):
     """Somebody deleted it: nothing says that another holds the slot."""
     held = place.hold(0, "a", "old")
     place.server.delete(LEASE, NAMES.slot(0))
-    with pytest.raises(Unreachable, match="slot-0 is not there"):
+    with pytest.raises(Unreachable, match="slot-0 does not exist"):
         place.worker("old").renew(held)
 
 

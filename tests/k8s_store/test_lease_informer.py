@@ -75,7 +75,7 @@ def test_a_slot_can_be_taken_before_anything_else_was_read(place):
 def test_a_worker_that_finds_no_targets_concludes_nothing(place):
     """Objects are made beforehand; one that is gone stops nobody."""
     worker = place.worker(slots=1)
-    with pytest.raises(Unreachable, match="slot targets is not there"):
+    with pytest.raises(Unreachable, match="targets does not exist"):
         worker.targets(GROUP)
     manager = opened(place, 1)
     until(lambda: worker.slots(GROUP) != (), 5.0) if _readable(worker) else None
@@ -92,7 +92,7 @@ def test_a_worker_that_finds_no_targets_concludes_nothing(place):
     until(taken, 5.0)
     manager.leases.calls.delete(LEASE, place.names.slot(0))
     until(lambda: worker.leases.shelf.get(LEASE, place.names.slot(0)) is None, 5.0)
-    with pytest.raises(Unreachable, match="slot-0 is not there"):
+    with pytest.raises(Unreachable, match="slot-0 does not exist"):
         worker.renew(held)
 
 

@@ -225,7 +225,7 @@ def test_a_newer_schema_is_refused():
     """With the object's name and the schema in the message."""
     found = lease()
     found["metadata"]["annotations"][objects.SCHEMA_ANNOTATION] = "99"
-    with pytest.raises(SchemaTooNew, match="slot-3 was written with schema 99"):
+    with pytest.raises(SchemaTooNew, match="slot-3 has schema 99"):
         objects.slot_from(found, "orders", 3)
 
 

@@ -156,5 +156,5 @@ def test_missing_objects_are_not_made_by_a_worker(granted):
     """They are made beforehand, and their names are all that a worker may touch."""
     granted.manager().leases.calls.delete(CONFIG_MAP, granted.names.reports)
     worker = granted.worker("r1", slots=SLOTS, user="worker")
-    with pytest.raises(Missing, match="worker reports is not there"):
+    with pytest.raises(Missing, match="reports does not exist"):
         worker.report(report_of("w", GROUP))

@@ -48,7 +48,7 @@ def test_a_pod_on_its_way_out_is_waited_for(yard: Yard, runtime: KubernetesRunti
     leaving = yard.server.get("Pod", "a1")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T12:00:00Z"
     yard.server.put(leaving)
-    with pytest.raises(FleetError, match="pods of namespace ns do not end: a1;"):
+    with pytest.raises(FleetError, match="pods of namespace ns do not stop: a1;"):
         runtime.down(grace=0.0)
     assert yard.names() == ["a0", "a1"]
     assert ("Deployment", SPARK) in yard.server.objects
@@ -85,4 +85,4 @@ def test_a_purge_deletes_the_token_that_fleet_made(
     told = runtime.purge()
     assert (("Secret", SPARK) in yard.server.objects) == (not by_fleet)
     assert len(told) == (0 if by_fleet else 1)
-    assert all("Secret fleet-spark stays: Fleet did not make it" in each for each in told)
+    assert all("Secret fleet-spark stays, since Fleet did not create it" in each for each in told)

@@ -133,7 +133,7 @@ def test_containers_that_admission_adds(
                 kube.core.delete_namespaced_pod(standby, namespace)
                 until(lambda: fleet.refusal(shop.group), 60, "the refusal to be told")
                 (found,) = (f for f in fleet.runtime.examine() if f.level is Severity.FAIL)
-                assert "2 of 3 pods are ready; 2 of 3 pods were made" in found.found
+                assert "2 of 3 pods are ready; 2 of 3 pods were created" in found.found
                 said: list[str] = []
                 fleet.up([shop.group], actor="test", progress=said.append)
                 assert [s for s in said if "minimum memory usage per Container is 64Gi" in s], said

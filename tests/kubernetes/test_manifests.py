@@ -199,7 +199,7 @@ def test_what_cannot_be_rendered_is_said(
 
 
 @pytest.mark.parametrize(
-    ("group", "told"), [("none", "orders, payments, theirs"), ("theirs", "other people's")]
+    ("group", "told"), [("none", "orders, payments, theirs"), ("theirs", "consumers are external")]
 )
 def test_a_group_that_has_no_workers_of_ours_is_refused(
     file: Path, capsys: pytest.CaptureFixture[str], group: str, told: str

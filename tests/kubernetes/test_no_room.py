@@ -32,13 +32,13 @@ def test_more_of_one_template(ground: Ground) -> None:
     ground.quota(3)
     with pytest.raises(NoRoom, match="exceeded quota") as first:
         ground.start("one", 3)
-    assert set(first.value.made) <= set(ground.names_of("one"))
-    assert len(first.value.made) == 1
+    assert set(first.value.started) <= set(ground.names_of("one"))
+    assert len(first.value.started) == 1
     # Its controller takes what was refused back in its own time.
     ground.until(lambda: (ground.shape().replicas, ground.shape().total) == (3, 3))
     with pytest.raises(NoRoom) as second:
         ground.start("one", 2)
-    assert second.value.made == ()
+    assert second.value.started == ()
     ground.until(lambda: (ground.shape().replicas, ground.shape().total) == (3, 3))
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.0)
@@ -55,17 +55,17 @@ def test_a_new_template_goes_back(ground: Ground) -> None:
         with pytest.raises(NoRoom, match=r"0 of . pods .*exceeded quota"):
             ground.start("two", 2)
         ground.until(lambda: ground.shape().total <= 4)  # one is wanted still, and no more
-    told = ground.rolling.held()
+    told = ground.rolling.frozen()
     assert told is not None
     assert "3 pods of one" in told
-    ground.rolling.finish_removals(give_up=lambda _: True, let_go=False)
+    ground.rolling.finish_removals(give_up=lambda _: True, unfreeze=False)
     ground.until(lambda: ground.shape().total == 3)
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.0)
     assert sorted(ground.names_of("one")) == before
     rest = ground.shape()
-    assert (rest.replicas, rest.held, rest.surge) == (3, False, 1)
-    assert ground.rolling.held() is None
+    assert (rest.replicas, rest.frozen, rest.surge) == (3, False, 1)
+    assert ground.rolling.frozen() is None
 
 
 def test_one_extra_pod_is_enough_for_a_roll(ground: Ground) -> None:
@@ -77,7 +77,7 @@ def test_one_extra_pod_is_enough_for_a_roll(ground: Ground) -> None:
     ground.quota(4)
     with pytest.raises(NoRoom) as short:
         ground.start("two", 2)
-    assert len(short.value.made) == 1
+    assert len(short.value.started) == 1
     while old := sorted(ground.names_of("one")):
         ground.ready()
         ground.rolling.mark([old[0]])
@@ -120,7 +120,7 @@ def test_what_an_earlier_release_left_behind(ground: Ground) -> None:
             have = next(each.replicas for each in shape.sets if each.revision == "two")
             replicas = max(shape.replicas, have + count)
             surge = max(1, shape.total + count - replicas)
-            writes = pod_counts._aside(shape, replicas), pod_counts.held(replicas, surge)
+            writes = pod_counts._aside(shape, replicas), pod_counts.frozen_fields(replicas, surge)
             ground.rolling._numbers.write_both(found, writes)
 
         again_on_conflict(ground.clock, ask)
@@ -131,7 +131,7 @@ def test_what_an_earlier_release_left_behind(ground: Ground) -> None:
     ground.until(lambda: ground.shape().settled)
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.5)
-    assert (ground.shape().replicas, ground.shape().held) == (3, False)
+    assert (ground.shape().replicas, ground.shape().frozen) == (3, False)
 
 
 def test_a_limit_that_refuses_all_pods_is_told(ground: Ground) -> None:
@@ -155,7 +155,7 @@ def test_a_limit_that_refuses_all_pods_is_told(ground: Ground) -> None:
     ground.until(lambda: ground.shape().refusal(ground.rolling.pods()) is not None)
     assert [is_ready(pod) for pod in ground.rolling.pods()] == [True]
     told = ground.shape().refusal(ground.rolling.pods()) or ""
-    assert told.startswith("0 of 1 pods were made: ")
+    assert told.startswith("0 of 1 pods were created: ")
     assert "minimum memory usage per Container is 64Gi" in told
     fleet = ground.spec("a").fleets[0]
     found = list(
@@ -164,4 +164,4 @@ def test_a_limit_that_refuses_all_pods_is_told(ground: Ground) -> None:
         )
     )
     assert [(each.check, each.level) for each in found] == [("deployment", Severity.FAIL)]
-    assert "0 of 1 pods are ready; 0 of 1 pods were made" in found[0].found
+    assert "0 of 1 pods are ready; 0 of 1 pods were created" in found[0].found

@@ -277,7 +277,7 @@ def test_the_grace_holds_a_drain_and_the_last_writes(drain: str, lease: str, exp
 
 def test_a_grace_beyond_the_poll_interval_is_refused():
     """The sentence names the values and what to change."""
-    with pytest.raises(ConfigError, match=r"up to 301 s to end .*max_poll_interval 300s: shorten"):
+    with pytest.raises(ConfigError, match=r"up to 301 s to stop .*max_poll_interval 300s; lower"):
         grace_seconds(group(drain="226s", lease="60s"))
 
 

@@ -25,7 +25,7 @@ def shape(old: int, new: int, *, replicas: int, surge: int = 1, held: bool = Tru
     return PodCounts(
         replicas=replicas,
         surge=surge,
-        held=held,
+        frozen=held,
         paused=False,
         sets=tuple(sets if new or old else sets[:1]),
         settled=True,
@@ -123,8 +123,8 @@ def test_others_go_before_those_of_the_new_template() -> None:
 
 def test_the_last_old_pod_lets_go() -> None:
     """One template: it keeps itself, with as many as it has."""
-    assert pod_counts.let_go(shape(0, 5, replicas=5)) == pod_counts.at_rest(5)
-    assert pod_counts.let_go(shape(2, 3, replicas=4)) == pod_counts.at_rest(4), (
+    assert pod_counts.unfreeze(shape(0, 5, replicas=5)) == pod_counts.at_rest(5)
+    assert pod_counts.unfreeze(shape(2, 3, replicas=4)) == pod_counts.at_rest(4), (
         "given up: it goes on"
     )
 
@@ -132,7 +132,7 @@ def test_the_last_old_pod_lets_go() -> None:
 def test_more_than_the_wish_is_told_before() -> None:
     """A change of replicas first moves nobody; the room comes with the next write."""
     ahead, fields = pod_counts.grow(shape(5, 4, replicas=5, surge=4), 3)
-    assert ahead == pod_counts.held(7, 2)
+    assert ahead == pod_counts.frozen_fields(7, 2)
     assert controller(5, 4, ahead) == (5, 4)
     assert controller(5, 4, fields) == (5, 7)
 
@@ -209,7 +209,7 @@ def test_a_shape_is_read_from_objects() -> None:
     assert read.current is not None
     assert (read.current.hash, read.current.revision) == ("new", "r4")
     assert [each.hash for each in read.others] == ["old"]
-    assert (read.total, read.surge, read.held, read.settled) == (7, 2, True, True)
+    assert (read.total, read.surge, read.frozen, read.settled) == (7, 2, True, True)
     deployment["spec"]["template"]["spec"] = {"runs": 5}
     other = pod_counts.pod_counts_of(deployment, sets)
     assert (other.observed, other.settled) == (True, False), "its ReplicaSet is not made yet"
@@ -256,7 +256,12 @@ def test_a_deployment_that_starts_nothing_any_more() -> None:
             for n, (have, desired) in enumerate(sets)
         ]  # fmt: skip
         read = PodCounts(
-            replicas=replicas, surge=1, held=False, paused=False, sets=tuple(counted), settled=True
+            replicas=replicas,
+            surge=1,
+            frozen=False,
+            paused=False,
+            sets=tuple(counted),
+            settled=True,
         )
         return read.stuck is not None
 

@@ -31,7 +31,7 @@ def test_a_whole_roll(ground: Ground) -> None:
     ground.ready()
     _, rest = ground.rolling.look()
     assert rest is not None
-    assert (rest.replicas, rest.held, rest.surge) == (5, False, 1)
+    assert (rest.replicas, rest.frozen, rest.surge) == (5, False, 1)
 
     made = ground.start("two", 3)
     assert len(made) == 3
@@ -51,7 +51,7 @@ def test_a_whole_roll(ground: Ground) -> None:
     ground.stays({"two": 5})
     _, rest = ground.rolling.look()
     assert rest is not None
-    assert (rest.replicas, rest.held, rest.surge) == (5, False, 1)
+    assert (rest.replicas, rest.frozen, rest.surge) == (5, False, 1)
 
 
 def test_exactly_the_drained_go(ground: Ground) -> None:
@@ -96,7 +96,7 @@ def test_a_controller_that_has_not_heard_of_the_mark_is_waited_for(
     try:
         ground.rolling.mark([drained])
         (why,) = ground.rolling.settle()
-        assert why == f"{drained}: its ReplicaSet's controller has not heard it"
+        assert why == f"{drained}: its controller has not seen it yet"
         _, shape = ground.rolling.look()
         assert shape is not None
         assert shape.replicas == 4
@@ -122,7 +122,7 @@ def test_a_template_that_is_given_up_goes_back(ground: Ground) -> None:
     found, shape = ground.rolling.look()
     assert found is not None
     assert shape is not None
-    assert not shape.held
+    assert not shape.frozen
     (container,) = found["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "image-one"
     ground.auto = True
@@ -144,7 +144,7 @@ def test_the_next_manager_goes_on(ground: Ground) -> None:
     successor.finish_removals()
     _, shape = successor.look()
     assert shape is not None
-    assert shape.held, "not at its end yet: it stays held"
+    assert shape.frozen, "not at its end yet: it stays held"
     successor.finish_removals(give_up=lambda _: False)
     ground.until(lambda: ground.by_revision() == {"two": 3})
 
@@ -194,7 +194,7 @@ def test_fewer_stay_than_were_new(ground: Ground, removed: bool) -> None:
         ground.until(lambda: ground.by_revision() == {"one": 1})
     ground.stays({"one": 1})
     assert ground.names_of("one") == before
-    assert (ground.shape().replicas, ground.shape().held) == (1, False)
+    assert (ground.shape().replicas, ground.shape().frozen) == (1, False)
 
 
 def test_a_deployment_whose_controller_waits_for_itself(ground: Ground) -> None:
@@ -286,7 +286,7 @@ def test_other_pods_than_asked_for_are_an_error(ground: Ground) -> None:
     cost = {"metadata": {"annotations": {COST_ANNOTATION: "-5000"}}}
     ground.api.merge("Pod", second, cost)
     ground.rolling.mark([first])
-    with pytest.raises(FleetError, match=f"asked to remove {first}.*removed {second}"):
+    with pytest.raises(FleetError, match=f"asked Kubernetes to remove {first}.*removed {second}"):
         ground.until(lambda: not ground.rolling.settle())
 
 
@@ -310,14 +310,14 @@ def test_numbers_that_the_controller_takes(ground: Ground) -> None:
     def hold() -> None:
         found, shape = ground.rolling.look()
         assert shape is not None
-        fields = {"spec": pod_counts.hold(shape)}
+        fields = {"spec": pod_counts.freeze(shape)}
         ground.api.merge("Deployment", ground.names.deployment, fields, seen=found)
 
     again_on_conflict(ground.clock, hold)
     found, shape = ground.rolling.look()
     assert found is not None
     assert shape is not None
-    assert shape.held
+    assert shape.frozen
     assert found["spec"]["progressDeadlineSeconds"] == pod_counts.NO_DEADLINE
 
 
@@ -387,7 +387,7 @@ def test_killed_at_any_write(control_plane: KubeApi, done: bool) -> None:
             ground.stays({"two": 3}, seconds=0.3)
             _, shape = ground.rolling.look()
             assert shape is not None
-            assert (shape.held, shape.replicas) == (False, 3), f"killed at write {number}"
+            assert (shape.frozen, shape.replicas) == (False, 3), f"killed at write {number}"
         finally:
             ground.close()
             api.close()

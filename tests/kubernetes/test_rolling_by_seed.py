@@ -212,7 +212,7 @@ class Story:
         assert (kinds, len(have)) == ({revision}, count)
         _, shape = self.rolling.look()
         assert shape is not None
-        assert (shape.held, shape.replicas, shape.stuck) == (False, count, None)
+        assert (shape.frozen, shape.replicas, shape.stuck) == (False, count, None)
         assert shape.settled
         assert shape.current is not None
         assert shape.current.revision == revision

@@ -76,7 +76,7 @@ def test_a_mark_that_was_not_heard_is_waited_for(yard: Yard) -> None:
     yard.deploy(a=3)
     yard.heard = False
     yard.rolling.mark(["a1"])
-    assert yard.rolling.settle() == ("a1: its ReplicaSet's controller has not heard it",)
+    assert yard.rolling.settle() == ("a1: its controller has not seen it yet",)
     assert yard.replicas() == 3
     yard.tell("a")
     assert yard.rolling.settle() == ()
@@ -92,7 +92,7 @@ def test_readiness_that_was_not_heard_is_waited_for(yard: Yard) -> None:
     yard.rolling.mark(["a1"])
     yard.tell("a")
     yard.change_pod("a0", conditions=[{"type": "Ready", "status": "True"}])
-    assert yard.rolling.settle() == ("a1: its ReplicaSet's controller has not heard it",)
+    assert yard.rolling.settle() == ("a1: its controller has not seen it yet",)
     assert yard.replicas() == 3
 
 
@@ -104,7 +104,7 @@ def test_a_set_that_is_making_pods_is_waited_for(yard: Yard) -> None:
         found["spec"]["replicas"] = 4
         yard.server.put(found)
     yard.rolling.mark(["a1"])
-    assert yard.rolling.settle() == ("a1: its ReplicaSet is making or ending others",)
+    assert yard.rolling.settle() == ("a1: its ReplicaSet is creating or stopping others",)
     assert yard.names() == ["a0", "a1", "a2"]
 
 
@@ -113,7 +113,7 @@ def test_others_than_asked_for_are_an_error(yard: Yard) -> None:
     yard.deploy(a=3)
     yard.asked_first = ["a2"]
     yard.rolling.mark(["a1"])
-    with pytest.raises(FleetError, match=r"asked to remove a1 .* removed a2 and kept a1"):
+    with pytest.raises(FleetError, match=r"to remove a1 .* removed a2 and kept a1"):
         yard.rolling.settle()
 
 
@@ -156,7 +156,7 @@ def test_a_set_that_moves_at_the_last_moment_is_looked_at_again(yard: Yard) -> N
             yard.server.put(found)
 
     yard.server.before = moves
-    assert yard.rolling.settle() == ("a1: its ReplicaSet's controller has not heard it",)
+    assert yard.rolling.settle() == ("a1: its controller has not seen it yet",)
     assert yard.names() == ["a0", "a1", "b0", "b1"]
 
 
@@ -198,7 +198,7 @@ def test_what_the_controller_has_not_seen_is_waited_for(yard: Yard) -> None:
     assert shape is not None
     assert not shape.settled
     began = yard.clock.monotonic()
-    with pytest.raises(FleetError, match="has not acted on it for 180 s"):
+    with pytest.raises(FleetError, match="did nothing for 180 s"):
         yard.rolling._numbers.seen()
     assert yard.clock.monotonic() - began >= 180.0
 
@@ -260,7 +260,7 @@ def test_what_a_roll_went_back_to_is_not_given_up_in_turn(yard: Yard, let_go: bo
         asked.append(hash_)
         return True
 
-    yard.rolling.finish_removals(give_up=unused, let_go=let_go)
+    yard.rolling.finish_removals(give_up=unused, unfreeze=let_go)
     assert asked == ["b"]
     spec = yard.server.get("Deployment", NAMES.deployment)["spec"]
     assert (spec["minReadySeconds"], spec["replicas"]) == (0, 3)

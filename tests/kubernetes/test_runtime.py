@@ -96,7 +96,7 @@ def place(control_plane: KubeApi, tmp_path: Path) -> Iterator[Place]:
 def test_a_life(place: Place) -> None:
     """Published once, started twice, one removed by name, nothing left after the purge."""
     runtime = place.open()
-    with pytest.raises(Refused, match="was never published"):
+    with pytest.raises(Refused, match="is not published"):
         runtime.start("orders", "0123456789", 1)
     assert runtime.published("orders", "0123456789") is None
     revision = place.publish(runtime)
@@ -112,7 +112,7 @@ def test_a_life(place: Place) -> None:
     runtime.remove(names[:1], grace=1.0)
     runtime.finish_removals("orders")
     assert {w.name for w in runtime.workers()} == {names[1], *again}
-    with pytest.raises(Refused, match="there is no pod nobody"):
+    with pytest.raises(Refused, match="no pod nobody exists"):
         runtime.restart("nobody")
     runtime.restart(names[1])
     place.kubelet.until(
@@ -153,7 +153,7 @@ def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
     place.kubelet.quota(3)
     with pytest.raises(NoRoom, match="exceeded quota") as short:
         runtime.start("orders", new, 2)
-    (made,) = short.value.made
+    (made,) = short.value.started
     place.kubelet.ready()
     if used:
         store = runtime.store
@@ -162,16 +162,16 @@ def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
         slot = store.slots("orders")[0]
         assert store.take(slot, worker=made, revision=new, spark_session=None) is not None
     runtime.finish_removals("orders", failed=True)
-    told = runtime.held("orders")
+    told = runtime.frozen("orders")
     if used:
         assert told is not None
         assert f"held with 1 pods of {new} and 2 pods of {old}" in told
-        assert told.endswith("`fleet apply orders --abort` lets it go")
+        assert told.endswith("`fleet apply orders --abort` to end it")
         assert {w.name for w in runtime.workers()} == {made, *before}
         runtime.finish_removals("orders", given_up=True)
     else:
         place.kubelet.until(lambda: {w.name for w in runtime.workers()} == set(before))
-    assert runtime.held("orders") is None
+    assert runtime.frozen("orders") is None
     runtime.close()
 
 
@@ -206,7 +206,7 @@ def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:
     assert "KEDA's ScaledObject lag" in rival.found
     assert "delete scaledobject lag" in rival.remedy
     plan = plan_of(step_of(StepKind.OPEN, (1,), revision), wanted=2)
-    (why,) = runtime.vetoes(plan).told_in(plan).refusals
+    (why,) = runtime.vetoes(plan).add_to(plan).refusals
     assert "KEDA's ScaledObject lag (its autoscaler keda-hpa-lag) scales Deployment" in why
     runtime.close()
 
@@ -280,7 +280,7 @@ def test_other_peoples_deployment(place: Place) -> None:
     assert seen is not None
     assert (seen.name, seen.replicas, seen.one_by_one) == ("billing", 3, True)
     assert runtime.adopted("orders") is None
-    with pytest.raises(Refused, match="names no runtime"):
+    with pytest.raises(Refused, match="has no runtime"):
         runtime.scale_adopted("orders", 1)
     before = place.api.get("Deployment", "billing")
     assert before is not None
@@ -298,10 +298,10 @@ def test_other_peoples_deployment(place: Place) -> None:
     assert now is not None
     assert now["spec"]["template"] == before["spec"]["template"]
     place.api.delete("Deployment", "billing")
-    with pytest.raises(FleetError, match="there is no Deployment billing"):
+    with pytest.raises(FleetError, match="has no Deployment billing"):
         runtime.scale_adopted("billing", 2)
     (missing,) = [
         f for f in runtime.examine() if f.level is Severity.WARN and f.check == "deployment"
     ]
-    assert "there is no Deployment billing" in missing.found
+    assert "has no Deployment billing" in missing.found
     runtime.close()

@@ -174,7 +174,7 @@ def test_the_wait_ends() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "seconds"),
-    [(Missing("lease a is not there"), 0), (Damaged("lease a is damaged"), 0), (Denied("no"), 5)],
+    [(Missing("lease a does not exist"), 0), (Damaged("lease a is damaged"), 0), (Denied("no"), 5)],
 )
 def test_what_the_server_answered_is_not_waited_for(answer: Unreachable, seconds: int) -> None:
     """One damaged object would hold up every other group for a minute and a half."""

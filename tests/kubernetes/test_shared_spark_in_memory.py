@@ -58,7 +58,7 @@ def test_it_is_said_that_the_server_is_replaced(told: Any, then: Any, what: str)
     """All groups wait for it, also those that the plan is not of."""
     refusals, (note,) = told(spec(orders={}, returns={}), spec(orders=then, returns=then))
     assert refusals == ()
-    assert f"is replaced before the first step ({what})" in note
+    assert f"before the first step ({what})" in note
 
 
 def test_nothing_is_said_of_one_that_stays(told: Any) -> None:

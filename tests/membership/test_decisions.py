@@ -26,12 +26,12 @@ def test_nothing_matches_yet():
     plan = make_plan(state_snapshot(fleet, topics={"returns": 9}), wanted=2, now=NOW)
     assert [step.kind for step in plan.steps] == [StepKind.OPEN]
     assert len(plan.refusals) == 1
-    assert r"no topic matches ^orders\..* of orders yet" in plan.refusals[0]
+    assert r"no topic matches ^orders\..* of group orders yet" in plan.refusals[0]
     held = state_snapshot(fleet, held=2, topics={"returns": 9})
     assert make_drain_plan(held, slots=(0, 1), now=NOW).refusals == ()
     idle = make_plan(state_snapshot(fleet, topics={}), wanted=0, now=NOW)
     assert (idle.empty, idle.refusals) == (True, ())
-    assert any("it is waited for" in note for note in idle.notes)
+    assert any("Fleet waits for one" in note for note in idle.notes)
 
 
 def test_the_policy_waits_where_nothing_matches():
@@ -82,4 +82,4 @@ def test_another_protocol_is_refused_unless_stopped():
         wanted=4,
         now=NOW,
     )
-    assert any("stop them all first" in reason for reason in one_more.refusals)
+    assert any("stop these members first" in reason for reason in one_more.refusals)

@@ -107,7 +107,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "act.steps.membership:open_together", "acting/test_performing.py",
         "work.clock.now() + OPEN_AHEAD", "work.clock.now()"),
     "21-leave-sent-before-all-are-closed": (
-        "act.steps.leave_slots:gone", "acting/test_performing.py",
+        "act.steps.leave_slots:are_drained", "acting/test_performing.py",
         "s.phase is Phase.CLOSED", "s.phase in {Phase.DRAINING, Phase.DRAINED, Phase.CLOSED}"),
     "21-first-drained-closes": (
         "worker.slot.leave_completion:all_drained", "worker/test_slot_lease.py",
@@ -136,7 +136,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "cooldown and work.clock.monotonic() - since_when >= quiet", "cooldown"),
     "26-others-rebalances-charged-to-us": ("decide.receipts:_split", "counting/test_receipts.py",
         "changed or generation.added", "changed"),
-    "26-unreadable-topic-is-equal": ("decide.receipts:judge", "counting/test_receipts.py",
+    "26-unreadable-topic-is-equal": ("decide.receipts:make_receipt", "counting/test_receipts.py",
         "ReceiptResult.UNVERIFIED", "ReceiptResult.EQUAL"),
     "26-round-that-never-completed-not-counted": (
         "log.replay.classic:ClassicReplay._rebalance", "counting/test_played_groups.py history/test_reasons.py",
@@ -145,7 +145,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "log.replay.counting:_Pauses.commit", "counting/test_count.py",
         "not advances", "False"),
     "28-partitions-of-leavers-not-counted": (
-        "decide.plans:least_moved", "decide/test_plans.py decide/test_what_runs_now.py",
+        "decide.plans:count_least_moved", "decide/test_plans.py decide/test_what_runs_now.py",
         "surplus + sum(leavers)", "surplus"),
     "29-adopted-change-counts-from-its-adoption": (
         "act.steps.receipts:begin", "acting/test_performing.py",
@@ -251,7 +251,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "stands and attempt.is_admitted(record)", "stands"),
     "change-of-a-living-manager-adopted": (
         "act.change:GroupChanges._adopt", "acting/test_liveness.py acting/test_changes.py",
-        "self.alive()", "False"),
+        "self.is_actor_alive()", "False"),
     "change-goes-on-after-a-broken-expected_cost": (
         "act.change:Performer._all_steps", "acting/test_performing.py",
         "receipt.result is ReceiptResult.DIFFERS", "receipt.result is ReceiptResult.UNVERIFIED"),
@@ -261,7 +261,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "plan-on-a-stale-snapshot": (
         "decide.refusals:_stale", "decide/test_refusals.py membership/test_decisions.py",
         "age <= STALE_AFTER", "age <= STALE_AFTER * STALE_AFTER"),
-    "storm-of-our-own-changes": ("decide.storms:charged", "decide/test_storms.py",
+    "storm-of-our-own-changes": ("decide.storms:count_against_budget", "decide/test_storms.py",
         "left[index] -= 1", "pass"),
     "lag-of-a-portion-without-its-last-row": (
         "lag.lag_columns:portions", "lag/test_measure.py exporter/test_columns.py",

@@ -26,7 +26,7 @@ def test_a_hold_is_obeyed_by_every_plan_and_ends_by_itself(scene, fleet):
     with scene.resource.open() as another:
         plan = another.plan(scene.managed)
     assert plan.wanted == 1
-    assert "held at 1 slot by ann@host for" in plan.notes[0]
+    assert "1 slot pinned by ann@host for" in plan.notes[0]
     assert "the policy alone: fixed at 2: 2 slots" in plan.notes[0]
 
     over = Pin(wanted=1, until=now - 1, by="ann@host")
@@ -38,11 +38,11 @@ def test_a_hold_is_obeyed_by_every_plan_and_ends_by_itself(scene, fleet):
 def test_scaling_by_hand_says_what_the_policy_will_make_of_it(scene, fleet):
     """Not where the policy wants just that, and not where it is held."""
     (undone, *_) = fleet.plan(scene.managed, wanted=4).notes
-    assert "the policy decides again at the next look, and will undo this: fixed at 2" in undone
+    assert "the policy will undo this at its next check: fixed at 2" in undone
     assert f"`fleet scale {scene.managed} 4 --pin 2h`" in undone
     assert not any("undo" in note for note in fleet.plan(scene.managed, wanted=2).notes)
     held = fleet.plan(scene.managed, wanted=4, pin=7200.0).notes
-    assert held[0] == "pinned for 2 h: the policy leaves it alone until then"
+    assert held[0] == "pinned for 2 h: the policy does not change it until then"
     assert not any("undo" in note for note in held)
 
 
@@ -82,6 +82,6 @@ def test_only_the_approved_plan_is_carried_out(scene, fleet):
         )
     (failed,) = [e for e in ran.all_events if e.is_step_failure]
     why = failed.step_failure_data.user_failure_data.description
-    assert f"is not as plan {approved} saw it, so nothing was done" in why
+    assert f"has changed since plan {approved}, so nothing was done" in why
     assert "3 warm workers join together" in why
     assert fleet.store.change(scene.managed) is None

@@ -23,7 +23,7 @@ from fleet.dagster.watch_sensor import watch
 from fleet.history.tables import TablePlace, Writer
 from fleet.lag.end_history import EndStore
 from fleet.manager.keeping_up import with_past
-from fleet.manager.past import minutes_of, recently
+from fleet.manager.past import read_last_minutes, read_recent
 from fleet.model import TopicPartition
 from tests.orchestration.conftest import PARTITIONS, RECORDS
 from tests.support import commits
@@ -131,7 +131,7 @@ def test_a_groups_own_partition_tells_what_the_whole_topic_does(scene):
         return sorted(rows), recent.last[scene.plain].ended_at
 
     with scene.member(scene.plain), scene.resource.open() as cycle:
-        mine = told(cycle, minutes_of(cycle, [scene.plain]))
-        assert mine == told(cycle, recently(cycle))
+        mine = told(cycle, read_last_minutes(cycle, [scene.plain]))
+        assert mine == told(cycle, read_recent(cycle))
     assert len(mine[0]) == PARTITIONS
     assert {committed for _, committed, *_ in mine[0]} == {RECORDS // PARTITIONS}

@@ -99,7 +99,7 @@ def test_what_a_pause_holds_is_not_carried_on(instance, whose):
     assert resumed(said) == ([] if whose is None else ["g1"])
     assert "left a change unfinished, and" in said[0].sentence
     assert "paused by ann (incident 4711)" in said[0].sentence
-    with pytest.raises(Refused, match=r"incident 4711.*`fleet apply g0 --abort` ends the change"):
+    with pytest.raises(Refused, match=r"incident 4711.*`fleet apply g0 --abort` to end the change"):
         Fleet.resume_change(cluster, "g0", actor="bob")  # type: ignore[arg-type]
     cluster.store.resume(whose)
     assert resumed(cluster.tick(instance)) == ["g0", "g1"]

@@ -7,7 +7,7 @@ from typing import Any
 from fleet.commands.groups.group_status import GroupStatus, Managed
 from fleet.commands.ui import ClusterView, Load, PageState, live_rows
 from fleet.decide.storms import Storm
-from fleet.manager.past import Past, Replayed, Source, recent_from
+from fleet.manager.past import Past, ReplayedRows, Source, make_recent
 from fleet.model import GroupSnapshot, StepKind, TopicPartition
 from fleet.model.rebalances import Cause
 from fleet.slots import ChangeState, Phase, Slot, SlotTargets, WorkerProcess, WorkerReport
@@ -119,7 +119,7 @@ def picture(groups: int = 1000, *, now: float = START + 3600) -> PageState:
         statuses=statuses,
         loads=_loads(statuses),
         past=Past(
-            rows=Replayed([*rounds, *members]),
+            rows=ReplayedRows([*rounds, *members]),
             source=Source(kind="log", place="__consumer_offsets", reaches=now - 3600, as_of=now),
         ),
     )

@@ -76,5 +76,5 @@ def test_the_bounds_are_the_brokers(admin, unique):
     for value in ("0", "15000"):
         admin.set_group_setting(f"bounds-{unique}", SETTING, value)
     for value in ("-1", "15001"):
-        with pytest.raises(FleetError, match="was not set"):
+        with pytest.raises(FleetError, match="could not set"):
             admin.set_group_setting(f"bounds-{unique}", SETTING, value)

@@ -233,7 +233,7 @@ class SimulatedFleet:
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """Removals go on by themselves."""
 
-    def held(self, group: str) -> str | None:
+    def frozen(self, group: str) -> str | None:
         """Nothing is."""
         return None
 

@@ -373,7 +373,7 @@ class SimulatedPods(SimulatedFleet):
         def look() -> None:
             try:
                 runtime = self.runtime_for(observer, self.store_of_manager(observer))
-                told.append(runtime.held(GROUP))
+                told.append(runtime.frozen(GROUP))
             except FleetError as error:
                 told.append(error)
 

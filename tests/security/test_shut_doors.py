@@ -252,9 +252,9 @@ def guarded_secrets(desk) -> list[str]:
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("kafka://127.0.0.1:9092", "without a scheme or a path"),
-        ("127.0.0.1", "is no host:port"),
-        ("127.0.0.1:99999", "a port is from 1 to 65535"),
+        ("kafka://127.0.0.1:9092", "without a scheme (kafka://) or a path"),
+        ("127.0.0.1", "is not host:port"),
+        ("127.0.0.1:99999", "port 1 to 65535"),
     ],
 )
 def test_no_address_at_all(tmp_path, monkeypatch, capsys, address, told):

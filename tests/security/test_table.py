@@ -1,6 +1,6 @@
 """The table of ACLs: what the manual says is what the code has."""
 
-from fleet.config.acls import OFFSETS, TABLE, allows, grants, markdown, needed
+from fleet.config.acls import OFFSETS, TABLE, allows, grants, markdown, needed_grants
 from fleet.config.spec import GroupSpec
 from tests.support.needs import repository
 
@@ -27,12 +27,12 @@ def test_one_login_for_manager_and_local_workers():
     """Workers of this machine log in as the manager; what is optional is not asked for."""
     worker = {"entrypoint": "m:f", "protocol": "classic"}
     spec = GroupSpec.model_validate({"group": "g", "topics": ["t", "^x.*"], "worker": worker})
-    assert {str(each) for each in needed(spec, "plan")} == {
+    assert {str(each) for each in needed_grants(spec, "plan")} == {
         "Describe on group g",
         "Describe on topic t",
     }
-    assert "Read on topic t" in {str(each) for each in needed(spec, "act")}
-    assert "AlterConfigs on group g" not in {str(each) for each in needed(spec, "act")}
+    assert "Read on topic t" in {str(each) for each in needed_grants(spec, "act")}
+    assert "AlterConfigs on group g" not in {str(each) for each in needed_grants(spec, "act")}
 
 
 def test_operations_imply_others():

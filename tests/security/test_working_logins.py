@@ -18,7 +18,7 @@ from fleet.clock import SystemClock
 from fleet.config.acls import Part, grants
 from fleet.config.spec import ClusterSpec, Security
 from fleet.manager.cycle import Fleet
-from fleet.manager.history_session import recording
+from fleet.manager.history_session import open_recorder
 from tests.ranges.test_reading import SMALL, size
 from tests.security.conftest import Guarded
 from tests.support.kafka_tools import rebalances
@@ -94,7 +94,7 @@ def test_a_worker_and_its_manager_work_on(guarded, group, login, tmp_path, uniqu
     group.open(0)
     with (
         _manager(guarded, login, group, tmp_path, f"manager-{unique}") as fleet,
-        recording(fleet, spark=None, polled=False, say=print) as recorder,
+        open_recorder(fleet, spark=None, polled=False, say=print) as recorder,
     ):
         until = time.monotonic() + LIVES * lifetime
         rounds = 0

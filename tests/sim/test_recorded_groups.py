@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fleet.clock import SystemClock
-from fleet.decide.other_ways import RecordedGroup, recorded_group, scaled_to
+from fleet.decide.other_ways import RecordedGroup, build_scaling_scenario, recorded_group
 from fleet.errors import FleetError
 from fleet.history.tables import TablePlace, Writer, row_of
 from fleet.model.rebalances import MembershipSpan, Rebalance
@@ -44,9 +44,9 @@ def test_a_group_is_as_its_last_rebalance_left_it() -> None:
 @pytest.mark.parametrize(
     ("rebalances", "spans", "why"),
     [
-        ([], SPANS, "no rebalance of group orders is recorded"),
+        ([], SPANS, "group orders has no recorded rebalance"),
         ([rebalance(1, 0.0, assignor="stream")], SPANS, "assignor stream, which is not modelled"),
-        ([rebalance(1, 0.0, protocol="share")], SPANS, "is of protocol share"),
+        ([rebalance(1, 0.0, protocol="share")], SPANS, "has protocol share"),
         (REBALANCED, [*SPANS[:2], membership("left", "orders-0", 9.0)], "no member with a part"),
         ([replace(REBALANCED[-1], members=0)], SPANS, "no member with a partition"),
     ],
@@ -63,8 +63,8 @@ def test_fleet_opens_a_targets_where_processes_come_one_by_one() -> None:
     """Two more rounds for all, or for each."""
     rng = random.Random(1)
     worker = group_spec("orders").worker
-    targets = play(scaled_to(FOUND, 6, worker, rng), rng)
-    alone = play(scaled_to(FOUND, 6, None, rng), rng)
+    targets = play(build_scaling_scenario(FOUND, 6, worker, rng), rng)
+    alone = play(build_scaling_scenario(FOUND, 6, None, rng), rng)
     assert (targets.rebalances, len(set(targets.owners))) == (2, 6)
     assert alone.rebalances > 2 * targets.rebalances
     assert len(set(alone.owners)) == 6
@@ -74,10 +74,10 @@ def test_fewer_leave_together_or_one_by_one() -> None:
     """One request of Fleet's; a static process that ends is missed at its session's end."""
     rng = random.Random(1)
     many = FOUND._replace(members=6, partitions=12)
-    left = play(scaled_to(many, 3, group_spec("orders").worker, rng), rng)
+    left = play(build_scaling_scenario(many, 3, group_spec("orders").worker, rng), rng)
     assert left.settled is not None
     assert (left.rebalances, set(left.owners)) == (1, {0, 1, 2})
-    alone = play(scaled_to(many, 3, None, rng), rng)
+    alone = play(build_scaling_scenario(many, 3, None, rng), rng)
     assert alone.settled is not None
     assert set(alone.owners) == {0, 1, 2}
     assert alone.settled > 20 * left.settled

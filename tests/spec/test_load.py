@@ -76,12 +76,12 @@ GOLDEN = [
     ),
     pytest.param(
         FLEET + "  - group: orders\n    topics: [orders]\n",
-        "fleet.yaml:4: fleets[1].group: 'orders' is declared twice, first in line 2; keep one",
+        "fleet.yaml:4: fleets[1].group: 'orders' is already declared in line 2; remove one",
         id="duplicate-group",
     ),
     pytest.param(
         fleet("topics: [returns]"),
-        "fleet.yaml:4: fleets[0].topics: is written twice, first in line 3; keep one",
+        "fleet.yaml:4: fleets[0].topics: is a duplicate of the key in line 3; remove one",
         id="duplicate-key",
     ),
     pytest.param(
@@ -101,8 +101,8 @@ GOLDEN = [
     ),
     pytest.param(
         fleet("rollout: {drain_timeout: 30x}"),
-        "fleet.yaml:4: fleets[0].rollout.drain_timeout: '30x' is no duration: write a number and "
-        "ms, s, m, h or d, such as 30s",
+        "fleet.yaml:4: fleets[0].rollout.drain_timeout: '30x' is not a duration: write a number "
+        "and ms, s, m, h or d, such as 30s",
         id="no-duration",
     ),
     pytest.param(
@@ -114,19 +114,19 @@ GOLDEN = [
     pytest.param(
         fleet(WORKER + ", session_timeout: 12s}"),
         "fleet.yaml:4: fleets[0]: runtime.lease 10s + 5s must be below worker.session_timeout "
-        "12s, else a death is a rebalance",
+        "12s, else a worker's death costs a rebalance",
         id="lease-above-session",
     ),
     pytest.param(
         fleet(WORKER + ", protocol: consumer}", "runtime: {lease: 40s}"),
         "fleet.yaml:5: fleets[0]: runtime.lease 40s + 5s must be below the session timeout of "
-        "KIP-848 groups, 45s by Kafka's default, else a death is a rebalance",
+        "KIP-848 groups, 45s by Kafka's default, else a worker's death costs a rebalance",
         id="lease-above-848-session",
     ),
     pytest.param(
         fleet(WORKER + ", dead_letter_topic: orders}"),
-        "fleet.yaml:4: fleets[0]: worker.dead_letter_topic orders is read by this group itself "
-        "(topics: orders), so a bad record would go round for ever: name another topic",
+        "fleet.yaml:4: fleets[0]: worker.dead_letter_topic orders is a topic of this group "
+        "itself (topics: orders), so a poison record would come back for ever: name another topic",
         id="dead-letters-to-itself",
     ),
     pytest.param(
@@ -149,21 +149,21 @@ GOLDEN = [
     ),
     pytest.param(
         'fleets:\n  - group: a\n    topics: ["^a(", "b c"]\n',
-        "fleet.yaml:3: fleets[0].topics[0]: '^a(' is no regular expression: missing ), "
+        "fleet.yaml:3: fleets[0].topics[0]: '^a(' is not a regular expression: missing ), "
         "unterminated subpattern at position 2\n"
-        "fleet.yaml:3: fleets[0].topics[1]: 'b c' is no topic name (letters, digits, '.', '_' and "
-        "'-', up to 249); a regular expression starts with ^",
+        "fleet.yaml:3: fleets[0].topics[1]: 'b c' is not a topic name (up to 249 letters, digits, "
+        "'.', '_' and '-'); a regular expression starts with ^",
         id="bad-topics",
     ),
     pytest.param(
         "fleets:\n  - group: 12\n    topics: []\n",
-        "fleet.yaml:2: fleets[0].group: 12 is no text; write it in quotes\n"
+        "fleet.yaml:2: fleets[0].group: 12 is not text; write it in quotes\n"
         "fleet.yaml:3: fleets[0].topics: is empty; name at least one",
         id="number-as-group-and-no-topics",
     ),
     pytest.param(
         "cluster: {bootstrap_servers: '${BOOT}'}\n",
-        "fleet.yaml:1: cluster.bootstrap_servers: the environment variable BOOT is not set; set "
+        "fleet.yaml:1: cluster.bootstrap_servers: environment variable BOOT is not set; set "
         "it, or write a default: ${BOOT:-value}",
         id="variable-not-set",
     ),
@@ -175,26 +175,26 @@ GOLDEN = [
     ),
     pytest.param(
         "cluster: {name: ${NAME}}\n",
-        "fleet.yaml:1: is no YAML: expected ',' or '}', but got '{'; inside {…} put a reference "
+        "fleet.yaml:1: is not YAML: expected ',' or '}', but got '{'; inside {…} put a reference "
         'in quotes: "${NAME}"',
         id="reference-in-braces",
     ),
     pytest.param(
         "cluster:\n\tname: x\n",
-        "fleet.yaml:2: is no YAML: found character '\\t' that cannot start any token; indent with "
+        "fleet.yaml:2: is not YAML: found character '\\t' that cannot start any token; indent with "
         "spaces, not tabs",
         id="tabs",
     ),
     pytest.param(
         "- fleets\n",
-        "fleet.yaml:1: is no mapping of cluster, mode, storm, history, exporter, ui, alerts, "
+        "fleet.yaml:1: is not a mapping of cluster, mode, storm, history, exporter, ui, alerts, "
         "dagster, defaults, fleets",
         id="no-mapping",
     ),
     pytest.param(
         "fleets: [3]\n",
-        "fleet.yaml:1: fleets[0]: 3 is no mapping of group, mode, owner, labels, topics, create, "
-        "worker, replicas, scaling, rollout, storm, max_lag, runtime",
+        "fleet.yaml:1: fleets[0]: 3 is not a mapping of group, mode, owner, labels, topics, "
+        "create, worker, replicas, scaling, rollout, storm, max_lag, runtime",
         id="fleet-no-mapping",
     ),
     pytest.param(
@@ -228,7 +228,7 @@ def test_a_missing_file_names_init() -> None:
 def test_a_file_that_is_no_text_is_refused() -> None:
     """Bytes that are no UTF-8 are said, with where."""
     Path("fleet.yaml").write_bytes(b"cluster: \xff\xfe")
-    with pytest.raises(ConfigError, match="no UTF-8 text"):
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
         load(Path("fleet.yaml"), {})
 
 
@@ -335,8 +335,8 @@ def test_inline_secrets_are_refused(key: str) -> None:
     text = f"cluster:\n  security:\n    protocol: SASL_SSL\n    sasl: {{{key}: hunter2}}\n"
     lines = refusal(text)
     assert lines[0] == (
-        f"fleet.yaml:4: cluster.security.sasl.{key}: a secret is never written in the file; write "
-        f"{key}_env with the name of an environment variable, or {key}_file with a path"
+        f"fleet.yaml:4: cluster.security.sasl.{key}: is a secret, which fleet.yaml must not hold; "
+        f"write {key}_env with the name of an environment variable, or {key}_file with a path"
     )
     assert "hunter2" not in "".join(lines)
 
@@ -358,10 +358,10 @@ def test_files_are_found_from_the_files_folder(tmp_path: Path) -> None:
     [
         pytest.param("a: &a [*a]\n", "an alias contains itself", id="recursive-alias"),
         pytest.param("<<: {mode: act}\n", "merge keys (<<) are not supported", id="merge-key"),
-        pytest.param("? [a]\n: 1\n", "a key must be a word", id="list-as-key"),
+        pytest.param("? [a]\n: 1\n", "a key must be text", id="list-as-key"),
         pytest.param("mode: !!python/name:os.system x\n", "cannot be read", id="external-tag"),
-        pytest.param("a: 1\n---\nb: 2\n", "is no YAML", id="two-documents"),
-        pytest.param("mode: 'a\x00b'\n", "is no YAML", id="control-characters"),
+        pytest.param("a: 1\n---\nb: 2\n", "is not YAML", id="two-documents"),
+        pytest.param("mode: 'a\x00b'\n", "is not YAML", id="control-characters"),
     ],
 )
 def test_yaml_that_is_too_clever_is_refused(text: str, said: str) -> None:
@@ -373,7 +373,7 @@ def test_yaml_that_is_too_clever_is_refused(text: str, said: str) -> None:
 def test_what_nests_without_an_end_is_refused(text: str) -> None:
     """Brackets that nobody closed; no traceback."""
     assert refusal(text) == [
-        "fleet.yaml:1: nests deeper than any setting; look for brackets that are never closed"
+        "fleet.yaml:1: is nested too deeply; check for a bracket that is not closed"
     ]
 
 
@@ -382,7 +382,7 @@ def test_what_is_no_path_is_refused(path: str, why: str) -> None:
     """With its line and key."""
     (said,) = refusal(fleet(f"worker: {{entrypoint: a.b:c, python_path: [{path}]}}"))
     assert "worker.python_path[0]" in said
-    assert "is no path of a file here" in said
+    assert "cannot be a path" in said
     assert why in said
 
 

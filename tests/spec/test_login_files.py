@@ -127,8 +127,8 @@ def test_yaml(tmp_path, key):
         *(
             pytest.param(
                 f"security.protocol=SSL\n{key}=-----BEGIN X-----\\n{SECRET}\\n-----END X-----\n",
-                f"{key} holds the PEM text itself, and fleet.yaml only names files: write it into "
-                f"a file of its own, and {instead}=FILE in place of {key}",
+                f"{key} holds PEM text, and fleet.yaml only names files: move it to a file and "
+                f"write {instead}=FILE instead of {key}",
                 id=key,
             )
             for key, instead in (
@@ -247,7 +247,7 @@ def test_what_has_no_setting_is_named(tmp_path):
     )
     held = load_security(_file(tmp_path, text), {}, {"sasl.password": "P"})
     assert held.left_out == (
-        *("a line that is no KEY=VALUE of a client", "acks", "sasl.jaas.config: tokenauth"),
+        *("a line that is not KEY=VALUE of a client", "acks", "sasl.jaas.config: tokenauth"),
         "sasl.login.callback.handler.class",
         *("ssl.cipher.suites", "ssl.endpoint.identification.algorithm"),
     )
@@ -260,7 +260,7 @@ def test_an_address_alone_is_a_login(tmp_path):
 
 def test_a_variable_for_nothing_is_refused(tmp_path):
     """A typing mistake would leave a secret unnamed."""
-    with pytest.raises(ConfigError, match=r"no such secret.*it has: sasl\.password"):
+    with pytest.raises(ConfigError, match=r"no such secret; it has sasl\.password"):
         read(tmp_path, JAVA, sasl__pasword="P")
 
 

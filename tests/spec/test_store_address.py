@@ -56,7 +56,7 @@ def test_somebodys_home_is_refused(tmp_path: Path, path: str):
 @pytest.mark.parametrize("path", ["/srv/a\\0b", "s3://bucket/a\\0b"])
 def test_what_no_path_holds_is_refused(tmp_path: Path, path: str):
     """A traceback of the first command that looked for the tables otherwise."""
-    with pytest.raises(ConfigError, match=r"yaml:1: history\.path: has a NUL character"):
+    with pytest.raises(ConfigError, match=r"yaml:1: history\.path: contains a NUL character"):
         loaded(tmp_path, path)
 
 

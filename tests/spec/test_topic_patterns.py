@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.config.topic_patterns import matches, topic_entry
-from fleet.decide.scaling import subscribed
+from fleet.decide.scaling import subscribed_topics
 from tests.conftest import RunningBroker
 from tests.decide.worlds import spec
 
@@ -69,17 +69,17 @@ def test_whatever_is_accepted_means_the_same(text: str, names: list[str]):
 
 
 REFUSED = {
-    r"^orders-\d+$": r"has \\d, .* read alike: write \[0-9\]",
+    r"^orders-\d+$": r"has \\d, .* read differently: write \[0-9\]",
     r"^orders-\D$": r"write \[\^0-9\]",
     r"^orders-\w+$": r"write \[A-Za-z0-9_\]",
     r"^a\W$": r"write \[\.-\]",
     r"^orders-\S{2}$": "write a dot",
-    r"^orders\s$": "no topic's name has white space",
-    r"^orders-\b1\b": "leave it out, a pattern matches the whole name",
+    r"^orders\s$": "topic names have no white space",
+    r"^orders-\b1\b": "remove it, since a pattern matches the whole name",
     r"^a\Z": r"write \$ at the end",
     r"^(a)\1$": "write what it repeats",
-    r"^a\-b$": "leave the backslash out",
-    r"^\x41$": r"write only '\.' behind a backslash",
+    r"^a\-b$": "remove the backslash",
+    r"^\x41$": r"write only '\.' after a backslash",
     r"^orders-[^\d]+$": "ranges in brackets",
     "^orders-[[:digit:]]+$": r"has \[\[:digit:\]\].* such as \[0-9\]",
     "^[a&&b]$": "ranges in brackets",
@@ -92,26 +92,26 @@ REFUSED = {
     "^orders-[0-9]+?$": r"has \[0-9\]\+\?, .* keep one of",
     "^a++$": "keep one of",
     "^a{1}{2}$": "keep one of",
-    "^*a$": "before it what is repeated",
-    "^a(+b)$": "before it what is repeated",
+    "^*a$": "write what it repeats before it",
+    "^a(+b)$": "write what it repeats before it",
     "^a{,3}$": r"such as \{0,3\}",
     "^a{250}$": "counts up to 249",
-    "^(ab){2}$": "as often as it is wanted",
+    "^(ab){2}$": "parentheses as often as you need",
     "^orders-1$|internal-orders": "a pattern for each choice",
     "^a|b$": r"write \^\(a\|b\)\$",
     "^^a$": "a pattern for each choice",
     "^(a|)b$": r"write \(a\|b\)\? for",
     "^()a$": r"write \(a\|b\)\? for",
-    "^orders": r"write \^orders\.\* for every .* or \^orders\$ for the whole",
-    r"^a\.*": "does not say how a name ends",
-    "^(a|b.*)": "does not say how a name ends",
-    "^.*": r"matches Kafka's own topic __consumer_offsets.* \^\[\^_\]\.\*",
-    "^a b$": "has ' ', which is in no topic's name",
-    "^é$": "has 'é', which is in no topic's name",
-    "^a(": "is no regular expression: missing",
-    "^a)$": "is no regular expression: unbalanced",
-    "^[z-a]$": "is no regular expression: bad character range",
-    "^a{3,1}$": "is no regular expression: min repeat",
+    "^orders": r"write \^orders\.\* for all .* or \^orders\$ for the whole",
+    r"^a\.*": "has no end",
+    "^(a|b.*)": "has no end",
+    "^.*": r"matches Kafka's internal topic __consumer_offsets.* \^\[\^_\]\.\*",
+    "^a b$": "has ' ', which topic names do not allow",
+    "^é$": "has 'é', which topic names do not allow",
+    "^a(": "is not a regular expression: missing",
+    "^a)$": "is not a regular expression: unbalanced",
+    "^[z-a]$": "is not a regular expression: bad character range",
+    "^a{3,1}$": "is not a regular expression: min repeat",
 }
 
 
@@ -137,7 +137,7 @@ def test_members_get_what_the_plan_counts(protocol: str, broker: RunningBroker, 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.create_topics([NewTopic(name, 1, 1) for name in topics]).values():
         future.result(60)
-    counted = set(subscribed(topics, spec(topics=patterns, worker={"protocol": protocol})))
+    counted = set(subscribed_topics(topics, spec(topics=patterns, worker={"protocol": protocol})))
     assert 10 < len(counted) < len(topics) - 10, "a sample that tells something"
     member = Consumer(
         {
@@ -162,5 +162,5 @@ def test_members_get_what_the_plan_counts(protocol: str, broker: RunningBroker, 
 def test_names_are_names():
     """Letters that no pattern is made of stay refused."""
     assert topic_entry(string.ascii_letters) == string.ascii_letters
-    with pytest.raises(ValueError, match="is no topic name"):
+    with pytest.raises(ValueError, match="is not a topic name"):
         topic_entry("a b")

@@ -46,7 +46,7 @@ class Yard:
         total, new = sum(pods.values()), list(pods.values())[-1]
         wanted = max(new, total - new)
         at_rest = pod_counts.at_rest(total)
-        fields = pod_counts.held(wanted, max(1, total - wanted)) if held else at_rest
+        fields = pod_counts.frozen_fields(wanted, max(1, total - wanted)) if held else at_rest
         for order, (hash_, count) in enumerate(pods.items(), 1):
             labels = {**NAMES.labels(), "pod-template-hash": hash_}
             self.server.put(

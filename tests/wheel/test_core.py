@@ -154,7 +154,7 @@ def test_what_is_missing_is_one_sentence(
     declared(tmp_path, broker.bootstrap_servers, f"create: {{partitions: 1}}, {fleet_yaml}")
     fleet = runner(core, tmp_path, FLEET_HOME=str(tmp_path / "home"))
     done = fleet(*words.split())
-    sentence = f"fleet: this needs {module}, which is not installed here: pip install"
+    sentence = f"fleet: module {module} is not installed: run pip install"
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         2, f"{sentence} '.[{extra}]' in the clone of Fleet",
     )  # fmt: skip

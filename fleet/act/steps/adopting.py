@@ -1,12 +1,11 @@
-"""Scaling other people's consumers: stop the pods together, then one leave for what remains.
+"""Scales external consumers: stops pods together, then removes their static members.
 
-Problem: a static member that is stopped stays in its group until its session ends and holds up
-every rebalance until then; whom that concerns only its address tells. Choice: who was there, and
-at which address, is written to the change before a pod is stopped; once its pods are gone, the
-members that remain at an address where no pod lives any more leave in one request, by member id
-and instance id together [16, 18]. A live member is never named. Cost: where members reach the
-coordinator by another address than their own (NAT, host network), nobody is named, and static
-members stay until their session ends; the receipt says so.
+Problem: a stopped static member stays in its group until its session ends and blocks every
+rebalance until then; only its address shows its pod. Choice: the members and their addresses are
+written to the change before a pod stops. When the pods are gone, one request removes the members at
+their addresses, by member id and instance id [16, 18]; it never names a live member. Cost: behind
+NAT or on the host network, no member can be named. Static members then stay until their session
+ends, and the receipt says so.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,32 +21,32 @@ from fleet.model import GroupSnapshot, Member, Step, StepKind
 from fleet.text import plural
 
 JOIN_SECONDS: Final = 60.0
-"""For a ready pod to be a member, which other people's readiness probe may not tell."""
+"""Seconds for a ready pod to join, which an external readiness probe may not check."""
 
 Scale = Callable[[str, int], Adopted]
-"""(group, pods) → the Deployment, once its pods are gone or ready."""
+"""(group, pods) → the Deployment, when its pods are gone or ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleMemory:
-    """Where the group's pods were before one of them was stopped."""
+    """Remembers the addresses of the group's pods before one stops."""
 
     addresses: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adopting:
-    """What it takes to scale a Deployment that is not ours."""
+    """Scales an adopted Deployment."""
 
     adopted: Callable[[str], Adopted | None]
     scale: Scale
-    look: Callable[[str], GroupSnapshot | None]
-    """The group as the coordinator tells it now."""
+    read: Callable[[str], GroupSnapshot | None]
+    """Reads the group from the coordinator."""
     leave: Callable[..., str | None]
     clock: Clock
 
     def perform(self, step: Step, lease: ChangeLease) -> tuple[str, ...]:
-        """Do what is missing of the step; sentences for its receipt."""
+        """Performs what is missing of the step; returns sentences for its receipt."""
         plan = lease.change.plan
         if lease.recall(ScaleMemory).addresses is None:
             self._remember(plan.group, lease)
@@ -55,18 +54,18 @@ class Adopting:
         after = self.scale(plan.group, plan.wanted)
         if step.kind is StepKind.OPEN:
             return self._await_members(after, lease)
-        now = self.look(plan.group)
+        now = self.read(plan.group)
         gone = set(before) - set(after.addresses.values())
         found = now.members if now is not None else ()
         left = [m for m in found if address_of(m) in gone]
         return self._leave(plan.id, plan.group, left)
 
     def _await_members(self, after: Adopted, lease: ChangeLease) -> tuple[str, ...]:
-        """A pod may be ready before it has joined: what it costs to join is the step's."""
+        """Waits until ready pods have joined, since their joins are part of the step's cost."""
         deadline = self.clock.monotonic() + JOIN_SECONDS
         while True:
             lease.check()
-            joined = members_of(self.look(lease.change.plan.group), after)
+            joined = members_of(self.read(lease.change.plan.group), after)
             missing = set(after.addresses.values()) - {address_of(m) for m in joined}
             if not missing or self.clock.monotonic() > deadline:
                 break
@@ -80,8 +79,8 @@ class Adopting:
     def _remember(self, group: str, lease: ChangeLease) -> None:
         adopted = self.adopted(group)
         if adopted is None:
-            raise FleetError(f"the Deployment of group {group} is gone")
-        members = members_of(self.look(group), adopted)
+            raise FleetError(f"group {group} has no Deployment any more")
+        members = members_of(self.read(group), adopted)
         lease.remember(StepStart(members=_names(members)))
         lease.remember(ScaleMemory(addresses=tuple(sorted(adopted.addresses.values()))))
 
@@ -93,9 +92,9 @@ class Adopting:
         why = self.leave(group, members, reason=f"fleet {plan_id}")
         if why is not None:
             return (f"static members stay until their session ends: {why}",)
-        return (f"{plural(len(named), 'static member')} of pods that are gone left in one request",)
+        return (f"one request removed {plural(len(named), 'static member')} of deleted pods",)
 
 
 def _names(members: Iterable[Member], known: Iterable[str] = ()) -> tuple[str, ...]:
-    """As records have them, in order; those known before stay."""
+    """Returns sorted names as in records, with those known before."""
     return tuple(sorted({m.instance_id or m.member_id for m in members} | set(known)))

@@ -1,4 +1,4 @@
-"""The manager's canary: the first that run new code have to commit before any other does [22]."""
+"""Checks the canary: the first slots with new code must commit before others get it [22]."""
 
 from collections.abc import Sequence
 from typing import NoReturn
@@ -12,28 +12,30 @@ from fleet.text import slots_of
 
 
 def give_up(work: StepWork, step: Step, error: FleetError) -> str:
-    """Remove the step's workers, of which none got warm; a sentence that says so.
+    """Removes the step's workers, of which none got warm; returns the reason.
 
-    Those of the old revision never stopped.
+    Workers of the old revision never stopped.
     """
     new, slots = step.revision, work.slots()
     running = {slots[n].revision or new for n in step.slots if n in slots}
     old = min(running - {new}, default=new)
     warm = set(work.pool.warm(new)) if old == new else set()
-    work.progress(f"  no worker of {new} gets warm ({error}); they are removed")
+    work.progress(f"  no worker of {new} gets warm ({error}); removing them")
     work.remove(sorted(set(work.pool.free(new)) - warm))
     work.keep_standbys(old)
-    return f"no worker of revision {new} got warm: {error}; nothing was handed over, {old} goes on"
+    return (
+        f"no worker of revision {new} got warm: {error}; no slot was handed over, {old} still runs"
+    )
 
 
 def wait_for_canary(
     work: StepWork, numbers: Sequence[int], revision: str, *, once_settled: bool = False
 ) -> bool:
-    """Wait for `canary_batches` commits (True), or for `bake` without data and without error.
+    """Waits for `canary_batches` commits (True), or for `bake` without data and errors.
 
-    Of several slots one has to commit, none may fail. Raises FleetError with the first error.
-    A batch in hand is data: however long it takes, what it comes to is waited for.
-    once_settled: `bake` counts from when the group is settled; code that fails may never let it.
+    Of several slots one must commit and none may fail. Raises FleetError with the first error. An
+    unfinished batch is data, and the wait lasts until it ends. once_settled: `bake` counts from
+    when the group is settled, which failing code may prevent.
     """
     rollout = work.spec.rollout
     settled = settled_from_here(work) if once_settled else _always
@@ -70,17 +72,17 @@ def _always() -> bool:
 
 
 def _batch_in_hand(slots: Sequence[Slot], reports: Sequence[WorkerReport]) -> bool:
-    """As their owners told with their last renewals."""
-    held = {(slot.number, slot.owner) for slot in slots}
-    return any(report.in_hand and (report.slot, report.worker) in held for report in reports)
+    """Tells whether an owner reported an unfinished batch at its last renewal."""
+    owned = {(slot.number, slot.owner) for slot in slots}
+    return any(report.in_hand and (report.slot, report.worker) in owned for report in reports)
 
 
 def raise_on_canary_error(
     work: StepWork, slots: Sequence[Slot], revision: str
 ) -> tuple[WorkerReport, ...]:
-    """The first error of a revision: a slot that is taken again keeps none, its report does.
+    """Raises the first error of a revision, from slots or reports; returns all reports.
 
-    What all workers report, where there is none.
+    A slot with a new owner no longer has the error, but the old owner's report does.
     """
     for slot in slots:
         raise_on_error(work, slot, revision)
@@ -92,19 +94,18 @@ def raise_on_canary_error(
 
 
 def raise_on_error(work: StepWork, slot: Slot, revision: str) -> None:
-    """FleetError where the canary's slot tells an error, or its owner died.
+    """Raises FleetError if the canary's slot has an error, or if its owner died.
 
-    An error that what ran before tells as well says nothing of the revision: one that works all the
-    same is not blamed for it.
+    An error that the old revision has too is not the new one's, unless the canary does not work.
     """
     if slot.revision == revision and slot.error:
         others = errors_of(s for s in work.slots().values() if s.revision != revision)
         if not errors_of([slot]) <= {*others, *(work.lease.recall(StepStart).errors or ())}:
             _fail(work, revision, slot.error)
         elif slot.phase is not Phase.ACTIVE:
-            _fail(work, revision, f"{slot.error} (what ran before tells the same)")
+            _fail(work, revision, f"{slot.error} (the old revision has the same error)")
     if slot.revision == revision and slot.owner and work.is_dead(slot):
-        raise FleetError(f"worker {slot.owner} died while it was the canary")
+        raise FleetError(f"worker {slot.owner} died as the canary")
 
 
 def _fail(work: StepWork, revision: str, sentence: str) -> NoReturn:

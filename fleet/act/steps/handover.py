@@ -1,10 +1,10 @@
-"""Rolling static members: slot after slot passes from its owner to a warm worker of new code.
+"""Rolls static members: hands slot after slot over to a warm worker of the new revision.
 
-Problem: a successor reads on within milliseconds only where it is warm, and bad code must not
-get past the first slot. Choice: the owner is asked to drain once enough workers of the new
-revision are warm; the first slot is the canary, and goes back where it fails [22]; a few
-standbys are kept ahead, started between two handovers and not beside them, because a start
-takes the cores that a successor's first batch needs. Cost: a start's seconds per slot.
+Problem: only a warm new owner continues within milliseconds, and bad code must not get past the
+first slot. Choice: the old owner drains when enough workers of the new revision are warm. The first
+slot is the canary, which goes back if it fails [22]. A few standbys start ahead, between two
+handovers, since a start needs the CPU of a new owner's first batch. Cost: the seconds of a start
+per slot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,31 +20,31 @@ from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.text import numbers_of, plural, slots_of
 
 STOCK_GRACE: Final = 20.0
-"""Seconds that a handover waits for standbys it does not need itself."""
+"""Seconds that a handover waits for standbys of later handovers."""
 _TRIES: Final = 3
-"""Handovers of a slot that no standby takes, before the roll ends."""
+"""Attempts to hand over a slot before the roll fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverMemory:
-    """Of one roll: what stood before it, and how far it came."""
+    """Remembers the state before a roll and its progress."""
 
     tokens: Mapping[int, int] | None = None
-    """Slot → its token when the roll began: a higher one was taken since."""
+    """Slot → its token when the roll began; a higher token is a new owner."""
     canary: int | None = None
-    """The slot that was asked first."""
+    """First slot of the roll."""
     old_revision: str | None = None
-    """What the canary ran, where it goes back to; empty where nothing is known of it."""
+    """Old revision of the canary; empty if unknown."""
     canary_passed: bool | None = None
-    """True once the canary has committed: others follow, and none goes back."""
+    """True when the canary has committed; no slot goes back after that."""
 
-    def since(self, slot: Slot) -> bool:
-        """Whether the slot was taken since the roll began."""
+    def has_new_owner(self, slot: Slot) -> bool:
+        """Tells whether the slot has a new owner since the roll began."""
         return slot.token > (self.tokens or {}).get(slot.number, 0)
 
 
 def perform(work: StepWork, step: Step) -> tuple[str, ...]:
-    """Hand over what is not handed over yet."""
+    """Hands over the slots that are not handed over yet."""
     if work.lease.recall(HandoverMemory).tokens is None:
         slots = work.slots()
         tokens = {n: slots[n].token for n in step.slots}
@@ -55,7 +55,7 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
 
 
 class _Roll:
-    """One roll, carried on from where it stands."""
+    """Performs one roll from its current state."""
 
     def __init__(self, work: StepWork, step: Step) -> None:
         self._work = work
@@ -69,9 +69,11 @@ class _Roll:
         return self._memory().canary is not None
 
     def all_slots(self) -> None:
-        """The canary alone, then as many at once as are allowed and have a successor."""
+        """Hands over the canary alone, then as many slots at once as allowed."""
         slots, targets, memory = self._work.slots(), self._work.targets(), self._memory()
-        todo = [n for n in self._step.slots if not rolled(slots.get(n), targets, self._new, memory)]
+        todo = [
+            n for n in self._step.slots if not is_rolled(slots.get(n), targets, self._new, memory)
+        ]
         canary_due = not memory.canary_passed
         if memory.canary is not None and canary_due:
             todo = [memory.canary, *(n for n in todo if n != memory.canary)]
@@ -93,18 +95,18 @@ class _Roll:
     # --- standbys ahead ---------------------------------------------------------------------
 
     def _stock(self, left: int) -> int:
-        """Keep new standbys ahead of the roll, never more than are still needed; how many.
+        """Starts standbys ahead of the roll, at most as needed; returns their number.
 
-        Where there is no room for them, one will do: slot after slot.
+        Without room, one is enough: slot after slot.
         """
         spec = self._work.spec
         ahead = min(left, spec.rollout.max_parallel + 1)
         return self._work.pool.ensure(self._new, ahead + spec.replicas.standby, least=min(left, 1))
 
     def _first_stock(self, left: int) -> int:
-        """The same before the canary: without room for a single one, nothing was touched yet.
+        """Does the same before the canary; without room for one standby, no slot has changed.
 
-        That fails, and is tried again: it says nothing of the revision.
+        The roll then fails and can be retried, since the revision is not to blame.
         """
         try:
             return self._stock(left)
@@ -130,7 +132,7 @@ class _Roll:
         work.wait(warm, limit, f"{plural(stock, 'warm standby')} of revision {self._new}")
 
     def _await_first(self, stock: int) -> None:
-        """The same before the canary: a revision that never gets warm has touched nothing yet."""
+        """Waits before the canary; a revision that never gets warm has changed no slot."""
         try:
             self._await_stock(stock)
             self._await_warm(1)
@@ -172,13 +174,13 @@ class _Roll:
         work.progress(f"  {kind} {numbers_of(numbers)} runs {self._new} after {took:.1f} s")
 
     def _pass(self, numbers: Sequence[int], *, canary: bool) -> None:
-        """Ask the owners to go, until workers of the new revision have taken all.
+        """Asks the owners to drain until workers of the new revision own all slots.
 
-        A standby that answered may be frozen a moment later: a slot that nobody takes goes back to
-        what it ran, and is asked for again once another standby answers.
+        A standby may freeze after it answered. A slot without a new owner then goes back to its old
+        revision, and the handover is retried with another standby.
         """
         work, memory = self._work, self._memory()
-        what = f"{slots_of(numbers)} to pass to revision {self._new}"
+        what = f"the handover of {slots_of(numbers)} to revision {self._new}"
         for _ in range(_TRIES):
             now = work.slots()
             asks = asks_of({n: now[n] for n in numbers}, self._new, memory)
@@ -198,7 +200,7 @@ class _Roll:
         return self._taken(numbers, canary=canary) or untaken()
 
     def _untaken(self, numbers: Sequence[int]) -> Callable[[], bool]:
-        """Whether one of these has been free for long: to be asked again and again."""
+        """Returns a check whether one of these slots is free for too long."""
         work, limit = self._work, self._work.spec.runtime.lease / 3
         since: dict[int, float] = {}
 
@@ -212,11 +214,11 @@ class _Roll:
         return free_for_long
 
     def _old(self, slot: Slot) -> str | None:
-        """What a slot ran before, where that is another revision."""
+        """Returns a slot's old revision, if it differs."""
         return slot.revision if slot.revision != self._new else None
 
     def _put_back(self, numbers: Sequence[int]) -> None:
-        """Let whoever had them take them again; not those that were taken after all."""
+        """Gives slots without a new owner back to their old revision."""
         work = self._work
         now = work.slots()
         back = {
@@ -225,13 +227,15 @@ class _Roll:
             if now[n].owner is None and (old := self._old(now[n])) is not None
         }
         named = slots_of(sorted(back))
-        work.progress(f"  no standby took {named}: what ran before goes on, another one is started")
+        work.progress(
+            f"  no standby took {named}: the old revision continues, starting another standby"
+        )
         work.write_targets(lambda targets: asking(targets, back))
 
-        def held() -> bool:
+        def are_active() -> bool:
             return all(work.slots()[n].phase is Phase.ACTIVE for n in numbers)
 
-        work.await_ready(held, work.pass_limit, numbers, f"{named} to be held again")
+        work.await_ready(are_active, work.pass_limit, numbers, f"{named} to have owners again")
 
     def _taken(self, numbers: Sequence[int], *, canary: bool) -> bool:
         found, memory = self._work.slots(), self._memory()
@@ -241,11 +245,11 @@ class _Roll:
             for slot in slots:
                 raise_on_error(self._work, slot, self._new)
         self._ask_again(slots)
-        return all(runs(slot, self._new) and memory.since(slot) for slot in slots)
+        return all(runs(slot, self._new) and memory.has_new_owner(slot) for slot in slots)
 
     def _ask_again(self, slots: Sequence[Slot]) -> None:
-        """Ask owners of another revision, who took a slot while nobody of the new one was there,
-        once there are warm workers for all of these slots.
+        """Asks owners of another revision again, who took a slot while no new worker was there,
+        when all these slots have warm workers.
         """
         work, pins = self._work, self._work.targets().handover
         lost = {
@@ -258,11 +262,11 @@ class _Roll:
         }
         if lost and len(work.pool.warm(self._new)) >= len(lost):
             again = asks_of(lost, self._new, self._memory())
-            work.progress(f"  {slots_of(sorted(lost))} asked again: {self._new} is back")
+            work.progress(f"  handing over {slots_of(sorted(lost))} again: {self._new} is back")
             work.write_targets(lambda targets: asking(targets, again))
 
     def _roll_back(self, number: int, error: FleetError) -> NoReturn:
-        """The slot goes back to a standby of what it ran, which was kept for that."""
+        """Gives the slot back to a standby of the old revision, which was kept for that."""
         work, old = self._work, self._memory().old_revision or ""
         if work.lease.change.traceback is None:
             work.keep_traceback(self._new)
@@ -286,15 +290,17 @@ class _Roll:
 
 
 def runs(slot: Slot, revision: str) -> bool:
-    """Whether the slot has a ready member of the revision."""
+    """Tells whether the slot has an active member of the revision."""
     return slot.revision == revision and slot.phase is Phase.ACTIVE
 
 
-def rolled(slot: Slot | None, targets: SlotTargets, revision: str, memory: HandoverMemory) -> bool:
-    """Taken since the roll began by a worker of the revision, and confirmed."""
+def is_rolled(
+    slot: Slot | None, targets: SlotTargets, revision: str, memory: HandoverMemory
+) -> bool:
+    """Tells whether the slot is handed over to the revision and confirmed."""
     return (
         slot is not None
-        and memory.since(slot)
+        and memory.has_new_owner(slot)
         and runs(slot, revision)
         and slot.number not in targets.handover
     )
@@ -303,21 +309,21 @@ def rolled(slot: Slot | None, targets: SlotTargets, revision: str, memory: Hando
 def asks_of(
     slots: Mapping[int, Slot], revision: str, memory: HandoverMemory
 ) -> dict[int, Handover]:
-    """What is asked of the slots: their owners to go, unless they are the new ones already."""
+    """Returns the handover requests for slots without a new owner of the revision."""
     return {
         n: Handover(token=slot.token, revision=revision)
         for n, slot in slots.items()
-        if not memory.since(slot) or slot.revision != revision
+        if not memory.has_new_owner(slot) or slot.revision != revision
     }
 
 
 def owners_before(slots: Mapping[int, Slot], memory: HandoverMemory) -> set[str]:
-    """The workers that held the slots when the roll began."""
-    return {s.owner for s in slots.values() if s.owner and not memory.since(s)}
+    """Returns the workers that owned the slots when the roll began."""
+    return {s.owner for s in slots.values() if s.owner and not memory.has_new_owner(s)}
 
 
 def way_back(slot: Slot, revision: str) -> dict[int, Handover]:
-    """What makes a slot run `revision` again; nothing where its old owner has it still."""
+    """Returns the request that gives a slot back to `revision`; none if it still runs it."""
     if slot.revision == revision:
         return {}
     return {slot.number: Handover(token=slot.token, revision=revision)}

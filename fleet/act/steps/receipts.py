@@ -1,9 +1,9 @@
-"""What a step cost: from where counting starts to its receipt.
+"""Writes the receipt of a step from the coordinator's records.
 
-Problem: rebalances that a step causes are recorded after it has done its work, and its actor may
-die in between. Choice: where the coordinator's records stand is written to the change before
-anything moves; the receipt is read once the group is settled [25]. Cost: 2 s of waiting per step,
-with the classic protocol a heartbeat more.
+Problem: a step's rebalances are recorded after its work, and its actor may die in between. Choice:
+the position in the records is written to the change before anything moves, and the receipt is made
+when the group is settled [25]. Cost: 2 s of waiting per step, with the classic protocol a heartbeat
+more.
 """
 
 from collections.abc import Callable
@@ -12,24 +12,22 @@ from typing import Final
 from fleet.act.steps.leave_slots import LeaveMemory
 from fleet.act.steps.work import StepStart, StepWork, errors_of, member_ids
 from fleet.config.spec import ClassicWorker
-from fleet.decide.receipts import judge
+from fleet.decide.receipts import make_receipt
 from fleet.errors import Unreachable
 from fleet.model import GroupState, Receipt, Step, StepKind
 from fleet.model.rebalances import RebalanceCounts
 from fleet.text import plural
 
 SETTLE_POLL: Final = 0.5
-"""Seconds between two looks at what the coordinator recorded."""
+"""Seconds between two reads of the coordinator's records."""
 _LONG_PAUSE: Final = 15.0
-"""Seconds that no partition stands still in a roll, however busy the machine: somebody was dead,
-frozen or away.
-"""
+"""Seconds of downtime that no partition has in a roll, unless a process was dead or frozen."""
 _QUIET: Final = 2.0
-"""Seconds; also for the first commits of partitions that moved, which end their pauses."""
+"""Seconds; also for the first commits of moved partitions, which end their downtime."""
 
 
 def begin(work: StepWork, step: Step) -> None:
-    """Write down where counting starts, and whose members are ours; once for a step."""
+    """Stores where counting starts and the fleet's own members, once for a step."""
     if work.lease.recall(StepStart).started_at is None:
         slots = work.slots().values()
         start = StepStart(
@@ -53,7 +51,7 @@ def settle(work: StepWork) -> None:
 
 
 def settle_limit(work: StepWork) -> float:
-    """Seconds for that."""
+    """Returns the longest wait for a settled group in seconds."""
     return _quiet(work) + work.spec.rollout.drain_timeout + 60.0
 
 
@@ -63,7 +61,7 @@ def _quiet(work: StepWork) -> float:
 
 
 def settled_from_here(work: StepWork) -> Callable[[], bool]:
-    """Whether the group is settled: to be asked again and again, since it has to stay so."""
+    """Returns a check whether the group is settled, to be called repeatedly."""
     quiet = _quiet(work)
     seen: object = None
     since_when = work.clock.monotonic()
@@ -73,7 +71,7 @@ def settled_from_here(work: StepWork) -> Callable[[], bool]:
         try:
             counted = _counted(work)
             state = work.ledger.state(work.spec.group)
-        except Unreachable:  # a broker that is away: look again, within the limit
+        except Unreachable:  # no broker answers: retry within the limit
             seen, since_when = None, work.clock.monotonic()
             return False
         cooldown = state in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}
@@ -86,11 +84,11 @@ def settled_from_here(work: StepWork) -> Callable[[], bool]:
 
 
 def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
-    """What the step in hand cost, once the group is settled; notes: what it says itself."""
+    """Makes the receipt of the current step when the group is settled; notes are added."""
     change, ended = work.lease.change, work.clock.now()
     if step.kind is not StepKind.WARM:
         settle(work)
-    made = judge(
+    made = make_receipt(
         plan=change.plan,
         step_index=change.step,
         counted=_counted(work),
@@ -104,14 +102,14 @@ def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
         extra=(*notes, *_gaps(work, step)),
     )
     work.progress(
-        f"  recorded {plural(made.rebalances, 'rebalance')} where {step.expected_cost} expected, "
+        f"  recorded {plural(made.ours, 'rebalance')}, expected {step.expected_cost}, "
         f"{plural(made.moved, 'partition')} moved: {made.result}"
     )
     return made
 
 
 def _gaps(work: StepWork, step: Step) -> list[str]:
-    """Where members that came went on after Kafka had deleted the group's commits."""
+    """Lists where new members continued after Kafka had deleted the group's commits."""
     begun = work.lease.recall(StepStart).started_at or 0.0
     came = [r for r in work.store.reports(work.spec.group) if (r.joined_at or 0.0) >= begun]
     return sorted({r.gap for r in came if r.gap is not None and r.slot in step.slots})
@@ -123,10 +121,7 @@ def _counted(work: StepWork) -> RebalanceCounts | None:
 
 
 def _moved_at(work: StepWork, step: Step) -> float | None:
-    """Wall time of the first join of those that came, or of the request that removed who left.
-
-    None of a step that is several such moves.
-    """
+    """Returns the wall time of the first join, or of the leave request; None for other steps."""
     if step.kind in {StepKind.LEAVE, StepKind.STOP_ALL}:
         return work.lease.recall(LeaveMemory).sent_at
     if step.kind is not StepKind.OPEN:
@@ -138,9 +133,9 @@ def _moved_at(work: StepWork, step: Step) -> float | None:
 
 
 def _ours(work: StepWork, step: Step) -> frozenset[str]:
-    """Who of the recorded members is ours: instance ids, and for dynamic members member ids.
+    """Returns the fleet's own members: instance ids, and member ids of dynamic members.
 
-    A dynamic member has another id each time, so those from before the step count as well.
+    A dynamic member gets a new id at each join, so ids from before the step count too.
     """
     names = {f"{work.spec.group}-{n}" for n in step.slots}
     now = member_ids(work.slots().values(), step.slots)

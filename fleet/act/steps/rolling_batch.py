@@ -1,14 +1,13 @@
-"""Rolling dynamic members in rolling batches: new ones join together, then the old leave together.
+"""Rolls dynamic members in rolling batches: new members join together, then old ones leave.
 
-Problem: a dynamic member has no name that a successor could take over, so that new code for it
-is a join and a leave; done one by one that is 2N rebalances. Choice: a rolling batch of k warm
-workers of the new revision joins by a synchronized join beside the k that it replaces; once the
-first rolling batch has a good canary and the group is settled, the k old ones drain, poll no more,
-and leave in one request before they close. With room for all of them that is one join and one leave
-for the whole fleet. Beside the old ones the new may have been given nothing to read, where members
-are more than partitions: then their canary is waited for once more when the old ones, still warm,
-have left, and these come back where they fail. Cost: k more workers (and members) while a rolling
-batch lasts, everything moves, and without any data the first rolling batch waits for `bake` twice.
+Problem: a successor cannot take over a dynamic member's name, so that new code needs a join and a
+leave; one by one that is 2N rebalances. Choice: k warm workers of the new revision join together
+beside the k that they replace. When the first batch has a good canary and the group is settled, the
+old members drain, stop polling, and leave in one request. With room for all, the whole fleet needs
+one join and one leave. With more members than partitions, the new ones may get nothing to read.
+Their canary then runs again after the old ones, which stay warm, have left; these return if it
+fails. Cost: k more workers during a batch, all partitions move, and without data the first batch
+waits for `bake` twice.
 """
 
 from collections.abc import Sequence
@@ -27,24 +26,22 @@ from fleet.text import slots_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollingBatchMemory:
-    """Of one rolling batch: whom it replaces, and whether it failed."""
+    """Remembers whom a rolling batch replaces, and whether it failed."""
 
     old: tuple[int, ...] | None = None
     """The step's slots that were open before it."""
     failure: str | None = None
-    """Of the first rolling batch, which leaves again, whoever goes on."""
+    """Error of the first rolling batch, which then leaves again."""
     old_revision: str | None = None
-    """What the old ones run, where it is known."""
+    """Revision of the old members, if it is known."""
     committed: bool | None = None
-    """Whether the first rolling batch proved itself by commits, beside the old ones."""
+    """Whether the first rolling batch committed beside the old members."""
     late: str | None = None
-    """How it failed after they had left: they come back, whoever goes on."""
+    """Error after the old members had left, which then come back."""
 
 
 def perform(work: StepWork, step: Step) -> tuple[str, ...]:
-    """One rolling batch: `step.slots` names the slots that leave and those that their successors
-    take.
-    """
+    """Performs one rolling batch; `step.slots` names the old slots and the new ones."""
     old, fresh = _old_and_fresh(work, step)
     is_first, is_last = place_of(work.lease.change.plan, work.lease.change.step)
     memory = work.lease.recall(RollingBatchMemory)
@@ -80,13 +77,13 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
 
 
 def place_of(plan: Plan, step: int) -> tuple[bool, bool]:
-    """Whether a step is the plan's first roll, and whether its last."""
+    """Tells whether a step is the plan's first roll, and whether its last."""
     rolls = [i for i, each in enumerate(plan.steps) if each.kind is StepKind.ROLL]
     return step == rolls[0], step == rolls[-1]
 
 
 def _old_and_fresh(work: StepWork, step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The slots that leave, and those that take their place: told apart once, before any opens."""
+    """Returns the old and the new slots, which are distinguished once, before any opens."""
     old = work.lease.recall(RollingBatchMemory).old
     if old is None:
         old = tuple(sorted(set(step.slots) & work.targets().open))
@@ -97,7 +94,7 @@ def _old_and_fresh(work: StepWork, step: Step) -> tuple[tuple[int, ...], tuple[i
 
 
 def _canary_alone(work: StepWork, step: Step, old: Sequence[int], fresh: Sequence[int]) -> None:
-    """What the old ones had is the new ones' now: the first that may have anything to read."""
+    """Waits for the canary again, now that the new members own all partitions."""
     try:
         wait_for_canary(work, fresh, step.revision, once_settled=True)
     except (LostLease, Unreachable):
@@ -110,14 +107,10 @@ def _canary_alone(work: StepWork, step: Step, old: Sequence[int], fresh: Sequenc
 def _come_back(
     work: StepWork, step: Step, old: Sequence[int], fresh: Sequence[int], error: str
 ) -> NoReturn:
-    """The old ones, which wait without a slot, join once more; then the new rolling batch
-    leaves.
-    """
+    """Lets the old members, which wait without a slot, join again; then removes the new ones."""
     revision = work.lease.recall(RollingBatchMemory).old_revision
     if revision is None:
-        raise FleetError(
-            f"the first rolling batch failed: {error}; what ran before it is not known"
-        )
+        raise FleetError(f"the first rolling batch failed: {error}; the old revision is unknown")
     work.progress(
         f"  the first rolling batch failed ({error}); {slots_of(old)} go back to {revision}"
     )
@@ -132,18 +125,18 @@ def _come_back(
 
 
 def _roll_back(work: StepWork, step: Step, fresh: Sequence[int], error: str) -> NoReturn:
-    """The new rolling batch leaves; the old members never stopped being there."""
-    work.progress(f"  the first rolling batch failed ({error}); it leaves again")
+    """Removes the new members; the old ones never stopped."""
+    work.progress(f"  the first rolling batch failed ({error}); its members leave")
     leave_together(work, fresh)
     work.unpin(fresh)
     work.remove([w.name for w in work.pool.wanted() if w.revision == step.revision])
     raise RolledBack(
-        f"the first rolling batch failed: {error}; its workers left, the old ones go on"
+        f"the first rolling batch failed: {error}; its members left, the old ones continue"
     )
 
 
 def _remember_members(work: StepWork, step: Step) -> None:
-    """A dynamic member id is forgotten when its slot is left: keep those that the receipt needs."""
+    """Stores dynamic member ids for the receipt, since slots lose them."""
     known = set(work.lease.recall(StepStart).members or ())
     now = member_ids(work.slots().values(), step.slots)
     if not now <= known:

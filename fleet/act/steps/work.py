@@ -1,6 +1,4 @@
-"""What every kind of step works with: its change, the group's slots and slot targets, workers, a
-wait.
-"""
+"""Gives every kind of step its change, the group's slots and targets, its workers and a wait."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -19,51 +17,50 @@ from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.text import duration, slots_of
 
-# What a step remembers across the death of its actor: each kind's dataclass has the keys of the
-# change's one JSON object. None is not known yet and not written; what others wrote beside stays.
-# Nothing is forgotten before the step ends.
+# Memories of a step survive its actor. Each dataclass has keys of the change's one JSON object.
+# None is unknown and not written; keys of other memories stay until the step ends.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStart:
-    """Of every kind: from when and where a step's rebalances count, and whose members are ours."""
+    """Remembers the start of counting and the fleet's own members."""
 
     started_at: float | None = None
     """Wall time."""
     position: int | None = None
-    """In the coordinator's records; None where they cannot be read."""
+    """Position in the coordinator's records; None if they are unreadable."""
     members: tuple[str, ...] | None = None
-    """Member ids (of an adopted group: instance ids, else member ids) that were there."""
+    """Member ids at the start (of an adopted group: instance ids, else member ids)."""
     errors: tuple[str, ...] | None = None
-    """What slots told then, numbers aside: new code is not blamed for it."""
+    """Errors of slots at the start, without numbers; new code is not blamed for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopMemory:
-    """Of a plan that stops all and opens again, kept until its last step: what it can put back."""
+    """Remembers, until the last step of a plan that stops all, what it can restore."""
 
     stopped: tuple[int, ...] | None = None
-    """The slots that were open, once the new workers were warm."""
+    """Open slots at the time when the new workers were warm."""
     ran: str | None = None
-    """The revision of those; empty where it is not known."""
+    """Their revision; empty if unknown."""
     undone: str | None = None
-    """Why what ran is put back; the next manager reads it too."""
+    """Why the old workers are restored; the next manager reads it too."""
 
 
 Leave = Callable[..., str | None]
-"""leave(group, [(instance id or None, member id), …], reason=…) in one request: None = all are
-gone, else why not (`fleet.act.kafka.GroupAdmin.leave_all`)."""
+"""leave(group, [(instance id or None, member id), …], reason=…) in one request: None if all have
+left, else the reason (`fleet.act.kafka.GroupAdmin.leave_all`)."""
 
 
 _PARTITIONS: Final = re.compile(r"[\w.-]+-\d+(?:, [\w.-]+-\d+)*")
-_LOOKS_FOR_TRACEBACK = 5
+_TRACEBACK_READS = 5
 _PAUSE = 0.1
 """Seconds."""
 
 
 @dataclass(kw_only=True)
 class StepWork:
-    """One step of a change of one group."""
+    """Performs one step of a change of one group."""
 
     join_limit: ClassVar[float] = 90.0
     """Seconds for a member to get or give up its slot, beyond drain, lease and a first batch."""
@@ -77,7 +74,7 @@ class StepWork:
     clock: Clock
     progress: Callable[[str], None]
     window: JoinWindow | None
-    """Of a KIP-848 group: raised while several slots open, so that their joins are one."""
+    """For a KIP-848 group: raised while several slots open, so that they join together."""
     _watch: LeaseWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,7 +85,7 @@ class StepWork:
 
     @property
     def pass_limit(self) -> float:
-        """Seconds for a slot to pass from its owner, dead or alive, to the next, who joins."""
+        """Returns the longest time for a slot to get its next owner, in seconds."""
         return self.spec.rollout.drain_timeout + self.spec.runtime.lease + self.join_limit
 
     def await_ready(
@@ -100,21 +97,20 @@ class StepWork:
         *,
         revision: str | None = None,
     ) -> None:
-        """Wait for members of these slots: `limit` seconds until all have joined, and as long
-        for their first batches as a batch may take.
+        """Waits for members of these slots: `limit` seconds for their joins, then one batch.
 
-        revision: theirs; None: any.
+        revision: that of the members; None: any.
         """
-        end, told = self.clock.monotonic() + limit, False
+        end, reported = self.clock.monotonic() + limit, False
 
         def in_time() -> bool:
-            nonlocal told
+            nonlocal reported
             if ready():
                 return True
-            if not told and self.clock.monotonic() > end:
+            if not reported and self.clock.monotonic() > end:
                 if not self._have_joined(numbers, revision):
                     raise FleetError(f"timed out after {limit:.0f} s waiting for {what}")
-                told = True
+                reported = True
                 self.progress(
                     f"  {slots_of(sorted(numbers))} joined; first batches may take up to "
                     f"{duration(self.spec.batch_limit)}"
@@ -124,7 +120,7 @@ class StepWork:
         self.wait(in_time, limit + self.spec.batch_limit, what)
 
     def _have_joined(self, numbers: Collection[int], revision: str | None) -> bool:
-        """Whether each is held by one that has subscribed, and tells no error."""
+        """Tells whether the owner of each slot has subscribed without an error."""
         joined = {
             (report.slot, report.worker)
             for report in self.store.reports(self.spec.group)
@@ -140,17 +136,15 @@ class StepWork:
         )
 
     def slots(self) -> dict[int, Slot]:
-        """The group's slots as they stand now, by number."""
+        """Returns the group's slots by number."""
         return {slot.number: slot for slot in self.store.slots(self.spec.group)}
 
     def targets(self) -> SlotTargets:
-        """The group's slot targets as it stands now."""
+        """Returns the group's slot targets."""
         return self.store.targets(self.spec.group)
 
     def write_targets(self, change: Callable[[SlotTargets], SlotTargets]) -> None:
-        """Change the slot targets by compare-and-set, in the change's name; nothing where it is
-        so.
-        """
+        """Changes the slot targets by compare-and-set, if they differ."""
         self.lease.check()
         ours = self.lease.change
 
@@ -161,11 +155,11 @@ class StepWork:
         self.store.change_targets(self.spec.group, signed, by=ours)
 
     def keep_traceback(self, revision: str) -> None:
-        """Keep the traceback of a job that fails: its worker's report goes with the worker.
+        """Stores the traceback of a failing job, since its report goes with the worker.
 
-        A slot tells an error a moment before the report does.
+        The slot has the error a moment before the report.
         """
-        for _ in range(_LOOKS_FOR_TRACEBACK):
+        for _ in range(_TRACEBACK_READS):
             found = traceback_of(self.store.reports(self.spec.group), revision)
             if found is not None:
                 self.lease.update(traceback=found)
@@ -173,11 +167,11 @@ class StepWork:
             self.clock.sleep(_PAUSE)
 
     def unpin(self, numbers: Sequence[int]) -> None:
-        """Let anybody take these again."""
+        """Lets workers of any revision take these slots again."""
         self.write_targets(lambda targets: asking(targets, {}, instead_of=numbers))
 
     def is_dead(self, slot: Slot) -> bool:
-        """Its owner has ended, or its lease [13]; looks on from one call to the next."""
+        """Tells whether the owner or its lease has ended [13]; observes across calls."""
         if slot.owner is None:
             return False
         mark, now = (slot.owner, slot.token, slot.counter), self.clock.monotonic()
@@ -185,42 +179,40 @@ class StepWork:
         return silent or slot.owner_ended
 
     def remove(self, names: Sequence[str]) -> None:
-        """Ask for the end of these workers, in the time that a drain may take."""
+        """Removes these workers, with the time of a drain."""
         self.pool.remove(names, grace=self.spec.rollout.drain_timeout)
 
     def retire_all(self, revision: str) -> None:
-        """Remove the standbys of other revisions."""
+        """Removes the standbys of other revisions."""
         free = set(self.pool.free())
         old = [w.name for w in self.pool.wanted() if w.revision != revision and w.name in free]
         self.remove(sorted(old))
 
     def keep_standbys(self, revision: str) -> None:
-        """As many of the revision as are wanted and there is room for, and none of another."""
+        """Keeps the wanted standbys of one revision, as far as there is room."""
         wanted, grace = self.spec.replicas.standby, self.spec.rollout.drain_timeout
         self.pool.settle_standbys(revision, wanted, grace=grace, least=0)
 
 
 def traceback_of(reports: Iterable[WorkerReport], revision: str) -> str | None:
-    """The first traceback that a worker of the revision tells."""
-    told = (r.traceback for r in reports if r.revision == revision and r.traceback is not None)
-    return next(told, None)
+    """Returns the first traceback that a worker of the revision reports."""
+    found = (r.traceback for r in reports if r.revision == revision and r.traceback is not None)
+    return next(found, None)
 
 
 def asking(
     targets: SlotTargets, asks: dict[int, Handover], *, instead_of: Sequence[int] = ()
 ) -> SlotTargets:
-    """The slot targets with these asks for handover, and without those of some slots; others'
-    stay.
-    """
+    """Adds handover requests to slot targets and removes those of some slots."""
     kept = {n: h for n, h in targets.handover.items() if n not in set(instead_of)}
     return replace(targets, handover={**kept, **asks})
 
 
 def member_ids(slots: Iterable[Slot], numbers: Collection[int]) -> set[str]:
-    """Kafka's, of those slots that have had a member."""
+    """Returns Kafka's member ids of these slots."""
     return {s.member_id for s in slots if s.number in numbers and s.member_id}
 
 
 def errors_of(slots: Iterable[Slot]) -> set[str]:
-    """What is wrong in slots, whichever their partitions and figures are."""
+    """Returns the errors of slots without partitions and numbers."""
     return {re.sub(r"\d+", "#", _PARTITIONS.sub("#", s.error)) for s in slots if s.error}

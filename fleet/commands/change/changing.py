@@ -40,7 +40,7 @@ from fleet.commands.invocation import (
 )
 from fleet.commands.screen import Progress
 from fleet.config.spec import seconds
-from fleet.decide.adopted import not_as_approved
+from fleet.decide.adopted import approval_mismatch
 from fleet.errors import FleetError, Refused
 from fleet.slots import ChangeState
 from fleet.text import visible
@@ -169,10 +169,10 @@ class ChangeSession:
         return GroupOutcome(group, plan=shown, change=change)
 
     def _keep_current(self, plan: "Plan") -> None:
-        from fleet.manager.cycle import brought_up_to_date
+        from fleet.manager.cycle import current_settings_notice
 
         if self.fleet.keep_current(plan):
-            self.say(brought_up_to_date(plan.group))
+            self.say(current_settings_notice(plan.group))
 
     def finish_left(self, group: str) -> GroupOutcome | None:
         """Finishes what a dead process left, before a plan is shown; None if nothing was left."""

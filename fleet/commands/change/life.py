@@ -120,7 +120,7 @@ def init(
         )
     cluster = _cluster(path, bootstrap=bootstrap, name=name, security=security, secrets=secrets)
     from fleet.config.draft import draft
-    from fleet.decide.adopted import deployed
+    from fleet.decide.adopted import count_by_deployment
 
     runtime = None if namespace is None else _namespace(namespace, context)
     found = () if runtime is None else _deployments(runtime)

@@ -18,8 +18,8 @@ from fleet.decide.lag_status import WORST, GroupLagStatus, LagStatus, Level
 from fleet.decide.scaling import Pin
 from fleet.decide.storms import Storm, budget_of, reach
 from fleet.lag.snapshot import Snapshot
-from fleet.manager.keeping_up import judged
-from fleet.manager.past import Recent, recently
+from fleet.manager.keeping_up import compute_lag_statuses
+from fleet.manager.past import Recent, read_recent
 from fleet.model import GroupSnapshot, LagCase, Member, PartitionState
 from fleet.model.rebalances import Rebalance
 from fleet.report.wording import shorten_for_table
@@ -161,8 +161,8 @@ def gather(
     If Fleet's own state cannot be read, returns Kafka's state alone and a problem that says so.
     """
     snapshot = fleet.snapshot(names or None)
-    recent = recently(fleet)
-    pauses, problem = fleet.pauses_told()
+    recent = read_recent(fleet)
+    pauses, problem = fleet.pauses_or_reason()
     kept = pauses is not None
     if problem is not None:
         snapshot = replace(snapshot, problems=(*snapshot.problems, problem))
@@ -203,7 +203,7 @@ def statuses(
 
     pauses: None if Fleet's own state cannot be read.
     """
-    snapshot, statuses = judged(fleet, snapshot, recent, names)
+    snapshot, statuses = compute_lag_statuses(fleet, snapshot, recent, names)
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
     kept = {

@@ -24,17 +24,17 @@ from fleet.commands.screen import Progress
 from fleet.config.spec import FleetSpec, seconds
 from fleet.config.spec import StormSpec as Budget
 from fleet.decide.storms import (
-    Course,
-    Excused,
+    ExpectedRebalances,
+    StormTimeline,
     Window,
     budget_of,
-    charged,
-    excuses_of,
+    count_against_budget,
+    expected_rebalances_of,
     reach,
-    whole_from,
+    settled_start,
 )
 from fleet.errors import FleetError
-from fleet.manager.past import Past, Source, by_group, past_of
+from fleet.manager.past import Past, Source, by_group, read_past
 from fleet.model.rebalances import Cause, Confidence, Rebalance
 from fleet.report.timeline import Span
 from fleet.report.wording import (
@@ -228,7 +228,7 @@ def storm_spans(
     if not rebalances:
         return ()
     group = rebalances[0].group
-    excuses = excuses_of(spec, group, changes)
+    excuses = expected_rebalances_of(spec, group, changes)
     return _spans(rebalances, budget_of(spec, group), excuses, until=until)
 
 
@@ -253,7 +253,7 @@ def storms_since(
         # give the same storms, so does the real state.
         fair, storm = (
             _spans(rows, budget, excuses, until=until, course=course, after=first + budget.window)
-            for course in (Course(), Course(first))
+            for course in (StormTimeline(), StormTimeline(first))
         )
         if (found := _since(fair, since)) == _since(storm, since):
             return StormRows(rows, found)
@@ -264,10 +264,10 @@ def storms_since(
 def _spans(
     rebalances: Iterable[Rebalance],
     budget: Budget,
-    excuses: Sequence[Excused],
+    excuses: Sequence[ExpectedRebalances],
     *,
     until: float,
-    course: Course = _FAIR,
+    course: StormTimeline = _FAIR,
     after: float = -inf,
 ) -> tuple[Span, ...]:
     """Computes in one pass what repeated refreshes find; from `after` on, starting at `course`."""
@@ -395,7 +395,7 @@ def rebalances(
         if begin is not None and begin >= (end or now):
             raise click.UsageError("--since is not before --until: the period is empty")
         with Progress("reading the offsets topic"):
-            past = past_of(fleet, group=group, live=live, grace=_GRACE)
+            past = read_past(fleet, group=group, live=live, grace=_GRACE)
         wanted = None if cause is None else Cause(cause)
         found = past.rows.rebalances(group=group, since=begin, until=end, cause=wanted)
         seen = {each.group for each in found}

@@ -89,7 +89,7 @@ def sync(
         _follow(invocation, spark, polled=polled)
         return
     need("pyarrow", "deltalake", extra="history")
-    from fleet.manager.history_session import recording
+    from fleet.manager.history_session import open_recorder
 
     with (
         invocation.open() as fleet,
@@ -116,7 +116,7 @@ def _follow(invocation: Invocation, spark: str | None, *, polled: bool) -> None:
         while not stopped():
             with invocation.open() as fleet:
                 renewed = RenewedLogin(invocation, fleet)
-                record = partial(recording, fleet, spark=spark, polled=polled, say=say)
+                record = partial(open_recorder, fleet, spark=spark, polled=polled, say=say)
                 _keep_on(record, renewed, fleet.spec.history.batch_interval, stopped, say)
         say("stopped; the tables hold everything up to the last batch")
 
@@ -215,10 +215,10 @@ def compact(invocation: Invocation, *, dry_run: bool, yes: bool) -> None:
     need("pyarrow", "deltalake", extra="history")
     from fleet.history.retention import clear_old_days, tidy
     from fleet.history.tables import TABLES
-    from fleet.manager.history_session import writer_of
+    from fleet.manager.history_session import open_writer
 
     with invocation.open() as fleet:
-        writer = writer_of(fleet)
+        writer = open_writer(fleet)
         before = sum(len(writer.files(table)) for table in TABLES)
         action = f"merge the small ones of {plural(before, 'file')} in {fleet.history_path}"
         if not agree([f"{action}, and delete unused files"], yes=yes, dry_run=dry_run):

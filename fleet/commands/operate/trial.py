@@ -320,7 +320,7 @@ def _of_topics(
     assert group.worker is not None
     isolation = group.worker.isolation
     if not ranges:
-        topics = sorted(subscribed(fleet.snapshot([group.group]).topics, group))
+        topics = sorted(subscribed_topics(fleet.snapshot([group.group]).topics, group))
         if not topics:
             raise FleetError(f"no topic of {', '.join(group.topics)} exists: use --from FILE")
         ranges = last_records(fleet.client, topics, sample, isolation=isolation)

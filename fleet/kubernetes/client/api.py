@@ -233,7 +233,7 @@ class Api(Closing):
     def _away(self, error: object) -> str:
         first = str(error).strip().splitlines()[0][:200] if str(error).strip() else "no answer"
         return (
-            f"the Kubernetes API server {self.host} does not answer ({first}); check kubeconfig, "
+            f"Kubernetes API server {self.host} does not answer ({first}); check kubeconfig, "
             "runtime.context and the network"
         )
 
@@ -329,7 +329,7 @@ def again_on_conflict(clock: Clock, attempt: Callable[[], Result]) -> Result:
 def _refusal(status: int, text: str) -> FleetError:
     said = message_of(text) or f"status {status}"
     if status == 409:
-        return Conflict(f"the Kubernetes API server has another version by now: {said}")
+        return Conflict(f"the object has changed on the Kubernetes API server: {said}")
     if status == 410:
         return Gone(said)
     return FleetError(f"the Kubernetes API server refuses ({status}): {said}")

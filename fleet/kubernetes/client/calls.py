@@ -61,19 +61,19 @@ _SILENT_STATUSES: Final = frozenset({500, 502, 503, 504})
 
 
 class Silent(Unreachable):
-    """No answer came: what was asked may have been done or not."""
+    """Reports a call without an answer, which may have been done."""
 
 
 class Missing(Unreachable):
-    """An object that is made beforehand is not there; nothing may be concluded from that."""
+    """Reports a missing object that should exist; nothing else follows from that."""
 
 
 class Denied(Unreachable):
-    """The server does not let us: to whoever waits for an answer the same as none."""
+    """Reports a missing permission, which callers treat as no answer."""
 
 
 class TooLarge(FleetError):
-    """The server takes no object of that size."""
+    """Reports an object that is too large for the server."""
 
 
 class _Busy(Exception):
@@ -169,7 +169,7 @@ class Calls:
         path = self._path(wanted["kind"])
         made = self._call(_Request(method="POST", path=path, body=wanted, query=query))
         if made is None:
-            raise Missing(f"namespace {self.namespace} is not there")
+            raise Missing(f"namespace {self.namespace} does not exist")
         return made
 
     def replace(self, wanted: Object) -> Object | None:
@@ -211,7 +211,7 @@ class Calls:
             )
         )
         if made is None:
-            raise Missing(f"namespace {self.namespace} is not there")
+            raise Missing(f"namespace {self.namespace} does not exist")
         return made
 
     def delete(self, kind: str, name: str) -> bool:
@@ -334,8 +334,9 @@ class Calls:
             return Silent(self._away(said))
         if status in {401, 403}:
             return Denied(
-                f"the Kubernetes API server refuses {request.method} {request.path}: {said}; the "
-                "Role of this service account has to allow it (`fleet render manifests` renders it)"
+                f"the Kubernetes API server refuses {request.method} {request.path}: {said}; allow "
+                "it "
+                "in the Role of this service account (`fleet render manifests`)"
             )
         if status == 413 or (status == 422 and "long" in said.lower()):
             return TooLarge(said)
@@ -344,6 +345,6 @@ class Calls:
     def _away(self, error: object) -> str:
         lines = str(error).strip().splitlines()
         return (
-            f"the Kubernetes API server {self._connection.host} does not answer "
-            f"({lines[0][:200] if lines else 'no words'}); whoever holds a slot works on"
+            f"Kubernetes API server {self._connection.host} does not answer "
+            f"({lines[0][:200] if lines else 'no reason'}); slot owners work on"
         )

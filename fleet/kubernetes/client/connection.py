@@ -94,10 +94,10 @@ def _of_pod(folder: Path, environ: Mapping[str, str], clock: Clock) -> Connectio
         token()
         whole = bool(host and port and authority.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"no way to the Kubernetes API server: {error}; {_REMEDY}") from error
+        raise ConfigError(f"cannot reach the Kubernetes API server: {error}; {_REMEDY}") from error
     if not whole:
         raise ConfigError(
-            f"no way to the Kubernetes API server: {_HOST}, {_PORT} or {authority} is empty; "
+            f"cannot reach the Kubernetes API server: {_HOST}, {_PORT} or {authority} is empty; "
             f"{_REMEDY}"
         )
 
@@ -164,7 +164,7 @@ def _of_package(file: str | None, context: str | None, *, inside: bool) -> Conne
                 persist_config=False,
             )
     except ConfigException as error:
-        raise ConfigError(f"no way to the Kubernetes API server: {error}; {_REMEDY}") from error
+        raise ConfigError(f"cannot reach the Kubernetes API server: {error}; {_REMEDY}") from error
 
     def pools(room: int) -> urllib3.PoolManager:
         sized = copy.copy(settings)

@@ -1,10 +1,9 @@
-"""Other people's Deployment: looked at and scaled, its template and pods never touched.
+"""Reads and scales an adopted Deployment; never changes its template or pods.
 
-Problem: their consumers know nothing of slots, so all that may be done is to change how many
-there are, and to be sure of which are gone before anybody leaves for them. Choice: one patch of
-`spec.replicas`, so that pods that go get their SIGTERM together; it returns when the pods are
-gone from the API server (their processes have ended then), or when the new ones are ready. Cost:
-which pods go is their ReplicaSet's choice.
+Problem: external consumers know nothing of slots, so that Fleet can only change their number. It
+must know which pods are gone before it removes their members. Choice: one patch of `spec.replicas`,
+so that removed pods get their SIGTERM together. It returns when the pods are deleted (their
+processes have ended then), or when the new ones are ready. Cost: the ReplicaSet chooses the pods.
 """
 
 from typing import Final
@@ -18,33 +17,33 @@ from fleet.kubernetes.client.object_names import MANAGED_LABEL, MANAGER
 from fleet.kubernetes.deployment.pod_status import exit_reason, is_gone, is_ready
 
 _SLACK: Final = 120.0
-"""Seconds beyond a pod's own grace for it to end, or to get ready."""
+"""Seconds beyond a pod's grace period for it to end, or to get ready."""
 
 
 class Adoption:
-    """One Deployment that is not ours."""
+    """Reads and scales one adopted Deployment."""
 
     def __init__(self, api: Api, name: str, *, clock: Clock) -> None:
         self._api = api
         self._name = name
         self._clock = clock
 
-    def look(self) -> Adopted | None:
-        """How it stands; None where there is none."""
+    def read(self) -> Adopted | None:
+        """Returns its state; None if it does not exist."""
         found = self._api.get("Deployment", self._name)
         if found is None:
             return None
         return _adopted(found, self._api.find("Pod", _selector(found))[0])
 
     def scale(self, count: int) -> Adopted:
-        """Have `count` pods; returns when those that go are gone, or those that come are ready."""
+        """Scales to `count` pods; returns when removed pods are gone and new ones are ready."""
 
         def write() -> Object:
             found = self._api.get("Deployment", self._name)
             if found is None:
                 raise FleetError(
-                    f"there is no Deployment {self._name} in namespace {self._api.namespace}; "
-                    "correct runtime.deployment"
+                    f"namespace {self._api.namespace} has no Deployment {self._name}; correct "
+                    "runtime.deployment"
                 )
             patch = {"spec": {"replicas": count}}
             return self._api.merge("Deployment", self._name, patch, seen=found) or found
@@ -73,13 +72,13 @@ class Adoption:
             if is_gone(p) or not is_ready(p)
         ]
         return (
-            f"Deployment {self._name} has not come to {count} ready pods within {limit:.0f} s: "
+            f"Deployment {self._name} did not reach {count} ready pods within {limit:.0f} s: "
             f"{'; '.join(reasons) or 'none is starting'}"
         )
 
 
 def deployments_of(api: Api) -> tuple[Adopted, ...]:
-    """All Deployments of the namespace that are not Fleet's own, by name."""
+    """Returns the Deployments of the namespace that are not Fleet's, by name."""
     found, _ = api.find("Deployment")
     others = [d for d in found if (d["metadata"].get("labels") or {}).get(MANAGED_LABEL) != MANAGER]
     return tuple(
@@ -104,7 +103,7 @@ def _adopted(found: Object, pods: list[Object]) -> Adopted:
 
 
 def _selector(found: Object) -> str:
-    """Its own, as a query."""
+    """Returns its selector as a query."""
     selector = found["spec"]["selector"]
     parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
     for each in selector.get("matchExpressions") or []:

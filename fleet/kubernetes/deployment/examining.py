@@ -1,10 +1,9 @@
-"""What `fleet doctor` looks at on a cluster: the server, what we may do, each fleet's Deployment.
+"""Checks a Kubernetes cluster for `fleet doctor`: the server, permissions, each Deployment.
 
-Problem: most first tries on a cluster end at a missing permission or an image that is not there,
-told by half a change. Choice: the server itself is asked what this login may do
-(SelfSubjectAccessReview), and each Deployment is looked at for what would stop a change or undo
-it: an autoscaler, a missing budget, a roll that somebody left held, pods that cannot start, pods
-of groups that the file does not declare. Nothing is changed. Cost: one question per permission.
+Problem: most first attempts on a cluster fail halfway at a missing permission or image. Choice: the
+server reports what this login may do (SelfSubjectAccessReview). Each Deployment is checked for what
+would stop or undo a change: an autoscaler, a missing budget, a frozen roll, pods that cannot start,
+pods of undeclared groups. Nothing is changed. Cost: one request per permission.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,22 +25,22 @@ from fleet.kubernetes.deployment.pod_status import exit_reason, is_gone, is_mark
 from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.model import Finding, fail, ok, warn
 
-# Who else scales the same Deployment: a HorizontalPodAutoscaler, KEDA's among them.
+# Autoscalers of the same Deployment: HorizontalPodAutoscalers, KEDA's included.
 #
-# Problem: two that write `spec.replicas` undo each other every few seconds, and each undoing ends
-# pods that hold slots. Choice: every autoscaler on the same scaleTargetRef is named, and a plan is
-# refused while there is one. KEDA works through an autoscaler that its ScaledObject owns. Cost: an
-# autoscaler of a kind of its own (a VPA, a cron that scales) is not seen.
+# Problem: two writers of `spec.replicas` undo each other every few seconds, and each time pods with
+# slots stop. Choice: a plan is refused while an autoscaler has the same scaleTargetRef. KEDA works
+# through an autoscaler that its ScaledObject owns. Cost: other kinds (a VPA, a cron job) are not
+# found.
 
 
 @dataclass(frozen=True, slots=True)
 class Autoscaler:
-    """One HPA."""
+    """Describes one HorizontalPodAutoscaler."""
 
     name: str
     target: str
     scaled_object: str | None
-    """KEDA's, that owns it."""
+    """KEDA's ScaledObject that owns it."""
 
     def __str__(self) -> str:
         if self.scaled_object is not None:
@@ -50,14 +49,14 @@ class Autoscaler:
 
     @property
     def remedy(self) -> str:
-        """What to delete, or what to stop."""
+        """Returns the command that deletes it."""
         if self.scaled_object is not None:
             return f"kubectl -n NAMESPACE delete scaledobject {self.scaled_object}"
         return f"kubectl -n NAMESPACE delete hpa {self.name}"
 
 
 def autoscalers_of(api: Api, deployment: str) -> tuple[Autoscaler, ...]:
-    """Those that scale this Deployment."""
+    """Returns the autoscalers of a Deployment."""
     found = []
     for each in api.find("HorizontalPodAutoscaler")[0]:
         target = each["spec"].get("scaleTargetRef") or {}
@@ -69,12 +68,12 @@ def autoscalers_of(api: Api, deployment: str) -> tuple[Autoscaler, ...]:
     return tuple(found)
 
 
-def named(rival: Autoscaler, group: str) -> str:
-    """The reason against a plan, and what lifts it."""
+def autoscaler_refusal(rival: Autoscaler, group: str) -> str:
+    """Returns the refusal of a plan because of an autoscaler."""
     return (
-        f"{rival} scales Deployment {rival.target} of group {group} as well: two that write its "
-        "replicas undo each other, and each time members come or go; delete it, or stop managing "
-        f"with `fleet unmanage {group}`"
+        f"{rival} also scales Deployment {rival.target} of group {group}. Two writers of its "
+        "replicas undo each other, and members join and leave each time; delete the autoscaler, "
+        f"or run `fleet unmanage {group}`"
     )
 
 
@@ -90,72 +89,72 @@ NEEDED: Final = (
     ("PodDisruptionBudget", ("get", "create", "patch", "list", "delete")),
     ("HorizontalPodAutoscaler", ("list",)),
 )
-"""What a manager does in its namespace."""
+"""Permissions of a manager in its namespace."""
 
-Looks = Mapping[str, tuple[PodCounts | None, list[Object]]]
-"""Of each managed group: its Deployment, and its pods."""
+Deployments = Mapping[str, tuple[PodCounts | None, list[Object]]]
+"""Deployment and pods of each managed group."""
 
 
-def examine(spec: FleetSpec, api: Api, *, looks: Looks) -> Iterator[Finding]:
-    """Findings, the server first; what comes after needs it."""
+def examine(spec: FleetSpec, api: Api, *, looks: Deployments) -> Iterator[Finding]:
+    """Yields findings, the server first."""
     yield ok("kubernetes", f"{api.host}: {api.version()}, namespace {api.namespace}")
     yield from _permissions(api)
     for fleet in spec.fleets:
         runtime = fleet.runtime
         if isinstance(runtime, KubernetesRuntimeSpec):
             yield from _fleet(spec, api, fleet, runtime, looks)
-    yield from _strays(spec, api)
+    yield from _undeclared(spec, api)
     if spark_objects(spec):
         yield _spark(api)
 
 
 def _permissions(api: Api) -> Iterator[Finding]:
-    lacking = [
+    missing = [
         f"{verb} {kind}" for kind, verbs in NEEDED for verb in verbs if not api.allowed(verb, kind)
     ]
-    if lacking:
+    if missing:
         yield fail(
             "permissions",
-            f"this login may not {', '.join(lacking)} in namespace {api.namespace}",
-            "`fleet render manifests` renders the Role of a manager; or use a kubeconfig that may",
+            f"this login may not {', '.join(missing)} in namespace {api.namespace}",
+            "apply the manager's Role (`fleet render manifests`), or use another kubeconfig",
         )
     else:
-        yield ok("permissions", f"all that a manager does in {api.namespace} is allowed")
+        yield ok("permissions", f"this login has all permissions of a manager in {api.namespace}")
 
 
 def _fleet(
-    spec: FleetSpec, api: Api, fleet: GroupSpec, runtime: KubernetesRuntimeSpec, looks: Looks
+    spec: FleetSpec, api: Api, fleet: GroupSpec, runtime: KubernetesRuntimeSpec, looks: Deployments
 ) -> Iterator[Finding]:
     names = ObjectNames(spec.cluster.name, fleet.group)
     deployment = names.deployment if fleet.worker is not None else runtime.deployment
     if fleet.worker is not None and runtime.image is None:
         yield fail(
             "image",
-            f"{fleet.group} declares a worker, but no image to run",
+            f"{fleet.group} declares a worker, but no image",
             "write runtime: {image: REGISTRY/NAME:TAG}",
         )
     for rival in autoscalers_of(api, deployment) if deployment else ():
         yield warn(
             "autoscaler",
-            f"{rival} scales Deployment {deployment} of {fleet.group} as well",
+            f"{rival} also scales Deployment {deployment} of {fleet.group}",
             f"{rival.remedy}, or `fleet unmanage {fleet.group}`".replace(
                 "NAMESPACE", api.namespace
             ),
         )
     if fleet.worker is None:
         if deployment and api.get("Deployment", deployment) is None:
-            told = f"there is no Deployment {deployment} in {api.namespace}"
-            yield warn("deployment", f"{told} for {fleet.group}", "correct runtime.deployment")
+            found = f"{api.namespace} has no Deployment {deployment} for {fleet.group}"
+            yield warn("deployment", found, "correct runtime.deployment")
         return
     shape, pods = looks.get(fleet.group, (None, []))
     if shape is None:
-        yield ok("deployment", f"{fleet.group} has none yet: `fleet up` makes it")
+        yield ok("deployment", f"{fleet.group} has none yet; `fleet up` creates it")
         return
     yield from _deployment(fleet, api.namespace, names, shape, pods)
     if api.get("PodDisruptionBudget", names.budget) is None:
         yield warn(
             "budget",
-            f"{fleet.group} has no PodDisruptionBudget: a drained node may take all its workers",
+            f"{fleet.group} has no PodDisruptionBudget, so a node drain may stop all its workers",
             f"fleet apply {fleet.group}",
         )
 
@@ -166,37 +165,37 @@ def _deployment(
     # A pod that was deleted stays Ready until its last container ends.
     ready = sum(is_ready(p) and not is_gone(p) for p in pods)
     refusal = shape.refusal(pods)
-    told = f"{names.deployment}: {ready} of {shape.total} pods are ready"
+    count = f"{names.deployment}: {ready} of {shape.total} pods are ready"
     if refusal is not None:
         yield fail(
             "deployment",
-            f"{told}; {refusal}",
+            f"{count}; {refusal}",
             "change what refuses them (quota, LimitRange, policy), or runtime.resources",
         )
     elif shape.total == 0 and (least := fleet.replicas.min + fleet.replicas.standby):
         yield warn(
             "deployment",
-            f"{names.deployment} wants no pods, where {least} are declared (replicas.min and "
-            "replicas.standby): the fleet is down, or its first start was refused",
-            "`fleet up`: it reports what refuses pods",
+            f"{names.deployment} wants no pods, but fleet.yaml declares {least} (replicas.min and "
+            "replicas.standby): the fleet is down, or the cluster refused its first start",
+            "fleet up",
         )
     elif ready < shape.total:
         selector = f"-l {GROUP_LABEL}={names.slug}"
-        yield warn("deployment", told, f"kubectl -n {namespace} get pods {selector}")
+        yield warn("deployment", count, f"kubectl -n {namespace} get pods {selector}")
     else:
-        yield ok("deployment", told)
+        yield ok("deployment", count)
     if shape.paused:
         yield warn(
             "deployment",
-            f"{names.deployment} is paused: no new template starts",
+            f"{names.deployment} is paused, so that no new template starts",
             f"kubectl rollout resume deployment/{names.deployment}",
         )
-    if shape.held:
+    if shape.frozen:
         yield warn(
             "deployment",
-            f"{names.deployment} is held in the middle of a roll: nothing replaces its workers "
-            "until somebody goes on",
-            f"fleet apply {fleet.group}, or fleet apply {fleet.group} --abort",
+            f"{names.deployment} is frozen in the middle of a roll, so that nothing replaces its "
+            "workers",
+            f"fleet apply {fleet.group} --continue, or fleet apply {fleet.group} --abort",
         )
     for pod in pods:
         why = None if is_ready(pod) or is_gone(pod) else exit_reason(pod)
@@ -207,13 +206,13 @@ def _deployment(
     if marked:
         yield warn(
             "pods",
-            f"{', '.join(marked)} was asked to go and is still there",
-            f"fleet apply {fleet.group} ends it once all others are ready",
+            f"{', '.join(marked)} should be removed, but still exists",
+            f"fleet apply {fleet.group}, which removes it when all others are ready",
         )
 
 
-def _strays(spec: FleetSpec, api: Api) -> Iterator[Finding]:
-    """Deployments of this cluster's groups that the file does not declare."""
+def _undeclared(spec: FleetSpec, api: Api) -> Iterator[Finding]:
+    """Yields Deployments of this cluster's groups that the file does not declare."""
     cluster = spec.cluster.name
     declared = {k8s_slug(cluster, f.group) for f in spec.fleets if f.worker is not None}
     for each in api.find("Deployment", GROUP_LABEL)[0]:
@@ -231,14 +230,14 @@ def _strays(spec: FleetSpec, api: Api) -> Iterator[Finding]:
 def _spark(api: Api) -> Finding:
     found = api.get("Deployment", SPARK)
     if found is None:
-        return warn("spark", "the shared server is not there", "fleet up")
+        return warn("spark", "the shared server does not exist", "fleet up")
     status = found.get("status") or {}
     if not int(status.get("readyReplicas") or 0):
-        told = "the shared server is not ready"
+        problem = "the shared server is not ready"
         conditions = status.get("conditions") or []
         refused = [c for c in conditions if c["type"] == "ReplicaFailure" and c["status"] == "True"]
         if refused:
             remedy = "change what refuses its pod, or runtime.spark.resources"
-            return fail("spark", f"{told}: {refused[0].get('message')}", remedy)
-        return warn("spark", told, f"kubectl -n {api.namespace} logs deployment/{SPARK}")
+            return fail("spark", f"{problem}: {refused[0].get('message')}", remedy)
+        return warn("spark", problem, f"kubectl -n {api.namespace} logs deployment/{SPARK}")
     return ok("spark", "the shared server is ready")

@@ -32,7 +32,7 @@ from fleet.kubernetes.client.object_names import (
     pauses,
 )
 from fleet.kubernetes.deployment.adoption import Adoption
-from fleet.kubernetes.deployment.examining import autoscalers_of, examine, named
+from fleet.kubernetes.deployment.examining import autoscaler_refusal, autoscalers_of, examine
 from fleet.kubernetes.deployment.pod_counts import PodCounts, RegisteredTemplates
 from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, is_gone, read_log, worker_of
 from fleet.kubernetes.deployment.rolling import Rolling
@@ -60,7 +60,7 @@ _ENV: Final = {"FLEET_SPARK_MEMORY": "memory", "FLEET_SPARK_MASTER": "master"}
 
 
 def spark_concerns(spec: FleetSpec, api: Api) -> Vetoes:
-    """A refusal where the fleets disagree, a note where the server will be another."""
+    """Returns a refusal if fleets disagree on the server, a note if it will be replaced."""
     try:
         wanted = spark_objects(spec)
     except ConfigError as error:
@@ -80,16 +80,15 @@ def spark_concerns(spec: FleetSpec, api: Api) -> Vetoes:
     if not differing:
         return NO_CONCERNS
     what = ", ".join(f"{key} {then[key]}, now {now.get(key, 'none')}" for key in differing)
-    told = (
-        f"the shared Spark server (Deployment {SPARK}) is replaced before the first step "
-        f"({what}): batches of every group that shares it stand still until it is up again; "
-        "nothing rebalances"
+    note = (
+        f"Fleet replaces the shared Spark server (Deployment {SPARK}) before the first step "
+        f"({what}). Batches of all its groups wait until it is ready again; no group rebalances"
     )
-    return Vetoes(notes=(told,))
+    return Vetoes(notes=(note,))
 
 
 def ensure_spark(spec: FleetSpec, api: Api) -> None:
-    """Have the server, and a token, where fleets share one."""
+    """Creates the server and a token, if fleets share one."""
     wanted = spark_objects(spec)
     if not wanted:
         return
@@ -100,7 +99,7 @@ def ensure_spark(spec: FleetSpec, api: Api) -> None:
 
 
 def ensure_token(api: Api) -> None:
-    """Make the Secret where there is none; a person may have made it."""
+    """Creates the Secret, unless a person has created it."""
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -112,7 +111,7 @@ def ensure_token(api: Api) -> None:
 
 
 def purge_token(spec: FleetSpec, api: Api) -> tuple[str, ...]:
-    """Delete the Secret once nobody shares the server; it reports one that Fleet did not make."""
+    """Deletes the Secret if no server is left; reports one that Fleet did not create."""
     if not spark_objects(spec) or api.get("Deployment", SPARK) is not None:
         return ()
     found = api.get("Secret", SPARK)
@@ -122,11 +121,11 @@ def purge_token(spec: FleetSpec, api: Api) -> tuple[str, ...]:
         api.delete("Secret", SPARK)
         return ()
     command = f"kubectl -n {api.namespace} delete secret {SPARK}"
-    return (f"Secret {SPARK} stays: Fleet did not make it (`{command}` deletes it)",)
+    return (f"Secret {SPARK} stays, since Fleet did not create it; to delete it, run `{command}`",)
 
 
 def _of(deployment: Object) -> dict[str, str]:
-    """The keys of fleet.yaml that its container shows."""
+    """Returns the keys of fleet.yaml that its container shows."""
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     env = {e["name"]: str(e.get("value")) for e in container.get("env") or ()}
     taken = [each["secretRef"]["name"] for each in container.get("envFrom") or ()]
@@ -279,31 +278,31 @@ class KubernetesRuntime:
     # --- workers ----------------------------------------------------------------------------
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
-        """`count` more pods; their names, once they exist. Refused where it is unpublished, or of
-        a release that this one cannot read.
+        """Starts `count` more pods and returns their names. Raises Refused if the revision is
+        unpublished or unreadable.
         """
         text = self.published(group, revision)
         if text is None:
             raise Refused(
-                f"revision {revision} of group {group} was never published in namespace "
+                f"revision {revision} of group {group} is not published in namespace "
                 f"{self.api.namespace}; run `fleet apply {group}`"
             )
         settings = settings_to_start(text, group=group, revision=revision)
-        if settings.revision != revision:  # kubectl made a template of it: what is there may grow
+        if settings.revision != revision:  # a template of kubectl's: it may still grow
             made = self._roll_of(group).start_more(revision.partition("~")[2], count)
             if made:
                 return made
             raise Refused(
-                f"revision {revision} of group {group} is no template of ours: only the cluster "
-                "has it; `kubectl rollout undo` brings it back"
+                f"revision {revision} of group {group} is a template that Fleet did not create, so "
+                "it cannot start it; run `kubectl rollout undo` to restore it"
             )
         self._forget_gone(group)
         return self._roll_of(group).start(settings, count=count)
 
     def remove(self, names: Sequence[str], *, grace: float) -> None:
-        """Ask for removal: a mark on each pod, obeyed as soon as exactly these can go.
+        """Marks pods for removal, which happens as soon as exactly these can be removed.
 
-        How long a pod may take to end is its template's business, so `grace` says nothing here.
+        The template sets the grace period of a pod, so that `grace` is ignored.
         """
         del grace
         groups = {w.name: w.group for w in self.workers()}
@@ -316,14 +315,14 @@ class KubernetesRuntime:
             rolling.settle()
 
     def restart(self, name: str) -> None:
-        """Delete the pod; its ReplicaSet makes another (the ordinary way)."""
+        """Deletes the pod; its ReplicaSet creates another."""
         known = sorted(w.name for w in self.workers())
         if name not in known:
-            raise Refused(f"there is no pod {name}; there are: {', '.join(known) or 'none'}")
+            raise Refused(f"no pod {name} exists; existing pods: {', '.join(known) or 'none'}")
         self.api.delete("Pod", name)
 
     def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
-        """All pods of these fleets that exist, by name."""
+        """Returns all existing pods of these fleets, by name."""
         now = self._clock.now()
         found = []
         for each in self._managed():
@@ -345,37 +344,40 @@ class KubernetesRuntime:
             return None
 
     def read_log(self, worker: str, place: str | None = None) -> LogPart:
-        """Of the pod's container, and at first of the one that ended before it."""
+        """Reads the log of the pod's container, and at first of its predecessor."""
         return read_log(self.api, worker, place)
 
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
-        """Wait for asked-for removals, then let the Deployment keep itself again."""
+        """Waits for removals, then unfreezes the Deployment."""
         rolling = self._roll_of(group)
         deadline = self._clock.monotonic() + _REMOVAL_SECONDS
         while left := rolling.settle():
             if self._clock.monotonic() > deadline:
                 raise FleetError(
-                    f"pods of group {group} that were asked to go are still there after "
-                    f"{_REMOVAL_SECONDS:.0f} s: {'; '.join(left)}"
+                    f"pods of group {group} still exist {_REMOVAL_SECONDS:.0f} s after their "
+                    f"removal began: {'; '.join(left)}"
                 )
             self._clock.sleep(0.3)
         unused = self._unused(group) if failed or given_up else None
-        rolling.finish_removals(give_up=unused, let_go=given_up)
-        self._tell_costs(group)
+        rolling.finish_removals(give_up=unused, unfreeze=given_up)
+        self._write_deletion_costs(group)
         self._forget_gone(group)
 
-    def held(self, group: str) -> str | None:
-        """A Deployment between two templates, and how it is let go."""
-        told = self._roll_of(group).held()
-        if told is None:
+    def frozen(self, group: str) -> str | None:
+        """Describes a Deployment that is frozen between two templates."""
+        frozen = self._roll_of(group).frozen()
+        if frozen is None:
             return None
-        return f"{told}; `fleet apply {group}` goes on, `fleet apply {group} --abort` lets it go"
+        return (
+            f"{frozen}; run `fleet apply {group} --continue` to finish the roll, or "
+            f"`fleet apply {group} --abort` to end it"
+        )
 
     def _forget_gone(self, group: str) -> None:
-        """The last words of pods that are gone say nothing of those that come.
+        """Deletes the reports of deleted pods.
 
-        The server tells which are: a watch that is late would call the newest gone, and a standby
-        says of itself only once that it is warm.
+        The server lists the existing pods, since a late watch would miss the newest, and a standby
+        reports only once that it is warm.
         """
         selector = self._names(group).selection()
 
@@ -385,7 +387,7 @@ class KubernetesRuntime:
         self._store.keep_reports(group, there)
 
     def _unused(self, group: str) -> Callable[[str], bool]:
-        """Whether no slot is held by a pod of a template: an aborted roll goes back then."""
+        """Returns a check that no pod of a template owns a slot; an aborted roll then goes back."""
 
         def unused(hash_: str) -> bool:
             pods = {p["metadata"]["name"]: hash_of(p) for p in self._roll_of(group).pods()}
@@ -394,29 +396,29 @@ class KubernetesRuntime:
 
         return unused
 
-    def _tell_costs(self, group: str) -> None:
-        """Without a manager the controller chooses who goes: standbys before owners."""
+    def _write_deletion_costs(self, group: str) -> None:
+        """Writes deletion costs, so that the controller alone removes standbys before owners."""
         owners = {slot.owner for slot in self._store.slots(group) if slot.owner}
         for pod in self._roll_of(group).pods():
             name = pod["metadata"]["name"]
-            told = (pod["metadata"].get("annotations") or {}).get(COST_ANNOTATION)
+            cost = (pod["metadata"].get("annotations") or {}).get(COST_ANNOTATION)
             wanted = OWNER_COST if name in owners else None
-            if not is_gone(pod) and told != wanted:
+            if not is_gone(pod) and cost != wanted:
                 patch = {"metadata": {"annotations": {COST_ANNOTATION: wanted}}}
                 self._pods.written(self.api.merge("Pod", name, patch))
 
-    # --- what is not ours -------------------------------------------------------------------
+    # --- adopted Deployments ----------------------------------------------------------------
 
     def adopted(self, group: str) -> Adopted | None:
-        """Other people's Deployment, where the file names one that is there."""
+        """Returns the adopted Deployment, if the file names one that exists."""
         name = self._adopted_name(group)
-        return Adoption(self.api, name, clock=self._clock).look() if name else None
+        return Adoption(self.api, name, clock=self._clock).read() if name else None
 
     def scale_adopted(self, group: str, count: int) -> Adopted:
-        """Scale it; returns when its pods are gone or ready."""
+        """Scales it; returns when its pods are gone or ready."""
         name = self._adopted_name(group)
         if name is None:
-            raise Refused(f"group {group} names no runtime.deployment to scale")
+            raise Refused(f"group {group} has no runtime.deployment to scale")
         return Adoption(self.api, name, clock=self._clock).scale(count)
 
     def _adopted_name(self, group: str) -> str | None:
@@ -426,10 +428,10 @@ class KubernetesRuntime:
         runtime = fleet.runtime
         return runtime.deployment if isinstance(runtime, KubernetesRuntimeSpec) else None
 
-    # --- what stands against a plan ---------------------------------------------------------
+    # --- objections to a plan ---------------------------------------------------------------
 
     def vetoes(self, plan: Plan) -> Vetoes:
-        """Who else scales the Deployment, and what becomes of the Spark server that it shares."""
+        """Returns refusals because of autoscalers, and notes on the shared Spark server."""
         name = self._adopted_name(plan.group) or self._names(plan.group).deployment
         if plan.empty:
             return NO_CONCERNS
@@ -439,13 +441,13 @@ class KubernetesRuntime:
         except Unreachable:
             raise
         except FleetError as error:
-            told = f"whether an autoscaler scales Deployment {name} as well is not known: {error}"
-            return replace(spark, notes=(*spark.notes, told))
-        against = tuple(named(each, plan.group) for each in rivals)
+            note = f"cannot tell whether an autoscaler also scales Deployment {name}: {error}"
+            return replace(spark, notes=(*spark.notes, note))
+        against = tuple(autoscaler_refusal(each, plan.group) for each in rivals)
         return replace(spark, refusals=(*against, *spark.refusals))
 
-    def unmanage(self, group: str) -> None:
-        """Gives up every field of the Deployment and annotates it; its pods keep running."""
+    def release(self, group: str) -> None:
+        """Gives up the ownership of all fields of the Deployment; its pods go on."""
         at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
         self._roll_of(group).unmanage(at)
 
@@ -479,8 +481,8 @@ class KubernetesRuntime:
 
         if not self._pods.wait(lambda items: not left(items), seconds=longest):
             raise FleetError(
-                f"pods of namespace {self.api.namespace} do not end: "
-                f"{', '.join(left(self._pods.items()))}; `kubectl describe pod` says why"
+                f"pods of namespace {self.api.namespace} do not stop: "
+                f"{', '.join(left(self._pods.items()))}; run `kubectl describe pod` to see why"
             )
         pods = self._pods.items()
         for pod in pods:

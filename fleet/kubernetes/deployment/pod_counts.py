@@ -1,18 +1,17 @@
-"""How many pods of which template a Deployment has, and how to have more or fewer of one.
+"""Counts a Deployment's pods by template, and computes how to add or remove some of them.
 
-Problem: a Deployment is asked for one state (replicas of one template) and gets there as it likes:
-it deletes pods that still hold slots as soon as new ones look well. Choice: while pods of several
-templates are there and a manager acts, the Deployment is held: `minReadySeconds` so high that no
-new pod ever counts as available, so that the controller may add pods of the current template (up
-to replicas + maxSurge) and may delete none. What shall go is taken by scaling its own ReplicaSet:
-a Deployment in mid-roll does not scale an old ReplicaSet up again. With one template the
-Deployment is at rest, and only `replicas` moves. Cost: a manager that dies leaves it held (the
-next one lets go, or `fleet apply --abort`).
+Problem: the controller of a Deployment deletes pods that still own slots as soon as new pods are
+ready. Choice: while pods of several templates exist and a manager acts, the Deployment is frozen.
+Its `minReadySeconds` is so high that no new pod counts as available. The controller may then add
+pods of the current template (up to replicas + maxSurge) but delete none. Pods are removed by
+scaling their own ReplicaSet, which a Deployment in a roll does not scale up again. With one
+template, only `replicas` changes. Cost: a manager that dies leaves it frozen (the next one, or
+`fleet apply --abort`, unfreezes it).
 
-What the controller does (Kubernetes 1.36, deployment controller; tests/kubernetes repeats it):
-it deletes old pods down to replicas - (new pods that are not available), so never while the old
-alone are no more than `replicas`; it adds new ones up to replicas + maxSurge in all; a change of
-`replicas` in mid-roll is spread over all ReplicaSets in proportion.
+The controller (Kubernetes 1.36; tests/kubernetes repeats it) deletes old pods down to replicas -
+(new pods that are not available), so never while the old alone are at most `replicas`. It adds new
+pods up to replicas + maxSurge in all. It spreads a change of `replicas` in a roll over all
+ReplicaSets in proportion.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -67,7 +66,7 @@ class RegisteredTemplates:
 Object = dict[str, Any]
 
 NEVER: Final = 2_147_483_646
-"""minReadySeconds of a held Deployment: 68 years."""
+"""minReadySeconds of a frozen Deployment: 68 years."""
 NO_DEADLINE: Final = 2_147_483_647
 """progressDeadlineSeconds that must exceed it; this value is none at all to the controller."""
 DEADLINE: Final = 600
@@ -116,7 +115,7 @@ class PodCounts:
 
     replicas: int
     surge: int
-    held: bool
+    frozen: bool
     """Whether the controller is kept from deleting."""
     paused: bool
     sets: tuple[CountedReplicaSet, ...]
@@ -177,7 +176,7 @@ class PodCounts:
             mine = [p for p in pods if pod_status.hash_of(p) == each.hash]
             living = [p for p in mine if not pod_status.is_gone(p)]
             if each.is_short(living):
-                return f"{len(living)} of {each.replicas} pods were made: {each.refused}"
+                return f"{len(living)} of {each.replicas} pods were created: {each.refused}"
         return None
 
     def of(self, hash_: str) -> CountedReplicaSet | None:
@@ -198,7 +197,7 @@ def pod_counts_of(deployment: Object, replica_sets: tuple[Object, ...]) -> PodCo
     return PodCounts(
         replicas=int(spec.get("replicas", 1)),
         surge=_number(rolling.get("maxSurge", 1), int(spec.get("replicas", 1))),
-        held=int(spec.get("minReadySeconds") or 0) >= NEVER,
+        frozen=int(spec.get("minReadySeconds") or 0) >= NEVER,
         paused=bool(spec.get("paused")),
         sets=sets,
         settled=seen and newest == told and newest in of_it,
@@ -233,7 +232,7 @@ def ahead_of(shape: PodCounts, count: int) -> tuple[Object, Object]:
         return {}, at_rest(count)
     replicas = max(shape.replicas, shape.total)
     ahead = _aside(shape, replicas) if replicas != shape.replicas else {}
-    return ahead, held(replicas, max(1, shape.total + count - replicas))
+    return ahead, frozen_fields(replicas, max(1, shape.total + count - replicas))
 
 
 def grow(shape: PodCounts, count: int) -> tuple[Object, Object]:
@@ -249,17 +248,17 @@ def grow(shape: PodCounts, count: int) -> tuple[Object, Object]:
         return {}, at_rest(have + count)
     count = min(count, max(shape.replicas, shape.total) - have)
     replicas = max(shape.replicas, have + count, shape.total - have)
-    cooldown = shape.held and replicas == shape.replicas
+    cooldown = shape.frozen and replicas == shape.replicas
     ahead = {} if cooldown else _aside(shape, replicas)
-    return ahead, held(replicas, max(1, shape.total + count - replicas))
+    return ahead, frozen_fields(replicas, max(1, shape.total + count - replicas))
 
 
-def hold(shape: PodCounts) -> Object:
+def freeze(shape: PodCounts) -> Object:
     """Fields that keep a Deployment in mid-roll as it is."""
     current = shape.current
     have = current.replicas if current is not None else 0
     replicas = max(shape.replicas, have, shape.total - have)
-    return held(replicas, max(1, shape.total - replicas))
+    return frozen_fields(replicas, max(1, shape.total - replicas))
 
 
 def may_shrink(shape: PodCounts, current: int, others: int) -> bool:
@@ -296,21 +295,21 @@ def going_of_both(shape: PodCounts, going: Mapping[str, list[str]]) -> tuple[int
 
 
 def before_shrinking(shape: PodCounts, current: int, others: int) -> tuple[Object, Object]:
-    """Fields of a held Deployment to write first (empty: none), and then, after which so many pods
-    of the current template and of others may go and are not replaced (`may_shrink`).
+    """Returns the fields to write first (empty: none) and then, after which so many pods of the
+    current template and of others are removed without replacement (`may_shrink`).
 
-    `replicas` stays what it is, if it can: where the Deployment is let go, it is what is wanted.
+    `replicas` stays if possible, since it is what an unfrozen Deployment wants.
     """
     have, rest = _both(shape)
     left = shape.total - current - others
     least = max(have, rest)
     replicas = max(least, min(shape.replicas, shape.total - 1))
-    fields = held(replicas, 1)
+    fields = frozen_fields(replicas, 1)
     if least < left:
         replicas = max(least, min(replicas, left - 1))
-        fields = held(replicas, left - replicas)
+        fields = frozen_fields(replicas, left - replicas)
     elif not current and have >= rest:
-        replicas, fields = have, held(have, 1)
+        replicas, fields = have, frozen_fields(have, 1)
     elif max(have, rest + 1) <= left:
         replicas, fields = left, _without_surge(left)
     return (_aside(shape, replicas) if replicas != shape.replicas else {}), fields
@@ -322,7 +321,7 @@ def _both(shape: PodCounts) -> tuple[int, int]:
     return have, shape.total - have
 
 
-def let_go(shape: PodCounts) -> Object:
+def unfreeze(shape: PodCounts) -> Object:
     """Fields of a Deployment that keeps itself: as many as there are of its template.
 
     Where other templates have pods still, the controller replaces those by itself from here on.
@@ -342,18 +341,18 @@ def without_current(shape: PodCounts) -> Object:
     return _aside(shape, left) if shape.replicas > left else {}
 
 
-def others_held(shape: PodCounts) -> Object:
-    """Fields of a held Deployment that is for as many as there are of the other templates.
+def freeze_for_others(shape: PodCounts) -> Object:
+    """Fields of a frozen Deployment that is for as many as there are of the other templates.
 
     However many are wanted of the current one: its controller may not have taken back yet what was
     too many of it.
     """
     left = sum(each.replicas for each in shape.others)
-    return held(left, max(1, shape.total - left))
+    return frozen_fields(left, max(1, shape.total - left))
 
 
-def held(replicas: int, surge: int) -> Object:
-    """The fields of a held Deployment."""
+def frozen_fields(replicas: int, surge: int) -> Object:
+    """The fields of a frozen Deployment."""
     return {
         "replicas": replicas,
         "minReadySeconds": NEVER,
@@ -389,19 +388,19 @@ def differs(deployment: Object, fields: Mapping[str, Any]) -> bool:
 
 
 def _aside(shape: PodCounts, replicas: int) -> Object:
-    """A held Deployment of another `replicas`, of which nobody comes or goes.
+    """A frozen Deployment of another `replicas`, of which nobody comes or goes.
 
     The controller spreads what replicas + maxSurge are more than there are, so that they must be
     exactly as many. No surge at all has to be paid with maxUnavailable 1, which deletes nothing
     while one of the new ones counts as unavailable: and held, they all do.
     """
     surge = shape.total - replicas
-    exact = surge > 0 or not shape.held or not (shape.current and shape.current.replicas)
-    return held(replicas, max(1, surge)) if exact else _without_surge(replicas)
+    exact = surge > 0 or not shape.frozen or not (shape.current and shape.current.replicas)
+    return frozen_fields(replicas, max(1, surge)) if exact else _without_surge(replicas)
 
 
 def _without_surge(replicas: int) -> Object:
-    fields = held(replicas, 0)
+    fields = frozen_fields(replicas, 0)
     fields["strategy"]["rollingUpdate"]["maxUnavailable"] = 1
     return fields
 

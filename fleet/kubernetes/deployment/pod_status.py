@@ -84,18 +84,16 @@ def _lines(
         response = transmit(api.connection, request, _TIMEOUTS, {"User-Agent": "fleet"})
         text = response.read().decode("utf-8", errors="replace")
     except TRANSPORT as error:
-        raise Unreachable(
-            f"the API server {api.host} sends no log of pod {pod}: {error}"
-        ) from error
+        raise Unreachable(f"API server {api.host} sends no log of pod {pod}: {error}") from error
     if response.status == 404:
-        raise Refused(f"there is no pod {pod} in namespace {api.namespace}")
+        raise Refused(f"namespace {api.namespace} has no pod {pod}")
     said = message_of(text) or f"status {response.status}"
     if response.status == 400 and any(each in said for each in _NOT_THERE):
         return [], said
     if response.status >= 400:
         raise FleetError(
-            f"the log of pod {pod} cannot be read ({response.status}): {said}; it needs get on "
-            "pods/log (`fleet render manifests --part manager --image NAME` has the Role)"
+            f"cannot read the log of pod {pod} ({response.status}): {said}; allow get on pods/log "
+            "(the Role of `fleet render manifests --part manager --image NAME`)"
         )
     found = [_stamped(line) for line in text.split("\n") if line]
     key = None if after is None else _padded(after)

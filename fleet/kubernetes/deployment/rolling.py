@@ -92,16 +92,17 @@ class CountedDeployment:
                     return found, shape
             if self._clock.monotonic() > deadline:
                 raise FleetError(
-                    f"the controller of Deployment {self._names.deployment} has not acted "
-                    f"on it for {SEEN_SECONDS:.0f} s; see whether kube-controller-manager runs"
+                    f"the controller of Deployment {self._names.deployment} did nothing for "
+                    f"{SEEN_SECONDS:.0f} s; check that kube-controller-manager runs"
                 )
             self._clock.sleep(0.05)
 
     def check_started(self, shape: PodCounts) -> None:
-        """FleetError where somebody has paused it: a new template would not start."""
+        """Raises FleetError if it is paused, since a new template would not start."""
         if shape.paused:
             raise FleetError(
-                f"Deployment {self._names.deployment} is paused, so that no new template starts: "
+                f"Deployment {self._names.deployment} is paused, so that no new template starts; "
+                "run "
                 f"kubectl rollout resume deployment/{self._names.deployment}"
             )
 
@@ -219,7 +220,7 @@ class PodCreation:
                     return refused
                 self._try_again()
             if now - since >= limit:
-                return refused or f"none more within {limit:.0f} s, and nobody says why"
+                return refused or f"no more within {limit:.0f} s, without a reason"
 
     def _all_there(self, items: Sequence[Object]) -> bool:
         return len(self.names(items)) >= self._wanted.replicas
@@ -332,7 +333,7 @@ class Rolling:
         hash_ = shape.current.hash
         if hash_ not in asked:
             # Started by one who was killed before it said so: nobody has counted those.
-            unsaid = shape.held and not self._registered(shape, settings.revision)
+            unsaid = shape.frozen and not self._registered(shape, settings.revision)
             asked[hash_] = count + (0 if unsaid else len(_living(before, hash_)))
         self.templates.register(hash_, settings.revision)
         self._have(found, shape, asked[hash_])
@@ -369,7 +370,7 @@ class Rolling:
             had = shape.current
             found, shape = self._numbers.write_both(found, pod_counts.grow(shape, more))
             if shape.current is None or shape.current.replicas <= had.replicas:
-                raise Conflict(f"ReplicaSet {had.name} is kept at {had.replicas} pods")
+                raise Conflict(f"ReplicaSet {had.name} stays at {had.replicas} pods")
 
     def _await_pods(self, before: Sequence[Object]) -> tuple[str, ...]:
         """Names that are new, once the current template has all its pods."""
@@ -384,10 +385,10 @@ class Rolling:
         made = tuple(n for n in making.names(self.pods()) if n not in there)
         if refused is None:
             return made
-        told = f"{len(making.names(self.pods()))} of {current.replicas} pods of Deployment "
-        told += f"{self._names.deployment} were made: {refused}"
+        created = f"{len(making.names(self.pods()))} of {current.replicas} pods of Deployment "
+        created += f"{self._names.deployment} were created: {refused}"
         again_on_conflict(self._clock, lambda: self._forgo(current.hash))
-        raise NoRoom(told, made=made)
+        raise NoRoom(created, started=made)
 
     def _forgo(self, hash_: str) -> None:
         """Want no more pods of a template than there are; held beside others it may be one more."""
@@ -432,20 +433,20 @@ class Rolling:
         if not marked or self.look()[0] is None:
             return ()
         found, shape = self._numbers.seen()
-        if shape.others and not shape.held:
-            self._numbers.write(found, pod_counts.hold(shape))
+        if shape.others and not shape.frozen:
+            self._numbers.write(found, pod_counts.freeze(shape))
             found, shape = self._numbers.seen()
         if shape.others and self._all_marked(shape):
             self.go_back(found, shape)
             found, shape = self._numbers.seen()
         found, shape = self._heard(found, shape, marked)
-        going, held_up = self._exact(shape, marked)
+        going, waiting = self._exact(shape, marked)
         if shape.others:
             going, later = pod_counts.at_once(shape, going)
             if later:
-                held_up += (f"{', '.join(later)}: after pods of other templates",)
+                waiting += (f"{', '.join(later)}: after pods of other templates",)
         if not going:
-            return held_up
+            return waiting
         asked = {name for names in going.values() for name in names}
         watched = self._staying_beside(asked)
         if shape.others:
@@ -454,7 +455,7 @@ class Rolling:
             have = len(self._living(shape.current.hash)) if shape.current else 0
             self._numbers.write(found, pod_counts.at_rest(have - sum(map(len, going.values()))))
         self._check_gone(asked, watched)
-        return held_up
+        return waiting
 
     def _heard(
         self, found: Object, shape: PodCounts, marked: Sequence[Object]
@@ -483,7 +484,7 @@ class Rolling:
     ) -> tuple[dict[str, list[str]], tuple[str, ...]]:
         """Names that may go now by their template's hash, and what holds the others up."""
         going: dict[str, list[str]] = {}
-        held_up: list[str] = []
+        waiting: list[str] = []
         for hash_ in sorted({pod_status.hash_of(p) for p in marked}):
             living = self._living(hash_)
             names = [p["metadata"]["name"] for p in living if pod_status.is_marked(p)]
@@ -491,14 +492,14 @@ class Rolling:
             starting = sorted(p["metadata"]["name"] for p in staying if not pod_status.is_ready(p))
             its = shape.of(hash_)
             if its is None or not (its.replicas == len(living) or its.is_short(living)):
-                held_up.append(f"{', '.join(names)}: its ReplicaSet is making or ending others")
+                waiting.append(f"{', '.join(names)}: its ReplicaSet is creating or stopping others")
             elif starting:
-                held_up.append(f"{', '.join(names)}: {', '.join(starting)} is not ready yet")
+                waiting.append(f"{', '.join(names)}: {', '.join(starting)} is not ready yet")
             elif not its.knows(living):
-                held_up.append(f"{', '.join(names)}: its ReplicaSet's controller has not heard it")
+                waiting.append(f"{', '.join(names)}: its controller has not seen it yet")
             else:
                 going[hash_] = names
-        return going, tuple(held_up)
+        return going, tuple(waiting)
 
     def _shrink_sets(self, found: Object, shape: PodCounts, going: Mapping[str, list[str]]) -> None:
         both = pod_counts.going_of_both(shape, going)
@@ -516,7 +517,7 @@ class Rolling:
                 or its.replicas != int(raw["spec"]["replicas"])
                 or not pod_counts.set_of(raw).knows(living)
             ):
-                raise Conflict(f"ReplicaSet {hash_} of {self._names.deployment} moved meanwhile")
+                raise Conflict(f"ReplicaSet {hash_} of {self._names.deployment} changed meanwhile")
             patch = {"spec": {"replicas": len(living) - len(names)}}
             self._api.merge("ReplicaSet", its.name, patch, seen=raw)
 
@@ -537,9 +538,9 @@ class Rolling:
         others, kept = sorted(went - set(asked)), sorted(set(asked) - went)
         if others or kept:
             raise FleetError(
-                f"asked to remove {', '.join(sorted(asked))} of Deployment "
-                f"{self._names.deployment}, Kubernetes "
-                + (f"removed {', '.join(others)}" if others else "removed not all of them")
+                f"Fleet asked Kubernetes to remove {', '.join(sorted(asked))} of Deployment "
+                f"{self._names.deployment}, but it "
+                + (f"removed {', '.join(others)}" if others else "did not remove all of them")
                 + (f" and kept {', '.join(kept)}" if kept else "")
             )
 
@@ -555,7 +556,7 @@ class Rolling:
         back = max(shape.others, key=lambda each: (each.replicas, each.order))
         sets, _ = self._api.find("ReplicaSet", self._names.selection())
         old = next(each for each in sets if each["metadata"]["name"] == back.name)
-        fields = pod_counts.others_held(shape)
+        fields = pod_counts.freeze_for_others(shape)
         self._numbers.apply(
             deployment_objects.deployment_again(
                 self._names, self._api.namespace, old, fields=fields
@@ -571,20 +572,20 @@ class Rolling:
             self.go_back(found, shape)
 
     def finish_removals(
-        self, *, give_up: Callable[[str], bool] | None = None, let_go: bool = True
+        self, *, give_up: Callable[[str], bool] | None = None, unfreeze: bool = True
     ) -> None:
-        """Let the Deployment keep itself again, where no other template has pods any more.
+        """Unfreezes the Deployment when no other template has pods.
 
         give_up: an unfinished roll ends where it stands; asked of the current template's hash:
         whether it goes back, since no slot runs it.
-        let_go: also one whose template is in use: its controller then goes on by itself.
+        unfreeze: also one whose template is in use: its controller then goes on by itself.
         """
         went_back = False  # written again after a conflict: what it went back to is not given up
 
         def once() -> None:
             nonlocal went_back
             _, shape = self.look()
-            if shape is None or not shape.held:
+            if shape is None or not shape.frozen:
                 return
             found, shape = self._numbers.seen()
             if shape.others and give_up is None:
@@ -593,19 +594,19 @@ class Rolling:
                 if not went_back and give_up(shape.current.hash):
                     self._give_up_current(shape)
                     went_back = True
-                elif not (went_back or let_go):
+                elif not (went_back or unfreeze):
                     return
                 found, shape = self._numbers.seen()
-            self._numbers.write(found, pod_counts.let_go(shape))
+            self._numbers.write(found, pod_counts.unfreeze(shape))
             if not shape.others:
                 self._numbers.seen()  # of what its controller is to start by itself from here on
 
         again_on_conflict(self._clock, once)
 
-    def held(self) -> str | None:
-        """Which templates have pods in a Deployment that is kept from moving; None: it is not."""
+    def frozen(self) -> str | None:
+        """Describes a frozen Deployment by its templates with pods; None if it is not frozen."""
         found, shape = self.look()
-        if found is None or shape is None or not shape.held:
+        if found is None or shape is None or not shape.frozen:
             return None
         known = self.templates.known([each.hash for each in shape.sets])
         there = {
@@ -613,8 +614,8 @@ class Rolling:
             for each in shape.sets
             if each.replicas
         }
-        told = " and ".join(f"{count} pods of {revision}" for revision, count in there.items())
-        return f"Deployment {self._names.deployment} is held with {told or 'no pods'}"
+        pods = " and ".join(f"{count} pods of {revision}" for revision, count in there.items())
+        return f"Deployment {self._names.deployment} is frozen with {pods or 'no pods'}"
 
     def unmanage(self, at: str) -> None:
         """Gives up every field of the Deployment, and annotates since when."""

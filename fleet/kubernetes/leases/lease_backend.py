@@ -81,7 +81,7 @@ _ERROR: Final = 200
 """Characters of an error that is shortened."""
 
 
-def made_room(found: Object, *, keep: str, now: float) -> dict[str, str | None]:
+def prune_reports(found: Object, *, keep: str, now: float) -> dict[str, str | None]:
     """Keys of a group's reports that are to be written anew, or removed where None.
 
     keep: the key that room is made for. now: wall time. Raises Damaged.
@@ -200,7 +200,7 @@ class RetryOnConflict:
         except Silent:
             stored = self._kept(self.calls.get(kind, name, grace=LOOK))
             if stored is not None and not same_state(stored, wanted):
-                raise Conflict(f"{kind} {name} has another version by now") from None
+                raise Conflict(f"{kind} {name} has changed meanwhile") from None
         if stored is None:
             raise missing(kind, name)
         self._kept(stored)
@@ -241,10 +241,10 @@ class RetryOnConflict:
 
 
 def missing(kind: str, name: str) -> Missing:
-    """It is made beforehand: nothing follows from its not being there."""
+    """Returns the error for a missing object, which proves nothing else."""
     return Missing(
-        f"{kind} {name} is not there; the manager makes it (`fleet apply`), and so does "
-        "`kubectl apply` of what `fleet render manifests` renders"
+        f"{kind} {name} does not exist; create it with `fleet apply`, or with `kubectl apply` of "
+        "`fleet render manifests`"
     )
 
 
@@ -398,7 +398,8 @@ class ConfigMaps:
                 self._merge(names, names.marks, data)
         except TooLarge as error:
             raise Unreachable(
-                f"{names.marks} is full ({error}); lift marks that nobody needs any more"
+                f"ConfigMap {names.marks} of stopped partitions is full ({error}); roll the group "
+                "to clear it"
             ) from error
         return self._lift(names, [key for key, told in values.items() if told is None])
 
@@ -499,7 +500,7 @@ class ConfigMaps:
         """Drop or shorten what others said; never what came since it was looked at."""
         for _ in write_attempts(names.reports, clock=self._clock):
             found = self._objects.must_get(CONFIG_MAP, names.reports)
-            data = made_room(found, keep=keep, now=self._clock.now())
+            data = prune_reports(found, keep=keep, now=self._clock.now())
             with contextlib.suppress(Conflict):  # another report, most likely
                 self._write_as_seen(found, data)
                 return

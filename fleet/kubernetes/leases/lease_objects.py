@@ -200,15 +200,15 @@ def reading(found: Object) -> Iterator[None]:
     schema = annotation(found, SCHEMA_ANNOTATION) or "0"
     if schema.isdigit() and int(schema) > SCHEMA:
         raise SchemaTooNew(
-            f"{kind} {name} was written with schema {schema}, this version reads up to {SCHEMA}: "
-            "use the newer fleet that wrote it"
+            f"{kind} {name} has schema {schema}, but this release reads only up to {SCHEMA}; use "
+            "the newer release that wrote it"
         )
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise Damaged(
             f"{kind} {name} is damaged ({type(error).__name__}: {error}); restore its annotations, "
-            "or stop the fleet, delete it and let `fleet apply` make it anew"
+            "or stop the fleet, delete it and run `fleet apply`"
         ) from error
 
 

@@ -187,8 +187,8 @@ def settings_map(
     if code is not None and len(code) > MOST_CODE:
         raise ConfigError(
             f"group {settings.group.group}: the code on worker.python_path is "
-            f"{len(code) / 1e3:.0f} kB packed, more than the {MOST_CODE / 1e3:.0f} kB that a "
-            "ConfigMap takes: build an image that holds it, and leave python_path out"
+            f"{len(code) / 1e3:.0f} kB packed, more than the {MOST_CODE / 1e3:.0f} kB that fit a "
+            "ConfigMap; build an image with it, and remove python_path"
         )
     names = names_of(settings)
     made: Object = {

@@ -52,15 +52,15 @@ def grace_seconds(group: GroupSpec) -> int:
     """
     worker = group.worker
     if worker is None:
-        raise ConfigError(f"group {group.group} declares no worker, so it has no pods of ours")
+        raise ConfigError(f"group {group.group} declares no worker, so it has no pods")
     drain, lease = group.rollout.drain_timeout, group.runtime.lease
     grace = math.ceil(drain + lease + SLACK)
     if grace > worker.max_poll_interval:
         raise ConfigError(
-            f"group {group.group}: a pod needs up to {grace} s to end (rollout.drain_timeout "
+            f"group {group.group}: a pod needs up to {grace} s to stop (rollout.drain_timeout "
             f"{drain:g}s + runtime.lease {lease:g}s + {SLACK:g}s), more than "
-            f"worker.max_poll_interval {worker.max_poll_interval:g}s: shorten the drain or the "
-            "lease, or allow a longer poll interval, which is the group's rebalance timeout"
+            f"worker.max_poll_interval {worker.max_poll_interval:g}s; lower drain_timeout or "
+            "lease, or raise max_poll_interval, which is the group's rebalance timeout"
         )
     return grace
 
@@ -104,8 +104,9 @@ def runtime_of(group: GroupSpec) -> KubernetesRuntimeSpec:
     runtime = group.runtime
     if not isinstance(runtime, KubernetesRuntimeSpec):
         raise ConfigError(
-            f"group {group.group} runs on {runtime.kind}: Kubernetes objects are for fleets with "
-            "runtime: {kind: kubernetes, …}"
+            f"group {group.group} has runtime.kind {runtime.kind}; Kubernetes objects need "
+            "runtime: "
+            "{kind: kubernetes, …}"
         )
     return runtime
 
@@ -174,7 +175,7 @@ def image_of(group: GroupSpec) -> str:
     image = runtime_of(group).image
     if image is None:
         raise ConfigError(
-            f"group {group.group}: runtime.image is missing: name the image that its workers run"
+            f"group {group.group}: runtime.image is missing; name the image of its workers"
         )
     return image
 

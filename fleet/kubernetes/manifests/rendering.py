@@ -89,11 +89,11 @@ def _chosen(spec: FleetSpec, groups: Collection[str]) -> list[GroupSpec]:
         found = spec.fleet(group)
         if found is None:
             known = ", ".join(f.group for f in spec.fleets) or "none"
-            raise ConfigError(f"no group {group!r} is declared; declared: {known}")
+            raise ConfigError(f"group {group!r} is not declared; declared: {known}")
         if found.worker is None:
             raise ConfigError(
-                f"group {group} declares no worker: its consumers are other people's, and so are "
-                "their manifests"
+                f"group {group} declares no worker; its consumers are external, so that Fleet has "
+                "no manifests for them"
             )
     return [f for f in spec.fleets if f.worker is not None and (not groups or f.group in groups)]
 
@@ -110,17 +110,16 @@ def _secrets(spec: FleetSpec, parts: Collection[str]) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def try_out(api: Api, objects: Sequence[Object]) -> tuple[str, ...]:
-    """What the server would say of each object, in words; nothing is stored.
+def validate_objects(api: Api, objects: Sequence[Object]) -> tuple[str, ...]:
+    """Validates each object on the server without storing it; returns a sentence for each.
 
-    A namespace that is not there yet would refuse all that lies in it: that is said instead.
-    Raises Refused with everything that the server refuses.
+    Raises Refused with all refusals, or if the namespace does not exist.
     """
     said: list[str] = []
     refused: list[str] = []
     if _namespace_is_missing(api):
         raise Refused(
-            f"there is no namespace {api.namespace} to try anything in: kubectl create namespace "
+            f"namespace {api.namespace} does not exist; run kubectl create namespace "
             f"{api.namespace}"
         )
     for each in objects:

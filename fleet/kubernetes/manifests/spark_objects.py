@@ -102,7 +102,7 @@ def _agreed(sharing: Sequence[GroupSpec]) -> None:
         if _server(other) != _server(first):
             raise ConfigError(
                 f"groups {first.group} and {other.group} share one Spark server, but their "
-                "runtime.spark (or its image) differ: write it once, under defaults.runtime"
+                "runtime.spark (or its image) differ; write it once, under defaults.runtime"
             )
 
 
