@@ -23,7 +23,7 @@ from click.shell_completion import CompletionItem
 from fleet import __version__
 from fleet.commands.invocation import DETAILED, Invocation, config_option, verbose_option
 from fleet.errors import FleetError
-from fleet.extras import lacking
+from fleet.extras import missing_extra
 from fleet.process_exit import exit_process
 from fleet.text import visible
 

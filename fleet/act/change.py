@@ -268,7 +268,7 @@ class Performer:
             if receipt.result is ReceiptResult.DIFFERS and left:
                 why = " ".join(receipt.sentences)
                 raise FleetError(
-                    f"step {index + 1} cost {receipt.ours} rebalances, expected "
+                    f"step {index + 1} cost {receipt.rebalances} rebalances, expected "
                     f"{step.expected_cost}, "
                     f"so Fleet did not carry out {plural(left, 'more step')}. {why}".strip()
                 )

@@ -328,7 +328,7 @@ class JoinWindow:
                 before = self._settings.group_setting(self._group, SETTING)
                 if before is not None and int(before) >= WIDE_MS:
                     return None  # its owner has set at least as much
-                self._store.put_note(self._group, _NOTE, {"before": before})
+                self._store.put_manager_state(self._group, _NOTE, {"before": before})
             self._settings.set_group_setting(self._group, SETTING, str(WIDE_MS))
         except FleetError as error:
             return f"could not raise {SETTING}, so that each join may cost one rebalance: {error}"

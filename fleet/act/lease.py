@@ -51,7 +51,7 @@ def sign(store: Store, change: Change) -> None:
 def is_actor_alive(store: Store, change: Change, *, lease: float, clock: Clock) -> bool | None:
     """Tells whether a change's actor lives; None if that shows only one lease from now."""
     me = _this_process()
-    actor = store.note(change.group, _ACTOR) or {}
+    actor = store.manager_state(change.group, _ACTOR) or {}
     ours = me is not None and _same_machine(actor, me) and actor.get("token") == change.token
     if ours and not alive(ProcessId.from_json(actor)):
         return False

@@ -112,8 +112,12 @@ class Runtime(Protocol):
         """Scales it to `count` pods; returns when removed pods are gone and new ones are ready."""
         raise Refused(f"group {group} has no Deployment here that could have {count} pods")
 
-    def release(self, group: str) -> None:
-        """Unmanages the group's workers, which go on."""
+    def unmanage(self, group: str) -> None:
+        """Gives up the group's workers, which keep running."""
+        del group
+
+    def manage(self, group: str) -> None:
+        """Takes back what `unmanage` gave up."""
         del group
 
     def examine(self) -> Iterator[Finding]:

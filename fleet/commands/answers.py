@@ -125,7 +125,7 @@ def print_receipts(console: Console, change: Change) -> None:
             rows.add_row(*_receipt_row(receipt))
         console.print(rows)
     for receipt in change.receipts:
-        if expected := expectation(receipt.expected_cost):
+        if expected := describe_expected_cost(receipt.expected_cost):
             console.print(f"  step {receipt.step + 1}: expected {expected}")
         if receipt.settled_s is not None:
             console.print(f"  step {receipt.step + 1}: settled after {receipt.settled_s:.1f} s")

@@ -293,8 +293,8 @@ def groups_readable(fleet: "Fleet", seen: "list[Snapshot]") -> Iterator[Finding]
 
 def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
     """Checks that the topics of every group with a worker exist."""
-    from fleet.decide.scaling import missing_topics, subscribed, unmatched
-    from fleet.decide.state_snapshot import gone_partitions
+    from fleet.decide.scaling import missing_topics, subscribed_topics, unmatched_entries
+    from fleet.decide.state_snapshot import deleted_partitions
 
     specs = [each for each in fleet.spec.fleets if each.worker is not None]
     hidden = {name for kind, name in fleet.undescribed(specs, snapshot) if kind == "topic"}

@@ -248,8 +248,8 @@ def _of_file(name: str, members: int | None) -> "Named":
 
 def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
     """Returns its title, and the change of a recorded group by seed."""
-    from fleet.decide.other_ways import recorded_group, scaled_to
-    from fleet.manager.past import past_of
+    from fleet.decide.other_ways import build_scaling_scenario, recorded_group
+    from fleet.manager.past import read_past
 
     with invocation.open() as fleet:
         with Progress(f"{name}: its history"):
@@ -265,7 +265,7 @@ def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
     worker = next(iter(declared), None)
 
     def of_seed(rng: random.Random) -> "Scenario":
-        return scaled_to(found, members, worker, rng)
+        return build_scaling_scenario(found, members, worker, rng)
 
     return f"{name} from {found.members} to {members}", of_seed
 

@@ -227,7 +227,7 @@ class Refresher(Closing):
         if tail is None or not recent.known:
             return view
         now, spec = self._fleet.clock.now(), self._fleet.spec
-        self._watch = self._watch.look(spec, tail.rebalances(), now=now, changes=changes)
+        self._watch = self._watch.refresh(spec, tail.rebalances(), now=now, changes=changes)
         generations = {group: each.generation for group, each in tail.summaries().items()}
         return replace(view, storms=self._watch.storms, generations=generations)
 
@@ -254,7 +254,7 @@ class Refresher(Closing):
         sentence = "rebalances from __consumer_offsets"
         if age > 2 * max(self._apart, 2.0):
             sentence += f", as of {duration(age)} ago"
-        return recent_from(found, kind="log", sentence=sentence, now=now)
+        return make_recent(found, kind="log", sentence=sentence, now=now)
 
 
 def changes_now(

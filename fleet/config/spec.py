@@ -381,9 +381,9 @@ class Selection(Strict):
 class History(Strict):
     """Sets where and for how long the history of groups is kept."""
 
-    path: Annotated[str, AfterValidator(without_login), AfterValidator(table_location)] | None = (
-        None
-    )
+    path: (
+        Annotated[str, AfterValidator(require_no_login), AfterValidator(table_location)] | None
+    ) = None
     """Path that Spark can write to, without a login; default: `history` in the state directory."""
     retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
     """Time that rows are kept."""

@@ -108,7 +108,9 @@ def check_results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[Asse
     fleet, key = cycle.group(group), asset_keys.group_key(cycle.spec.cluster.name, group)
     if asset_keys.LAG in wanted:
         snapshot = cycle.snapshot([group])
-        snapshot, keep_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group])
+        snapshot, keep_up = compute_lag_statuses(
+            cycle, snapshot, read_last_minutes(cycle, [group]), [group]
+        )
         seen = snapshot.groups.get(group) or missing_group(group)
         yield lag_outcome(fleet, seen, keep_up.get(group)).result(asset_keys.LAG, key)
     if asset_keys.STORM in wanted:

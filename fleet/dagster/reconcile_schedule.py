@@ -225,7 +225,7 @@ class Tick:
                     f"checked again within {duration(fleet.runtime.lease)}"
                 )
                 return GroupOutcome(group=group, sentence=sentence, unknown=True)
-            if pause := paused(self._cycle.pauses(), group):
+            if pause := pause_refusal(self._cycle.pauses(), group):
                 left = f"{change.actor} left a change unfinished, and {pause}"
                 return GroupOutcome(group=group, sentence=left)
             request = request_for(change.plan, fleet, resume=True)

@@ -126,7 +126,7 @@ def build_scenario(
 
 def _leave(
     at: int, first: int, leaving: int, group: SimulatedGroup, rng: random.Random
-) -> Happening:
+) -> ScenarioEvent:
     """Builds the leave request, which the manager sends when the last member has drained."""
     drains = [rng.randint(0, group.batch) for _ in range(leaving)]
     waits = max(drains) - sum(drains) // leaving + _LEAVE_REQUEST
@@ -150,9 +150,11 @@ def handover_interval(group: SimulatedGroup) -> int:
     return group.batch // 2 + HANDOVER + group.batch + _LOOKS_EVERY
 
 
-def _handovers(at: int, rolled: int, width: int, group: SimulatedGroup) -> tuple[Happening, ...]:
+def _handovers(
+    at: int, rolled: int, width: int, group: SimulatedGroup
+) -> tuple[ScenarioEvent, ...]:
     return tuple(
-        Happening(
+        ScenarioEvent(
             at + turn * handover_interval(group),
             "restart",
             first,
@@ -165,7 +167,7 @@ def _handovers(at: int, rolled: int, width: int, group: SimulatedGroup) -> tuple
 
 def _batches_in_hand(
     at: int, members: int, group: SimulatedGroup, rng: random.Random
-) -> tuple[Happening, ...]:
+) -> tuple[ScenarioEvent, ...]:
     """Who hears of a rebalance within a batch ends it first."""
     return tuple(
         ScenarioEvent(at, "slow", number, lasts=left)
@@ -375,7 +377,7 @@ def simulate_change(
 
 
 def combine_runs(
-    runs: Sequence[Played],
+    runs: Sequence[ScenarioOutcome],
     *,
     of: float = 1.0,
     shown: Callable[[int], int] = lambda unowned: unowned,

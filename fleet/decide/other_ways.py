@@ -313,7 +313,7 @@ def _ways(state: StateSnapshot, group: SimulatedGroup, change: _Change) -> list[
     wait = None if flow is None else flow.gone_after(flow.waiting, members=change.held)
     if flow is not None and wait and usual in known:
         later = flow.after(0.0, known[usual], members=members)
-        taken = next(each for each in made if each.taken)
+        taken = next(each for each in made if each.chosen)
         name = f"{taken.way}, after the backlog is read"
         made.append(
             replace(

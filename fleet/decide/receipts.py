@@ -149,7 +149,7 @@ def _sentences(
             "yet: "
             f"{so_far:.1f} s of downtime so far."
         )
-    if stayed := counted.stayed:
+    if stayed := counted.stayed_silences:
         found.append(
             f"{plural(len(stayed), 'partition')} ({_names(map(str, stayed))}) had no commit for up "
             f"to {max(stayed.values()):.1f} s, but kept their owner. Brokers or the owner did not "

@@ -554,7 +554,7 @@ class StormFamilies(Closing):
         if not seen.from_log:
             return tuple(receipts)
         move = self._coordinators.poll()
-        self._watch = self._watch.look(
+        self._watch = self._watch.refresh(
             spec,
             self._tail.rebalances(since=now - watch_reach(spec)),
             now=now,
@@ -853,7 +853,7 @@ class Exporter(Closing):
         """Refreshes once; /metrics returns the result from then on."""
         self._refresh_began = self._clock.monotonic()
         seen = self._watcher.refresh()
-        seen = self._watcher.read_on(seen, standing(seen))
+        seen = self._watcher.read_on(seen, find_still_rows(seen))
         slots, unread = self._read_slots()
         result = RefreshResult(
             seen=seen,

@@ -273,7 +273,7 @@ class Fleet(Closing):
         """Returns a group's rebalances since a wall time; None if unreadable."""
         return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
 
-    def counted(self, group: str, since: int) -> Counted | None:
+    def counted(self, group: str, since: int) -> RebalanceCounts | None:
         """Counts a group's rebalances and downtimes from a log position on; None if unreadable."""
         return self._ledger.counted(group, since)
 
@@ -299,19 +299,19 @@ class Fleet(Closing):
             group=group,
             budget=budget,
             now=now,
-            before=if_readable(Storm, note),
+            before=from_json_or_none(Storm, note),
             excuses=expected_rebalances_of(
                 self.spec, group, self.readable_changes(group) if kept else ()
             ),
         )
         if kept and (storm is not None or note is not None):
             with contextlib.suppress(Unreachable):  # a full disk must not hide a storm
-                self.store.put_note(group, STORM_NOTE, as_json(storm) if storm else None)
+                self.store.put_manager_state(group, STORM_NOTE, as_json(storm) if storm else None)
         return storm
 
     def last_storm(self, group: str) -> Storm | None:
         """Returns the stored storm if it was seen within its window, without reading the log."""
-        storm = if_readable(Storm, self.store.note(group, STORM_NOTE))
+        storm = from_json_or_none(Storm, self.store.manager_state(group, STORM_NOTE))
         # abs(): a clock may have been set back.
         fresh = storm is not None and abs(self.clock.now() - storm.seen_at) < storm.window
         return storm if fresh else None
@@ -378,7 +378,7 @@ class Fleet(Closing):
 
     def pin(self, group: str) -> Pin | None:
         """Returns the group's pin, if it is in force."""
-        pin = if_readable(Pin, self.store.note(group, PIN_NOTE))
+        pin = from_json_or_none(Pin, self.store.manager_state(group, PIN_NOTE))
         return pin if pin is not None and self.clock.now() < pin.until else None
 
     def change(self, group: str) -> Change | None:
@@ -420,7 +420,7 @@ class Fleet(Closing):
             change=self.store.change(group),
             change_alive=self.change_alive(group),
             pauses=self.store.pauses(),
-            stopped_partitions=self.store.stopped_partitions(group),
+            quarantines=self.store.stopped_partitions(group),
             revision=revision,
             storm=self.storm(group),
             published={
@@ -458,12 +458,12 @@ class Fleet(Closing):
 
     def wanted(self, group: str, snapshot: Snapshot, *, adopted: Adopted | None = None) -> Decision:
         """Returns the policy's decision; its memory is in the store."""
-        note = self.store.note(group, "scaling")
+        note = self.store.manager_state(group, "scaling")
         current = adopted.replicas if adopted else self.open_slots(group)
         memory = from_json_or_none(ScalingMemory, note) or ScalingMemory()
         unit = "pod" if adopted else "slot"
         decision = self._decide(group, snapshot, current=current, memory=memory, unit=unit)
-        self.store.put_note(group, "scaling", as_json(decision.memory))
+        self.store.put_manager_state(group, "scaling", as_json(decision.memory))
         pin = self.pin(group)
         return (
             decision if pin is None else apply_pin(decision, pin, now=self.clock.now(), unit=unit)

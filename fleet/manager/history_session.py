@@ -193,7 +193,7 @@ class LazySpark:
         except FleetError:
             raise
         except Exception as error:
-            if (reason := told_by(error)) is not None:
+            if (reason := failure_in(error)) is not None:
                 raise Unreachable(reason[1]) from error
             if not self._elsewhere or is_spark_failure(error):
                 raise

@@ -360,7 +360,7 @@ def read_last_minutes(fleet: "Fleet", groups: Collection[str], *, grace: float =
 def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, grace: float) -> Recent:
     """Reads the last minutes of the partitions that hold these groups."""
     # Loads a Kafka client, so it is imported on use.
-    from fleet.log.readers.group_log import GroupLog, OutOfTime
+    from fleet.log.readers.group_log import GroupLog, ReadTimeout
 
     until = fleet.clock.monotonic() + LONGEST
     positions, rebalances, unread = Positions(), list[Rebalance](), set[str]()

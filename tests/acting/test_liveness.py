@@ -100,7 +100,7 @@ def test_a_process_of_this_machine_is_known_at_once(store, change, clock):
     other = identify(child.pid)
     assert other is not None
     note = store.note("g", "change-actor")
-    store.put_note("g", "change-actor", {**note, **other.as_json()})
+    store.put_manager_state("g", "change-actor", {**note, **other.as_json()})
     assert is_actor_alive(store, change, lease=LEASE, clock=clock) is True
     child.communicate(b"\n")
     assert is_actor_alive(store, change, lease=LEASE, clock=clock) is False
@@ -116,7 +116,7 @@ def test_a_process_that_hangs_is_found_by_its_lease(store, change, clock):
 
 def test_the_signature_of_an_earlier_change_says_nothing(store, change, clock):
     """Tokens grow: a dead actor of the last change is no sign of this one's."""
-    store.put_note("g", "change-actor", {"token": change.token - 1, "pid": 1})
+    store.put_manager_state("g", "change-actor", {"token": change.token - 1, "pid": 1})
     assert is_actor_alive(store, change, lease=LEASE, clock=clock) is None
 
 

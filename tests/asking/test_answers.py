@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fleet.commands.groups.rebalances import answer, print_rebalances, summary
-from fleet.manager.past import Recent, Replayed, Source, recent_from
+from fleet.manager.past import Recent, ReplayedRows, Source, make_recent
 from fleet.model.rebalances import Cause, Confidence, TimeSource
 from tests.asking.worlds import START, membership, rebalance
 from tests.support.json_contract import documented, shape

@@ -70,7 +70,7 @@ def test_a_downtime_that_no_such_step_has_is_not_as_planned(downtime, verdict):
     What was not handed over, or waits still, may have had no input: it is told, and no more.
     """
     told = {name: {TopicPartition("t", 1): seconds} for name, seconds in downtime.items()}
-    counted = Counted(group="g", generations=(), replacements=1, **told)
+    counted = RebalanceCounts(group="g", generations=(), replacements=1, **told)
     found = make_receipt(
         plan=plan(0, 0), step_index=0, counted=counted, our_instances=OURS,
         started_at=10.0, ended_at=60.0, most_downtime=15.0,

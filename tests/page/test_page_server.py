@@ -17,7 +17,7 @@ from fleet import cli
 from fleet.clock import ManualClock
 from fleet.commands.ui import ClusterView, Refresher, live_rows
 from fleet.log.readers.log_view import LogView, all_groups
-from fleet.manager.past import Recent, recent_from
+from fleet.manager.past import Recent, make_recent
 from fleet.model import GroupState, LagCase
 from fleet.ui.page_server import PageServer, is_served
 from tests.asking.worlds import START, rebalance
@@ -172,7 +172,7 @@ GONE = group_seen("gone", exists=False, state=GroupState.DEAD, type="unknown", a
 def test_live_rows_join_snapshot_and_rebalances():
     """Rates are summed over partitions that did not go back; what does not exist has no row."""
     before, seen = orders(START, (10, 10, 5), 10), orders(START + 10, (60, 80, 4), 3)
-    recent = recent_from([rebalance(9, 0)], kind="log", sentence="", now=START + 60)
+    recent = make_recent([rebalance(9, 0)], kind="log", sentence="", now=START + 60)
     view = ClusterView(snapshot=seen, before=before, recent=recent)
     (found,) = live_rows(view)
     assert (found["in_per_second"], found["out_per_second"]) == (12.0, None)
@@ -191,7 +191,7 @@ def test_what_waits_since_before_every_look_is_furthest_behind():
         group_seen("oldest", partitions=[partition_seen(0, 3, lag_seconds=None)]),
         group_seen("unknown", partitions=[partition_seen(0, None, lag_seconds=None)]),
     ]
-    recent = recent_from([], kind="log", sentence="", now=START)
+    recent = make_recent([], kind="log", sentence="", now=START)
     rows = live_rows(ClusterView(snapshot=snapshot_of(*groups), before=None, recent=recent))
     assert [row["group"] for row in rows] == ["oldest", "late", "unknown"]
 

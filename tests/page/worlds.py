@@ -94,7 +94,7 @@ def picture(groups: int = 1000, *, now: float = START + 3600) -> PageState:
     members = [
         membership("joined", f"{STORMY}-{n}", now - START - 900, 2, group=STORMY) for n in range(2)
     ]
-    recent = recent_from(rounds, kind="log", sentence="rebalances from __consumer_offsets", now=now)
+    recent = make_recent(rounds, kind="log", sentence="rebalances from __consumer_offsets", now=now)
     view = ClusterView(
         snapshot=snapshot, before=None, recent=recent, storms={STORMY: storm(STORMY, now)},
         generations={STORMY: 11},

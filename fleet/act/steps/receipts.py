@@ -102,7 +102,7 @@ def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
         extra=(*notes, *_gaps(work, step)),
     )
     work.progress(
-        f"  recorded {plural(made.ours, 'rebalance')}, expected {step.expected_cost}, "
+        f"  recorded {plural(made.rebalances, 'rebalance')}, expected {step.expected_cost}, "
         f"{plural(made.moved, 'partition')} moved: {made.result}"
     )
     return made

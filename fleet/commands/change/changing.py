@@ -145,7 +145,7 @@ class ChangeSession:
         (unless `empty`: there is more to do than its steps).
         """
         if self.approved is not None and shown is not None:
-            why = not_as_approved(self.approved, shown)
+            why = approval_mismatch(self.approved, shown)
             if why is not None:
                 return GroupOutcome(group, plan=shown, refused=why)
         refused = " ".join(shown.refusals) if shown is not None else ""
@@ -476,7 +476,7 @@ def _settle(session: ChangeSession, group: str, how: str) -> GroupOutcome:
     """Finishes or aborts the unfinished change of one group."""
     before = session.fleet.change(group)
     if before is None or before.state is not ChangeState.RUNNING:
-        frozen = session.fleet.let_go(group) if how == "abort" else None
+        frozen = session.fleet.unfreeze(group) if how == "abort" else None
         what = "no unfinished change" if frozen is None else f"unfrozen: {frozen}"
         session.say(f"group {group}: {what}")
         return GroupOutcome(group)

@@ -125,7 +125,7 @@ def init(
     runtime = None if namespace is None else _namespace(namespace, context)
     found = () if runtime is None else _deployments(runtime)
     snapshot = _read_cluster(cluster)
-    homes = deployed(snapshot.groups, found)
+    homes = count_by_deployment(snapshot.groups, found)
     write_whole(path, draft(snapshot, cluster, runtime=runtime, deployed=homes))
     for problem in snapshot.problems:
         click.echo(f"fleet: {visible(problem)}", err=True)

@@ -205,7 +205,7 @@ def _sentence(group: Mapping[str, Any], seconds: float) -> str:
     return "; ".join(parts)
 
 
-_FAIR: Final = Course()
+_FAIR: Final = StormTimeline()
 _REACHES: Final = (1, 8, 64)
 """How far back is read, in reaches of a budget, before all of it is."""
 
@@ -245,9 +245,9 @@ def storms_since(
 
     `read` returns the group's rebalances from a time on, or all of them.
     """
-    budget, excuses = budget_of(spec, group), excuses_of(spec, group, changes)
+    budget, excuses = budget_of(spec, group), expected_rebalances_of(spec, group, changes)
     for reaches in _REACHES:
-        first = whole_from(excuses, since - reach(budget) * reaches)
+        first = settled_start(excuses, since - reach(budget) * reaches)
         rows = read(first)
         # The state before `first` lies between no storm and a storm without cooldown: if both
         # give the same storms, so does the real state.
@@ -272,7 +272,7 @@ def _spans(
 ) -> tuple[Span, ...]:
     """Computes in one pass what repeated refreshes find; from `after` on, starting at `course`."""
     seen = [r for r in rebalances if r.ended_at <= until]
-    window = Window(charged(seen, excuses), budget, until)
+    window = Window(count_against_budget(seen, excuses), budget, until)
     # A storm begins with a rebalance and ends by time alone: refresh at both.
     ends = {r.ended_at for r in seen}
     quiet = {at + budget.window + budget.cooldown + 0.001 for at in ends}

@@ -95,7 +95,7 @@ def sync(
         invocation.open() as fleet,
         Progress("history") as say,
         interruptible(lambda: say("stopping; this takes a moment")) as ending,
-        recording(fleet, spark=spark, polled=polled, say=say) as recorder,
+        open_recorder(fleet, spark=spark, polled=polled, say=say) as recorder,
     ):
         try:
             done = recorder.catch_up()
@@ -110,7 +110,7 @@ def sync(
 
 def _follow(invocation: Invocation, spark: str | None, *, polled: bool) -> None:
     """Records batches until SIGINT or SIGTERM."""
-    from fleet.manager.history_session import recording
+    from fleet.manager.history_session import open_recorder
 
     with _stop_requests() as stopped, Progress("history") as say:
         while not stopped():

@@ -315,7 +315,7 @@ def _of_topics(
     fleet: Any, group: "GroupSpec", ranges: "list[OffsetRange]", sample: int
 ) -> "SampleBatch":
     """Reads records of the cluster, with the context that a worker would have."""
-    from fleet.decide.scaling import subscribed
+    from fleet.decide.scaling import subscribed_topics
 
     assert group.worker is not None
     isolation = group.worker.isolation

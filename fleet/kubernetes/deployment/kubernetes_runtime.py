@@ -446,7 +446,7 @@ class KubernetesRuntime:
         against = tuple(autoscaler_refusal(each, plan.group) for each in rivals)
         return replace(spark, refusals=(*against, *spark.refusals))
 
-    def release(self, group: str) -> None:
+    def unmanage(self, group: str) -> None:
         """Gives up the ownership of all fields of the Deployment; its pods go on."""
         at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
         self._roll_of(group).unmanage(at)

@@ -87,7 +87,7 @@ class GroupLog(Closing):
         self._fetcher.close()
 
     def end_within(self, seconds: float) -> None:
-        """From now on all readings together take no longer: OutOfTime is raised then."""
+        """From now on all readings together take no longer: ReadTimeout is raised then."""
         self._ends = self._clock.monotonic() + seconds
 
     def partition_of(self, group: str) -> int | None:
