@@ -15,10 +15,17 @@ _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds README.md as index.md; its links into docs/ become links beside it."""
+    """Adds README.md as index.md, with its links as they lead from there."""
     text = (Path(config.config_file_path).parent / "README.md").read_text(encoding="utf-8")
-    files.append(File.generated(config, "index.md", content=text.replace("](docs/", "](")))
+    files.append(File.generated(config, "index.md", content=_LINK.sub(_beside_docs, text)))
     return files
+
+
+def _beside_docs(match: re.Match[str]) -> str:
+    """Rewrites a link of the README; one that leaves docs/ becomes its text."""
+    if not match[2].startswith("docs/"):
+        return match[1]
+    return f"[{match[1]}]({match[2].removeprefix('docs/')}{match[3] or ''})"
 
 
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001

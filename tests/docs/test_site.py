@@ -29,7 +29,7 @@ def test_site(tmp_path: Path) -> None:
 
     retry("mkdocs build", build, on=AssertionError)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert "fleet init" in page, "the README is the first page"
+    assert "Try it on your cluster" in page, "the README is the first page"
     assert not [
         line for line in page.splitlines() if '<script src="http' in line or "@import" in line
     ]

@@ -30,7 +30,7 @@ def demo(*, exit_after: bool, dagster: bool, port: int | None, assignor: str | N
     rolls out, and the policy removes workers. Then the same workers of a second group restart as
     an ordinary Deployment does it. A table shows what the coordinator recorded of each.
 
-    Takes about four minutes and 4 GB of memory. The first start fetches Kafka (45 MB). State is
+    Takes two to four minutes and 4 GB of memory. The first start fetches Kafka (45 MB). State is
     kept in $FLEET_HOME (default: .fleet). Exit code 1 if a guarantee was broken.
     """
     need("pyspark", "pyarrow", *(["dagster", "dagster_webserver"] if dagster else []))
