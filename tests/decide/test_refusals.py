@@ -269,7 +269,7 @@ _CALM = state_snapshot(held=3)
         pytest.param(replace(_CALM, snapshot_at=NOW - 61), _CALM, {}, id="retry"),
         pytest.param(_unsettled(GroupState.PREPARING), _CALM, {}, id="wait until it is Stable"),
         pytest.param(without_owner(_CALM, 1), _CALM, {}, id="a worker takes the slot"),
-        pytest.param(_joining(), _CALM, {}, id="wait for the first commit"),
+        pytest.param(_joining(), _CALM, {}, id="wait until its worker has committed"),
         pytest.param(_doubled(), _CALM, {}, id="stop it, then `fleet slot reopen`"),
         pytest.param(replace(_CALM, storm=_storm()), _CALM, {}, id="the storm ends"),
         pytest.param(

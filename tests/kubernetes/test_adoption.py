@@ -71,7 +71,15 @@ def deployment(image: str, bootstrap: str, group: str, *, static: bool) -> dict[
 
 def found(file: Path, bootstrap: str, namespace: str) -> dict[str, str | None]:
     """What `fleet init --kubernetes` says of each group: the Deployment that its members run in."""
-    words = ["init", "--bootstrap", bootstrap, "--kubernetes", namespace, "--out", str(file)]
+    words = [
+        "init",
+        "--bootstrap",
+        bootstrap,
+        "--kubernetes",
+        namespace,
+        "--output-file",
+        str(file),
+    ]
     done = CliRunner().invoke(cli, words, env={"FLEET_HOME": str(file.parent)})
     assert done.exit_code == 0, done.output
     print(done.output, file.read_text())

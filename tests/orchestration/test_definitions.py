@@ -199,7 +199,7 @@ def test_workspace_names_this_module():
 def test_dagster_yaml_keeps_everything_in_one_folder(tmp_path, monkeypatch):
     """Storage, artifacts and logs are under .fleet/dagster, with or without DAGSTER_HOME.
 
-    What `fleet init --job` and the manager's pod have is the same but for the folder.
+    What `fleet new` and the manager's pod have is the same but for the folder.
     """
     monkeypatch.chdir(tmp_path)
     ours = yaml.safe_load((ROOT / "dagster.yaml").read_text())

@@ -225,7 +225,7 @@ def test_why_it_is_shut(doors, desk, capsys, name):
     spec["cluster"]["bootstrap_servers"] = address
     (desk.folder / "fleet.yaml").write_text(yaml.safe_dump(spec))
     (desk.folder / "login.yaml").write_text(yaml.safe_dump(held))
-    init = ("init", "--bootstrap", address, "--security", "login.yaml", "--out", "new.yaml")
+    init = ("init", "--bootstrap", address, "--security", "login.yaml", "--output-file", "new.yaml")
     for arguments in (*COMMANDS, init) if name in EVERYWHERE else COMMANDS[:1]:
         capsys.readouterr()
         code = cli.run(list(arguments))
@@ -261,7 +261,7 @@ def test_no_address_at_all(tmp_path, monkeypatch, capsys, address, told):
     """Exit 2 with the line of the file, before anything is asked."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.yaml").write_text(f"cluster:\n  bootstrap_servers: {address}\nfleets: []\n")
-    for arguments in (*COMMANDS, ("init", "--bootstrap", address, "--out", "new.yaml")):
+    for arguments in (*COMMANDS, ("init", "--bootstrap", address, "--output-file", "new.yaml")):
         capsys.readouterr()
         assert cli.run(list(arguments)) == (1 if arguments == ("doctor",) else 2), arguments
         said = "".join(capsys.readouterr())

@@ -269,9 +269,9 @@ def test_a_stuck_epoch_member_does_its_batch_in_vain_once_its_session_is_over() 
     ("text", "said"),
     [
         ("static: true", "has no static members (allowed: static: false)"),
-        ("protocol: consumer", "does not have protocol consumer (allowed: range, roundrobin)"),
+        ("protocol: consumer", "has no protocol consumer (allowed: range, roundrobin)"),
         ("protocol: sticky", "protocol sticky (allowed"),
-        ("heartbeat_interval: 12s", "has to be shorter than session_timeout (10 s)"),
+        ("heartbeat_interval: 12s", "must be shorter than session_timeout (10 s)"),
     ],
 )
 def test_what_old_members_cannot_do_is_told(tmp_path, text: str, said: str) -> None:
