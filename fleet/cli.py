@@ -1,7 +1,7 @@
 """The `fleet` command: its table of commands, and the text of a failure.
 
-Problem: a command line that loads Kafka, Spark and pydantic to print its help takes seconds, and
-a traceback does not help a person with a broken cluster. Choice: the table below names each
+Problem: a command line that loads Kafka, Spark and pydantic to print its help takes seconds. A
+traceback does not help a person with a broken cluster. Choice: the table below names each
 command's module and one line of help; the module is imported when its command runs. Each failure
 becomes one sentence on stderr and an exit code. Cost: the line of help is here, not beside the
 command (a test compares both).

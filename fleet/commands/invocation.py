@@ -1,7 +1,7 @@
 """What all commands share: the invocation, common options, questions, groups, completion.
 
-Problem: options such as `--config` belong before and after the command's name, and the one place
-that prints a failure (fleet.cli) runs after click's context has ended. Choice: fleet.cli creates
+Problem: options such as `--config` belong before and after the command's name. The one place that
+prints a failure (fleet.cli) runs after click's context has ended. Choice: fleet.cli creates
 one mutable object per invocation, and the options' callbacks fill it. Cost: it is passed to every
 command.
 """

@@ -141,8 +141,8 @@ class ChangeSession:
     ) -> GroupOutcome:
         """Carries out a change and prints its receipts; a refusal is a result.
 
-        Nothing starts in a dry run, or if the plan shown is refused, not the approved one, or empty
-        (unless `empty`: there is more to do than its steps).
+        Nothing starts in a dry run, or if the plan shown is refused or not the approved one. An
+        empty plan starts only if `empty`: then there is more to do than its steps.
         """
         if self.approved is not None and shown is not None:
             why = approval_mismatch(self.approved, shown)

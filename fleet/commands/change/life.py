@@ -103,9 +103,9 @@ def init(
     and without --bootstrap, the `cluster:` part of the existing file is kept. Without an existing
     file, the cluster is the embedded one.
 
-    --security reads a file that your clients log in with: YAML with a `security:` block if its
-    name ends in .yaml or .yml, else a client.properties of Java clients or librdkafka. Secrets
-    are never copied. Name the variable that will hold one with --secret-env, for example
+    --security reads a file that your clients log in with. A .yaml or .yml file has a `security:`
+    block. Any other file is a client.properties of Java clients or librdkafka. Secrets are never
+    copied. Name the variable that will hold one with --secret-env, for example
     sasl.password=KAFKA_PASSWORD.
 
     --kubernetes finds the groups whose members run in pods of a Deployment, by their address or

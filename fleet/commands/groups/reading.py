@@ -186,10 +186,9 @@ def _summary(status: GroupStatus, now: float) -> str:
 
 @click.command(
     help="Show groups: members, lag, slots, last change.\n\nShows all groups of the cluster, "
-    "managed or not. With GROUP, shows its partitions, slots and recent rebalances too.\n\nThe "
-    "columns are: "
-    + "; ".join(f"{column.header}, {column.about}" for column in GROUPS if column.header)
-    + ".",
+    "managed or not. With GROUP, shows its partitions, slots and recent rebalances too.\n\n\b\n"
+    "Columns:\n"
+    + "\n".join(f"  {column.header:12} {column.about}" for column in GROUPS if column.header),
     epilog="Examples:  fleet status  |  fleet status orders-enrichment  |  fleet status -o json",
 )
 @groups_option()
