@@ -92,7 +92,7 @@ class FailoverResult(BenchmarkResult):
     def rows(self) -> list[tuple[str, ...]]:
         """For people: a heading and a line per way."""
         return [
-            ("death is told by", "kills", "p50", "p95", "max", "rebalances"),
+            ("death shown by", "kills", "p50", "p95", "max", "rebalances"),
             _row("the supervisor", self.seen),
             _row("the lease", self.lease),
         ]
@@ -181,7 +181,7 @@ def _killed(ground: Ground, group: str, number: int, *, stopped: bool) -> Sequen
     owner = ground.pool(group).owners()[number]
     process = next(w for w in ground.runtime.workers(group) if w.name == owner)
     if process.pid is None:
-        raise FleetError(f"{owner}, which holds slot {number} of {group}, has no process")
+        raise FleetError(f"{owner}, which owns slot {number} of {group}, has no process")
     supervisor = int((ground.home / "supervisor" / "pid").read_text())
     if stopped:
         os.kill(supervisor, signal.SIGSTOP)
@@ -204,9 +204,9 @@ def _killed(ground: Ground, group: str, number: int, *, stopped: bool) -> Sequen
 
 @click.command()
 @protocol_option
-@number_option("--kills", 20, "Number of workers to kill under their supervisor's eyes.", 1, 1000)
+@number_option("--kills", 20, "Number of workers to kill that their supervisor sees die.", 1, 1000)
 @number_option(
-    "--lease-kills", 5, "Number of workers to kill that only their lease tells of.", 1, 1000
+    "--lease-kills", 5, "Number of workers to kill whose death only the lease shows.", 1, 1000
 )
 @number_option("--slots", 4, "Number of workers beside the standby.", 1, 64)
 @rate_option

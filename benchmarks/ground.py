@@ -351,7 +351,7 @@ class Ground(Sandbox, Closing):
         store = self.fleet.store
         wanted = replace(store.targets(group), open=frozenset(numbers), open_at=self.clock.now())
         if store.write_targets(wanted) is None:
-            raise FleetError(f"somebody else writes the slot targets of group {group}")
+            raise FleetError(f"another process writes the slot targets of group {group}")
 
     @contextlib.contextmanager
     def streaming(self, rate: int) -> Iterator[None]:

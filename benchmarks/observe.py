@@ -1,11 +1,11 @@
-"""`make bench-observe`: one look at all groups, beside the baselines, on the same broker.
+"""`make bench-observe`: a refresh of all groups beside other ways, on the same broker.
 
 Problem: tools that ask per group are quick with ten groups; what counts is a thousand, and then
 five. Choice: groups with a commit in every partition are made through the admin API, some with
 real members that commit all the time; other ways are measured first (describe all, then offsets
 one group at a time; this project's own snapshot, which asks the coordinators about many groups in
-each request), then a real `fleet exporter` process: its looks, a scrape every half second over
-HTTP, and its highest memory; then one that looks every 5 s: its CPU from look to look, at first
+each request), then a real `fleet exporter` process: its refreshes, a scrape every half second over
+HTTP, and its highest memory; then one that refreshes every 5 s: its CPU per refresh, at first
 and when every group has stood still for a minute, which is how abandoned groups are. What it
 tells is compared with what was made. Cost: about two minutes and a half.
 """
@@ -56,7 +56,7 @@ _RECORDS: Final = 20
 _IN_FLIGHT: Final = 50
 _DESCRIBED: Final = 1_000
 _SCRAPE_EVERY: Final = 0.5
-_REFRESHES: Final = 4  # looks, 5 s apart, over which the exporter's CPU is counted
+_REFRESHES: Final = 4  # refreshes, 5 s apart, over which the exporter's CPU is counted
 Say = Callable[[str], None]
 
 
@@ -79,7 +79,7 @@ class Size:
     groups: int
     one_by_one: float | None = None
     in_flight: float | None = None
-    looks: Spread | None = None
+    refreshes: Spread | None = None
     scrapes: Spread | None = None
     megabytes: float | None = None
     bytes: int = 0
@@ -87,9 +87,9 @@ class Size:
     age: Spread | None = None
     """Seconds since everything in the offsets topic had been read, at the scrapes."""
     caught_up: float | None = None
-    """Seconds from the exporter's start to its first complete look by the log."""
+    """Seconds from the exporter's start to its first complete refresh by the log."""
     cpu: float | None = None
-    """CPU seconds of an exporter that looks every 5 s, from one look to the next."""
+    """CPU seconds of an exporter for each refresh, every 5 s."""
     cpu_stuck: float | None = None
     """The same, where it has something to say against every group."""
     right: bool = False
@@ -101,9 +101,9 @@ class Size:
         many = f"{self.groups:,} groups: "
         return (
             Goal(
-                many + "one look at state, offsets and lag, p95, s",
+                many + "one refresh of state, offsets and lag, p95, s",
                 LOOK * times,
-                self.looks.p95 if self.looks and self.right else None,
+                self.refreshes.p95 if self.refreshes and self.right else None,
             ),
             Goal(
                 many + "/metrics, the longest scrape, s",
@@ -119,21 +119,21 @@ class Size:
 
     def as_json(self) -> dict[str, Any]:
         """An element of `sizes`."""
-        look = self.looks.p50 if self.looks else None
+        refresh = self.refreshes.p50 if self.refreshes else None
         return {
             "groups": self.groups,
-            "look_seconds": self.looks,
+            "refresh_seconds": self.refreshes,
             "scrape_seconds": self.scrapes,
             "members_age_seconds": self.age,
             "memory_megabytes": self.megabytes,
             "cpu_seconds_per_refresh": self.cpu,
             "cpu_seconds_per_refresh_stuck": self.cpu_stuck,
             "metrics_bytes": self.bytes,
-            "first_look_seconds": self.caught_up,
+            "first_refresh_seconds": self.caught_up,
             "one_by_one_seconds": self.one_by_one,
             "in_flight_seconds": self.in_flight,
-            "ratio_one_by_one": ratio(self.one_by_one, look),
-            "ratio_in_flight": ratio(self.in_flight, look),
+            "ratio_one_by_one": ratio(self.one_by_one, refresh),
+            "ratio_in_flight": ratio(self.in_flight, refresh),
             "right": self.right,
         }
 
@@ -165,20 +165,20 @@ class ObserveResult(BenchmarkResult):
 
     def rows(self) -> list[tuple[str, ...]]:
         """Returns the rows of the table."""
-        rates = ("look p50", "p95", "scrape max", "memory", "members' age")
+        rates = ("refresh p50", "p95", "scrape max", "memory", "members' age")
         shown: list[tuple[str, ...]] = [("groups", *rates, "one by one", "coordinators")]
         for size in self.sizes:
-            look = size.looks.p50 if size.looks else None
+            refresh = size.refreshes.p50 if size.refreshes else None
             shown.append(
                 (
                     f"{size.groups:,}",
-                    _seconds(look),
-                    _seconds(size.looks.p95 if size.looks else None),
+                    _seconds(refresh),
+                    _seconds(size.refreshes.p95 if size.refreshes else None),
                     _seconds(size.scrapes.max if size.scrapes else None),
                     "-" if size.megabytes is None else f"{size.megabytes:.0f} MB",
                     _seconds(size.age.p50 if size.age else None),
-                    _times(size.one_by_one, look),
-                    _times(size.in_flight, look),
+                    _times(size.one_by_one, refresh),
+                    _times(size.in_flight, refresh),
                 )
             )
         return shown
@@ -186,8 +186,8 @@ class ObserveResult(BenchmarkResult):
     def remarks(self) -> list[str]:
         """Returns remarks below the table."""
         return [
-            f"{size.groups:,} groups: CPU for each look, every 5 s: {_seconds(size.cpu)}; where "
-            f"all stand still: {_seconds(size.cpu_stuck)}"
+            f"{size.groups:,} groups: CPU of a refresh every 5 s: {_seconds(size.cpu)}; "
+            f"without commits: {_seconds(size.cpu_stuck)}"
             for size in self.sizes
         ]
 
@@ -352,20 +352,22 @@ def _baseline(config: Mapping[str, Any], admin: AdminClient, size: Size, clock: 
 def _ours(home: Path, bootstrap: str, options: ObserveOptions, size: Size, clock: Clock) -> None:
     with _exporter(home, bootstrap, every="1s") as (process, url):
         began = clock.monotonic()
-        looks: dict[float, float] = {}
+        durations: dict[float, float] = {}
         scrapes, ages = [], []
         text = _awaited(process, url, lambda text: _by_log(text, size.groups), clock)
         size.caught_up = clock.monotonic() - began
-        first = _looks(text)
+        first = _refresh_count(text)
         until = clock.monotonic() + options.seconds
         while clock.monotonic() < until:
             text, took = _scraped(url, clock)
             scrapes.append(took)
-            looks[_looks(text)] = _value(text, "fleet_exporter_refresh_duration_seconds")
+            durations[_refresh_count(text)] = _value(
+                text, "fleet_exporter_refresh_duration_seconds"
+            )
             ages.append(_value(text, "fleet_offsets_topic_age_seconds"))
             clock.sleep(_SCRAPE_EVERY)
-        looks.pop(first, None)  # it waited for the log: `caught_up`
-        size.looks, size.scrapes = spread(looks.values()), spread(scrapes)
+        durations.pop(first, None)  # it waited for the log: `caught_up`
+        size.refreshes, size.scrapes = spread(durations.values()), spread(scrapes)
         size.age, size.bytes = spread(ages), len(text)
         size.megabytes = peak(process.pid) or None  # unknown where this system does not tell
         told = re.findall(r"^fleet_group_lag_records\{.*\} (\S+)$", text, re.MULTILINE)
@@ -374,7 +376,7 @@ def _ours(home: Path, bootstrap: str, options: ObserveOptions, size: Size, clock
 
 
 def _refreshes(home: Path, bootstrap: str, size: Size, clock: Clock) -> None:
-    """What the exporter spends from look to look: reading, asking, telling and some scrapes."""
+    """Measures the CPU of a refresh: reads, requests, rendering and some scrapes."""
     with _exporter(home, bootstrap, every="5s") as (process, url):
         _awaited(process, url, lambda text: _by_log(text, size.groups), clock)
         size.cpu = _refreshing(process, url, clock)
@@ -383,20 +385,20 @@ def _refreshes(home: Path, bootstrap: str, size: Size, clock: Clock) -> None:
 
 
 def _refreshing(process: "subprocess.Popen[str]", url: str, clock: Clock) -> float:
-    """CPU seconds from one look to the next."""
+    """Measures the CPU seconds of a refresh."""
     text, _ = _scraped(url, clock)
     for passed in range(_REFRESHES + 1):
-        text = _awaited(process, url, _after(_looks(text)), clock)
+        text = _awaited(process, url, _after(_refresh_count(text)), clock)
         if not passed:
             spent = CpuUsage({"exporter": lambda: (process.pid,)})
     return spent.seconds()["exporter"] / _REFRESHES
 
 
-def _after(looks: float) -> Callable[[str], bool]:
-    return lambda text: _looks(text) > looks
+def _after(refreshes: float) -> Callable[[str], bool]:
+    return lambda text: _refresh_count(text) > refreshes
 
 
-def _looks(text: str) -> float:
+def _refresh_count(text: str) -> float:
     return _value(text, "fleet_exporter_refreshes_total", 'result="complete"')
 
 
@@ -407,7 +409,7 @@ def _awaited(
     began = clock.monotonic()
     while not there(text := _scraped(url, clock)[0]):
         if clock.monotonic() - began > 120 or process.poll() is not None:
-            raise FleetError(f"the exporter at {url} does not tell of all groups by the log")
+            raise FleetError(f"the exporter at {url} does not have all groups from the log")
         clock.sleep(_SCRAPE_EVERY)
     return text
 
@@ -480,9 +482,9 @@ def _value(text: str, name: str, label: str = "") -> float:
 def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output: str) -> None:
     """Look at thousands of groups, beside the AdminClient's ways.
 
-    A real `fleet exporter` looks every second at groups with 48 committed partitions each, 20 of
+    A real `fleet exporter` refreshes every second groups with 48 committed partitions each, 20 of
     them with a member, and is scraped twice a second. Goals for 1,000 groups, and in proportion
-    for more: state, offsets and lag of all at most 0.5 s (p95 of its looks), /metrics at most
+    for more: state, offsets and lag of all at most 0.5 s (p95 of its refreshes), /metrics at most
     0.2 s (the longest scrape); its memory at most 90 MB, and 40 MB more for each further thousand.
     Beside it: describe all, then offsets one group at a time; and the same with all calls in
     flight. About two and a half minutes.

@@ -376,7 +376,7 @@ SIZES: Final = (10, 50, 100, 200, 450, 1_000)
     type=click.IntRange(3, 10_000),
     multiple=True,
     metavar="N",
-    help="Size of the group; may be told several times (default: 10, 50, 100, 200, 450, 1000).",
+    help="Size of the group; repeatable (default: 10, 50, 100, 200, 450, 1000).",
 )
 @click.option(
     "--protocol",

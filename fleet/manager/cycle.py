@@ -241,7 +241,7 @@ class Fleet(Closing):
         topics = {t for f in fleets for t in f.topics if not is_pattern(t)} - set(snapshot.topics)
         if not groups and not topics:
             return ()
-        allowed = self._observer.allowed(groups, topics)
+        allowed = self._observer.allowed_operations(groups, topics)
         return tuple(sorted(what for what, operations in allowed.items() if not operations))
 
     def missing_grants(self, fleets: Sequence[GroupSpec]) -> tuple[Grant, ...]:
@@ -254,7 +254,7 @@ class Fleet(Closing):
         ]
         if not wanted:
             return ()
-        allowed = self._observer.allowed(
+        allowed = self._observer.allowed_operations(
             {grant.name for grant in wanted if grant.resource == "group"},
             {grant.name for grant in wanted if grant.resource == "topic"},
         )
@@ -321,7 +321,7 @@ class Fleet(Closing):
 
         Raises Unreadable if this login may not read it, Unreachable if no broker answers.
         """
-        allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
+        allowed = self._observer.allowed_operations([], [OFFSETS]).get(("topic", OFFSETS))
         if allowed is not None and not allows(allowed, "Read"):
             raise Unreadable(
                 f"this login may not read {OFFSETS}: allow Read on topic {OFFSETS} "

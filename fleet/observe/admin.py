@@ -138,17 +138,17 @@ class Observer:
         not answer.
         """
         with self._lock:
-            look = self._look()
-            topics = self._topics(look)
-            listed = self._listed(look)
+            poll = self._new_poll()
+            topics = self._topics(poll)
+            listed = self._list_groups(poll)
             wanted = sorted(listed if groups is None else set(groups))
             # A complete listing has every group; if a broker was silent, ask by name.
-            asked = [group for group in wanted if group in listed or look.partial]
-            descriptions, committed = self._groups.seen(asked, look)
+            asked = [group for group in wanted if group in listed or poll.partial]
+            descriptions, committed = self._groups.describe_with_offsets(asked, poll)
             seen = PollAnswers(listed=listed, descriptions=descriptions, committed=committed)
             known = frozenset(g for g in asked if not is_dead(descriptions.get(g)))
-            return self._measured(
-                look,
+            return self._measure(
+                poll,
                 {g: seen.facts(g) if g in known else no_group() for g in wanted},
                 Commits.of(row for group in sorted(known) for row in seen.rows(group)),
                 topics,
@@ -157,9 +157,9 @@ class Observer:
                 counted=seen.counted(),
             )
 
-    def _measured(
+    def _measure(
         self,
-        look: Poll,
+        poll: Poll,
         facts: Mapping[str, GroupFacts],
         commits: Commits,
         topics: Topics,
@@ -173,7 +173,7 @@ class Observer:
         `untold`: groups whose offsets are unreadable; `counted`: the lag of share groups.
         """
         tps, which = commits.partitions()
-        logs = self._logs(tps, topics, look)
+        logs = self._logs(tps, topics, poll)
         lag = measure_lag(
             commits.committed,
             tps=tps,
@@ -183,12 +183,12 @@ class Observer:
             counted=_counted(commits, counted),
             left=_left(commits, facts),
         )
-        self._times.bound(lag, tps, which, commits.at, logs, topics=topics, look=look)
+        self._times.bound(lag, tps, which, commits.at, logs, topics=topics, poll=poll)
         unknown = np.broadcast_to(np.nan, len(commits))
         return Snapshot(
             cluster=self._cluster,
             at=logs.at,
-            took=self._clock.monotonic() - look.began,
+            took=self._clock.monotonic() - poll.began,
             facts=facts,
             topics={t: n for t, n in topics.partitions.items() if t not in INTERNAL_TOPICS},
             commits=commits,
@@ -196,8 +196,8 @@ class Observer:
             gained=unknown,
             over=unknown,
             members=members or {},
-            problems=(*look.problems, *filter(None, (self._ends.problem,))),
-            partial=look.partial,
+            problems=(*poll.problems, *filter(None, (self._ends.problem,))),
+            partial=poll.partial,
         )
 
     def read_on(self, seen: Snapshot, rows: Longs) -> Snapshot:
@@ -216,20 +216,20 @@ class Observer:
         Returns Dead if it does not exist, Unknown if its coordinator does not answer.
         """
         with self._lock:
-            look = self._look()
+            poll = self._new_poll()
             try:
-                self._net.connect(look.left())
+                self._net.connect(poll.left())
             except NoAnswer:
                 return GroupState.UNKNOWN
-            described = self._groups.described([group], look).get(group)
+            described = self._groups.describe([group], poll).get(group)
             return GroupState.UNKNOWN if described is None else described.state
 
     def partitions(self) -> dict[str, int]:
         """Reads topic name → number of partitions."""
         with self._lock:
-            return dict(self._topics(self._look()).partitions)
+            return dict(self._topics(self._new_poll()).partitions)
 
-    def allowed(
+    def allowed_operations(
         self, groups: Collection[str], topics: Collection[str]
     ) -> dict[Resource, frozenset[str]]:
         """Asks the cluster what this login may do with each group and topic (KIP-430).
@@ -239,33 +239,33 @@ class Observer:
         resources are left out. Nothing is tried.
         """
         with self._lock:
-            look = self._look()
+            poll = self._new_poll()
             try:
-                self._net.connect(look.left())
-                found = self._about_topics.allowed(topics, look) if topics else {}
+                self._net.connect(poll.left())
+                found = self._about_topics.allowed_operations(topics, poll) if topics else {}
             except NoAnswer:
                 return {}
-            told = self._groups.allowed(sorted(groups), look) if groups else {}
+            told = self._groups.allowed_operations(sorted(groups), poll) if groups else {}
             return found | {("group", group): names for group, names in told.items()}
 
     def logs(self, tps: Collection[TopicPartition]) -> Logs:
         """Reads the current starts and ends of these logs, with earlier ends."""
         with self._lock:
-            look = self._look()
-            return self._logs(tps, self._topics(look), look)
+            poll = self._new_poll()
+            return self._logs(tps, self._topics(poll), poll)
 
-    def _logs(self, tps: Collection[TopicPartition], topics: Topics, look: Poll) -> Logs:
+    def _logs(self, tps: Collection[TopicPartition], topics: Topics, poll: Poll) -> Logs:
         """Reads starts and ends of the logs, and which topics are deleted. Raises Unreachable."""
         there = [tp for tp in tps if tp.partition < topics.partitions.get(tp.topic, 0)]
         try:
-            starts, ends = self._about_topics.offsets(there, topics, look)
+            starts, ends = self._about_topics.offsets(there, topics, poll)
         except NoAnswer as error:
             raise self._unreachable(error) from error
         found = Logs(
             starts=starts,
             ends=ends,
-            deleted=self._about_topics.gone(
-                {tp.topic for tp in tps} - topics.partitions.keys(), look
+            deleted=self._about_topics.deleted_topics(
+                {tp.topic for tp in tps} - topics.partitions.keys(), poll
             ),
             partitions=topics.partitions,
             at=self._clock.now(),
@@ -277,11 +277,11 @@ class Observer:
     def topic_ids(self) -> dict[str, str]:
         """Reads topic name by topic id (32 hex digits, as in `fleet.log.records`)."""
         with self._lock:
-            return dict(self._topics(self._look()).names)
+            return dict(self._topics(self._new_poll()).names)
 
     # --- the requests -----------------------------------------------------------------------
 
-    def _look(self) -> Poll:
+    def _new_poll(self) -> Poll:
         return Poll(self._clock, self._timeout)
 
     @property
@@ -292,19 +292,19 @@ class Observer:
             self._about_groups = GroupQuestions(self._net)
         return self._about_groups
 
-    def _topics(self, look: Poll) -> Topics:
+    def _topics(self, poll: Poll) -> Topics:
         try:
-            return self._about_topics.topics(look)
+            return self._about_topics.topics(poll)
         except NoAnswer as error:
             raise self._unreachable(error) from error
 
-    def _listed(self, look: Poll) -> dict[str, ListedGroup]:
-        found, failed = self._groups.listed(look)
+    def _list_groups(self, poll: Poll) -> dict[str, ListedGroup]:
+        found, failed = self._groups.list_groups(poll)
         if failed and not found:
             raise self._unreachable(failed[0])
-        look.partial = bool(failed)
+        poll.partial = bool(failed)
         for failure in failed:
-            look.problems.append(f"a broker did not list its groups: {failure}")
+            poll.problems.append(f"a broker did not list its groups: {failure}")
         return found
 
     def _unreachable(self, error: NoAnswer) -> Unreachable:

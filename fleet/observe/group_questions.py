@@ -1,11 +1,11 @@
 """Questions about groups, to the brokers that coordinate them, many groups in each request.
 
-Problem: a group is described by its coordinator only; which broker that is moves, and a question
-about thousands of groups may not hang on one of them. Choice: who lists a group coordinates it, so
-that a look needs no search; for a name that nobody listed the coordinator is looked for. All
-brokers are asked at once, everything about a group in one go. Who moved meanwhile is looked for
-again for two seconds; what fails then is told by group. Cost: within these two seconds a look waits
-for a coordinator that loads, as Kafka's own tools do for a minute.
+Problem: only its coordinator describes a group. Coordinators move, and one silent broker must not
+block a query of thousands of groups. Choice: the broker that lists a group coordinates it, so a
+poll needs no search. Only for a name that no broker listed does it search the coordinator. It asks
+all brokers at once, with all requests about a group together. It searches coordinators that moved
+for two seconds; then it reports the failure by group. Cost: in these two seconds a poll waits for a
+coordinator that loads, as Kafka's own tools do for a minute.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,22 +38,22 @@ from fleet.observe.questions import (
 )
 
 _MOVING: Final = frozenset({14, 15, 16})
-"""The coordinator loads, is not there yet, or is another one."""
+"""Error codes: the coordinator loads, is not available yet, or moved."""
 _GRACE: Final = 2.0
-"""Seconds for which a coordinator that moves is looked for again."""
+"""Seconds for which a poll searches a coordinator that moved."""
 _MANY: Final = 1_000
 """Groups in one search for coordinators."""
 
 
 class GroupFailure(NamedTuple):
-    """Why there is no answer about a group: Kafka's error code or NO_ANSWER, and in words."""
+    """Why there is no answer about a group: Kafka's error code or NO_ANSWER, and a sentence."""
 
     code: int
     text: str
 
 
 _Asked = tuple[GroupQuestion, str]
-"""What is asked about which group."""
+"""A request and the group that it is about."""
 
 
 class GroupQuestions:
@@ -64,15 +64,15 @@ class GroupQuestions:
         self._coordinators: dict[str, int] = {}
         self._types: dict[str, str] = {}
 
-    def listed(self, look: Poll) -> tuple[dict[str, ListedGroup], list[NoAnswer]]:
-        """All groups that this login may see, of every kind; and why brokers do not list theirs."""
+    def list_groups(self, poll: Poll) -> tuple[dict[str, ListedGroup], list[NoAnswer]]:
+        """Lists all groups that this login may see; and why brokers did not list theirs."""
         asked = list(self._net.brokers())
         found: dict[str, ListedGroup] = {}
         failed: dict[int, NoAnswer] = {}
         self._coordinators, self._types = {}, {}
         while asked:
             requests = dict.fromkeys(asked, ListGroupsRequest())
-            answers = self._net.ask(requests, look.part(len(self._net.brokers())))
+            answers = self._net.ask(requests, poll.part(len(self._net.brokers())))
             asked = []
             for broker, answer in answers.items():
                 failed.pop(broker, None)
@@ -81,7 +81,7 @@ class GroupQuestions:
                     continue
                 if answer.error_code:
                     failed[broker] = NoAnswer(code_named(answer.error_code))
-                if answer.error_code in _MOVING and look.left() > MIN_WAIT_SECONDS:
+                if answer.error_code in _MOVING and poll.left() > MIN_WAIT_SECONDS:
                     asked.append(broker)
                 found |= {each.group_id: _listed(each) for each in answer.groups}
                 self._coordinators |= dict.fromkeys((g.group_id for g in answer.groups), broker)
@@ -92,23 +92,23 @@ class GroupQuestions:
         self._types = {group: each.type for group, each in found.items()}
         return found, list(failed.values())
 
-    def seen(
-        self, groups: Sequence[str], look: Poll
+    def describe_with_offsets(
+        self, groups: Sequence[str], poll: Poll
     ) -> tuple[dict[str, DescribedGroup], dict[str, dict[TopicPartition, int]]]:
         """State and members of these groups, and what each committed.
 
-        Groups that do not exist are Dead; what cannot be read is left out and told by `look`.
+        Groups that do not exist are Dead; what cannot be read is left out and told by `poll`.
         """
         asked = [
             *((question, g) for g in groups for question in self._describing(g)),
             *((question, g) for g in groups if (question := self._committing(g)) is not None),
         ]
-        found, failed = self._asked(asked, look)
+        found, failed = self._asked(asked, poll)
         described, undescribed = self._best(groups, found, failed)
-        look.report(undescribed, "group(s) cannot be described")
+        poll.report(undescribed, "group(s) cannot be described")
         unreadable = {f"{each} of {g}": "" for g, d in described.items() for each in d.unreadable}
         if unreadable:
-            look.report(
+            poll.report(
                 dict.fromkeys(unreadable, "their assignment is damaged"), "member(s) own nothing"
             )
         committed = {
@@ -116,7 +116,7 @@ class GroupQuestions:
             for (question, group), offsets in found.items()
             if question not in _DESCRIBING and not is_dead(described.get(group))
         }
-        look.report(
+        poll.report(
             {
                 group: why.text
                 for (question, group), why in failed.items()
@@ -128,29 +128,29 @@ class GroupQuestions:
         )
         return described, committed
 
-    def described(self, groups: Sequence[str], look: Poll) -> dict[str, DescribedGroup]:
-        """State and members alone, as in `seen`."""
-        found, failed = self._asked([(w, g) for g in groups for w in self._describing(g)], look)
+    def describe(self, groups: Sequence[str], poll: Poll) -> dict[str, DescribedGroup]:
+        """Reads only state and members, as `describe_with_offsets`."""
+        found, failed = self._asked([(w, g) for g in groups for w in self._describing(g)], poll)
         described, undescribed = self._best(groups, found, failed)
         again = [g for g in groups if is_dead(described.get(g)) and self._types.pop(g, "")]
-        if again:  # of another kind than it was
-            described |= self.described(again, look)
-        look.report(undescribed, "group(s) cannot be described")
+        if again:  # the group has another type now
+            described |= self.describe(again, poll)
+        poll.report(undescribed, "group(s) cannot be described")
         return described
 
-    def allowed(self, groups: Sequence[str], look: Poll) -> dict[str, frozenset[str]]:
-        """What this login may do to each; what could not be learned is left out.
+    def allowed_operations(self, groups: Sequence[str], poll: Poll) -> dict[str, frozenset[str]]:
+        """Returns what this login may do with each group; unknown ones are left out.
 
-        Empty where not even Describe is allowed.
+        Empty if not even Describe is allowed.
         """
-        found, failed = self._asked([(ALLOWED, group) for group in groups], look)
+        found, failed = self._asked([(ALLOWED, group) for group in groups], poll)
         told = {group: names for (_, group), names in found.items() if names is not None}
         return told | {g: frozenset() for (_, g), why in failed.items() if why.code in DENIED}
 
     # --- which question -------------------------------------------------------------------
 
     def _describing(self, group: str) -> list[GroupQuestion]:
-        """The request for its type; all that the brokers know where that is not known."""
+        """Returns the request for the group's type, or all requests if the type is unknown."""
         known = self._types.get(group)
         if known is not None:
             return [DESCRIBING.get(known, DESCRIBING["classic"])]
@@ -169,7 +169,7 @@ class GroupQuestions:
         found: Mapping[_Asked, DescribedGroup],
         failed: Mapping[_Asked, GroupFailure],
     ) -> tuple[dict[str, DescribedGroup], dict[str, str]]:
-        """By group: the description by the request for its kind; and why there is none."""
+        """Returns each group's description by the request for its type, or why there is none."""
         described: dict[str, DescribedGroup] = {}
         undescribed: dict[str, str] = {}
         for group in groups:
@@ -190,17 +190,17 @@ class GroupQuestions:
     # --- where to ---------------------------------------------------------------------------
 
     def _asked(
-        self, asked: Sequence[_Asked], look: Poll
+        self, asked: Sequence[_Asked], poll: Poll
     ) -> tuple[dict[_Asked, Any], dict[_Asked, GroupFailure]]:
-        """Ask all of it; look for coordinators that move for a while."""
+        """Sends all requests; searches coordinators that move for a while."""
         found: dict[_Asked, Any] = {}
         failed: dict[_Asked, GroupFailure] = {}
         left = list(dict.fromkeys(asked))
-        until = look.clock.monotonic() + min(_GRACE, look.left())
+        until = poll.clock.monotonic() + min(_GRACE, poll.left())
         while left:
-            failed |= self._round(left, found, look)
+            failed |= self._round(left, found, poll)
             left = [each for each in left if each in failed and failed[each].code in _MOVING]
-            if not left or look.clock.monotonic() + MIN_WAIT_SECONDS >= until:
+            if not left or poll.clock.monotonic() + MIN_WAIT_SECONDS >= until:
                 break
             for each in left:
                 del failed[each]
@@ -208,11 +208,11 @@ class GroupQuestions:
         return found, failed
 
     def _round(
-        self, asked: Sequence[_Asked], found: dict[_Asked, Any], look: Poll
+        self, asked: Sequence[_Asked], found: dict[_Asked, Any], poll: Poll
     ) -> dict[_Asked, GroupFailure]:
-        """Ask once; answers are added to `found`."""
+        """Sends the requests once; adds the answers to `found`."""
         failed: dict[_Asked, GroupFailure] = {}
-        unplaced = self._find([group for _, group in asked], look)
+        unplaced = self._find([group for _, group in asked], poll)
         parts: dict[tuple[int, GroupQuestion], list[str]] = {}
         for question, group in asked:
             if group in unplaced:
@@ -226,7 +226,7 @@ class GroupQuestions:
         ]
         answers = self._net.ask_each(
             [(broker, question.make(groups)) for broker, question, groups in portions],
-            look.part(len({broker for broker, _, _ in portions})),
+            poll.part(len({broker for broker, _, _ in portions})),
         )
         for (_, question, groups), answer in zip(portions, answers, strict=True):
             if isinstance(answer, NoAnswer):
@@ -246,8 +246,8 @@ class GroupQuestions:
         for group in groups:
             self._coordinators.pop(group, None)
 
-    def _find(self, groups: Iterable[str], look: Poll) -> dict[str, GroupFailure]:
-        """Look for the coordinators that are not known; which cannot be found, and why."""
+    def _find(self, groups: Iterable[str], poll: Poll) -> dict[str, GroupFailure]:
+        """Searches unknown coordinators; returns which cannot be found, and why."""
         unknown = sorted({group for group in groups if group not in self._coordinators})
         failed: dict[str, GroupFailure] = {}
         batched = self._net.knows(FindCoordinatorRequest, 4)
@@ -259,7 +259,7 @@ class GroupQuestions:
             else:
                 request = FindCoordinatorRequest(key=some[0], key_type=0, max_version=3)
             try:
-                answer = self._net.ask_any(request, look.left())
+                answer = self._net.ask_any(request, poll.left())
             except NoAnswer as error:
                 return failed | dict.fromkeys(unknown[first:], GroupFailure(NO_ANSWER, str(error)))
             for told in answer.coordinators if batched else [answer]:

@@ -1,4 +1,4 @@
-"""What the coordinator recorded, for receipts and budgets: the log and the group's state."""
+"""Reads what the coordinator recorded, for receipts and budgets."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class CoordinatorLedger:
-    """Reads `__consumer_offsets`; every answer is None where it may not be read.
+    """Reads `__consumer_offsets`; every answer is None if Fleet may not read it.
 
-    `sessions` tells a removal of a KIP-848 member from an expiry; None: neither is told.
+    `sessions` distinguishes a removal of a KIP-848 member from an expiry; None: unknown.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class CoordinatorLedger:
         self._before: dict[tuple[str, int], tuple[Record, ...]] = {}
 
     def close(self) -> None:
-        """Let go of the log's connection."""
+        """Closes the log's connection."""
         self._log.close()
 
     def position(self, group: str) -> int | None:
-        """Where the group's records end now."""
+        """Returns where the group's records end now."""
         try:
             return self._log.position(group)
         except Unreadable:
@@ -53,7 +53,7 @@ class CoordinatorLedger:
             return None
 
     def recorded_since(self, group: str, at: float) -> int | None:
-        """Rebalances since a wall time."""
+        """Counts the rebalances since a wall time."""
         try:
             records, before = self._since(group, at)
             return self._count(group, records, before).rebalances

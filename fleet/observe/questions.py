@@ -1,8 +1,8 @@
-"""What can be asked about groups: each request, for many groups at once, and what it answers.
+"""Defines the requests about groups, for many groups at once, and reads their answers.
 
-Problem: four kinds of groups are described by four requests, and older brokers take one group at
-a time. Choice: a `GroupQuestion` for each, which makes the request for some groups and takes the
-answer apart by group; who sends it, where to and again is `fleet.observe.group_questions`.
+Problem: four requests describe four types of groups, and older brokers take one group at a time.
+Choice: each request is a `GroupQuestion`, which makes the request for some groups and splits the
+answer by group. `fleet.observe.group_questions` sends it to the brokers and retries.
 
 Source: DescribeGroups (KIP-345, KIP-430, KIP-1043), OffsetFetch (KIP-88, KIP-709), and
 `fleet.observe.messages`.
@@ -36,9 +36,9 @@ from fleet.observe.poll_answers import (
 NOT_FOUND: Final = 69
 """GROUP_ID_NOT_FOUND: no such group, or none of this kind."""
 _READING: Final = 3
-"""DescribeGroups from this version on tells the allowed operations."""
+"""First version of DescribeGroups that returns the allowed operations."""
 _DEAD_ONLY: Final = 5
-"""Up to this version it describes a group that does not exist as Dead."""
+"""Last version that describes a group that does not exist as Dead."""
 _OPERATIONS: Final = {each.value: each.name.title().replace("_", "") for each in ACLOperation}
 """Kafka's AclOperation by code, as kafka-acls writes them."""
 

@@ -1,4 +1,4 @@
-"""Questions about topics: partitions, leaders, ids, and where logs begin and end.
+"""Queries topics: partitions, leaders, ids, and starts and ends of logs.
 
 Problem: lag needs the start and the end of thousands of logs, from whoever leads them, and leaders
 move. Choice: one Metadata of all topics names the leaders; each is asked once for all its
@@ -33,11 +33,9 @@ _NO_LEADER: Final = 5
 _MOVING: Final = frozenset({_NO_LEADER, 6, 74, 75, 76})
 """No leader, another leader, or one that is a step ahead or behind."""
 AGES: Final = (60.0, 900.0)
-"""Seconds of waiting that a verdict may ask for: the least grace period with a group, and the
-most.
-"""
+"""Seconds of waiting that a lag status needs: the shortest and the longest grace period."""
 _AGAIN: Final = 3
-"""Times that a leader that moves is looked for, a tenth of a second apart."""
+"""Searches for a leader that moves, a tenth of a second apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +55,12 @@ class TopicQuestions:
     def __init__(self, net: Connections) -> None:
         self._net = net
 
-    def topics(self, look: Poll) -> Topics:
-        """All; those that cannot be read are told. Raises NoAnswer."""
-        metadata = self._net.metadata(None, look.left())
+    def topics(self, poll: Poll) -> Topics:
+        """Reads all topics; reports those that cannot be read. Raises NoAnswer."""
+        metadata = self._net.metadata(None, poll.left())
         for topic in metadata.topics:
             if topic.error_code:
-                look.problems.append(
+                poll.problems.append(
                     f"topic {topic.name} cannot be read: {code_named(topic.error_code)}"
                 )
         there = [topic for topic in metadata.topics if not topic.error_code]
@@ -74,37 +72,37 @@ class TopicQuestions:
         )
 
     def offsets(
-        self, tps: Collection[TopicPartition], topics: Topics, look: Poll
+        self, tps: Collection[TopicPartition], topics: Topics, poll: Poll
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Starts and ends of these logs; what cannot be read is left out and told.
+        """Reads starts and ends of these logs; leaves out and reports what cannot be read.
 
-        Raises NoAnswer where every leader of the cluster is silent: it went away since it was
-        asked for its topics, and a look that knows no log hides what the one before it knew.
+        Raises NoAnswer if every leader of the cluster is silent: the cluster became unreachable
+        during the poll, and a snapshot without logs would hide the lag of the last one.
         """
         wanted = {(tp.topic, tp.partition): tp for tp in tps}
         failed: dict[str, str] = {}
         told = []
         for each in (EARLIEST, LATEST):
-            found = self._listed(wanted, topics.leaders, each, look)
+            found = self._listed(wanted, topics.leaders, each, poll)
             silent = {topics.leaders.get(w) for w in wanted if found[w].error == NO_ANSWER}
             if silent and silent >= set(topics.leaders.values()):
                 raise NoAnswer("no broker returned the starts and ends of its logs")
             told.append({tp: found[w].offset for w, tp in wanted.items() if not found[w].error})
             refused = {w: found[w].error for w in wanted if found[w].error}
             failed |= {f"{w[0]}-{w[1]}": code_named(code) for w, code in refused.items()}
-        look.report(failed, "partition(s) have unreadable offsets")
+        poll.report(failed, "partition(s) have unreadable offsets")
         starts, ends = told
         return starts, ends
 
-    def first_since(
-        self, tps: Collection[TopicPartition], time: float, topics: Topics, look: Poll
+    def first_offsets_since(
+        self, tps: Collection[TopicPartition], time: float, topics: Topics, poll: Poll
     ) -> dict[TopicPartition, int | None]:
-        """The first offset written at a time or later; None where no record is so young.
+        """Reads the first offset written at a time or later; None if no record is so young.
 
         Partitions that are not told are left out.
         """
         wanted = {(tp.topic, tp.partition): tp for tp in tps}
-        found = self._listed(wanted, topics.leaders, int(time * 1000), look)
+        found = self._listed(wanted, topics.leaders, int(time * 1000), poll)
         return {
             tp: None if found[where].offset < 0 else found[where].offset
             for where, tp in wanted.items()
@@ -112,7 +110,7 @@ class TopicQuestions:
         }
 
     def _listed(
-        self, wanted: Iterable[Where], leaders: Mapping[Where, int], at: int, look: Poll
+        self, wanted: Iterable[Where], leaders: Mapping[Where, int], at: int, poll: Poll
     ) -> dict[Where, ListedOffset]:
         def ask(places: Iterable[Where], leaders: Mapping[Where, int]) -> dict[Where, ListedOffset]:
             # The end that lag is told by counts records of open transactions, too.
@@ -121,43 +119,45 @@ class TopicQuestions:
                 leaders,
                 dict.fromkeys(places, at),
                 committed=False,
-                timeout=look.part(len(set(leaders.values()))),
+                timeout=poll.part(len(set(leaders.values()))),
             )
 
         nobody = dict.fromkeys(wanted, ListedOffset(-1, _NO_LEADER))
         found = nobody | ask(nobody, leaders)
         for _ in range(_AGAIN):
             moved = [where for where, each in found.items() if each.error in _MOVING]
-            if not moved or look.left() <= MIN_WAIT_SECONDS:
+            if not moved or poll.left() <= MIN_WAIT_SECONDS:
                 break
             self._net.pause(MIN_WAIT_SECONDS)
             try:
-                now = leaders_of(self._net.metadata({t for t, _ in moved}, look.left()))
+                now = leaders_of(self._net.metadata({t for t, _ in moved}, poll.left()))
             except NoAnswer:
                 break
             found |= ask(moved, now)
         return found
 
-    def gone(self, topics: Collection[str], look: Poll) -> frozenset[str]:
-        """Which of the topics that are not seen are deleted, rather than hidden from us."""
+    def deleted_topics(self, topics: Collection[str], poll: Poll) -> frozenset[str]:
+        """Returns which of these topics are deleted, not only hidden from this login."""
         if not topics:
             return frozenset()
         try:
-            told = self._named(topics, look)
+            told = self._named(topics, poll)
         except NoAnswer as error:
-            look.report(dict.fromkeys(topics, str(error)), "topic(s) cannot be read")
+            poll.report(dict.fromkeys(topics, str(error)), "topic(s) cannot be read")
             return frozenset()
         for name, topic in told.items():
             if topic.error_code not in {0, ABSENT}:
-                look.problems.append(f"topic {name} cannot be read: {code_named(topic.error_code)}")
+                poll.problems.append(f"topic {name} cannot be read: {code_named(topic.error_code)}")
         return frozenset(name for name, topic in told.items() if topic.error_code == ABSENT)
 
-    def allowed(self, topics: Collection[str], look: Poll) -> dict[Resource, frozenset[str]]:
-        """What this login may do to each; see Observer.allowed. Raises NoAnswer."""
+    def allowed_operations(
+        self, topics: Collection[str], poll: Poll
+    ) -> dict[Resource, frozenset[str]]:
+        """Returns what this login may do; see Observer.allowed_operations. Raises NoAnswer."""
         from fleet.observe.questions import operations_of  # noqa: PLC0415 - loads kafka-python
 
         found: dict[Resource, frozenset[str]] = {}
-        for name, topic in self._named(topics, look, operations=True).items():
+        for name, topic in self._named(topics, poll, operations=True).items():
             told = operations_of(topic.authorized_operations)
             if topic.error_code in DENIED:
                 found["topic", name] = frozenset()
@@ -166,31 +166,31 @@ class TopicQuestions:
         return found
 
     def _named(
-        self, topics: Collection[str], look: Poll, *, operations: bool = False
+        self, topics: Collection[str], poll: Poll, *, operations: bool = False
     ) -> dict[str, Any]:
-        answer = self._net.metadata(sorted(topics), look.left(), operations=operations)
+        answer = self._net.metadata(sorted(topics), poll.left(), operations=operations)
         return {topic.name: topic for topic in answer.topics}
 
 
 class RecordTimes:
-    """Bounds the age of positions that are older than all looks, by the times of their records.
+    """Bounds the age of offsets that are older than all refreshes, by the times of their records.
 
-    Problem: at the first look of a new home no age is known, and a group that has stood still for
-    an hour looks like one that keeps up. Choice: each partition with such a position is asked once
-    which record is the first of the last minute, and of the last quarter of an hour. Cost: two
-    requests to each leader, once; producers may have set these times.
+    Problem: with a new state directory no age is known, and a group that has stood still for an
+    hour seems to keep up. Choice: a query finds the first record of the last minute and of the last
+    quarter of an hour in each such partition. Cost: two requests to each leader, once; producers
+    may set these times.
     """
 
     def __init__(self, questions: TopicQuestions) -> None:
         self._questions = questions
         self._first: dict[TopicPartition, tuple[float, tuple[int, ...]]] = {}
-        """When each was asked, and the first offset of the last `AGES` then."""
+        """Time of each query, and the first offset of the last `AGES` then."""
 
     def bound(
         self, lag: Lag, tps: Sequence[TopicPartition], which: Longs, at: Longs, logs: Logs,
-        *, topics: Topics, look: Poll,
+        *, topics: Topics, poll: Poll,
     ) -> None:  # fmt: skip
-        """Raise `lag.waited` of rows last committed `at` (ms), where more of it is known now."""
+        """Raises `lag.waited` of rows last committed `at` (ms), if the records show more."""
         silent = (at == NONE) | (logs.at - at / 1000 >= AGES[0])
         rows = np.flatnonzero((lag.records > 0) & np.isnan(lag.seconds) & silent)
         rows = rows[~(lag.waited[rows] >= AGES[-1])]
@@ -198,7 +198,7 @@ class RecordTimes:
             return
         different, place = np.unique(which[rows], return_inverse=True)
         mine = [tps[each] for each in different.tolist()]
-        self._ask([tp for tp in mine if self._is_new(tp, logs)], logs, topics, look)
+        self._ask([tp for tp in mine if self._is_new(tp, logs)], logs, topics, poll)
         positions = (lag.end - lag.records)[rows]
         unknown = (logs.at, (NONE,) * len(AGES))
         told = [self._first.get(tp, unknown) for tp in mine]
@@ -210,13 +210,13 @@ class RecordTimes:
             lag.waited[older] = np.fmax(lag.waited[older], since)
 
     def _is_new(self, tp: TopicPartition, logs: Logs) -> bool:
-        """Whether it was not asked, or is another log under the same name."""
+        """Returns whether it was not queried yet, or is another log with the same name."""
         known = self._first.get(tp)
         return known is None or max(known[1]) > logs.ends.get(tp, NONE)
 
-    def _ask(self, tps: Sequence[TopicPartition], logs: Logs, topics: Topics, look: Poll) -> None:
+    def _ask(self, tps: Sequence[TopicPartition], logs: Logs, topics: Topics, poll: Poll) -> None:
         told = [
-            self._questions.first_since(tps, logs.at - age, topics, look) if tps else {}
+            self._questions.first_offsets_since(tps, logs.at - age, topics, poll) if tps else {}
             for age in AGES
         ]
         for tp in tps:

@@ -1,12 +1,11 @@
-"""What waits where a group seems to stand still: a record, nothing readable, or a transaction.
+"""Finds what waits if a group seems to stand still: a record, nothing readable, a transaction.
 
-Problem: offsets are taken by aborted transactions and by control records too, and a reader of
-committed records stands before an open transaction; the log's end counts all of these. Choice: the
-few partitions whose group seems to have stopped are read from its position, as a reader of
-committed records reads them, until one record is found. Before an open transaction its producer is
-asked for (KIP-664). What was found of a position is known until the log's end moves. Cost: Read on
-the topic; where that is refused, or the time is up, the verdict stays. Whether the group itself
-reads uncommitted records no broker tells.
+Problem: aborted transactions and control records also use offsets, and a read_committed reader
+stops before an open transaction; the log's end counts all of these. Choice: the few partitions of a
+group that seems to have stopped are read from its offset, as a read_committed reader does, until a
+record is found. A query (KIP-664) names the producer of an open transaction. The result is valid
+until the log's end moves. Cost: Read on the topic; without it, or without time, the lag status
+stays. No broker knows whether the group itself reads uncommitted records.
 """
 
 import time
@@ -26,13 +25,13 @@ from fleet.lag.snapshot import CASES, Snapshot
 from fleet.model import LagCase, TopicPartition
 
 MOST: Final = 128
-"""Partitions that are read on in one look."""
+"""Partitions that one refresh reads."""
 _ROWS: Final = 4_096
-"""Rows that are looked up in what was read before: some 20 ms."""
+"""Rows that one refresh checks in earlier results: some 20 ms."""
 _SECONDS: Final = 3.0
-"""For all of them together."""
+"""Seconds for all partitions together."""
 _BYTES: Final = (16 << 20) // MOST
-"""Of each partition in an answer, so that all have room."""
+"""Bytes of each partition in an answer, so that all fit."""
 _OPEN: Final = "an open transaction"
 
 Position = tuple[Where, int]
@@ -40,7 +39,7 @@ Position = tuple[Where, int]
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """What waits at a position, as long as the log ends here."""
+    """What waits at an offset, as long as the log's end does not move."""
 
     end: int
     case: LagCase
@@ -55,13 +54,13 @@ class WaitingRecords:
         self._known: dict[Position, _Behind] = {}
 
     def read_on(self, seen: Snapshot, rows: Longs) -> Snapshot:
-        """The snapshot with what waits in these rows, as far as it can be read."""
+        """Adds to a snapshot what waits in these rows, as far as it can be read."""
         wanted = {row: self._position(seen, row) for row in rows[:_ROWS].tolist()}
         ends = {wanted[row]: int(seen.lag.end[row]) for row in wanted}
         self._known = {at: self._known[at] for at in ends.keys() & self._known.keys()}
         new = {at: end for at, end in ends.items() if self._is_new(at, end)}
         if new:
-            self._known |= self._look(dict(list(new.items())[:MOST]))
+            self._known |= self._read_first_records(dict(list(new.items())[:MOST]))
         case, held = seen.lag.case.copy(), dict(seen.held)
         seconds, waited = seen.lag.seconds.copy(), seen.lag.waited.copy()
         for row, at in wanted.items():
@@ -86,7 +85,7 @@ class WaitingRecords:
         where = (commits.topics[commits.topic[row]], int(commits.partition[row]))
         return where, max(int(commits.committed[row]), int(seen.lag.start[row]))
 
-    def _look(self, new: Mapping[Position, int]) -> dict[Position, _Behind]:
+    def _read_first_records(self, new: Mapping[Position, int]) -> dict[Position, _Behind]:
         until = time.monotonic() + _SECONDS
         places = {where for where, _ in new}
         try:

@@ -65,12 +65,12 @@ class GroupWatcher(Observer):
     def refresh(self) -> Snapshot:
         """Takes a snapshot of all groups and their committed partitions."""
         with self._lock:
-            return self._looked()
+            return self._refresh()
 
-    def _looked(self) -> Snapshot:
-        look = self._look()
-        topics = self._topics(look)
-        listed = self._listed(look)
+    def _refresh(self) -> Snapshot:
+        poll = self._new_poll()
+        topics = self._topics(poll)
+        listed = self._list_groups(poll)
         from_log = self._current()  # so that it has every group of the listing
         if from_log and self._tail is not None:
             facts, commits = self._by_log(listed, self._tail)
@@ -78,18 +78,20 @@ class GroupWatcher(Observer):
                 self._tail.name_topics(topics.names)
             untold: frozenset[str] = frozenset()
             shares = [group for group, fact in facts.items() if fact.type == "share"]
-            committed: Mapping[str, Offsets] = self._groups.seen(shares, look)[1] if shares else {}
+            committed: Mapping[str, Offsets] = {}
+            if shares:
+                _, committed = self._groups.describe_with_offsets(shares, poll)
         else:
-            facts, commits, untold, committed = self._by_coordinators(listed, look)
+            facts, commits, untold, committed = self._by_coordinators(listed, poll)
         shared = PollAnswers(descriptions={}, committed=committed)
         commits = commits.plus(self._share_rows(shared))
         rows = commits.of_groups(facts)  # a group's tombstones may come after its end
         shown = commits if rows.all() else commits.where(rows)
-        seen = self._measured(look, facts, shown, topics, untold=untold, counted=shared.counted())
+        seen = self._measure(poll, facts, shown, topics, untold=untold, counted=shared.counted())
         if from_log != self._growth_by_log:  # the row numbers differ
             self._growth, self._growth_by_log = Growth(), from_log
         lag = seen.lag
-        gained, over = self._growth.update(seen.commits.row, lag.waited, lag.seconds, look.began)
+        gained, over = self._growth.update(seen.commits.row, lag.waited, lag.seconds, poll.began)
         return replace(
             seen,
             from_log=from_log,
@@ -146,7 +148,7 @@ class GroupWatcher(Observer):
         return replace(Commits.of(rows), row=numbers)
 
     def _by_coordinators(
-        self, listed: Mapping[str, ListedGroup], look: Poll
+        self, listed: Mapping[str, ListedGroup], poll: Poll
     ) -> tuple[dict[str, GroupFacts], Commits, frozenset[str], Mapping[str, Offsets]]:
         """Describes all groups and fetches all offsets; a changed offset counts as a commit.
 
@@ -154,7 +156,7 @@ class GroupWatcher(Observer):
         """
         chosen = self._tail.chosen if self._tail is not None else (lambda _: True)
         wanted = sorted(filter(chosen, listed))
-        described, all_offsets = self._groups.seen(wanted, look)
+        described, all_offsets = self._groups.describe_with_offsets(wanted, poll)
         seen = PollAnswers(descriptions=described, listed=listed, committed=all_offsets)
         now, kept = int(self._clock.now() * 1000), set()
         shared = seen.counted()
@@ -173,12 +175,12 @@ class GroupWatcher(Observer):
         }
         for key in self._polled.keys() - kept:
             group = group_of(key)
-            if group not in silent and (group in listed or not look.partial):
+            if group not in silent and (group in listed or not poll.partial):
                 self._polled.commit(key, None, now)
         known = self._polled.groups()
         self._told_at = {g: at for g, at in self._told_at.items() if g in known}
-        self._told_at |= dict.fromkeys(seen.committed, look.began)
-        untold = {g for g in silent if look.began - self._told_at.get(g, look.began) > _STALE}
+        self._told_at |= dict.fromkeys(seen.committed, poll.began)
+        untold = {g for g in silent if poll.began - self._told_at.get(g, poll.began) > _STALE}
         groups = {group: seen.facts(group) for group in wanted}
         told = {group: seen.committed[group] for group in shared}
         return groups, self._polled.copy(), frozenset(untold), told

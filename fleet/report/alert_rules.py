@@ -295,8 +295,8 @@ class _Rules:
             f"{quarantined} == 1",
             "Slot {{ $labels.slot }} of group {{ $labels.group }} is quarantined: another process "
             "uses its instance id",
-            "An external member fenced a worker twice. Stop that process, then run "
-            "`fleet slot reopen {{ $labels.group }} {{ $labels.slot }}`.",
+            "An external member fenced a worker twice. Stop its process, then reopen the slot "
+            "with `fleet slot reopen`.",
             severity="ticket",
         )
         yield self._rule(

@@ -112,12 +112,7 @@ def stuck(reason: str, said: str, severity: str = "page", group: str = "orders.v
 
 
 def ticket(name: str, summary: str, **labels: str) -> dict[str, Any]:
-    filled = told(name, "ticket", labels=labels, summary=summary)
-    found = filled["exp_annotations"]
-    places = {"{{ $labels.group }}": "orders.v1", "{{ $labels.slot }}": labels.get("slot", "")}
-    for place, value in places.items():
-        found["description"] = found["description"].replace(place, value)
-    return filled
+    return told(name, "ticket", labels=labels, summary=summary)
 
 
 def of_status(name: str, said: str, minutes: float = 1) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def assert_by_log(here: Any) -> None:
     assert found is not None
     assert found.of("orders") is None
     assert not found.all()
-    assert "the history's tables cannot be read" in found.problem
+    assert "the history tables cannot be read" in found.problem
 
 
 class SlowLog(WrittenLog):

@@ -18,7 +18,7 @@ from tests.support.json_contract import BENCHMARKS, documented, shape
 
 def size(groups: int, **found) -> Size:
     known = {
-        "looks": spread([0.1, 0.2, 0.3]),
+        "refreshes": spread([0.1, 0.2, 0.3]),
         "scrapes": spread([0.01, 0.1]),
         "age": spread([0.3]),
         "megabytes": 80.0,

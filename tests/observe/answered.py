@@ -24,12 +24,12 @@ class Answers:
         self.unlisted: set[str] = set()
         """Groups of another broker, which does not list them."""
 
-    def listed(self, look: Poll) -> tuple[dict[str, ListedGroup], list[NoAnswer]]:
+    def list_groups(self, look: Poll) -> tuple[dict[str, ListedGroup], list[NoAnswer]]:
         told = ListedGroup(type="classic", state=GroupState.STABLE)
         failed = [NoAnswer("no answer in time")] if self.unlisted else []
         return dict.fromkeys(self.committed.keys() - self.unlisted, told), failed
 
-    def seen(
+    def describe_with_offsets(
         self, groups: Sequence[str], look: Poll
     ) -> tuple[dict[str, DescribedGroup], dict[str, dict[TopicPartition, int]]]:
         told = DescribedGroup(type="classic", state=GroupState.STABLE)
@@ -47,7 +47,7 @@ class Answers:
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         return dict.fromkeys(tps, 0), {tp: self.at[tp] for tp in tps}
 
-    def gone(self, topics: Collection[str], look: Poll) -> frozenset[str]:
+    def deleted_topics(self, topics: Collection[str], look: Poll) -> frozenset[str]:
         return frozenset(topics)
 
 

@@ -24,7 +24,7 @@ def describe(bootstrap: str, names: list[str]) -> None:
     """Describe them all, as doctor does, until the process ends."""
     own = observer(bootstrap)
     while True:
-        own.allowed(names, [])
+        own.allowed_operations(names, [])
         time.sleep(0.02)
 
 

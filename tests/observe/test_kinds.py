@@ -189,4 +189,4 @@ def test_brokers_of_long_ago_are_asked_one_group_at_a_time(config, topic_of, uni
         GroupState.EMPTY,
         GroupState.DEAD,
     ]
-    assert "Read" in look.allowed([f"none-{unique}"], [])["group", f"none-{unique}"]
+    assert "Read" in look.allowed_operations([f"none-{unique}"], [])["group", f"none-{unique}"]

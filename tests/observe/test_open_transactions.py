@@ -114,14 +114,14 @@ def test_what_counts_when_a_transaction_ends():
     """The last of each key, unless it was written otherwise since; nothing of an aborted one."""
     held = PendingCommits()
     for at, key in enumerate((b"a", b"b", b"a", b"c")):
-        held.hold(4, 7, record(at, key))
-    held.hold(4, 8, record(9, b"a"))
-    held.overtaken(4, record(5, b"c"))
-    held.overtaken(4, record(1, b"a"))
-    held.overtaken(5, record(6, b"b"))
+        held.add_record(4, 7, record(at, key))
+    held.add_record(4, 8, record(9, b"a"))
+    held.drop_overtaken(4, record(5, b"c"))
+    held.drop_overtaken(4, record(1, b"a"))
+    held.drop_overtaken(5, record(6, b"b"))
     assert [tuple(each) for each in held.open()] == [(4, 7, 0.0, 2), (4, 8, 9.0, 1)]
     assert [(r.offset, r.key) for r in held.end(4, 7, committed=True)] == [(1, b"b"), (2, b"a")]
-    assert held.any_in(4)
+    assert held.has_open(4)
     assert held.end(4, 8, committed=False) == ()
-    assert not held.any_in(4)
+    assert not held.has_open(4)
     assert held.end(4, 8, committed=True) == ()

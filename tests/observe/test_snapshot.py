@@ -155,8 +155,8 @@ def test_unknown_without_offsets_and_empty_are_three_answers(config, topic_of, u
     assert [state.committed for state in fresh.partitions] == [None]
     assert (empty.exists, empty.state, empty.lag) == (True, GroupState.EMPTY, 2)
     # What a login may do is told of a group that does not exist, too.
-    assert all("Read" in held for held in look.allowed(names, []).values())
-    assert len(look.allowed(names, [])) == 3
+    assert all("Read" in held for held in look.allowed_operations(names, []).values())
+    assert len(look.allowed_operations(names, [])) == 3
     client.close()
 
 
@@ -334,7 +334,7 @@ def ask(question):
     except Unreachable:
         pass
 
-questions = [lambda look: look.snapshot(), lambda look: look.allowed(["g"], []),
+questions = [lambda look: look.snapshot(), lambda look: look.allowed_operations(["g"], []),
              lambda look: look.state("g"), lambda look: look.partitions()]
 threads = [threading.Thread(target=ask, args=(each,)) for each in questions]
 for thread in threads:

@@ -36,8 +36,8 @@ class Played(GroupWatcher):
         self.gone: set[str] = set()
         self._about_groups = self  # type: ignore[assignment]
 
-    def seen(self, groups: Any, _: Any) -> Any:
-        """As GroupQuestions.seen."""
+    def describe_with_offsets(self, groups: Any, _: Any) -> Any:
+        """As GroupQuestions.describe_with_offsets."""
         described = {g: DescribedGroup(type="classic", state=GroupState.STABLE) for g in groups}
         told = {g: {TPS[g]: self.offsets[g]} for g in groups if g not in self.silent}
         return described, told
@@ -59,7 +59,7 @@ class Played(GroupWatcher):
         assert look
         return Topics(partitions={"t": 1, "u": 1}, leaders={}, names={})
 
-    def _listed(self, look: Any) -> dict[str, ListedGroup]:
+    def _list_groups(self, look: Any) -> dict[str, ListedGroup]:
         assert look
         listed = ListedGroup(type="classic", state=GroupState.STABLE)
         return {group: listed for group in TPS if group not in self.gone}

@@ -1,11 +1,11 @@
-"""What the records of `__consumer_offsets` come to, held for whoever asks. No connection here.
+"""Keeps the state that the records of `__consumer_offsets` describe. No connection here.
 
-Problem: one thread reads, several ask, and the records are commits by the thousand with a rare
-membership record between them. Choice: one lock; commits go into columns by their key's bytes
-(fleet.log.readers.positions); everything else is decoded one by one into the group's replay
-(fleet.log.replay.causes), which says who is there now and what rebalanced why, and asks the
-columns what was last committed. Cost: a reader of many records holds the lock for some 10 ms at a
-time; states between records (a join phase) are not there, ListGroups tells them.
+Problem: one thread reads and several query, and the records are thousands of commits with few
+membership records. Choice: one lock. Commits go into columns by their key's bytes
+(fleet.log.readers.positions). Other records are decoded one by one into the group's replay
+(fleet.log.replay.causes), which knows the members and the causes of rebalances, and reads the last
+commits from the columns. Cost: a reader of many records keeps the lock for some 10 ms at a time.
+States between records (a join phase) are missing; ListGroups returns them.
 """
 
 import threading
@@ -28,15 +28,15 @@ from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance, Totals, standing
 from fleet.model.sessions import SessionAtRemoval
 
-# A log that was cut is read a second time, and nothing may be shown or counted twice. When it is
-# cut, it is noted up to which record's time its groups were told of: what is told again until then
-# is one of those that are kept, by its place in the log, or was forgotten already.
+# A truncated log is read a second time, and nothing may be shown or counted twice. So the view
+# notes the time of the last record that it had read of each group. A row up to that time is a kept
+# one, by its place in the log, or was dropped before.
 
 Kept = TypeVar("Kept", Rebalance, MembershipSpan)
 
 
 class KeptRebalances:
-    """Kept for `keep` seconds and at most `most` of a group. Not for several threads at once."""
+    """Keeps rebalances for `keep` seconds, `most` per group at most. Not safe for threads."""
 
     def __init__(self, *, keep: float, most: int) -> None:
         self._keep, self._most = keep, most
@@ -44,13 +44,13 @@ class KeptRebalances:
         self._memberships: dict[str, deque[MembershipSpan]] = {}
         self._totals: dict[str, Totals] = {}
         self._until: dict[str, int] = {}
-        """Up to which time (ms) groups were told of whose log was cut since."""
+        """Time (ms) up to which groups were read whose log was truncated since."""
         self._cut_at = 0.0
         self.counting_from = 0.0
         """Wall time from which on rebalances count."""
 
     def add(self, made: Rebalance | MembershipSpan, now: float) -> None:
-        """Keep and count one, unless it was told before its log was cut."""
+        """Keeps and counts a row, unless it was kept before its log was truncated."""
         if isinstance(made, Rebalance):
             if self._keep_one(self._rebalances, made, now) and made.ended_at >= self.counting_from:
                 self._totals.setdefault(made.group, Totals()).add(made)
@@ -69,7 +69,7 @@ class KeptRebalances:
         return True
 
     def cut(self, groups: Mapping[str, int], now: float) -> None:
-        """The log of these groups is read anew; by group the time (ms) up to which it was read."""
+        """Notes that these groups are read again, with the time (ms) up to which they were read."""
         self._cut_at = now
         for group, ms in groups.items():
             self._until[group] = max(ms, self._until.get(group, 0))
@@ -77,7 +77,7 @@ class KeptRebalances:
     def rebalances(
         self, group: str | None, since: float | None, until: float | None, cause: Cause | None
     ) -> list[Rebalance]:
-        """Those kept, oldest first; of all groups where None is named."""
+        """Returns the kept rebalances, oldest first; of all groups if `group` is None."""
         kept = _of(self._rebalances, group)
         return _between((r for r in kept if cause is None or r.cause is cause), since, until)
 
@@ -88,11 +88,11 @@ class KeptRebalances:
         return _between(_of(self._memberships, group), since, until)
 
     def totals(self) -> dict[str, Totals]:
-        """What was counted of each group; groups without any are left out."""
+        """Returns the counts of each group; groups without any are left out."""
         return {group: totals.copy() for group, totals in self._totals.items()}
 
     def prune(self, now: float, known: Collection[str]) -> None:
-        """Forget what is too old, and groups that are not back (`known`) so long after a cut."""
+        """Drops old rows, and groups that did not come back (`known`) after a truncation."""
         oldest = now - self._keep
         _drop_before(self._rebalances, oldest)
         _drop_before(self._memberships, oldest)
@@ -101,7 +101,7 @@ class KeptRebalances:
                 self.forget(group)
 
     def forget(self, group: str) -> None:
-        """Count it no more."""
+        """Drops the group's counts."""
         self._totals.pop(group, None)
         self._until.pop(group, None)
 
@@ -111,7 +111,7 @@ def _at(told: Rebalance | MembershipSpan) -> float:
 
 
 def _place(told: Rebalance | MembershipSpan) -> tuple[object, ...]:
-    """What tells it apart, whoever derives it and however often."""
+    """Returns what identifies a row, however often it is derived."""
     what = () if isinstance(told, Rebalance) else (told.member, told.event)
     return told.log_partition, told.log_offset, told.number, *what
 
@@ -139,13 +139,13 @@ def _drop_before(kept: "dict[str, deque[Kept]]", oldest: float) -> None:
             del kept[group]
 
 
-# Only the commits of an open transaction wait, for the marker that ends it, as in the coordinator
-# itself: they count if it committed, unless what was written later for the same partition of the
-# same group counts already (KIP-98, KIP-447; Kafka's OffsetMetadataManager).
+# Only the commits of an open transaction wait for its end marker, as in the coordinator. They count
+# if it committed, unless a later commit of the same partition and group counts already (KIP-98,
+# KIP-447; Kafka's OffsetMetadataManager).
 
 
 class PendingRecord(NamedTuple):
-    """A record of the offsets topic as it stands in the log; `ms` is its time."""
+    """A record of the offsets topic that waits for its transaction; `ms` is its time."""
 
     offset: int
     ms: int
@@ -154,8 +154,8 @@ class PendingRecord(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction with offsets that has not ended: in which partition of the offsets topic,
-    whose, since when (wall time), and how many partitions' commits it holds.
+    """An open transaction with offsets: partition of the offsets topic, producer, begin (wall
+    time), and the number of partitions with commits.
     """
 
     partition: int
@@ -165,51 +165,51 @@ class OpenTransaction(NamedTuple):
 
 
 class PendingCommits:
-    """By partition of the offsets topic and producer."""
+    """Keeps the commits of open transactions, by partition of the offsets topic and producer."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[int, int], dict[bytes | None, PendingRecord]] = {}
+        self._pending: dict[tuple[int, int], dict[bytes | None, PendingRecord]] = {}
         self._since: dict[tuple[int, int], int] = {}
         self._numbers: frozenset[int] = frozenset()
 
-    def any_in(self, number: int) -> bool:
-        """Whether a transaction is open in this partition of the topic."""
+    def has_open(self, number: int) -> bool:
+        """Returns whether a transaction is open in this partition of the topic."""
         return number in self._numbers
 
-    def hold(self, number: int, producer: int, record: PendingRecord) -> None:
-        """Keep a record until its transaction ends."""
+    def add_record(self, number: int, producer: int, record: PendingRecord) -> None:
+        """Keeps a record until its transaction ends."""
         place = (number, producer)
-        if place not in self._held:
-            self._held[place], self._since[place] = {}, record.ms
+        if place not in self._pending:
+            self._pending[place], self._since[place] = {}, record.ms
             self._numbers |= {number}
-        self._held[place].pop(record.key, None)
-        self._held[place][record.key] = record
+        self._pending[place].pop(record.key, None)
+        self._pending[place][record.key] = record
 
-    def overtaken(self, number: int, by: PendingRecord) -> None:
-        """This counts: what is held of the same key and was written before it is out."""
-        for place, records in self._held.items():
+    def drop_overtaken(self, number: int, by: PendingRecord) -> None:
+        """Drops pending records of the same key that are older than this record."""
+        for place, records in self._pending.items():
             found = records.get(by.key) if place[0] == number else None
             if found is not None and found.offset < by.offset:
                 del records[by.key]
 
     def end(self, number: int, producer: int, *, committed: bool) -> Iterable[PendingRecord]:
-        """What counts from now on, in the order written."""
+        """Ends a transaction; returns the records that now count, in the order written."""
         place = (number, producer)
-        found = self._held.pop(place, {})
+        found = self._pending.pop(place, {})
         self._since.pop(place, None)
-        self._numbers = frozenset(partition for partition, _ in self._held)
+        self._numbers = frozenset(partition for partition, _ in self._pending)
         return tuple(found.values()) if committed else ()
 
     def forget(self, number: int) -> None:
-        """The partition is read anew."""
-        for place in [each for each in self._held if each[0] == number]:
+        """Drops the partition's pending records, because it is read again."""
+        for place in [each for each in self._pending if each[0] == number]:
             self.end(*place, committed=False)
 
     def open(self) -> Collection[OpenTransaction]:
-        """All that have not ended, oldest first."""
+        """Returns all open transactions, oldest first."""
         found = [
             OpenTransaction(number, producer, self._since[number, producer] / 1000, len(records))
-            for (number, producer), records in self._held.items()
+            for (number, producer), records in self._pending.items()
         ]
         return sorted(found, key=lambda each: each.since)
 
@@ -217,7 +217,7 @@ class PendingCommits:
 KEEP: Final = 86_400.0
 """Seconds for which rebalances are kept."""
 _KINDS: Final = 200
-"""Kinds of undecodable records that are told apart: noise must not become labels without end."""
+"""Most kinds of undecodable records: noise must not create labels without limit."""
 _CONFIGURED: Final = frozenset({"consumer", "share", "streams"})
 MOST: Final = 1_000
 """Rebalances kept of one group."""
@@ -239,7 +239,7 @@ class Summary(NamedTuple):
 
 
 class LogView:
-    """The state of all groups as the records so far leave it. Reading is safe for several threads.
+    """The state of all groups after the records read so far. Safe for several readers.
 
     `groups` chooses by group id; rebalances are kept for `keep` seconds and at most `most` a
     group, groups are forgotten with their last record.
@@ -268,7 +268,7 @@ class LogView:
         self._kept = KeptRebalances(keep=keep, most=most)
         self._starts = RoundStarts()
         self._names: dict[str, str] = {}
-        self._held = PendingCommits()
+        self._pending = PendingCommits()
         self._errors: dict[tuple[int, int], int] = {}
         self._records = 0
         self.session: Callable[[str, str, float], SessionAtRemoval | None] = lambda *_: None
@@ -360,7 +360,7 @@ class LogView:
     def open_transactions(self) -> Collection[OpenTransaction]:
         """Transactions with offsets that have not ended: their commits do not count yet."""
         with self._lock:
-            return self._held.open()
+            return self._pending.open()
 
     def decode_errors(self) -> dict[tuple[int, int], int]:
         """Records that could not be read, by record type and value version (-1: neither)."""
@@ -424,7 +424,7 @@ class LogView:
             end = int(np.searchsorted(read.offset, marker.offset))
             self._stretch(number, read.rows(slice(start, end)), producer[start:end])
             start = end
-            for held in self._held.end(number, marker.producer, committed=marker.committed):
+            for held in self._pending.end(number, marker.producer, committed=marker.committed):
                 self._counts(number, held)
         self._stretch(number, read.rows(slice(start, None)), producer[start:])
 
@@ -439,7 +439,7 @@ class LogView:
         gone = [key_of(key) for key in without_value if _is_commit(key)]
         if gone:
             plain &= ~np.isin(rows, self._positions.rows(gone))
-        if self._held.any_in(number) or (producer >= 0).any():
+        if self._pending.has_open(number) or (producer >= 0).any():
             plain[:] = False
         stops = [*np.flatnonzero(~plain).tolist(), len(keys)]
         at = 0
@@ -453,15 +453,15 @@ class LogView:
                 record = (int(read.offset[stop]), int(read.timestamp[stop]), keys[stop])
                 held = PendingRecord(*record, read.value(stop))
                 if producer[stop] >= 0:
-                    self._held.hold(number, int(producer[stop]), held)
+                    self._pending.add_record(number, int(producer[stop]), held)
                 else:
                     self._counts(number, held)
             at = stop + 1
 
     def _counts(self, number: int, record: PendingRecord) -> None:
         """Outside of a transaction, or when it ended."""
-        if self._held.any_in(number):
-            self._held.overtaken(number, record)
+        if self._pending.has_open(number):
+            self._pending.drop_overtaken(number, record)
         self._record(number, *record)
 
     def _led(self, number: int, epoch: int, ms: int) -> None:
@@ -523,7 +523,7 @@ class LogView:
         """
         groups = self._positions.groups()
         self._positions.drop({group for group in groups if partition_for(group, of) == number})
-        self._held.forget(number)
+        self._pending.forget(number)
         self._epochs.pop(number, None)
         theirs = [name for name, replay in self._replays.items() if replay.log_partition == number]
         for group in theirs:

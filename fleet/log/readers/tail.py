@@ -423,7 +423,7 @@ class Tail(LogView, Closing):
             return
         with self._lock:
             if starts[number] > self._next[number]:
-                self._held.forget(number)  # the rest goes on
+                self._pending.forget(number)  # the rest goes on
             else:
                 self._forget(number, len(self._next))
                 self._current_at = self._goal = None

@@ -26,8 +26,8 @@ from fleet.sim.coordinator.classic_group import (
     Decision,
     PendingWrite,
     UnexpectedRequest,
+    answered_error,
     nothing_done,
-    told,
 )
 from fleet.sim.coordinator.classic_requests import ClassicRequests, ClassicRounds, member_error
 from fleet.sim.coordinator.requests import (
@@ -80,13 +80,13 @@ class ClassicOffsets:
             return None, OffsetCommitResponse(error)
         found, records = [], []
         for topic in request.topics:
-            told = []
+            partitions = []
             for each in topic.partitions:
                 code = self._too_large(each)
-                told.append(CommittedPartition(each.partition_index, code))
+                partitions.append(CommittedPartition(each.partition_index, code))
                 if code is ErrorCode.NONE:
                     records.append(self._record(request.group_id, topic.name, each))
-            found.append(CommittedTopic(topic.name, tuple(told)))
+            found.append(CommittedTopic(topic.name, tuple(partitions)))
         write = PendingWrite(tuple(records), nothing_done, learnt=True) if records else None
         return write, OffsetCommitResponse(topics=tuple(found))
 
@@ -111,8 +111,10 @@ class ClassicOffsets:
         group = self.groups.get(request.group_id)
         if group is None:
             if generation >= 0:
-                told = request.version >= _GROUP_ID_NOT_FOUND_SINCE
-                return ErrorCode.GROUP_ID_NOT_FOUND if told else ErrorCode.ILLEGAL_GENERATION
+                answered_error = request.version >= _GROUP_ID_NOT_FOUND_SINCE
+                return (
+                    ErrorCode.GROUP_ID_NOT_FOUND if answered_error else ErrorCode.ILLEGAL_GENERATION
+                )
             group = ClassicGroup(request.group_id, self.rounds.around.now)
             self.groups[request.group_id] = group
         error = self._member_error(group, request)
@@ -338,7 +340,7 @@ class ClassicCoordinator:
 
     def _refuse(self, ticket: int | None, request: AnyRequest | None, error: ErrorCode) -> None:
         if request is not None and type(request) in _REFUSAL:
-            self.around.answer(ticket, _REFUSAL[type(request)](error_code=told(error)))
+            self.around.answer(ticket, _REFUSAL[type(request)](error_code=answered_error(error)))
 
     # Writes.
 

@@ -80,10 +80,10 @@ class IllegalTransition(RuntimeError):
     """A group was to make a move that there is not: the model is wrong, and tells the story."""
 
     def __init__(
-        self, group: str, state: ClassicState, target: ClassicState, story: Iterable[str]
+        self, group: str, state: ClassicState, target: ClassicState, transitions: Iterable[str]
     ) -> None:
         allowed = ", ".join(sorted(BEFORE[target]))
-        lines = "\n  ".join(story)
+        lines = "\n  ".join(transitions)
         super().__init__(
             f"group {group} is {state} and cannot become {target}, which follows {allowed}; "
             f"what led there:\n  {lines}"
@@ -172,12 +172,12 @@ _OF_WRITES = {
 }
 
 
-def told(error: ErrorCode) -> ErrorCode:
+def answered_error(error: ErrorCode) -> ErrorCode:
     """What a member is told of a write that failed so."""
     return _OF_WRITES.get(error, error)
 
 
-_STORY = 20
+_TRANSITIONS_KEPT = 20
 """Moves that an illegal one is told with."""
 
 
@@ -234,13 +234,13 @@ class ClassicGroup:
     """Protocol → members that support it."""
     topics: frozenset[str] | None = None
     new_member_added: bool = False
-    story: deque[str] = field(default_factory=lambda: deque(maxlen=_STORY))
+    transitions: deque[str] = field(default_factory=lambda: deque(maxlen=_TRANSITIONS_KEPT))
 
     def move(self, target: ClassicState, now: int) -> None:
         """Into another state. Raises IllegalTransition."""
         if self.state not in BEFORE[target]:
-            raise IllegalTransition(self.group_id, self.state, target, self.story)
-        self.story.append(
+            raise IllegalTransition(self.group_id, self.state, target, self.transitions)
+        self.transitions.append(
             f"{now} ms: {self.state} => {target}, generation {self.generation}, "
             f"{len(self.members)} members"
         )
@@ -403,7 +403,7 @@ class ClassicGroup:
     def listed(self) -> tuple[JoinGroupMember, ...]:
         """The members as their leader is told of them."""
         if self.state in {ClassicState.DEAD, ClassicState.PREPARING_REBALANCE}:
-            raise UnexpectedRequest(f"no members are told of while the group is {self.state}")
+            raise UnexpectedRequest(f"the members are unknown while the group is {self.state}")
         return tuple(
             JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(self.protocol))
             for m in self.members.values()

@@ -15,8 +15,8 @@ from fleet.sim.coordinator.classic_group import (
     Decision,
     PendingWrite,
     UnexpectedRequest,
+    answered_error,
     nothing_done,
-    told,
 )
 from fleet.sim.coordinator.requests import (
     UNKNOWN_MEMBER,
@@ -311,7 +311,7 @@ class ClassicRequests(ClassicRounds):
 
         def done(error: ErrorCode) -> None:
             if error is not ErrorCode.NONE:
-                self._refuse(ticket, told(error), "")
+                self._refuse(ticket, answered_error(error), "")
 
         return PendingWrite((group.empty_record(),), done)
 
@@ -465,7 +465,7 @@ class ClassicRequests(ClassicRounds):
             group.update(member, protocols, rebalance, session, None)
             self.keep_alive(group, self._replace(group, instance, new, old))
             refusal = JoinGroupResponse(
-                error_code=told(error),
+                error_code=answered_error(error),
                 generation_id=group.generation,
                 protocol_type=group.protocol_type,
                 protocol_name=group.protocol,
@@ -540,7 +540,7 @@ class ClassicRequests(ClassicRounds):
             ):
                 return
             if error is not ErrorCode.NONE:
-                self.reset_assignments(group, told(error))
+                self.reset_assignments(group, answered_error(error))
                 self.rebalance_or_complete(group)
                 return
             for member in group.members.values():

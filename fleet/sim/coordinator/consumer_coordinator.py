@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from fleet.sim.coordinator import consumer_heartbeat, consumer_shard
 from fleet.sim.coordinator.consumer_group import AWAY, LEFT, ConsumerMemberState
-from fleet.sim.coordinator.consumer_heartbeat import LOOK_AGAIN_MS, check, heartbeat
+from fleet.sim.coordinator.consumer_heartbeat import NEXT_TOPIC_CHECK_MS, check, heartbeat
 from fleet.sim.coordinator.consumer_records import ConsumerRecord
 from fleet.sim.coordinator.consumer_shard import (
     BROKER_DEFAULTS,
@@ -116,7 +116,7 @@ class ConsumerCoordinator:
             answers = consumer_heartbeat.resolved(regexes, shard.image, shard.now)
             epoch, records = consumer_heartbeat.taken_up(group, answers, shard.image)
             if epoch is not None:
-                group.has_looked(shard.now + LOOK_AGAIN_MS, epoch)
+                group.note_topic_check(shard.now + NEXT_TOPIC_CHECK_MS, epoch)
             self._write(records)
 
     def set_topics(self, topics: Iterable[TopicFacts]) -> None:
@@ -130,7 +130,7 @@ class ConsumerCoordinator:
         names |= {topic.name for topic in new.by_id.values() if topic != old.by_id.get(topic.id)}
         for group in shard.groups.by_id.values():
             if not names.isdisjoint(group.topics):
-                group.has_looked(0, 0)
+                group.note_topic_check(0, 0)
 
     def configure(self, group: str, settings: ConsumerGroupSettings) -> None:
         """A group has settings of its own from now on."""

@@ -95,7 +95,7 @@ def moved(
         allowed = ", ".join(sorted(each.name for each in legal)) or "nothing"
         raise FleetError(
             f"a member in state {old.name} cannot become {new.name} by {what.name}: "
-            f"from there it leads to {allowed}; the story that led here is a bug of the model"
+            f"from there it leads to {allowed}; this is a bug of the model"
         )
     return new
 
@@ -305,11 +305,11 @@ class EpochGroup:
         found = None if known is None else self.targets.get(known)
         return HashOrder() if found is None else found
 
-    def must_look(self, now: int) -> bool:
+    def must_check_topics(self, now: int) -> bool:
         """Whether the topics are to be looked at again."""
         return now >= self.looked_until_ms or self.epoch < self.looked_at_epoch
 
-    def has_looked(self, until_ms: int, epoch: int) -> None:
+    def note_topic_check(self, until_ms: int, epoch: int) -> None:
         """The topics were looked at; `epoch` is what the group will have."""
         self.looked_until_ms, self.looked_at_epoch = until_ms, epoch
 

@@ -526,7 +526,7 @@ def taken_up(
     return group.epoch + 1, records
 
 
-LOOK_AGAIN_MS: Final = 2_147_483_647
+NEXT_TOPIC_CHECK_MS: Final = 2_147_483_647
 """How long a look at the topics holds without a change of them (24.8 days)."""
 _TELLS: Final = slice(4, 9)
 """Where a heartbeat says what a member is: rack, rebalance timeout, topics, regex, assignor."""
@@ -568,7 +568,7 @@ class _Heartbeat:
             group.target_epoch >= group.epoch
             and member.is_reconciled_to(group.target_epoch)
             and not group.regexes
-            and not group.must_look(self.shard.now)
+            and not group.must_check_topics(self.shard.now)
         )
 
     def _step(self, old: ConsumerMember, told: ConsumerMember, records: Records) -> ConsumerMember:
@@ -584,7 +584,7 @@ class _Heartbeat:
             self._ask_to_resolve(old, told)
         bumps = renamed or regex is RegexChange.KNOWN
         epoch, homogeneous = self.group.epoch, self.group.homogeneous
-        if bumps or self.group.must_look(self.shard.now):
+        if bumps or self.group.must_check_topics(self.shard.now):
             epoch, homogeneous = self._look_at_topics(old, told, records, bumps=bumps)
         target_epoch, target = self._target(epoch, old, told, records, homogeneous=homogeneous)
         changed = renamed or regex is not RegexChange.NONE
@@ -679,7 +679,7 @@ class _Heartbeat:
         if bumps or hashed != group.metadata_hash:
             epoch += 1
             records.append(ConsumerRecord(EPOCH, group.id, None, EpochValue(epoch, hashed)))
-        group.has_looked(shard.now + LOOK_AGAIN_MS, epoch)
+        group.note_topic_check(shard.now + NEXT_TOPIC_CHECK_MS, epoch)
         if group.has_old_metadata:
             records.append(ConsumerRecord(PARTITION_METADATA, group.id, None, None))
         return epoch, homogeneous

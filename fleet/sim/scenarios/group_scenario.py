@@ -1,4 +1,4 @@
-"""What is to be played: members, their timeouts, the network, and what happens when.
+"""Defines a scenario: members, their timeouts, the network, and the events.
 
 Times are milliseconds from the start of the first member.
 """
@@ -12,13 +12,13 @@ CLIENTS: Final = ("librdkafka", "java-0.10.0", "java-0.10.1")
 
 
 class ScenarioEvent(NamedTuple):
-    """One event: `do` to `member` (its number from 0), for so long."""
+    """One event: what happens to `member` (its number from 0), and for how long."""
 
     at: int
     do: str
     """start, leave, crash, restart, slow, roll (restart of all members, one by one),
-    batched-leave (members end without a word, and one LeaveGroup names them all), or failover
-    (another broker coordinates; no member is meant)."""
+    batched-leave (members stop silently, and one LeaveGroup names them all), or failover
+    (another broker becomes the coordinator; `member` does not matter)."""
     member: int = 0
     lasts: int = 5_000
     """restart, roll: how long a process is away; slow: how long its application does not poll;
@@ -30,7 +30,7 @@ class ScenarioEvent(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """A group and its story."""
+    """A group and its events."""
 
     members: int = 10
     static: bool = False
@@ -72,6 +72,6 @@ class Scenario(NamedTuple):
     workers: 250)."""
 
     def by(self, protocol: str) -> "Scenario":
-        """The same story by another protocol, with its usual heartbeat interval."""
+        """Returns the scenario with another protocol and its usual heartbeat interval."""
         interval = {"consumer": 5_000}.get(protocol, 3_000)
         return self._replace(protocol=protocol, heartbeat_interval=interval)

@@ -1,10 +1,10 @@
-"""Stories that everybody knows, each as it was and with what an improvement made of it.
+"""A library of well-known scenarios, each with and without the improvements of Kafka and Fleet.
 
-A story with the same events stands under one name for each way to play it: dynamic members
-and range (what a consumer does by itself), static ones (KIP-345), cooperative-sticky (KIP-429),
-KIP-848, and Fleet's way, with the worker's own settings. KIP-62 is older than librdkafka's group
-members: its stories are played by Java's consumer of 0.10.0 and 0.10.1, with the defaults of each
-and a coordinator without an initial delay.
+A scenario with the same events has one name for each variant: dynamic members and range (a
+consumer's default), static members (KIP-345), cooperative-sticky (KIP-429), KIP-848, and Fleet with
+the worker's own settings. KIP-62 is older than librdkafka's group members. So Java's consumers of
+0.10.0 and 0.10.1 play its scenarios, with the defaults of each and a coordinator without an initial
+delay.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 
 SETTLED: Final = 60_000
-"""When stories begin: long after the start."""
+"""Time of the first event in ms: long after the start."""
 FLEET_HEARTBEAT: Final = 500
 """worker.heartbeat_interval"""
 FLEET_RESUBSCRIBE: Final = 130
@@ -22,17 +22,17 @@ HANDOVER: Final = 50
 FLEET_SESSION: Final = 180_000
 """worker.session_timeout"""
 BATCH: Final = 45_000
-"""Longer than the session of 0.10.0, and than 0.10.1's."""
+"""Length of a batch in ms: longer than the sessions of 0.10.0 and 0.10.1."""
 JAVA_SESSIONS: Final = {"java-0.10.0": 30_000, "java-0.10.1": 10_000}
-"""session.timeout.ms as it was by default."""
+"""Default session.timeout.ms of each client."""
 
 
 class Entry(NamedTuple):
-    """A scenario of the library."""
+    """A scenario of the library and its description."""
 
     says: str
     played: Callable[[int], Scenario]
-    """By the number of members."""
+    """Makes the scenario for a number of members."""
 
 
 def _group(members: int, *events: ScenarioEvent, static: bool = False) -> Scenario:
@@ -66,7 +66,7 @@ def _slow(members: int) -> Scenario:
 
 
 def _batches(members: int) -> Scenario:
-    """With 5 s between them to join in."""
+    """Ten batches, with 5 s between them to join in."""
     return _group(
         members, *(ScenarioEvent(SETTLED + n * 50_000, "slow", lasts=BATCH) for n in range(10))
     )
@@ -86,7 +86,7 @@ def _more(members: int) -> int:
 
 
 def _up(members: int) -> Scenario:
-    """As processes come: 2 s apart."""
+    """Members join as their processes start: 2 s apart."""
     joins = (
         ScenarioEvent(SETTLED + 2_000 * n, "start", members + n) for n in range(_more(members))
     )
@@ -114,39 +114,43 @@ def _partitioned(members: int, *events: ScenarioEvent) -> Scenario:
     return Scenario(members, False, 2 * (members + _more(members)), events=events)
 
 
-def _static(story: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
-    return lambda members: story(members)._replace(static=True)
+def _static(scenario: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
+    return lambda members: scenario(members)._replace(static=True)
 
 
-def _by(protocol: str, story: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
-    return lambda members: story(members).by(protocol)
+def _by(protocol: str, scenario: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
+    return lambda members: scenario(members).by(protocol)
 
 
-def _java(client: str, story: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
-    """Java's members with the defaults of their time, before group.initial.rebalance.delay.ms."""
+def _java(client: str, scenario: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
+    """Java's members with their defaults, before group.initial.rebalance.delay.ms existed."""
     session = JAVA_SESSIONS[client]
-    return lambda members: story(members)._replace(
+    return lambda members: scenario(members)._replace(
         client=client, session_timeout=session, initial_delay=0, drifts_at=SETTLED // 2
     )
 
 
-def _kip_62(name: str, says: str, story: Callable[[int], Scenario]) -> dict[str, Entry]:
+def _kip_62(name: str, says: str, scenario: Callable[[int], Scenario]) -> dict[str, Entry]:
     return {
-        f"{name}-before-kip-62": Entry(f"{says}, heartbeats by poll", _java("java-0.10.0", story)),
+        f"{name}-before-kip-62": Entry(
+            f"{says}, heartbeats by poll", _java("java-0.10.0", scenario)
+        ),
         f"{name}-after-kip-62": Entry(
-            "the same with heartbeats in the background", _java("java-0.10.1", story)
+            "the same with heartbeats in the background", _java("java-0.10.1", scenario)
         ),
     }
 
 
-def _fleet(story: Callable[[int], Scenario], protocol: str = "range") -> Callable[[int], Scenario]:
+def _fleet(
+    scenario: Callable[[int], Scenario], protocol: str = "range"
+) -> Callable[[int], Scenario]:
     """Static workers with the worker's own settings."""
 
     def played(members: int) -> Scenario:
-        scenario = story(members).by(protocol)._replace(static=True)
+        made = scenario(members).by(protocol)._replace(static=True)
         if protocol == "consumer":
-            return scenario._replace(resubscribe=FLEET_RESUBSCRIBE)
-        return scenario._replace(heartbeat_interval=FLEET_HEARTBEAT, session_timeout=FLEET_SESSION)
+            return made._replace(resubscribe=FLEET_RESUBSCRIBE)
+        return made._replace(heartbeat_interval=FLEET_HEARTBEAT, session_timeout=FLEET_SESSION)
 
     return played
 
@@ -192,7 +196,7 @@ ENTRIES: Final = {
     **_kip_62("join-in-batch", "one more starts while a member is at a batch", _join_in_batch),
     **_kip_62("crash-loop", "one member crashes five times, back 10 s later", _crashes),
 }
-LIBRARY: Final = {name: story.says for name, story in ENTRIES.items()}
+LIBRARY: Final = {name: scenario.says for name, scenario in ENTRIES.items()}
 
 
 def library(name: str, members: int) -> Scenario:

@@ -1,11 +1,11 @@
-"""A scenario played against the coordinator's model: one seed, one trace.
+"""Simulates a scenario against the coordinator's model: one seed gives one trace.
 
-Problem: an expected cost is only worth something if its story can be played again. Choice: one
-queue of what comes next, by time and then by the order in which it was set; all chance is drawn
-from one `random.Random`; messages of one process keep their order. A coordinator that moves loads
-the next one from its records (`failover`). Cost: no message is lost.
+Problem: an expected cost is only useful if its scenario can be repeated. Choice: one queue of
+events, by time and then by order of insertion. One `random.Random` makes all random choices, and
+messages of one process keep their order. In a `failover` the next coordinator loads the records.
+Cost: no message is lost.
 
-`play` ends when nothing is planned any more and each partition has one owner, or after a day.
+`play` stops when no event is left and each partition has one owner, or after a simulated day.
 """
 
 import base64
@@ -30,11 +30,11 @@ from fleet.sim.scenarios.epoch_client import EpochClient
 from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 from fleet.sim.scenarios.simulated_client import GROUP, ClientState, SimulatedClient
 
-# Who processes which partition, and how long each had nobody.
+# The owner of each partition, and how long it had none.
 
 
 class PartitionOwners:
-    """Of one topic. Times in ms; what was before `began` does not count."""
+    """Tracks the owners of one topic's partitions. Times in ms; counts from `began` on."""
 
     def __init__(self, partitions: int, began: int) -> None:
         self.owner: list[int | None] = [None] * partitions
@@ -42,7 +42,7 @@ class PartitionOwners:
         """How many of them are None."""
         self.began = began
         self.changed_at = began
-        """When somebody took up a partition last."""
+        """When a member last started to process a partition."""
         self.moved = 0
         """Times that a partition got another owner than before."""
         self.longest = 0
@@ -62,14 +62,14 @@ class PartitionOwners:
             self.changed_at = max(now, self.began)
 
     def disown(self, who: int, partitions: Iterable[int], now: int) -> None:
-        """It does not any more; nothing where another does."""
+        """A member stops processing these; ignored if another member processes them."""
         for each in partitions:
             if self.owner[each] == who:
                 self.owner[each], self._since[each] = None, now
                 self.unowned += 1
 
     def end(self, now: int) -> None:
-        """Whoever has nobody had nobody until now."""
+        """Ends the downtime of partitions without an owner."""
         for partition, owner in enumerate(self.owner):
             if owner is None:
                 self._pause_over(partition, now)
@@ -84,11 +84,11 @@ class PartitionOwners:
 HORIZON: Final = 86_400_000
 """Milliseconds after which a group that does not settle is left alone."""
 LOOK_EVERY: Final = 100
-"""Milliseconds: how often a roll looks whether a member is back."""
+"""Milliseconds between two checks of a roll whether a member is back."""
 
 
 class ScenarioOutcome(NamedTuple):
-    """What a story cost, from its first event on (without events: from the start)."""
+    """The cost of a scenario from its first event on (without events: from the start)."""
 
     rebalances: int
     """Generations completed, or target assignments (KIP-848)."""
@@ -382,7 +382,7 @@ class ScenarioRun:
 
     def _fail_over(self, lasts: int) -> None:
         """Nobody coordinates for so long; then whoever has loaded the log."""
-        self.trace.append(f"{self.now / 1000:.3f} s: the coordinator is gone for {lasts} ms")
+        self.trace.append(f"{self.now / 1000:.3f} s: the coordinator is away for {lasts} ms")
         self._unloaded += 1
         self._answered(self.coordinator.unload())
 

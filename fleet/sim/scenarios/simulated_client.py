@@ -215,7 +215,7 @@ class SimulatedClient(ABC):
             allowed = ", ".join(sorted(CLIENT_MOVES[self.state]))
             raise FleetError(
                 f"member {self.number} is {self.state} and cannot become {state} (allowed: "
-                f"{allowed}); the story that led here is a bug of the model"
+                f"{allowed}); this is a bug of the model"
             )
         self.state = state
 
