@@ -76,8 +76,9 @@ def test_the_demo_keeps_its_promises(home: Path):
     dynamic = rebalances(broker, BASELINE_GROUP)
     # A leave and the join that follows may fall into one round: one each at least.
     assert dynamic > steps["baseline"]["recorded_rebalances"] >= 6, "dynamic members cost 1-3 each"
-    downtime = {name: step["downtime_partition_s"] for name, step in steps.items()}
-    assert downtime["roll"] < downtime["baseline"], "six workers rolled both ways"
+    assert steps["baseline"]["moved_partitions"] > steps["roll"]["moved_partitions"] == 0
+    for step in steps.values():
+        assert step["downtime_partition_s"] >= (step["longest_downtime_s"] or 0.0) - 0.001
     assert _numbers(broker.start().bootstrap_servers) == _produced(home)
 
 
