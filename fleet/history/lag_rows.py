@@ -1,12 +1,11 @@
-"""Rows of `lag`: the last commit of every partition beside the log's end, at one moment.
+"""Makes the rows of `lag`: each partition's last commit and its log's end at one moment.
 
-Problem: a row for each partition at each look is thousands of millions a day, nearly all of them
-saying what the one before said; and a consumer that hangs commits nothing, so lag cannot be told
-from commits alone. Choice: at every look a row is written where the committed offset or the end
-has moved since the last row, where records wait, and once an hour in any case: between two rows
-of a partition nothing changed. Cases and seconds are those of `fleet.lag.snapshot`: one
-meaning of lag in all of Fleet. Cost: only from the first look on; ends of the time before are not
-known.
+Problem: a row per partition and refresh is thousands of millions a day, nearly all equal to the one
+before. A hanging consumer commits nothing, so commits alone cannot show lag. Choice: a refresh
+writes a row only if the committed offset or the end moved, if records wait, or if the last row is
+an hour old. Between two rows of a partition nothing changed. Cases and seconds are those of
+`fleet.lag.snapshot`, so that lag has one meaning in Fleet. Cost: the table starts with the first
+refresh; earlier ends are unknown.
 """
 
 import math

@@ -1,11 +1,11 @@
-"""The job's memory between batches: replays of groups, and the last commit of every partition.
+"""Keeps the job's memory between batches: replays of groups, and each partition's last commit.
 
-Problem: a rebalance is told by comparing with the group's last state, and lag by the last commit
-of each partition, however long ago; the topic forgets both. Choice: both are kept in the table
-`state` as rows of which the latest of a key counts; a batch writes the changed ones, and after
-many batches all of them. In memory: the replays as JSON text (some 100 bytes a member and
-partition), the commits as small lists (some 400 bytes a partition of a group). Cost: a start
-reads the state of all groups: in proportion to groups and partitions, not to the log.
+Problem: a rebalance follows from the group's last state, and lag from each partition's last commit,
+however old; the topic forgets both. Choice: the table `state` keeps both as rows, of which the
+latest of a key counts. A batch writes the changed rows, and after many batches all of them. In
+memory, replays are JSON text (some 100 bytes a member and partition) and commits small lists (some
+400 bytes a partition of a group). Cost: a start reads the state of all groups, in proportion to
+groups and partitions, not to the log.
 """
 
 from collections.abc import Collection, Mapping, Sequence

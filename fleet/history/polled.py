@@ -1,10 +1,10 @@
-"""The history where the offsets topic may not be read: what two looks at the groups differ in.
+"""Records the history without read access to the offsets topic: differences of two polls.
 
-Problem: managed Kafka seldom lets anybody read `__consumer_offsets`. Choice: the AdminClient's
-view of all groups at every interval; other members, or the same ones with other partitions, are
-one rebalance, marked as polled. Cost: generations are not told by any describe (-1), several
-rebalances between two looks are one, one that changes nothing is none, a start is not known, and
-causes are as ambiguous as the difference.
+Problem: managed Kafka seldom allows a client to read `__consumer_offsets`. Choice: compare the
+AdminClient's views of all groups at every interval. Other members, or the same ones with other partitions, are one
+rebalance, marked as polled. Cost: no describe returns generations (-1). Several rebalances between
+two polls count as one, and one that changes nothing does not count. Starts are unknown, and causes
+are as ambiguous as the difference.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Options of the data source `consumer_offsets`, read and refused in words.
+"""Reads the options of the data source `consumer_offsets`, and refuses wrong ones in sentences.
 
-Problem: options of a DataFrame come as strings from anybody's notebook, and stand in plans, logs
-and Spark's UI. Choice: one reader with a sentence for each mistake; names as in Spark's own Kafka
-source where it has them (`startingOffsets`, `maxOffsetsPerTrigger`, `kafka.…`); a secret is not
-taken as an option but as a reference in `login`, resolved where a task runs [11]. Cost: names
-that Spark's source has and this one has not are refused, not ignored.
+Problem: DataFrame options are strings from a notebook, and plans, logs and Spark's UI show them.
+Choice: one reader with a sentence for each mistake. Names are those of Spark's own Kafka source if
+it has them (`startingOffsets`, `maxOffsetsPerTrigger`, `kafka.…`). A secret must be a reference in
+`login`, which a task resolves [11]. Cost: options that only Spark's source has are refused, not
+ignored.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What is done as rows grow old: files merged, lag thinned, days and files deleted. All by Delta.
+"""Merges files, thins lag, and deletes old days and files of the history. All by Delta.
 
 Problem: a batch every ten seconds leaves some 20,000 files a day, and every reader pays for each.
 If records wait, every look writes a row of `lag` for every partition: 1,000 groups that wait on 48

@@ -1,4 +1,4 @@
-"""`consumer_offsets`: the coordinator's own topic as a DataFrame, batch and streaming.
+"""The data source `consumer_offsets`: the coordinator's own topic as a DataFrame.
 
 Problem: Spark's own Kafka source gives no row of `__consumer_offsets` and says nothing
 (docs/contributing/protocol.md 3.6), and its rows would be bytes. Choice: a Python data source on

@@ -1,13 +1,12 @@
-"""End offsets of every partition over time: how old is a position?
+"""Keeps end offsets of every partition over time, to compute the age of an offset.
 
-Problem: 240,000 positions want their age every few seconds, and a query for each costs a
-second; Kafka itself tells it only for a record that is read. Choice: one row of end offsets per
-look, thinned as they grow old; the age is interpolated between the two looks around a position,
-for all positions at once by a binary search over the looks. What was before the first look of
-this process is in a file (`fleet.lag.end_history`): one who looks for long begins with all of it,
-a command asks it for the few positions that are older than its own looks. Older than the first
-look of all, only the least that it can be is known, and said apart. Cost: some 130 rows of 8
-bytes a partition; a query for each old position of a command.
+Problem: 240,000 offsets need an age every few seconds, and a query for each costs a second. Kafka
+only returns a time for a record that is read. Choice: each refresh stores one row of end offsets;
+old rows are thinned. The age is interpolated between the two refreshes around an offset, for all
+offsets at once by a binary search. A file keeps what was before this process: a long-running
+process loads all of it, a command asks only for offsets that are older than its own refreshes. For
+an offset older than the first refresh only a lower bound is known, and kept apart. Cost: some 130
+rows of 8 bytes a partition; a query for each old offset of a command.
 """
 
 import contextlib

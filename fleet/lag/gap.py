@@ -1,8 +1,8 @@
-"""The usual gap between the commits of a partition: what is ordinary silence, and what is not.
+"""Tracks the usual gap between the commits of a partition, to tell usual silence from unusual.
 
-Problem: a consumer commits in a rhythm of its own, and it changes. Choice: a moving average over
-commits that go forward, the newest gap weighing a third: one number to keep for each partition.
-Cost: after a change of rhythm it takes some five commits to follow.
+Problem: each consumer commits in its own rhythm, and the rhythm changes. Choice: a moving average
+over advancing commits, in which the newest gap weighs a third: one number per partition. Cost: it
+needs some five commits to follow a change of rhythm.
 """
 
 from typing import Any, Final

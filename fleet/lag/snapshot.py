@@ -1,8 +1,8 @@
-"""All groups of a cluster at one moment, or some of them, in columns.
+"""Describes all groups of a cluster, or some of them, at one moment in columns.
 
-Problem: whoever judges or exports wants all partitions of all groups at once, whoever decides
-wants one group as values. Choice: columns, and one group's values made from them when somebody
-asks (`Snapshot.groups`), so that both say the same. Cost: values are made at the first asking.
+Problem: an exporter needs all partitions of all groups at once, and a decision needs one group as
+values. Choice: columns; `Snapshot.groups` makes the values of one group from them on request, so
+that both agree. Cost: the first request for a group makes its values.
 """
 
 import re

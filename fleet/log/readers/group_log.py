@@ -1,14 +1,13 @@
-"""One group's records out of `__consumer_offsets`, read while they are being written.
+"""Reads one group's records out of `__consumer_offsets` while they are written.
 
-Problem: receipts need what the coordinator recorded about one group, from a position on, again
-and again within seconds; the group's records share one partition of an internal topic with
-those of many others. Choice: the range of that partition is read as every other one is
-(`kafka_source.tasks`); other groups' records are dropped by a comparison of key bytes before
-anything is decoded; a repeated read goes on where the last one ended. Nothing is joined or
-committed, so that no trace is left in the log. Reads are uncommitted: membership records are not
-transactional, and an open transaction of somebody else must not hide them. Cost: a group that has
-not changed for long is searched for backwards, at worst through its whole partition (some million
-records a second).
+Problem: receipts need one group's records from a position on, again and again within seconds, but
+many groups share a partition of the topic. Choice: it reads the range of that partition as
+`kafka_source.tasks` reads every range. A comparison of key bytes drops other groups' records before
+any decoding, and a repeated read continues where the last one stopped. It joins no group and
+commits nothing, so it leaves no trace in the log. Reads are uncommitted: membership records are not
+transactional, and another program's open transaction must not hide them. Cost: for a group that has
+not changed for long it searches backwards, in the worst case through the whole partition (some
+million records a second).
 """
 
 import math

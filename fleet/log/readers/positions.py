@@ -1,4 +1,4 @@
-"""The last commit of every partition of every group, in columns.
+"""Keeps the last commit of every partition of every group in columns.
 
 Problem: 5,000 groups with 48 partitions each are 240,000 positions, written a thousand times a
 second and read all at once; a Python value for each costs 300 MB and a second to walk. Choice:

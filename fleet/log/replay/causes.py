@@ -1,12 +1,11 @@
-"""Rebalances with their causes, and membership over time, of one group. Pure and incremental.
+"""Derives one group's rebalances with their causes, and its members over time. Incremental, pure.
 
-Problem: nobody writes down why a group rebalanced; the coordinator's records only say what
-was different afterwards, they come while somebody waits for the answer, and whoever reads
-them may stop at any record. Choice: one `Replay` per group that takes records in order of the
-log, gives rows as soon as they are known, and whose whole state is a small JSON value, so that
-feeding may go on in another process. State keeping (`group_state`, `classic`, `epochs`) is
-apart from the rules that name a cause (`reasons`). Cost: a reader that starts in the middle
-of the log knows nothing of the first rebalance that it sees, and says so.
+Problem: no record names the cause of a rebalance. The records only show the state afterwards, and
+a reader may stop at any record. Choice: one `Replay` per group takes records in log order and
+returns rows as soon as they are certain. Its whole state is a small JSON value, so that another
+process may continue. State keeping (`group_state`, `classic`, `epochs`) is separate from the rules
+that name a cause (`reasons`). Cost: a reader that starts in the middle of the log cannot explain
+the first rebalance that it sees, and says so.
 
 What each cause rests on, and what the log cannot tell, is in docs/concepts/causes.md; the records
 are in docs/contributing/protocol.md 3.4 to 3.6.

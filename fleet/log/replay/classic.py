@@ -1,4 +1,4 @@
-"""A classic group, generation by generation, from its GroupMetadata records (type 2).
+"""Replays a classic group, generation by generation, from its GroupMetadata records (type 2).
 
 Problem: the coordinator writes one record when a round completes, and none for what led to it.
 Choice: compare each record with the one before; a generation number that jumps by more than one
@@ -8,8 +8,8 @@ not in the log but for a group's first one, for its last member's leave, and as 
 members' commits show when they gave up their partitions; who looks at the group's state meanwhile
 knows it (`round_starts`).
 
-Times: `end` is the record's timestamp, when the leader's assignment arrived; the members had
-all joined at the record's `currentStateTimestamp`.
+Times: `end` is the record's timestamp, when the leader's assignment arrived. All members had joined
+at the record's `currentStateTimestamp`.
 """
 
 from collections.abc import Mapping

@@ -1,23 +1,22 @@
-"""What a stretch of one group's records cost: the replay's rebalances, and the pauses. Pure.
+"""Counts what a part of one group's records cost: rebalances, moves and downtime. Pure.
 
-Problem: no metric says how often a group rebalanced or what a change cost; the log does.
-Choice: the replay that the history is made by (`causes`) is fed the state before the stretch, then
-the stretch, and what begins within it counts, whether its end is told yet or not. A partition
-moves with the rebalance that began last, however late its new owner comes for it: one that was
-away takes its partitions after all others have settled. Members are named by instance id where
-they have one, so a static restart is no change of owner; a partition that a cooperative round
-withholds (KIP-429) keeps its last owner until somebody else gets it, so that it moves once.
-Cost: the state before has to be read first (`GroupLog.last_state`).
+Problem: no metric shows how often a group rebalanced or what a change cost; the log does. Choice:
+the replay of the history (`causes`) reads the state before this part, then the part. A rebalance
+that begins in it counts, even without its end. A partition moves with the last rebalance that
+began, also if its new owner comes late. Members are named by instance id if they have one, so a
+static restart changes no owner. A partition that a cooperative round withholds (KIP-429) keeps its
+last owner until another member gets it, so that it moves once. Cost: the state before must be read
+first (`GroupLog.last_state`).
 
-A pause [27] runs from the last commit of a partition before its hand-over to the first one
-after, by record time, less the median gap between up to 20 commits before; only commits that
-advance the offset count. Where fewer than two came before, nothing can be said. A pause without a
-commit after it has no end yet: so far it lasts to the last record that was read. It is told only
-where the partition was read until its hand-over, since one without input has no commits either.
+A downtime [27] lasts from the last commit of a partition before its handover to the first one after
+it, by record time, less the median gap of up to 20 commits before. Only commits that advance the
+offset count. With fewer than two commits before, the downtime is unknown. Without a commit after
+it, it lasts to the last record so far. It counts only if the partition was read until its handover,
+since a partition without input has no commits either.
 
-A silence needs no hand-over: commits came steadily, and then none for much longer than usual (a
-broker that was away, an owner or a standby that was frozen). It counts once the next one came:
-that nothing came meanwhile is possible.
+A silence needs no handover: commits came steadily, then none for much longer than usual (a broker
+was away, an owner or a standby was frozen). It counts once the next commit comes, since a partition
+may just have no input.
 """
 
 from collections import deque

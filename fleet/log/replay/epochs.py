@@ -1,4 +1,4 @@
-"""A KIP-848, share or streams group, epoch by epoch.
+"""Replays a KIP-848, share or streams group, epoch by epoch.
 
 Problem: one change is several records, in several writes: an event raises the group epoch (type 3),
 a target assignment may answer several epochs at once (type 6, KIP-1263), and each member follows at
@@ -8,8 +8,8 @@ epoch's record and ends when the last member is stable at it, or is gone
 (docs/contributing/protocol.md 3.5). Cost: it is told only then, and meanwhile is `pending`; a group
 that never settles keeps the newest `_OPEN` of them and gives up on the end of the others.
 
-Share and streams groups have the same shape under other types (10-15, 17-23). Their members
-share partitions or own tasks, so nothing is said to move.
+Share and streams groups have the same shape with other types (10-15, 17-23). Their members share
+partitions or own tasks, so the replay reports no moves.
 """
 
 import math

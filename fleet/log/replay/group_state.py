@@ -1,12 +1,12 @@
-"""What is known of one group while its records are replayed: members, owners, commits.
+"""Keeps the state of one group during its replay: members, owners, commits.
 
-Problem: a cause is told by comparing a record with the state before it, and that state has to
-outlive a process, in a table or beside an exporter's position. Choice: plain mutable values
-with one JSON form each; everything in them is bounded by the members and partitions that the
-group has now, never by how many it ever had. Cost: what left the state cannot be asked later.
+Problem: a cause follows from a record and the state before it, and that state has to survive a
+process, in a table or beside an exporter's offsets. Choice: plain mutable values with one JSON form
+each. The group's current members and partitions bound their size. Cost: what left the state is
+lost.
 
-Members are named by instance id where they have one (KIP-345), else by member id. Times are
-seconds by the coordinator's own timestamps.
+Members are named by instance id if they have one (KIP-345), else by member id. Times are seconds by
+the coordinator's own timestamps.
 """
 
 from bisect import bisect_left, bisect_right

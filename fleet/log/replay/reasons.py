@@ -1,11 +1,10 @@
-"""Why a rebalance came about, told from what changed. Pure rules, apart from any state keeping.
+"""Names the cause of a rebalance from what changed. Pure rules without state.
 
-Problem: the log says what is different after a rebalance, seldom why. A member that is gone
-left, was removed, or let its session run out; two changes in one round came in some order.
-Choice: every rule names its evidence, and a verdict carries its confidence: CERTAIN where the
-records exclude everything else, LIKELY where a rhythm points one way, AMBIGUOUS where they
-allow more than one. Cost: idle members that go leave no evidence at all, and their removal
-stays a removal.
+Problem: the log shows what is different after a rebalance, seldom why. A missing member left, was
+removed, or let its session expire; the order of two changes in one round is unknown. Choice: every
+rule names its evidence, and a cause has a confidence. CERTAIN: the records exclude everything else.
+LIKELY: a rhythm points to it. AMBIGUOUS: the records allow more than one cause. Cost: idle members
+leave no evidence, so their cause stays `removal`.
 
 The evidence on a removal is silence. Kafka removes a classic member by session timeout only that
 long after its last heartbeat, and a commit counts as one (docs/contributing/protocol.md 1.2, R20;
