@@ -136,7 +136,7 @@ def aim_of(plan: Plan) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOutcome:
+class TickOutcome:
     """The outcome of one group in a tick."""
 
     group: str
@@ -180,13 +180,13 @@ class Tick:
         self._busy = busy_groups(instance)
         self._deadline = cycle.clock.monotonic() + TICK_DEADLINE
 
-    def all(self, fleets: Iterable[GroupSpec]) -> list[GroupOutcome]:
+    def all(self, fleets: Iterable[GroupSpec]) -> list[TickOutcome]:
         """Handles every group in this order, and unknown ones again while there is time."""
-        said: dict[str, GroupOutcome] = {}
+        said: dict[str, TickOutcome] = {}
         unknown: list[GroupSpec] = []
         for fleet in fleets:
             if self._is_over():
-                said[fleet.group] = GroupOutcome(
+                said[fleet.group] = TickOutcome(
                     group=fleet.group, sentence="not reached in this tick"
                 )
                 continue
@@ -202,23 +202,23 @@ class Tick:
     def _is_over(self) -> bool:
         return self._cycle.clock.monotonic() > self._deadline
 
-    def _try_reconcile(self, fleet: GroupSpec) -> GroupOutcome:
+    def _try_reconcile(self, fleet: GroupSpec) -> TickOutcome:
         """Handles one group; an error does not block the others."""
         try:
             return self.reconcile(fleet)
         except FleetError as error:
-            return GroupOutcome(group=fleet.group, sentence=str(error))
+            return TickOutcome(group=fleet.group, sentence=str(error))
 
-    def reconcile(self, fleet: GroupSpec) -> GroupOutcome:
+    def reconcile(self, fleet: GroupSpec) -> TickOutcome:
         """Requests a run for this group, or returns why not."""
         group = fleet.group
         if asset_keys.name_of(group) in self._busy:
-            return GroupOutcome(group=group, sentence="its last run has not ended")
+            return TickOutcome(group=group, sentence="its last run has not ended")
         change = self._cycle.store.change(group)
         if change is not None and change.state is ChangeState.RUNNING:
             alive = self._cycle.change_alive(group)
             if alive:
-                return GroupOutcome(group=group, sentence=f"{change.actor} is changing it")
+                return TickOutcome(group=group, sentence=f"{change.actor} is changing it")
             if alive is None:
                 sentence = (
                     f"its change by {change.actor} may still be running; "
@@ -227,27 +227,27 @@ class Tick:
                 return GroupOutcome(group=group, sentence=sentence, unknown=True)
             if pause := pause_refusal(self._cycle.pauses(), group):
                 left = f"{change.actor} left a change unfinished, and {pause}"
-                return GroupOutcome(group=group, sentence=left)
+                return TickOutcome(group=group, sentence=left)
             request = request_for(change.plan, fleet, resume=True)
             return self._request_unless_failed(
                 fleet, request, f"{change.actor} left a change unfinished"
             )
         plan = self._cycle.plan(group, snapshot=self._snapshot)
         if plan.refusals:
-            return GroupOutcome(group=group, sentence="refused: " + " ".join(plan.refusals))
+            return TickOutcome(group=group, sentence="refused: " + " ".join(plan.refusals))
         if plan.empty:
             self._cycle.keep_current(plan)
-            return GroupOutcome(group=group, sentence=_UP_TO_DATE)
+            return TickOutcome(group=group, sentence=_UP_TO_DATE)
         said = "; ".join(step.sentence for step in plan.steps)
         return self._request_unless_failed(fleet, request_for(plan, fleet), said)
 
     def _request_unless_failed(
         self, fleet: GroupSpec, request: RunRequest, sentence: str
-    ) -> GroupOutcome:
+    ) -> TickOutcome:
         """Returns the request, unless Dagster cannot start it or runs with this target failed."""
         group = fleet.group
         if request.partition_key not in self._partitions:
-            return GroupOutcome(
+            return TickOutcome(
                 group=group, sentence=f"{sentence}; {missing_partition_reason(fleet)}"
             )
         failures, last = failures_of(self._instance, request)
@@ -255,8 +255,8 @@ class Tick:
         left = wait - waited
         if 0 <= waited < wait:  # negative: the clock was set, and the end is no evidence
             why = f"{plural(failures, 'run')} with this target failed; next in {duration(left)}"
-            return GroupOutcome(group=group, sentence=why)
-        return GroupOutcome(group=group, sentence=sentence, request=request)
+            return TickOutcome(group=group, sentence=why)
+        return TickOutcome(group=group, sentence=sentence, request=request)
 
 
 def missing_partition_reason(fleet: GroupSpec) -> str:
@@ -307,7 +307,7 @@ def failures_of(instance: DagsterInstance, request: RunRequest) -> tuple[int, fl
     return count, last
 
 
-def summary(said: Sequence[GroupOutcome]) -> str:
+def summary(said: Sequence[TickOutcome]) -> str:
     """Describes why no run was requested, group by group, at most ten by name."""
     if not said:
         return "No group has mode: act, so there is nothing to do."

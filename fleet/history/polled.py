@@ -1,10 +1,10 @@
 """Records the history without read access to the offsets topic: differences of two polls.
 
 Problem: managed Kafka seldom allows a client to read `__consumer_offsets`. Choice: compare the
-AdminClient's views of all groups at every interval. Other members, or the same ones with other partitions, are one
-rebalance, marked as polled. Cost: no describe returns generations (-1). Several rebalances between
-two polls count as one, and one that changes nothing does not count. Starts are unknown, and causes
-are as ambiguous as the difference.
+AdminClient's view of all groups at every interval. Other members, or the same ones with other
+partitions, are one rebalance, marked as polled. Cost: no describe returns generations (-1). Several
+rebalances between two polls count as one, and one that changes nothing does not count. Starts are
+unknown, and causes are as ambiguous as the difference.
 """
 
 import json

@@ -117,7 +117,7 @@ def once():
 tables.once = retention.once = once
 writer = opened(sys.argv[1], ManualClock(at=NOW))
 add(writer, number)
-retention.tidied(writer, thoroughly=True)
+retention.tidy(writer, thoroughly=True)
 add(writer, number + 1)
 """
 

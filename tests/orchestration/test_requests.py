@@ -21,7 +21,7 @@ from fleet.config.spec import GroupSpec
 from fleet.dagster import asset_keys, build_definitions, reconcile_schedule
 from fleet.dagster.change_assets import group_partitions
 from fleet.dagster.reconcile_schedule import (
-    GroupOutcome,
+    TickOutcome,
     aim_of,
     busy_groups,
     max_runtime,
@@ -123,8 +123,8 @@ def test_aim_ignores_the_plans_id():
 
 def test_skipped_tick_says_why():
     """Quiet groups are counted, others named, ten at most."""
-    said = [GroupOutcome(group="a", sentence="no change needed")]
-    said += [GroupOutcome(group=f"g{n}", sentence="refused: paused") for n in range(12)]
+    said = [TickOutcome(group="a", sentence="no change needed")]
+    said += [TickOutcome(group=f"g{n}", sentence="refused: paused") for n in range(12)]
     text = summary(said)
     assert text.startswith("1 of 13 groups need no change; g0: refused: paused;")
     assert text.endswith("g9: refused: paused; and 2 more.")

@@ -9,7 +9,7 @@ from dagster import DagsterInstance
 
 from fleet.clock import ManualClock
 from fleet.config.spec import GroupSpec
-from fleet.dagster.reconcile_schedule import TICK_DEADLINE, GroupOutcome, Tick, rotate
+from fleet.dagster.reconcile_schedule import TICK_DEADLINE, Tick, TickOutcome, rotate
 from tests.orchestration.made import group
 
 GROUPS = 1_000
@@ -38,9 +38,9 @@ def reached(instance: DagsterInstance, minute: int, fleets: list[GroupSpec]) -> 
 def test_everybody_is_reached_within_twice_the_ticks_it_takes(instance, monkeypatch, a_tick, ticks):
     """Whichever tick is the first: nothing is remembered from one to the next."""
 
-    def planned(self: Tick, fleet: GroupSpec) -> GroupOutcome:
+    def planned(self: Tick, fleet: GroupSpec) -> TickOutcome:
         self._cycle.clock.sleep(TICK_DEADLINE / (a_tick - 0.5))
-        return GroupOutcome(group=fleet.group, sentence="no change needed")
+        return TickOutcome(group=fleet.group, sentence="no change needed")
 
     monkeypatch.setattr(Tick, "reconcile", planned)
     one = group()

@@ -9,7 +9,7 @@ from dagster import DagsterInstance
 
 from fleet.act.change import GroupChanges
 from fleet.config.spec import GroupSpec
-from fleet.dagster.reconcile_schedule import LEASE_POLL_SECONDS, TICK_DEADLINE, GroupOutcome, Tick
+from fleet.dagster.reconcile_schedule import LEASE_POLL_SECONDS, TICK_DEADLINE, Tick, TickOutcome
 from fleet.errors import Refused
 from fleet.manager.cycle import Fleet
 from fleet.slots import Pause
@@ -55,7 +55,7 @@ class Cluster:
         assert change is not None
         self.store.advance(change)
 
-    def tick(self, instance: DagsterInstance) -> list[GroupOutcome]:
+    def tick(self, instance: DagsterInstance) -> list[TickOutcome]:
         """One, which has to end in time."""
         began = self.clock.monotonic()
         cycle: Any = self
@@ -76,7 +76,7 @@ def instance() -> Iterator[DagsterInstance]:
         yield made
 
 
-def resumed(said: list[GroupOutcome]) -> list[str]:
+def resumed(said: list[TickOutcome]) -> list[str]:
     assert all(each.request is None or "left a change unfinished" in each.sentence for each in said)
     return [each.group for each in said if each.request is not None]
 
@@ -143,7 +143,7 @@ def test_the_living_are_left_alone(instance):
 def test_what_ends_meanwhile_is_looked_at_again(instance, monkeypatch):
     """As any other group."""
     cluster = Cluster(1, lease=30.0)
-    done = GroupOutcome(group="g0", sentence="no change needed")
-    looks = iter([GroupOutcome(group="g0", sentence="?", unknown=True), done])
+    done = TickOutcome(group="g0", sentence="no change needed")
+    looks = iter([TickOutcome(group="g0", sentence="?", unknown=True), done])
     monkeypatch.setattr(Tick, "reconcile", lambda *_: next(looks))
     assert cluster.tick(instance) == [done]

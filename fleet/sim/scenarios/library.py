@@ -27,7 +27,7 @@ JAVA_SESSIONS: Final = {"java-0.10.0": 30_000, "java-0.10.1": 10_000}
 """Default session.timeout.ms of each client."""
 
 
-class Entry(NamedTuple):
+class Preset(NamedTuple):
     """A scenario of the library and its description."""
 
     says: str
@@ -130,12 +130,12 @@ def _java(client: str, scenario: Callable[[int], Scenario]) -> Callable[[int], S
     )
 
 
-def _kip_62(name: str, says: str, scenario: Callable[[int], Scenario]) -> dict[str, Entry]:
+def _kip_62(name: str, says: str, scenario: Callable[[int], Scenario]) -> dict[str, Preset]:
     return {
-        f"{name}-before-kip-62": Entry(
+        f"{name}-before-kip-62": Preset(
             f"{says}, heartbeats by poll", _java("java-0.10.0", scenario)
         ),
-        f"{name}-after-kip-62": Entry(
+        f"{name}-after-kip-62": Preset(
             "the same with heartbeats in the background", _java("java-0.10.1", scenario)
         ),
     }
@@ -159,46 +159,46 @@ def _handovers(members: int) -> Scenario:
     return _group(members, ScenarioEvent(SETTLED, "roll", lasts=HANDOVER, wait=1_000))
 
 
-ENTRIES: Final = {
-    "start": Entry("all members start within one second", _start),
-    "deploy": Entry("dynamic members are restarted one by one: 5 s away, 10 s between", _deploy),
-    "deploy-static": Entry("the same with static members (KIP-345)", _static(_deploy)),
-    "deploy-cooperative": Entry(
+PRESETS: Final = {
+    "start": Preset("all members start within one second", _start),
+    "deploy": Preset("dynamic members are restarted one by one: 5 s away, 10 s between", _deploy),
+    "deploy-static": Preset("the same with static members (KIP-345)", _static(_deploy)),
+    "deploy-cooperative": Preset(
         "the same with cooperative-sticky (KIP-429)", _by("cooperative-sticky", _deploy)
     ),
-    "deploy-consumer": Entry("the same with KIP-848", _by("consumer", _deploy)),
-    "deploy-consumer-static": Entry(
+    "deploy-consumer": Preset("the same with KIP-848", _by("consumer", _deploy)),
+    "deploy-consumer-static": Preset(
         "the same with KIP-848 and static members", _static(_by("consumer", _deploy))
     ),
-    "deploy-fleet": Entry("Fleet's roll: standbys take over, one by one", _fleet(_handovers)),
-    "scale-up": Entry("a quarter more members, one every 2 s", _up),
-    "scale-up-cooperative": Entry("the same with KIP-429", _by("cooperative-sticky", _up)),
-    "scale-up-consumer": Entry("the same with KIP-848", _by("consumer", _up)),
-    "scale-up-fleet": Entry("Fleet's slot targets: they all join at once", _fleet(_targets)),
-    "scale-up-fleet-consumer": Entry(
+    "deploy-fleet": Preset("Fleet's roll: standbys take over, one by one", _fleet(_handovers)),
+    "scale-up": Preset("a quarter more members, one every 2 s", _up),
+    "scale-up-cooperative": Preset("the same with KIP-429", _by("cooperative-sticky", _up)),
+    "scale-up-consumer": Preset("the same with KIP-848", _by("consumer", _up)),
+    "scale-up-fleet": Preset("Fleet's slot targets: they all join at once", _fleet(_targets)),
+    "scale-up-fleet-consumer": Preset(
         "Fleet's slot targets with KIP-848: members are re-subscribed", _fleet(_targets, "consumer")
     ),
-    "scale-down": Entry("a fifth of the members leaves, one every 2 s", _down),
-    "scale-down-cooperative": Entry("the same with KIP-429", _by("cooperative-sticky", _down)),
-    "scale-down-consumer": Entry("the same with KIP-848", _by("consumer", _down)),
-    "scale-down-fleet": Entry("Fleet's batched leave: one request names all", _fleet(_batch)),
-    "scale-down-fleet-consumer": Entry(
+    "scale-down": Preset("a fifth of the members leaves, one every 2 s", _down),
+    "scale-down-cooperative": Preset("the same with KIP-429", _by("cooperative-sticky", _down)),
+    "scale-down-consumer": Preset("the same with KIP-848", _by("consumer", _down)),
+    "scale-down-fleet": Preset("Fleet's batched leave: one request names all", _fleet(_batch)),
+    "scale-down-fleet-consumer": Preset(
         "Fleet's batched leave with KIP-848", _fleet(_batch, "consumer")
     ),
-    "crash-loop": Entry("one member crashes five times and comes back 10 s later", _crashes),
-    "crash-loop-static": Entry("the same with static members (KIP-345)", _static(_crashes)),
-    "failover": Entry("another broker becomes the coordinator, after 5 s without one", _failover),
-    "failover-consumer": Entry("the same with KIP-848", _by("consumer", _failover)),
-    "slow-consumer": Entry("one member does not poll for 7 minutes", _slow),
-    "slow-consumer-consumer": Entry("the same with KIP-848", _by("consumer", _slow)),
+    "crash-loop": Preset("one member crashes five times and comes back 10 s later", _crashes),
+    "crash-loop-static": Preset("the same with static members (KIP-345)", _static(_crashes)),
+    "failover": Preset("another broker becomes the coordinator, after 5 s without one", _failover),
+    "failover-consumer": Preset("the same with KIP-848", _by("consumer", _failover)),
+    "slow-consumer": Preset("one member does not poll for 7 minutes", _slow),
+    "slow-consumer-consumer": Preset("the same with KIP-848", _by("consumer", _slow)),
     **_kip_62("slow-consumer", "one member does not poll for 7 minutes", _slow),
     **_kip_62("slow-batches", "one member does ten batches of 45 s", _batches),
     **_kip_62("join-in-batch", "one more starts while a member is at a batch", _join_in_batch),
     **_kip_62("crash-loop", "one member crashes five times, back 10 s later", _crashes),
 }
-LIBRARY: Final = {name: scenario.says for name, scenario in ENTRIES.items()}
+LIBRARY: Final = {name: scenario.says for name, scenario in PRESETS.items()}
 
 
 def library(name: str, members: int) -> Scenario:
     """A scenario of LIBRARY, with two partitions per member. Raises KeyError."""
-    return ENTRIES[name].played(members)
+    return PRESETS[name].played(members)
