@@ -1,18 +1,17 @@
-"""The Spark Connect server that all workers of a home share.
+"""Runs the Spark Connect server that all workers of a state directory share.
 
-Problem: a JVM per worker costs some 600 MB and 7 s of CPU each; six do not fit a small
-machine. Choice: one Connect server per home on a loopback port that is chosen once and kept,
-so that workers find its successor at the same address; the supervisor keeps it alive. It runs
-with the serial collector (half the memory of the parallel one, 570 MB after work, at the same
-throughput on two cores), while the launcher before it compiles lightly (5-6 s from start to
-listening). The quick compiler alone for the server itself would start a second sooner and
-then run batches 2.5 times slower. Cost: workers share one JVM's fate and heap.
+Problem: a JVM per worker costs 600 MB and 7 s of CPU; six do not fit a small machine. Choice: one
+Connect server per state directory, which the supervisor keeps alive. Its loopback port stays the
+same, so that workers find a restarted server. The serial collector needs half the memory of the
+parallel one (570 MB after work) at the same throughput on two cores. The launcher compiles lightly
+(5-6 s from start to listening); the quick compiler alone for the server would start 1 s sooner and
+run batches 2.5 times slower. Cost: workers share one JVM and its heap.
 
-Whoever may call it runs code as its user, so it asks for a token: a file of the home that only
-its owner reads, handed over in the environment, never on a command line. Calls are not encrypted:
-on loopback nobody listens; in a cluster the network between pods is trusted that far. Beside that
-door Spark's driver opens two of its own (RPC and blocks), which read serialized Java objects from
-whoever connects: where driver and executors are one process, Spark makes a secret for them.
+Each caller runs code as the server's user, so the server requires a token. A file that only its
+owner can read holds it, and the environment passes it on, never a command line. Calls are not
+encrypted: loopback is private, and the network between pods is trusted. Spark's driver opens two
+more ports (RPC and blocks), which read serialized Java objects from any client. If driver and
+executors are one process, Spark creates a secret for them.
 
 `python -m fleet.act.spark_server --listen HOST:PORT` is the same server in the foreground, for a
 container, with the token of its environment.
@@ -47,12 +46,11 @@ SCHEMA: Final = 1
 PART: Final = "spark"
 HOST: Final = "127.0.0.1"
 _NAME: Final = "localhost"
-"""What clients are told: PySpark's own sends a token without TLS to this name alone."""
+"""Host name for clients: PySpark sends a token without TLS only to this name."""
 TOKEN_ENV: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - Spark's name of it
 MASTER_ENV: Final = "FLEET_SPARK_MASTER"
 _CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# Below the ports that the kernel gives to outgoing connections, which could take a dead
-# server's port before its successor does.
+# Below the kernel's ephemeral ports, which could take a dead server's port before its restart.
 _FIRST_PORT: Final = 15002
 _LAST_PORT: Final = 31999
 
@@ -60,13 +58,13 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
     "spark.sql.shuffle.partitions": "4",
-    # A worker that was killed leaves its session. One that lives gives a sign every ten minutes.
+    # A killed worker leaves its session. A live one pings every ten minutes.
     "spark.connect.session.manager.defaultSessionTimeout": "2h",
-    # What a killed worker left running is given up, also where nobody interrupts it [3].
+    # Abandons what a killed worker left running, even without an interrupt [3].
     "spark.connect.execute.manager.detachedTimeout": "30s",
     # An interrupted task's Python function writes on for this long (2s by default) [3].
     "spark.python.task.killTimeout": "200ms",
-    # Nobody looks at a progress bar, and each message of it is a request more to a small batch.
+    # No progress bar: each of its messages is one more request for a small batch.
     "spark.connect.progress.reportInterval": "0",
     # The status store keeps finished jobs even without a UI, for as long as the server lives.
     "spark.ui.retainedJobs": "50",
@@ -77,21 +75,21 @@ _SETTINGS: Final = {
 
 
 def connect_url(home: Path) -> str | None:
-    """`sc://localhost:<port>`; None where no server was ever started for this home."""
+    """Returns `sc://localhost:<port>`; None if no server was ever started here."""
     port = _state(home).get("port")
     return None if port is None else f"sc://{_NAME}:{port}"
 
 
 def ui_url(home: Path) -> str | None:
-    """Address of the running server's web UI; None where it has none."""
+    """Returns the address of the running server's web UI; None if it has none."""
     port = _state(home).get("ui_port")
     return None if port is None or not alive(home) else f"http://{HOST}:{port}"
 
 
 def token(home: Path) -> str | None:
-    """What a client of the home's server has to show; None where none was ever started.
+    """Returns the token of the server; None if it was never started.
 
-    None too where a power cut left its file without what was written.
+    None too if a power cut left the file empty.
     """
     try:
         kept = _token_file(home).read_text(encoding="ascii", errors="replace").strip()
@@ -101,30 +99,29 @@ def token(home: Path) -> str | None:
 
 
 def process(home: Path) -> ProcessId | None:
-    """The living server's process; None where there is none."""
+    """Returns the live server's process; None if there is none."""
     kept = _state(home).get("process")
     known = None if kept is None else ProcessId.from_json(kept)
     return known if known is not None and process_alive(known) else None
 
 
 def alive(home: Path) -> bool:
-    """Whether the server's process runs (it may not be ready yet)."""
+    """Tells whether the server's process runs (it may not be ready yet)."""
     return process(home) is not None
 
 
 def ready(home: Path) -> bool:
-    """Whether the server accepts connections."""
+    """Tells whether the server accepts connections."""
     running, port = process(home), _state(home).get("port")
     return running is not None and port is not None and is_listening(running.pid, int(port))
 
 
 def start(home: Path, *, ui: bool = False, environ: Mapping[str, str] = os.environ) -> ProcessId:
-    """Start the server where none runs, and return without waiting for it; the supervisor's job.
+    """Starts the server if none runs, without waiting for it; the supervisor calls it.
 
-    ui: with Spark's web UI, on a loopback port of its own.
-    FLEET_SPARK_MASTER (local[*]) and FLEET_SPARK_MEMORY (2g) override the defaults; for a master
-    elsewhere PYSPARK_PYTHON is the Python of its executors, and of this machine. Raises FleetError
-    where PySpark or Java is missing.
+    ui: with Spark's web UI on another loopback port. FLEET_SPARK_MASTER (local[*]) and
+    FLEET_SPARK_MEMORY (2g) override the defaults; for a remote master, PYSPARK_PYTHON is the Python
+    of its executors and of this machine. Raises FleetError if PySpark or Java is missing.
     """
     running = process(home) or _unrecorded(home)
     state = _state(home)
@@ -161,17 +158,17 @@ def start(home: Path, *, ui: bool = False, environ: Mapping[str, str] = os.envir
 
 
 def wait_ready(home: Path, *, timeout: float, clock: Clock) -> str:
-    """Wait until the server accepts connections; its URL.
+    """Waits until the server accepts connections; returns its URL.
 
-    Raises Unreachable after `timeout` seconds or once its process has ended, with the last line
-    of its log. A server that ended because its port was taken is started again on another one.
+    Raises Unreachable with the last line of its log after `timeout` seconds or when its process has
+    ended. A server whose port was taken is started again on another one.
     """
     deadline = clock.monotonic() + timeout
 
     def attempt() -> None:
         while not ready(home):
             if not alive(home) or clock.monotonic() >= deadline:
-                state = "is slow to start" if alive(home) else "has ended"
+                state = "is slow to start" if alive(home) else "has stopped"
                 sentence = (
                     f"the Spark server of {home} {state} (waited up to {timeout:g} s); the last "
                     f"line of {log_file(home)}: {last_line(log_file(home)) or 'none'}"
@@ -189,17 +186,17 @@ def wait_ready(home: Path, *, timeout: float, clock: Clock) -> str:
 
 
 def _lost_port(home: Path) -> bool:
-    """Whether another program listens where the server, which has ended, was to listen."""
+    """Tells whether another program listens on a port of the stopped server."""
     state = _state(home)
     ports = [int(state[key]) for key in ("port", "ui_port") if state.get(key) is not None]
     return not all(is_free(port, HOST) for port in ports)
 
 
 def stop(home: Path, *, grace: float = 5.0) -> None:
-    """End the server and whatever it left; nothing where none runs.
+    """Stops the server and its children, if it runs.
 
-    One that writes its classes for its successors (class_sharing) is waited for longer: killed
-    meanwhile, each of them would start in more than twice the time.
+    It gets more time while it writes its class archive (class_sharing); without that, each later
+    start takes more than twice as long.
     """
     running = process(home) or _unrecorded(home)
     state = _state(home)
@@ -212,7 +209,7 @@ def stop(home: Path, *, grace: float = 5.0) -> None:
 
 
 def log_file(home: Path) -> Path:
-    """Where the server writes."""
+    """Returns the server's log file."""
     return home / "spark" / "log"
 
 
@@ -221,7 +218,7 @@ def _token_file(home: Path) -> Path:
 
 
 def _keep_token(home: Path) -> str:
-    """The home's token; made once, so that workers keep theirs over restarts of the server."""
+    """Returns the token, created once, so that it survives restarts of the server."""
     file = _token_file(home)
     kept = token(home)
     if kept is None:
@@ -276,7 +273,8 @@ def _arguments(
     java = class_sharing.java_of_spark(environ)
     if shutil.which(java, path=environ.get("PATH")) is None:
         raise FleetError(
-            f"Spark needs Java 17 or 21 and there is no {java}: install it, or correct JAVA_HOME"
+            f"Spark needs Java 17 or 21, but {java} does not exist; install Java, or correct "
+            "JAVA_HOME"
         )
     scratch = folder / "scratch"
     master = environ.get(MASTER_ENV) or "local[*]"
@@ -311,12 +309,12 @@ def _arguments(
 
 
 def makes_own_secret(master: str) -> bool:
-    """Whether Spark makes `spark.authenticate`'s secret itself; a cluster's has to be told it."""
+    """Tells whether Spark creates the secret of `spark.authenticate`; in a cluster it does not."""
     return re.fullmatch(r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?", master) is not None
 
 
 def _driver_host(host: str, environ: Mapping[str, str]) -> str:
-    """Where executors find the driver: loopback, unless they are elsewhere and so may be it."""
+    """Returns the driver's address for executors: loopback, unless they are remote."""
     if host == HOST or _is_local(environ):
         return HOST
     scheme, _, rest = str(environ.get(MASTER_ENV)).partition("://")
@@ -348,40 +346,42 @@ def _extra(scratch: Path, host: str, environ: Mapping[str, str]) -> dict[str, st
 
 
 def _port(home: Path, kept: int, *, beside: int | None = None) -> int:
-    """The port kept from before if it is free, else the first free one from a place of our own."""
+    """Returns the earlier port if it is free, else the first free one of a range."""
     count = _LAST_PORT - _FIRST_PORT + 1
-    at_first = zlib.crc32(str(home).encode()) % count  # homes should not all try the same one
+    at_first = (
+        zlib.crc32(str(home).encode()) % count
+    )  # state directories should not all try the same one
     candidates = [kept] if kept else []
     candidates += [_FIRST_PORT + (at_first + n) % count for n in range(100)]
     return free_ports(1, HOST, [port for port in candidates if port != beside])[0]
 
 
 def foreground(listen: str, home: Path, *, environ: Mapping[str, str]) -> None:
-    """Become the server: this process is replaced by it, so that signals and its exit are its own.
+    """Replaces this process by the server, so that it gets signals and its exit code is returned.
 
-    Raises ConfigError where `listen` is no address or the environment holds no token.
+    Raises ConfigError if `listen` is not an address or the environment has no token.
     """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"--listen {listen}: write HOST:PORT, for example 0.0.0.0:15002")
     if not environ.get(TOKEN_ENV):
         raise ConfigError(
-            f"{TOKEN_ENV} is not set: whoever may call a Spark Connect server runs code as its "
-            "user, so it has to ask for a token; take it from a Secret"
+            f"{TOKEN_ENV} is not set: each caller of a Spark Connect server runs code as its user, "
+            "so that it needs a token; set it from a Secret"
         )
     folder = home / "spark"
     scratch = folder / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     arguments = _arguments(folder, host=host, port=int(port), environ=environ, in_container=True)
-    # Its Python processes begin elsewhere, and find this package as this one did.
+    # Its Python processes start in another folder, and must find this package.
     path = {"PYTHONPATH": python_path(environ.get("PYTHONPATH"))}
     os.chdir(folder)
     os.execvpe(arguments[0], arguments, {**environ, **_extra(scratch, host, environ), **path})  # noqa: S606
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a server in the foreground; the exit code where it cannot begin."""
+    """Runs a server in the foreground; returns an exit code if it cannot start."""
     import argparse  # noqa: PLC0415 - in a server's own process alone
 
     parser = argparse.ArgumentParser(prog="python -m fleet.act.spark_server")

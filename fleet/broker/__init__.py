@@ -1,4 +1,4 @@
-"""The embedded Kafka: jars by PySpark's Ivy, 1 or 3 KRaft nodes, start, stop, kill, logs."""
+"""Runs the embedded Kafka: jars by PySpark's Ivy, 1 or 3 KRaft nodes, logs."""
 
 from fleet.broker.embedded import Broker, BrokerStatus, NodeStatus, embedded_bootstrap
 from fleet.broker.secrets import Logins

@@ -47,7 +47,7 @@ from fleet.text import plural
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState:
-    """What is kept between processes."""
+    """Holds the stored state of a broker."""
 
     cluster_id: str
     nodes: tuple[NodeConfig, ...]
@@ -57,7 +57,7 @@ class BrokerState:
     processes: Mapping[int, ProcessId] = field(default_factory=dict)
 
     def process(self, node: NodeConfig) -> ProcessId | None:
-        """The node's living process."""
+        """Returns the node's live process."""
         known = self.processes.get(node.id)
         return known if known is not None and processes.alive(known) else None
 
@@ -203,12 +203,12 @@ def launch(kafka: Kafka, node: NodeConfig, logins: Logins = SCRAM_ONLY) -> Proce
 
 
 def find_running(node: NodeConfig) -> ProcessId | None:
-    """A running process of this node that nobody wrote down."""
+    """Finds a running process of this node that is not in the state."""
     return processes.find("kafka.Kafka", str(node.properties))
 
 
 def ports_taken(node: NodeConfig) -> list[int]:
-    """Which of the node's ports somebody listens on."""
+    """Returns the node's ports on which a program listens."""
     wanted = [(node.host, node.port), (HOST, node.controller_port)]
     if node.certificate_port is not None:
         wanted.append((node.host, node.certificate_port))
@@ -228,7 +228,7 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def last_words(node: NodeConfig) -> str:
-    """What a node that did not come up wrote last, for an error message."""
+    """Returns the end of the log of a node that did not start."""
     logged = _telling(last_lines(node.server_log, 200))
     errors = [line for line in logged if " ERROR " in line or " FATAL " in line or "Caused" in line]
     lines = _telling(last_lines(node.output, 50))[:3] + (errors[-6:] or logged[-6:])
@@ -258,7 +258,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """One node as it is now."""
+    """Describes one node."""
 
     id: int
     pid: int | None
@@ -309,7 +309,9 @@ class Broker:
         host: str | None = None,
     ) -> None:
         if brokers not in {1, 3}:
-            raise ConfigError(f"{brokers} brokers: the embedded broker has 1 or 3 nodes")
+            raise ConfigError(
+                f"{brokers} brokers are not possible: the embedded broker has 1 or 3 nodes"
+            )
         check_overrides(overrides or {})
         if host is not None:
             check_host(host)
@@ -331,8 +333,8 @@ class Broker:
         """
         if "," in str(self._folder):
             raise ConfigError(
-                f"{self._folder}: Kafka takes a comma in a path for two folders; set FLEET_HOME "
-                "to a folder without one"
+                f"{self._folder} has a comma, which Kafka reads as two folders; set FLEET_HOME to "
+                "a folder without one"
             )
         make_home(self._folder.parent)
         with self._alone():
@@ -343,14 +345,14 @@ class Broker:
             if len(state.nodes) < self._brokers:
                 raise Refused(
                     f"the broker in {self._folder} has {plural(len(state.nodes), 'node')}, not "
-                    f"{self._brokers}: `fleet dev broker stop --purge` first (deletes its data)"
+                    f"{self._brokers}; run `fleet dev broker stop --purge` first (deletes its data)"
                 )
             if self._secure not in {None, state.secure}:
                 raise Refused(
-                    f"the broker in {self._folder} is a {_kind(state.secure)} one, and its data "
-                    f"stays so: for a {_kind(not state.secure)} one "
-                    "`fleet dev broker stop --purge` "
-                    "first (deletes its data), or set FLEET_HOME to another folder"
+                    f"the broker in {self._folder} is {_kind(state.secure)}, and so is its data. "
+                    "For a "
+                    f"{_kind(not state.secure)} one, run `fleet dev broker stop --purge` first "
+                    "(deletes its data), or set FLEET_HOME to another folder"
                 )
             return self._start(self._moved(self._adopt(state)), wait, say)
 
@@ -409,7 +411,7 @@ class Broker:
             state = self._load()
             chosen = [n for n in state.nodes if node in {None, n.id}] if state else []
             if node is not None and not chosen:
-                raise ConfigError(f"no node {node} in {self._folder}")
+                raise ConfigError(f"the broker in {self._folder} has no node {node}")
             for each in chosen:
                 process = state.process(each) if state else None
                 if process is not None:
@@ -417,7 +419,7 @@ class Broker:
                     processes.wait_gone(process, timeout=10.0)
 
     def purge(self) -> None:
-        """Stop and delete everything: data, logs, ports."""
+        """Stops the broker and deletes data, logs and ports."""
         with self._alone():
             self._stop(5.0)
             self._clear()
@@ -430,7 +432,7 @@ class Broker:
                 path.unlink()
 
     def status(self) -> BrokerStatus:
-        """As it is now; starts and waits for nothing."""
+        """Returns its current state; starts nothing and does not wait."""
         state = self._load()
         if state is None:
             return BrokerStatus(running=False, bootstrap_servers="", nodes=())
@@ -449,29 +451,31 @@ class Broker:
         return self._kafka
 
     def _check(self, dead: list[NodeConfig], say: Say | None) -> Kafka:
-        """All that can be known to fail, said before anything starts."""
+        """Checks all that can be checked before anything starts."""
         free = shutil.disk_usage(self._folder).free
         if free < LEAST_FREE_BYTES:
             raise FleetError(
                 f"{self._folder} has {free // 2**20} MiB free, Kafka needs "
-                f"{LEAST_FREE_BYTES // 2**20}: make room or point FLEET_HOME elsewhere"
+                f"{LEAST_FREE_BYTES // 2**20}; free some space, or set FLEET_HOME to another disk"
             )
         for each in dead:
             if not is_here(each.host):
                 raise FleetError(
-                    f"no interface of this machine has the broker's address {each.host}: bring it "
-                    "back, or name another by --listen"
+                    f"no interface of this machine has the broker's address {each.host}; restore "
+                    "it, "
+                    "or name another with --listen"
                 )
             taken = ports_taken(each)
             if taken:
                 raise FleetError(
-                    f"port {taken[0]} of {each.host}, kept for node {each.id}, is taken by another "
-                    f"program (`ss -ltnp 'sport = :{taken[0]}'` names it): end that program, or "
-                    "`fleet dev broker stop --purge` (deletes the broker's data) for new ports"
+                    f"another program listens on port {taken[0]} of {each.host}, which node "
+                    f"{each.id} "
+                    f"needs (`ss -ltnp 'sport = :{taken[0]}'` names it). Stop that program, or run "
+                    "`fleet dev broker stop --purge` for new ports (deletes the broker's data)"
                 )
         kafka = self._found(say)
         if say and not (kafka.has("log4j-slf4j-impl") or kafka.has("log4j-slf4j2-impl")):
-            say(f"{kafka.libs} binds slf4j to no logging: the coordinator's log will be missing")
+            say(f"{kafka.libs} has no slf4j binding, so that the coordinator's log will be missing")
         return kafka
 
     def _stop(self, timeout: float) -> None:
@@ -487,7 +491,7 @@ class Broker:
             processes.end(process, grace=max(0.0, deadline - time.monotonic()))
 
     def _adopt(self, state: BrokerState) -> BrokerState:
-        """Find nodes that were started by someone who was killed before writing it down."""
+        """Finds running nodes whose starter was killed before it stored them."""
         for each in state.nodes:
             if state.process(each) is None:
                 found = find_running(each)
@@ -503,14 +507,15 @@ class Broker:
         assert self._host is not None
         if any(state.process(node) for node in state.nodes):
             raise Refused(
-                f"the broker in {self._folder} runs at {state.host}: "
-                "`fleet dev broker stop` first, "
-                f"then it can start at {self._host}"
+                f"the broker in {self._folder} runs at {state.host}; run `fleet dev broker stop`, "
+                "then "
+                f"start it at {self._host}"
             )
         if state.secure and self.secrets.folder.exists():
             raise Refused(
-                f"the certificate of the broker in {self._folder} names {state.host}: "
-                "`fleet dev broker stop --purge` first (deletes its data)"
+                f"the certificate of the broker in {self._folder} is for {state.host}; run `fleet "
+                "dev "
+                "broker stop --purge` first (deletes its data)"
             )
         return state.at(self._host)
 
@@ -565,7 +570,7 @@ class Broker:
             return from_json(kept, self._folder)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FleetError(
-                f"{self._file} is not the state of a broker ({error!r}): end its processes, move "
+                f"{self._file} is not the state of a broker ({error!r}); stop its processes, move "
                 f"{self._folder} away and start again"
             ) from error
 
@@ -573,7 +578,7 @@ class Broker:
         write_state(self._file, as_json(state), schema=SCHEMA)
 
     def _alone(self) -> AbstractContextManager[None]:
-        """One start, stop, kill or purge at a time."""
+        """Allows one start, stop, kill or purge at a time."""
         return locked(self._folder / ".lock")
 
 
@@ -587,7 +592,7 @@ def _check_alive(state: BrokerState) -> None:
     for node in state.nodes:
         if state.process(node) is None:
             raise FleetError(
-                f"node {node.id} ended while it started; its last words ({node.server_log}):\n"
+                f"node {node.id} stopped during its start; end of {node.server_log}:\n"
                 f"{last_words(node)}"
             )
 

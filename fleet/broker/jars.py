@@ -51,7 +51,7 @@ _IVY_MODULE: Final = f"""<ivy-module version="2.0">
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """What a Kafka process is started from."""
+    """Holds Java and the jars of a Kafka process."""
 
     java: Path
     libs: Path
@@ -69,7 +69,7 @@ class Kafka:
 def find_kafka(
     *, environ: Mapping[str, str] = os.environ, cache: Path | None = None, say: Say | None = None
 ) -> Kafka:
-    """Java and the jars, fetched at first use; `say` is told of anything that takes long.
+    """Finds Java and the jars, and fetches them at first use; `say` reports slow steps.
 
     Raises FleetError where Java is missing or too old or the jars are unusable, Unreachable
     where they cannot be fetched.
@@ -79,7 +79,7 @@ def find_kafka(
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
-    """A java of at least version 17: $JAVA_HOME's, else the one on PATH."""
+    """Finds a java of at least version 17: $JAVA_HOME's, else the one on PATH."""
     home = environ.get("JAVA_HOME")
     found = (
         str(Path(home, "bin", "java")) if home else shutil.which("java", path=environ.get("PATH"))
@@ -128,12 +128,12 @@ def find_libs(
                     say(f"{libs}: {wrong}; fetching the jars again")
                 _resolve(java, libs, settings=environ.get("FLEET_IVY_SETTINGS"), say=say)
     except OSError as error:
-        raise FleetError(f"cannot use the cache {folder} ({error}): make it writable") from error
+        raise FleetError(f"cannot use the cache {folder} ({error}); make it writable") from error
     return libs
 
 
 def damage(libs: Path) -> str | None:
-    """What is wrong with fetched jars, by the checksums written beside them; None if nothing."""
+    """Checks fetched jars by their stored checksums; returns the first error, or None."""
     try:
         listed = _read_sums((libs / _SUMS).read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -151,14 +151,15 @@ def _named_libs(libs: Path) -> Path:
     for artifact in ("kafka_2.13", "kafka-clients"):
         if not any(libs.glob(f"{artifact}-*.jar")):
             raise FleetError(
-                f"FLEET_KAFKA_LIBS={libs} holds no {artifact}-*.jar: name the libs/ folder of a "
-                "Kafka 4 distribution, or unset it to have the jars fetched"
+                f"FLEET_KAFKA_LIBS={libs} has no {artifact}-*.jar; name the libs/ folder of a "
+                "Kafka 4 "
+                "distribution, or unset it to fetch the jars"
             )
     return libs.absolute()
 
 
 def _resolve(java: Path, libs: Path, *, settings: str | None, say: Say | None) -> None:
-    """Fetch into a temporary folder, compare, write the sums, rename into place."""
+    """Fetches into a temporary folder, compares, writes the sums and renames."""
     if say:
         say(f"fetching Apache Kafka {KAFKA} (45 MB, once) into {libs}")
     with tempfile.TemporaryDirectory(dir=libs.parent, prefix=".resolve-") as name:
@@ -168,8 +169,9 @@ def _resolve(java: Path, libs: Path, *, settings: str | None, say: Say | None) -
         wrong = damage(found)
         if wrong is not None:
             raise FleetError(
-                f"the fetched Kafka jars are not those this version was tested with: {wrong}. "
-                "Check the mirror in between, or set FLEET_KAFKA_LIBS to a folder you trust"
+                f"the fetched Kafka jars differ from those that Fleet was tested with: {wrong}. "
+                "Check "
+                "the mirror, or set FLEET_KAFKA_LIBS to a folder that you trust"
             )
         if libs.exists():
             shutil.rmtree(libs)
@@ -241,8 +243,8 @@ def _ivy_jar() -> Path:
         for jar in sorted(Path(folder, "jars").glob("ivy-*.jar")):
             return jar
     raise FleetError(
-        f"PySpark's jars/ivy-*.jar is not there: {pip_line('worker')}, or set FLEET_KAFKA_LIBS to "
-        "the libs/ folder of a Kafka distribution"
+        f"PySpark's jars/ivy-*.jar does not exist; run {pip_line('worker')}, or set "
+        "FLEET_KAFKA_LIBS to the libs/ folder of a Kafka distribution"
     )
 
 

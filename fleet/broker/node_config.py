@@ -1,10 +1,9 @@
-"""What a node's configuration files say. Pure: values in, text out.
+"""Writes a node's configuration files. Pure: values in, text out.
 
-Everything that a group's behaviour depends on keeps Kafka's default (above all
-`group.initial.rebalance.delay.ms`), so that what is seen here is seen on a real cluster.
-Different are: replication by the number of nodes, room for short sessions in tests, no
-creation of topics by accident, and compaction that waits a week, because compaction erases
-the history of groups that Fleet reads.
+All settings that a group's behaviour depends on keep Kafka's defaults (above all
+`group.initial.rebalance.delay.ms`), so that groups behave as on a real cluster. Different are
+replication (by the number of nodes), shorter session timeouts for tests, and no automatic topics.
+Compaction waits a week, since it deletes the history of groups that Fleet reads.
 """
 
 import ipaddress
@@ -21,54 +20,54 @@ DAY_MS: Final = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """One combined broker and controller, and where its files are."""
+    """Describes one combined broker and controller, and its files."""
 
     id: int
     port: int
     controller_port: int
     home: Path
     host: str = HOST
-    """Where clients reach it; controllers only ever meet at 127.0.0.1."""
+    """Address for clients; controllers always use 127.0.0.1."""
     certificate_port: int | None = None
-    """Where clients log in by their certificate; None: nowhere."""
+    """Port for logins by certificate; None: none."""
 
     @property
     def address(self) -> str:
-        """host:port for clients."""
+        """Returns host:port for clients."""
         return f"{self.host}:{self.port}"
 
     @property
     def certificate_address(self) -> str:
-        """host:port for clients that log in by certificate; "" where none do."""
+        """Returns host:port for logins by certificate; "" if there are none."""
         return f"{self.host}:{self.certificate_port}" if self.certificate_port else ""
 
     @property
     def data(self) -> Path:
-        """Kafka's log.dirs."""
+        """Returns Kafka's log.dirs."""
         return self.home / "data"
 
     @property
     def properties(self) -> Path:
-        """The server.properties of this node; also what its process is known by."""
+        """Returns the server.properties of this node, which also identifies its process."""
         return self.home / "server.properties"
 
     @property
     def server_log(self) -> Path:
-        """Everything the broker logs."""
+        """Returns the broker's log file."""
         return self.home / "server.log"
 
     @property
     def coordinator_log(self) -> Path:
-        """What the group coordinator logs: every rebalance with its reason."""
+        """Returns the group coordinator's log: every rebalance with its reason."""
         return self.home / "coordinator.log"
 
     @property
     def output(self) -> Path:
-        """Standard output and error: the JVM's last words."""
+        """Returns the file of standard output and error."""
         return self.home / "output.log"
 
 
-# Decided by the layout on this machine; an override would break restart or attach elsewhere.
+# Settings of the layout on this machine; an override would break a restart.
 FIXED: Final = frozenset(
     {
         "process.roles",
@@ -86,7 +85,7 @@ FIXED: Final = frozenset(
         "metadata.log.dir",
     }
 )
-# Decided by `fleet dev broker start --secure`; half of a login would be an open door.
+# Settings of `fleet dev broker start --secure`; a partial login would be insecure.
 _SECURITY: Final = ("ssl.", "sasl.", "super.users", "authorizer.", "allow.everyone", "config.prov")
 
 
@@ -96,9 +95,9 @@ def server_properties(
     overrides: Mapping[str, str] | None = None,
     security: Mapping[str, str] | None = None,
 ) -> str:
-    """The server.properties of `node`, one of `nodes`; `security` is fleet.broker.secrets'.
+    """Returns the server.properties of `node`; `security` comes from fleet.broker.secrets.
 
-    Raises ConfigError where an override names a setting that the layout fixes.
+    Raises ConfigError if an override names a setting that the layout fixes.
     """
     given = dict(overrides or {})
     check_overrides(given)
@@ -150,19 +149,21 @@ def server_properties(
 
 
 def check_overrides(overrides: Mapping[str, str]) -> None:
-    """ConfigError where an override names a setting that the layout fixes, or spans lines."""
+    """Raises ConfigError if an override names a fixed setting, or spans lines."""
     fixed = sorted(
         key for key in overrides if key in FIXED or key.startswith((*_SECURITY, "listener.name."))
     )
     if fixed:
-        raise ConfigError(f"the embedded broker decides {', '.join(fixed)} itself: leave it out")
+        raise ConfigError(f"the embedded broker sets {', '.join(fixed)} itself; remove it")
     for key, value in overrides.items():
         if not key or any(c in "\r\n=: " for c in key) or any(c in "\r\n" for c in value):
-            raise ConfigError(f"broker setting {key!r}={value!r} is no single line of properties")
+            raise ConfigError(
+                f"broker setting {key!r}={value!r} is not a single line of properties"
+            )
 
 
 def check_host(host: str) -> None:
-    """ConfigError where clients could not be told `host` as an address."""
+    """Raises ConfigError if clients could not use `host` as an address."""
     try:
         address = ipaddress.IPv4Address(host)
     except ValueError as error:
@@ -172,20 +173,20 @@ def check_host(host: str) -> None:
         ) from error
     if address.is_unspecified or address.is_multicast:
         raise ConfigError(
-            f"the broker cannot listen on {host}: clients are sent to the address that it listens "
-            "on, so name one of this machine's own"
+            f"the broker cannot listen on {host}, since clients get that address; name an address "
+            "of this machine"
         )
 
 
 def escaped(value: str) -> str:
-    """A value as java.util.Properties reads it: Latin-1, anything else by its UTF-16 units."""
+    """Escapes a value for java.util.Properties: Latin-1, all else as UTF-16 units."""
     units = value.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
     numbers = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
     return "".join(chr(each) if each < 128 else f"\\u{each:04x}" for each in numbers)
 
 
 def server_logging() -> str:
-    """log4j2.xml of a broker; the folder comes from the system property `fleet.logs`.
+    """Returns a broker's log4j2.xml; the system property `fleet.logs` names the folder.
 
     Sizes are bounded: 5 files of 20 MB each.
     """

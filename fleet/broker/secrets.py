@@ -26,14 +26,14 @@ from fleet.errors import FleetError
 from fleet.system.home import write_whole
 
 ADMIN: Final = "admin"
-"""The super user that clients may log in as."""
+"""Super user for clients."""
 BROKER: Final = "broker"
-"""The super user that brokers log in as among themselves."""
+"""Super user for logins between brokers."""
 NODE: Final = "fleet-node"
-"""The common name in the nodes' certificate."""
+"""Common name in the nodes' certificate."""
 MECHANISM: Final = "SCRAM-SHA-512"
 AUDIENCE: Final = "kafka"
-"""What a token's `aud` must name."""
+"""Required `aud` of tokens."""
 _LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 _DAYS: Final = "3650"
 _KEYTOOL_SECONDS: Final = 60.0
@@ -41,7 +41,7 @@ _KEYTOOL_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logins:
-    """What clients of a secure broker may log in by beside SCRAM."""
+    """Sets the logins of a secure broker besides SCRAM."""
 
     jwks: str | None = None
     """URL of the keys (RFC 7517) whose tokens for `kafka` log in by OAUTHBEARER, as their `sub`."""
@@ -117,7 +117,7 @@ class Secrets:
         return self.folder / "server-secrets.properties"
 
     def security(self) -> Security:
-        """How clients log in as `admin`: references, no values."""
+        """Returns the login of `admin` for clients: references, no values."""
         return Security(
             protocol="SASL_SSL",
             sasl=Sasl(
@@ -165,8 +165,9 @@ class Secrets:
             return
         if data:
             raise FleetError(
-                f"{self.folder} is gone, and with it every login to this broker: put it back, or "
-                "`fleet dev broker stop --purge` and start anew (deletes the broker's data)"
+                f"{self.folder} is missing, and with it every login to this broker; restore it, or "
+                "run "
+                "`fleet dev broker stop --purge` and start again (deletes the broker's data)"
             )
         made = Secrets(self.folder.with_name(f".{self.folder.name}.new"))
         shutil.rmtree(made.folder, ignore_errors=True)
@@ -250,6 +251,6 @@ def _keytool_beside(java: Path) -> str:
         if (folder / "keytool").exists():
             return str(folder / "keytool")
     raise FleetError(
-        f"there is no keytool beside {java}: a secure broker needs it; set JAVA_HOME to a whole "
+        f"a secure broker needs keytool, which is not beside {java}; set JAVA_HOME to a full "
         "Java 17 or 21"
     )

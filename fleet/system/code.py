@@ -54,8 +54,8 @@ def examine_source(file: Path, *, entrypoint: str, group: str) -> None:
         line = getattr(error, "lineno", None)
         where = f"{file}:{line}" if line else str(file)
         raise ConfigError(
-            f"group {group!r}: worker.entrypoint {entrypoint}: {where} is no Python that can be "
-            f"read: {getattr(error, 'msg', error)}"
+            f"group {group!r}: worker.entrypoint {entrypoint}: {where} is not valid Python: "
+            f"{getattr(error, 'msg', error)}"
         ) from error
     statements = list(_top_level(tree.body))
     named = [each for each in statements if name in _bound_names(each)]
@@ -86,9 +86,11 @@ def is_number(name: str, annotation: str) -> bool | None:
 def _examine_arguments(function: _Function, entrypoint: str, group: str) -> None:
     told = f"group {group!r}: worker.entrypoint {entrypoint}"
     if isinstance(function, ast.AsyncFunctionDef):
-        raise ConfigError(f"{told} is an async function, which nobody awaits; {SHAPE}")
+        raise ConfigError(
+            f"{told} is an async function, but the worker calls it without await; {SHAPE}"
+        )
     if any(isinstance(each, ast.Yield | ast.YieldFrom) for each in _own(function)):
-        raise ConfigError(f"{told} is a generator, which nobody reads; {SHAPE}")
+        raise ConfigError(f"{told} is a generator, which the worker does not run; {SHAPE}")
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     required = len(positional) - len(given.defaults)
@@ -263,7 +265,7 @@ def _content(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"{file} belongs to the code of an entrypoint and cannot be read: {error.strerror}; "
+            f"cannot read {file}, which belongs to the code of an entrypoint: {error.strerror}; "
             "change its permissions, or delete it"
         ) from error
 
@@ -306,9 +308,9 @@ def _carried(group: GroupSpec) -> _Found | None:
     away = [folder for folder in worker.python_path if not Path(folder).is_dir()]
     if found is None and away:
         raise CodeElsewhere(
-            f"group {group.group!r}: worker.python_path names {', '.join(away)}, which is not "
-            f"here, so what {worker.entrypoint} is cannot be told: plan and apply new code where "
-            "that folder is, or build an image that holds it and leave python_path out"
+            f"group {group.group!r}: worker.python_path names {', '.join(away)}, which is not on "
+            f"this machine, so that Fleet cannot read {worker.entrypoint}. Plan and apply new code "
+            "on the machine with that folder, or build an image with it and remove python_path"
         )
     return found
 
@@ -431,9 +433,7 @@ def _files(package: Path, group: str) -> list[tuple[str, Path]]:
     found, size = [], 0
     for name, file in _walk(package):
         if not file.is_file():
-            raise ConfigError(
-                f"group {group!r}: {file} is no file, or a link that leads to none; delete it"
-            )
+            raise ConfigError(f"group {group!r}: {file} is not a file, or a broken link; delete it")
         found.append((f"{package.name}/{name}", file))
         size += file.stat().st_size
         if size > MAX_BYTES or len(found) > MAX_FILES:

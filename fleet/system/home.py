@@ -45,8 +45,9 @@ def make_home(home: Path) -> Path:
             return home
     except OSError as error:
         raise FleetError(
-            f"the home {home} cannot be written ({error.strerror or error}): set FLEET_HOME to a "
-            "folder of yours"
+            f"cannot write to the state directory {home} ({error.strerror or error}); set "
+            "FLEET_HOME "
+            "to a folder that you own"
         ) from error
 
 
@@ -89,10 +90,10 @@ def read_state(path: Path, *, schema: int) -> dict[str, Any] | None:
             f"{path} is not valid JSON ({error}); move it away and start again"
         ) from error
     if not isinstance(state, dict):
-        raise FleetError(f"{path} holds no JSON object; move it away and start again")
+        raise FleetError(f"{path} is not a JSON object; move it away and start again")
     if int(state.get("schema", 0)) > schema:
         raise SchemaTooNew(
-            f"{path} was written with schema {state['schema']}, this version reads up to {schema}: "
-            "use the newer fleet that wrote it"
+            f"{path} has schema {state['schema']}, but this release reads only up to {schema}; use "
+            "the newer release that wrote it"
         )
     return state

@@ -72,7 +72,9 @@ def free_ports(
             chosen.append(port)
             if len(chosen) == count:
                 return chosen
-    raise FleetError(f"{host} has no {count} free ports among those tried for a server")
+    raise FleetError(
+        f"found no {count} free ports on {host} for a server; stop other programs, or retry"
+    )
 
 
 def says_taken(words: str) -> bool:

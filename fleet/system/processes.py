@@ -144,8 +144,9 @@ def spawn(
     """
     if not Path("/proc").is_dir():
         raise FleetError(
-            f"workers and an embedded broker run on Linux, and this is {sys.platform}: look, plan "
-            "and export here, run them on a Linux machine or on Kubernetes"
+            f"workers and the embedded broker need Linux, and this is {sys.platform}; observe, "
+            "plan "
+            "and export here, and run workers on Linux or on Kubernetes"
         )
     program = shutil.which(argv[0], path=(env or os.environ).get("PATH"))
     if program is None:

@@ -103,7 +103,9 @@ def test_where_the_code_is_not_here_what_is_published_is_wanted(tmp_path: Any) -
         made.publish(spec, published[-1])
         clock.sleep(10.0)
     here = carried(tmp_path / "away")
-    with pytest.raises(CodeElsewhere, match="plan and apply new code where that folder is"):
+    with pytest.raises(
+        CodeElsewhere, match="lan and apply new code on the machine with that folder"
+    ):
         made.wanted(here)
     place.held = [SimpleNamespace(revision=published[0])]
     assert made.wanted(here) == published[0]

@@ -77,8 +77,8 @@ def test_clients_are_told_the_address_that_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("host", "why"),
     [
-        pytest.param("0.0.0.0", "clients are sent to", id="any"),
-        pytest.param("224.0.0.1", "clients are sent to", id="multicast"),
+        pytest.param("0.0.0.0", "since clients get", id="any"),
+        pytest.param("224.0.0.1", "since clients get", id="multicast"),
         pytest.param("here", "name an IPv4 address", id="name"),
         pytest.param("::1", "name an IPv4 address", id="other-family"),
     ],

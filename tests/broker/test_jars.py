@@ -62,7 +62,7 @@ def test_bad_kafka_libs(tmp_path, exists) -> None:
     folder = tmp_path / "libs"
     if exists:
         folder.mkdir()
-    with pytest.raises(FleetError, match=f"FLEET_KAFKA_LIBS={folder} holds no kafka_2.13"):
+    with pytest.raises(FleetError, match=f"FLEET_KAFKA_LIBS={folder} has no kafka_2.13"):
         jars.find_libs(Path("java"), environ={"FLEET_KAFKA_LIBS": str(folder)}, cache=tmp_path)
 
 

@@ -97,7 +97,7 @@ USAGE = [
     Row(name="worker of nobody", arguments="test payments --from r", code=2, told="orders"),
     Row(name="two sources", arguments="test orders --sample 3 --from r", code=2, told="only one"),
     Row(name="home not writable", arguments="logs orders", code=1,
-        told="cannot be written.*FLEET_HOME",
+        told="cannot write to the state directory.*FLEET_HOME",
         environ={"FLEET_HOME": "/proc/fleet"}),
 ]  # fmt: skip
 RECORDS = [
@@ -122,7 +122,8 @@ JOBS = [
     Row(name="one argument", arguments="test orders --from r", code=2,
         told=r"takes \(df\); write process\(df, context\)", others={"r": "{}\n",
         "job.py": "def process(df): ..."}),
-    Row(name="no Python", arguments="test orders --from r", code=2, told="job.py:2 is no Python",
+    Row(name="no Python", arguments="test orders --from r", code=2,
+        told="job.py:2 is not valid Python",
         others={"r": "{}\n", "job.py": "import os\ndef process(:\n"}),
     Row(name="no Java", arguments="test orders --from r", code=1, told="(?i)java",
         others={"r": "{}\n"}, environ={"JAVA_HOME": "/nowhere"}),

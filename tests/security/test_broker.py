@@ -119,7 +119,7 @@ def test_lost_secrets_are_said(guarded, home):
     folder: Path = guarded.broker.secrets.folder
     away = folder.rename(folder.with_name("away"))
     try:
-        with pytest.raises(FleetError, match="every login to this broker: put it back"):
+        with pytest.raises(FleetError, match="every login to this broker; restore it"):
             guarded.broker.secrets.ensure(Path("/nowhere/java"), data=True)
     finally:
         away.rename(folder)

@@ -144,7 +144,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     """With the file, and what to do."""
     put(tmp_path, etl="import helper\n")
     (tmp_path / "helper.py").symlink_to("/proc/self/mem")
-    with pytest.raises(ConfigError, match=r"helper\.py belongs to the code .* permissions"):
+    with pytest.raises(ConfigError, match=r"helper\.py, which belongs to the code .* permissions"):
         code_digest(group("etl:f", tmp_path))
 
 
@@ -222,7 +222,7 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
     """It cannot be copied, and is no defect of ours."""
     put(tmp_path, job__main="x = 1\n")
     (tmp_path / "job" / "data").symlink_to(tmp_path / "gone")
-    with pytest.raises(ConfigError, match=r"job/data is no file, or a link that leads to none"):
+    with pytest.raises(ConfigError, match=r"job/data is not a file, or a broken link"):
         code_digest(group("job.main:process", tmp_path))
 
 
@@ -260,7 +260,7 @@ def test_code_that_lies_elsewhere_is_not_taken_for_none(tmp_path: Path) -> None:
     """A manager in the cluster has the laptop's fleet.yaml, and not the folder that it names."""
     spec = in_image("pk.a:f", tmp_path / "away")
     for asked in (code_digest, packed_code):
-        with pytest.raises(CodeElsewhere, match=r"names .*/away, which is not here"):
+        with pytest.raises(CodeElsewhere, match=r"names .*/away, which is not on this machine"):
             asked(spec)
     put(tmp_path / "src", pk__a="x = 1\n")
     found = in_image("pk.a:f", tmp_path / "away", tmp_path / "src")

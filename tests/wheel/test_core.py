@@ -118,7 +118,7 @@ def test_look_plan_and_export(core: Path, broker, tmp_path: Path) -> None:
     declared(folder, broker.bootstrap_servers, WORKER)
     done = fleet("dev", "broker", "start")
     assert done.returncode == 1
-    assert "run on Linux, and this is darwin" in done.stderr
+    assert "need Linux, and this is darwin" in done.stderr
 
 
 def without_linux(core: Path, folder: Path) -> Path:

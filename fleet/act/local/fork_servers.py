@@ -90,7 +90,7 @@ class ForkServers:
         if "pid" in answer:
             return inherit(answer["pid"], row.name)
         if "stale" in answer:
-            _log.info("%s was changed: what workers are made of is loaded anew", answer["stale"])
+            _log.info("%s has changed: restarting the fork server", answer["stale"])
             self._end(key)
             return None
         self._give_up(key, answer["error"])
@@ -120,7 +120,7 @@ class ForkServers:
             theirs.close()
         ours.setblocking(False)
         self._servers[key] = _Server(process, ours, self._clock.monotonic())
-        _log.info("a fork server starts as pid %d", process.pid)
+        _log.info("starting a fork server as pid %d", process.pid)
 
     def _hear(self, key: _Key, server: _Server) -> None:
         try:
@@ -151,9 +151,7 @@ class ForkServers:
         return found
 
     def _give_up(self, key: _Key, why: str) -> None:
-        _log.warning(
-            "the fork server: %s; its workers are started without it for %g s", why, _PAUSE_SECONDS
-        )
+        _log.warning("fork server: %s; starting workers without it for %g s", why, _PAUSE_SECONDS)
         self._not_before[key] = self._clock.monotonic() + _PAUSE_SECONDS
         if key in self._servers:
             self._end(key)

@@ -124,7 +124,7 @@ class LocalRuntime(Runtime):
                 )
             elif self._clock.monotonic() >= deadline:
                 raise FleetError(
-                    f"the supervisor of {self.home} does not start; the last line of {log}: "
+                    f"the supervisor of {self.home} did not start; last line of {log}: "
                     f"{last_line(log) or 'none'}"
                 )
             elif not alive(started):
@@ -183,12 +183,12 @@ class LocalRuntime(Runtime):
         text = self.published(group, revision)
         if text is None:
             raise Refused(
-                f"revision {revision} of group {group} was never published in {self.home}; run "
+                f"revision {revision} of group {group} is not published in {self.home}; run "
                 f"`fleet apply {group}`"
             )
         worker = settings_to_start(text, group=group, revision=revision).group.worker
         if worker is None:
-            raise Refused(f"group {group} declares no worker: its consumers are other people's")
+            raise Refused(f"group {group} declares no worker; its consumers are external")
         paths = [str(self.code_dir(group, revision))]
         paths += [str(Path(path).absolute()) for path in worker.python_path]
         # What refers to the environment the worker takes itself: nothing of it is written down.
@@ -230,7 +230,7 @@ class LocalRuntime(Runtime):
         row = self._table.ask_restart(name)
         if row is None:
             known = ", ".join(r.name for r in self._table.rows()) or "none"
-            raise Refused(f"there is no worker {name}; there are: {known}")
+            raise Refused(f"no worker {name} exists; existing workers: {known}")
         if row.process is not None and alive(row.process):
             os.kill(row.process.pid, signal.SIGTERM)
 
@@ -295,7 +295,9 @@ class LocalRuntime(Runtime):
             wait_gone(found.process, timeout=5.0)
         left = [f"{m.process.pid} ({m.worker or m.part})" for m in home_processes(self.home)]
         if left:
-            raise FleetError(f"processes of {self.home} cannot be ended: {', '.join(left)}")
+            raise FleetError(
+                f"cannot stop processes of {self.home}: {', '.join(left)}; stop them by hand"
+            )
 
     def purge(self) -> tuple[str, ...]:
         """Delete what this home keeps of workers; only after `down`."""

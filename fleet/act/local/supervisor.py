@@ -75,7 +75,9 @@ class EndedOwners:
         if not held:
             return
         if not self._is_gone(row.name):
-            _log.warning("%s left processes that do not end: its lease decides", row.name)
+            _log.warning(
+                "%s left processes that do not stop; its slot waits for the lease", row.name
+            )
             return
         for slot in held:
             if self._of(row).end_owner(slot):
@@ -221,14 +223,16 @@ class Supervisor:
                 continue
             row = rows.get(found.worker)
             if row is not None and row.process == found.process:
-                _log.info("%s runs on as pid %d", row.name, found.process.pid)
+                _log.info("%s still runs as pid %d", row.name, found.process.pid)
             elif row is not None and (row.process is None or not alive(row.process)):
                 _log.info("%s was started as pid %d before", row.name, found.process.pid)
                 rows[row.name] = (
                     self.table.started(row.name, found.process, at=self._clock.now()) or row
                 )
             else:
-                _log.warning("nobody wants pid %d (%s)", found.process.pid, found.worker)
+                _log.warning(
+                    "stopping pid %d (%s), which is not wanted", found.process.pid, found.worker
+                )
                 self._end_now(found.process)
 
     def look(self) -> bool:
@@ -300,7 +304,7 @@ class Supervisor:
         except OSError as error:  # no such program, no more processes, no room for its log
             self._failed(row, f"it could not be started: {error}", lived=0.0, orderly=False)
             return
-        _log.info("%s starts as pid %d", row.name, process.pid)
+        _log.info("starting %s as pid %d", row.name, process.pid)
         try:
             self.table.started(row.name, process, at=self._clock.now())
         except FleetError:
@@ -312,11 +316,11 @@ class Supervisor:
         """SIGTERM to the worker alone (its JVM must outlive its drain), SIGKILL to all of it."""
         now = self._clock.monotonic()
         if process not in self._told:
-            _log.info("%s is asked to end within %g s", row.name, row.grace)
+            _log.info("stopping %s within %g s", row.name, row.grace)
             os.kill(process.pid, signal.SIGTERM)
             self._told[process] = now
         elif now - self._told[process] >= row.grace:
-            _log.warning("%s did not end within %g s and is killed", row.name, row.grace)
+            _log.warning("%s did not stop within %g s; killing it", row.name, row.grace)
             signal_group(process, signal.SIGKILL)
 
     def _ended(self, row: ProcessRow, process: ProcessId) -> None:
@@ -331,7 +335,7 @@ class Supervisor:
         code = exit_code(process)
         reason = _reason(code, last_line(log_of(self.home, row.name)))
         if not row.wanted:
-            _log.info("%s ended (%s) and is removed", row.name, reason)
+            _log.info("%s stopped (%s) and is removed", row.name, reason)
             self._remove(row)
             return
         lived = age(process)
@@ -343,7 +347,7 @@ class Supervisor:
         backoff = _Backoff(failures=row.failures)
         delay = backoff.ended(lived=lived, orderly=orderly, now=self._clock.monotonic())
         self._backoffs[row.name] = backoff
-        _log.info("%s ended after %.1f s: %s; starts in %g s", row.name, lived, reason, delay)
+        _log.info("%s stopped after %.1f s: %s; restarting in %g s", row.name, lived, reason, delay)
         self.table.ended(
             row.name,
             reason=reason,
@@ -373,7 +377,7 @@ class Supervisor:
         if wanted and spark.process is None and now >= spark.backoff.not_before:
             spark.process = spark_server.start(self.home, ui=ui)
             spark.started_at = now
-            _log.info("the Spark server starts as pid %d", spark.process.pid)
+            _log.info("starting the Spark server as pid %d", spark.process.pid)
 
     def _spark_failed(self, why: str) -> None:
         now = self._clock.monotonic()
@@ -384,7 +388,7 @@ class Supervisor:
         delay = self._spark.backoff.ended(lived=lived, orderly=steady, now=now)
         self._spark.trouble = f"the Spark server does not run: {why}"
         _log.warning(
-            "%s; starts in %g s, and all who share it wait some 10 to 30 s",
+            "%s; restarting in %g s; its workers wait 10 to 30 s",
             self._spark.trouble,
             delay,
         )
