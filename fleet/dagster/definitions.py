@@ -36,7 +36,7 @@ from fleet.dagster.resources import FleetResource, fleet_errors_as_failures, loa
 from fleet.dagster.storm_sensor import read_recent_rebalances, storm_sensor
 from fleet.dagster.watch_sensor import missing_group, watch_sensor
 from fleet.decide.storms import watch_reach
-from fleet.manager.keeping_up import compute_lag_statuses
+from fleet.manager.lag_assessment import compute_lag_statuses
 from fleet.manager.past import read_last_minutes
 
 if TYPE_CHECKING:

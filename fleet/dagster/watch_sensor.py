@@ -40,7 +40,7 @@ from fleet.dagster.resources import FleetResource
 from fleet.decide.lag_status import GroupLagStatus
 from fleet.errors import Damaged, FleetError, SchemaTooNew, Unreachable
 from fleet.lag.snapshot import Snapshot
-from fleet.manager.keeping_up import compute_lag_statuses, find_groups_in_doubt, lag_statuses
+from fleet.manager.lag_assessment import compute_lag_statuses, find_groups_in_doubt, lag_statuses
 from fleet.manager.past import read_last_minutes
 from fleet.model import GroupSnapshot, GroupState
 from fleet.slots import Change, ChangeState

@@ -1,6 +1,6 @@
 """Defines the lag status of groups and partitions: whether they keep up.
 
-`fleet.manager.keeping_up` holds the rules and applies them to all partitions in columns.
+`fleet.manager.lag_assessment` holds the rules and applies them to all partitions in columns.
 """
 
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ from fleet.log.readers.log_view import KEEP, MOST, OpenTransaction
 from fleet.log.readers.tail import CoordinatorPoller, Tail
 from fleet.log.records import Unreadable
 from fleet.manager.cycle import Fleet
-from fleet.manager.keeping_up import find_still_rows, worst_lag_status
+from fleet.manager.lag_assessment import find_still_rows, worst_lag_status
 from fleet.model import ReceiptResult
 from fleet.model.rebalances import BUCKETS, Cause, Totals
 from fleet.observe.watcher import GroupWatcher

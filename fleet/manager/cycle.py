@@ -573,7 +573,7 @@ class Fleet(Closing):
             why=why,
         )
         if plan.steps:
-            from fleet.decide.other_ways import with_adopted_costs
+            from fleet.decide.alternatives import with_adopted_costs
 
             against = refusals(self.state(spec.group, seen), now, steps=plan.steps)
             plan = replace(with_adopted_costs(plan, group, adopted), refusals=against)
@@ -985,8 +985,8 @@ def _with_costs(state: StateSnapshot, plan: Plan, *, by_policy: bool = False) ->
     if plan.empty:
         return plan
     # Few commands need them, and the imports take 60 ms.
+    from fleet.decide.alternatives import find_wasteful_growth, with_alternatives
     from fleet.decide.expected_costs import with_expected_costs
-    from fleet.decide.other_ways import find_wasteful_growth, with_alternatives
 
     with_costs = with_alternatives(state, with_expected_costs(state, plan))
     against = find_wasteful_growth(state, with_costs) if by_policy else ""

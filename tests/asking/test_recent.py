@@ -14,9 +14,9 @@ from fleet.history.tables import TablePlace, Writer
 from fleet.kafka_source.batch_fetcher import FetchedPart
 from fleet.kafka_source.bounds import ListedOffset, Where
 from fleet.log.records import TOPIC, partition_for
-from fleet.manager.keeping_up import compute_lag_statuses
+from fleet.manager.lag_assessment import compute_lag_statuses
 from fleet.manager.past import LONGEST, read_last_minutes, read_recent
-from tests.asking.test_keeping_up import NOW, commit_row, look
+from tests.asking.test_lag_assessment import NOW, commit_row, look
 from tests.support.declared import declaration, fleet_spec
 from tests.support.written_log import WrittenLog, WrittenPart, batch, of
 

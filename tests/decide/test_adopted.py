@@ -13,7 +13,7 @@ from fleet.decide.adopted import (
     is_member_of,
     make_adopted_plan,
 )
-from fleet.decide.other_ways import with_adopted_costs
+from fleet.decide.alternatives import with_adopted_costs
 from fleet.decide.refusals import refusals
 from fleet.decide.scaling import ScalingMemory, wanted_slots
 from fleet.decide.state_snapshot import NO_CONCERNS, StateSnapshot, Vetoes

@@ -9,7 +9,7 @@ from fleet.decide.lag_status import GroupLagStatus, LagStatus, Level
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.snapshot import CASES as LAG_CASES
 from fleet.lag.snapshot import GroupFacts, Lag, Snapshot
-from fleet.manager.keeping_up import lag_statuses, worst_lag_status
+from fleet.manager.lag_assessment import lag_statuses, worst_lag_status
 from fleet.model import GroupState, LagCase, TopicPartition
 
 NOW = 1_000_000.0

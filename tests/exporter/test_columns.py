@@ -13,7 +13,7 @@ from fleet.lag import lag_columns
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.snapshot import CASES, GroupFacts, Lag, Snapshot
 from fleet.log.readers.positions import Positions, key_to
-from fleet.manager.keeping_up import lag_statuses, worst_lag_status
+from fleet.manager.lag_assessment import lag_statuses, worst_lag_status
 from fleet.model import GroupState, LagCase, TopicPartition
 
 

@@ -24,7 +24,7 @@ from fleet.errors import Unreachable
 from fleet.exporter.exporting import Exporter
 from fleet.log.readers.tail import Tail
 from fleet.manager.cycle import Fleet
-from fleet.manager.keeping_up import lag_statuses
+from fleet.manager.lag_assessment import lag_statuses
 from fleet.observe.admin import Observer
 from fleet.observe.watcher import GroupWatcher
 from fleet.slots import SlotTargets

@@ -267,7 +267,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "lag.lag_columns:portions", "lag/test_measure.py exporter/test_columns.py",
         "first + _PORTION", "first + _PORTION - 1"),
     "lag-verdict-beyond-the-end-at-once": (
-        "manager.keeping_up:_codes", "decide/test_lag_status.py",
+        "manager.lag_assessment:_codes", "decide/test_lag_status.py",
         "_beyond(lag) & ~moving & (silent >= enough)", "_beyond(lag) & ~moving"),
     "k8s-answer-lost-is-a-conflict": (
         "kubernetes.leases.lease_backend:RetryOnConflict.swap", "k8s_store/test_in_memory.py",

@@ -10,7 +10,7 @@ from fleet.lag.end_history import EndHistory
 from fleet.lag.snapshot import Logs
 from fleet.log.readers.log_view import LogView, all_groups
 from fleet.log.readers.positions import key_to
-from fleet.manager.keeping_up import worst_lag_status
+from fleet.manager.lag_assessment import worst_lag_status
 from fleet.model import GroupState, TopicPartition
 from fleet.observe.poll_answers import DescribedGroup, ListedGroup
 from fleet.observe.topic_questions import Topics

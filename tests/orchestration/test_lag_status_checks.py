@@ -22,7 +22,7 @@ from fleet.dagster.group_assets import group_assets
 from fleet.dagster.watch_sensor import watch
 from fleet.history.tables import TablePlace, Writer
 from fleet.lag.end_history import EndStore
-from fleet.manager.keeping_up import with_past
+from fleet.manager.lag_assessment import with_past
 from fleet.manager.past import read_last_minutes, read_recent
 from fleet.model import TopicPartition
 from tests.orchestration.conftest import PARTITIONS, RECORDS

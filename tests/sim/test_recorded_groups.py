@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fleet.clock import SystemClock
-from fleet.decide.other_ways import RecordedGroup, build_scaling_scenario, recorded_group
+from fleet.decide.alternatives import RecordedGroup, build_scaling_scenario, recorded_group
 from fleet.errors import FleetError
 from fleet.history.tables import TablePlace, Writer, row_of
 from fleet.model.rebalances import MembershipSpan, Rebalance

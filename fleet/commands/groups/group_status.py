@@ -18,7 +18,7 @@ from fleet.decide.lag_status import WORST, GroupLagStatus, LagStatus, Level
 from fleet.decide.scaling import Pin
 from fleet.decide.storms import Storm, budget_of, reach
 from fleet.lag.snapshot import Snapshot
-from fleet.manager.keeping_up import compute_lag_statuses
+from fleet.manager.lag_assessment import compute_lag_statuses
 from fleet.manager.past import Recent, read_recent
 from fleet.model import GroupSnapshot, LagCase, Member, PartitionState
 from fleet.model.rebalances import Rebalance

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fleet.decide.alternatives import find_wasteful_growth, with_alternatives
 from fleet.decide.expected_costs import simulate_change, simulated_group, with_expected_costs
-from fleet.decide.other_ways import find_wasteful_growth, with_alternatives
 from fleet.decide.plans import make_plan
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import Alternative

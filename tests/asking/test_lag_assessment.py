@@ -10,7 +10,7 @@ from fleet.decide.lag_status import LagStatus
 from fleet.history.tables import TablePlace, Tables, Writer
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.readers.positions import Positions, key_to
-from fleet.manager.keeping_up import (
+from fleet.manager.lag_assessment import (
     find_groups_in_doubt,
     lag_statuses,
     with_past,
