@@ -98,8 +98,8 @@ def test_a_worker_is_refused_one_step_beyond(granted):
     )
     assert refused(lambda: calls.watch(LEASE, since="0", seconds=1))
     assert refused(lambda: calls.get(CONFIG_MAP, other.reports))
-    assert refused(lambda: calls.merge(CONFIG_MAP, other.marks, {"data": {"x": "y"}}))
-    assert refused(lambda: calls.get(CONFIG_MAP, granted.names.notes))
+    assert refused(lambda: calls.merge(CONFIG_MAP, other.stopped_partitions, {"data": {"x": "y"}}))
+    assert refused(lambda: calls.get(CONFIG_MAP, granted.names.manager_state))
     change = granted.manager().leases.calls.get(LEASE, granted.names.change)
     assert refused(lambda: calls.replace(change))
     assert granted.server.api(granted.name, "worker").allowed("get", "Secret", "any") is False

@@ -321,7 +321,7 @@ def test_a_worker_writes_its_slots_and_reads_the_change() -> None:
     assert allowed["leases", NAMES.change] == {"get"}
     assert allowed["leases", NAMES.targets] & WRITES == {"update"}
     maps = {name: verbs for (kind, name), verbs in allowed.items() if kind == "configmaps"}
-    assert maps == {NAMES.reports: {"get", "patch"}, NAMES.marks: {"get", "patch"}}
+    assert maps == {NAMES.reports: {"get", "patch"}, NAMES.stopped_partitions: {"get", "patch"}}
 
 
 def test_a_reader_writes_nothing() -> None:

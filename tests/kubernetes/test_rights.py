@@ -143,7 +143,7 @@ LEASES = "coordination.k8s.io:leases"
         *((verb, LEASES, ORDERS.targets) for verb in ("get", "list", "watch", "update")),
         ("get", LEASES, ORDERS.change),
         *((verb, "configmaps", ORDERS.reports) for verb in ("get", "patch")),
-        *((verb, "configmaps", ORDERS.marks) for verb in ("get", "patch")),
+        *((verb, "configmaps", ORDERS.stopped_partitions) for verb in ("get", "patch")),
     ],
 )
 def test_a_worker_may_do_its_work(ground: Ground, verb: str, what: str, name: str) -> None:

@@ -60,17 +60,17 @@ _PLACES: Final = {
 }
 
 
-class Conflict(FleetError, ConcurrentWrite):
-    """Somebody else wrote first (409): look again."""
+class Conflict(FleetError, Moved):
+    """Reports that another writer was first (409): read again."""
 
 
 class Gone(FleetError):
-    """A watch began at a version that the server no longer has (410): list again."""
+    """Reports a watch from a version that the server no longer has (410): list again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of the server once."""
+    """Describes one request."""
 
     method: str
     path: str
@@ -80,7 +80,7 @@ class Request:
 
 
 class Api(Closing):
-    """One namespace of one API server. Thread-safe.
+    """Reads and writes one namespace of one API server. Thread-safe.
 
     Methods raise Unreachable after a bounded wait, and FleetError with the server's own words
     where it refuses.
@@ -95,27 +95,27 @@ class Api(Closing):
 
     @property
     def host(self) -> str:
-        """The server's address."""
+        """Returns the server's address."""
         return self.connection.host
 
     def close(self) -> None:
-        """Let go of its connections."""
+        """Closes its connections."""
         self.connection.close()
 
     # --- objects ----------------------------------------------------------------------------
 
     def get(self, kind: str, name: str) -> Object | None:
-        """One object, None where there is none."""
+        """Returns one object; None if there is none."""
         return self._call("GET", self._path(kind, name), missing=None)
 
     def find(self, kind: str, selector: str = "") -> tuple[list[Object], str]:
-        """Objects that a label selector takes, and the version at which they were so."""
+        """Returns the objects of a label selector, and the version of the list."""
         query = [("labelSelector", selector)] if selector else []
         found = self._call("GET", self._path(kind), query=query) or {}
         return list(found.get("items") or []), str(found["metadata"]["resourceVersion"])
 
     def create(self, wanted: Object) -> bool:
-        """Create; False where an object of that name is there already, which is left alone."""
+        """Creates an object; False if the name exists already, which stays."""
         query = [("fieldManager", MANAGER)]
         try:
             self._call("POST", self._path(wanted["kind"]), body=wanted, query=query)
@@ -124,7 +124,7 @@ class Api(Closing):
         return True
 
     def apply(self, wanted: Object, *, trial: bool = False) -> Object:
-        """Server-side apply under our field manager; fields that we name become ours.
+        """Applies on the server as Fleet's field manager, which then owns the named fields.
 
         trial: only what would become of it; nothing is written.
         """
@@ -140,7 +140,7 @@ class Api(Closing):
     def merge(
         self, kind: str, name: str, patch: Object, *, seen: Object | None = None
     ) -> Object | None:
-        """Change some fields; None where the object is gone.
+        """Changes some fields; None if the object does not exist.
 
         seen: the object as it was when this was decided; Conflict where it is another by now.
         """
@@ -157,12 +157,12 @@ class Api(Closing):
         )
 
     def delete(self, kind: str, name: str) -> None:
-        """Delete with all that it owns; none to delete is fine."""
+        """Deletes an object with all that it owns, if it exists."""
         query = [("propagationPolicy", "Background")]
         self._call("DELETE", self._path(kind, name), query=query, missing=None)
 
     def allowed(self, verb: str, kind: str, name: str = "") -> bool:
-        """Whether this login may do that here (SelfSubjectAccessReview)."""
+        """Tells whether this login has a permission here (SelfSubjectAccessReview)."""
         prefix, plural = _PLACES[kind]
         group = prefix.split("/")[2] if prefix.startswith("/apis/") else ""
         attributes = {
@@ -184,7 +184,7 @@ class Api(Closing):
         return bool(made and made.get("status", {}).get("allowed"))
 
     def version(self) -> str:
-        """The server's version."""
+        """Returns the server's version."""
         return str((self._call("GET", "/version") or {}).get("gitVersion", "unknown"))
 
     # --- sending ----------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Api(Closing):
 
 
 class Watching:
-    """The events of one watch; `stop` ends it from another thread."""
+    """Yields the events of one watch; `stop` ends it from another thread."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -257,7 +257,7 @@ class Watching:
                 yield event["type"], found
 
     def stop(self) -> None:
-        """End a read that waits in another thread."""
+        """Ends a read that waits in another thread."""
         self._response.shutdown()
 
 
@@ -269,7 +269,7 @@ def connect(
     clock: Clock,
     light: bool = False,
 ) -> Api:
-    """The API of a kubeconfig's context, or else of the pod that this runs in.
+    """Connects to the API of a kubeconfig's context, else of this pod.
 
     light: see `connection_of`. Raises ConfigError where neither is there.
     """
@@ -278,7 +278,7 @@ def connect(
 
 
 def path_of(kind: str, namespace: str, name: str | None = None) -> str:
-    """Where an object is, or all of its kind."""
+    """Returns the path of an object, or of all of its kind."""
     prefix, plural = _PLACES[kind]
     within = "" if kind == "Namespace" else f"/namespaces/{namespace}"
     path = f"{prefix}{within}/{plural}"
@@ -291,7 +291,7 @@ def transmit(
     timeouts: tuple[float, float],
     headers: Mapping[str, str] | None = None,
 ) -> Any:
-    """Send once; the answer's status and its body as a stream. Raises one of TRANSPORT.
+    """Sends once; returns status and body as a stream. Raises one of TRANSPORT.
 
     timeouts: seconds for a connection, and for each word of the answer.
     """
@@ -315,7 +315,7 @@ def transmit(
 
 
 def again_on_conflict(clock: Clock, attempt: Callable[[], Result]) -> Result:
-    """Look and write again where somebody else wrote first, with a growing pause."""
+    """Reads and writes again after a conflict, with a growing pause."""
     for turn in range(_CONFLICTS):
         try:
             return attempt()
@@ -336,7 +336,7 @@ def _refusal(status: int, text: str) -> FleetError:
 
 
 def message_of(text: str) -> str:
-    """The server's own words in a Status, or the beginning of what is none."""
+    """Returns the message of a Status, or the beginning of any other text."""
     try:
         told = json.loads(text)
     except ValueError:

@@ -97,7 +97,7 @@ class _Breaker:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def admit(self, now: float) -> bool:
-        """True where this call is the probe; raises Unreachable where it is not its turn."""
+        """Returns True for the probe; raises Unreachable for any other call."""
         with self._lock:
             if self._down_until is None:
                 return False
@@ -107,18 +107,18 @@ class _Breaker:
             return True
 
     def trip(self, now: float, sentence: str) -> None:
-        """Nobody answered."""
+        """Records that the server did not answer."""
         with self._lock:
             self._down_until, self._sentence = now + COOL, sentence
 
     def reset(self) -> None:
-        """Somebody answered."""
+        """Records that the server answered."""
         with self._lock:
             self._down_until = None
 
 
 class Calls:
-    """Leases and ConfigMaps of one namespace, as the server's own JSON. Thread-safe.
+    """Reads and writes the Leases and ConfigMaps of one namespace. Thread-safe.
 
     Methods raise Unreachable in bounded time where the server does not answer or does not let
     us: a refusal must stop nobody either.
@@ -144,17 +144,17 @@ class Calls:
         self._answering_since: float | None = None
 
     def answering_since(self) -> float | None:
-        """Monotonic time since when every call was answered; None: the last one was not."""
+        """Returns since when (monotonic) every call was answered; None: the last was not."""
         return self._answering_since
 
     # --- objects ----------------------------------------------------------------------------
 
     def get(self, kind: str, name: str, *, grace: float = GRACE) -> Object | None:
-        """The object as it is now (a quorum read); None where there is none."""
+        """Returns the current object (a quorum read); None if there is none."""
         return self._call(_Request(method="GET", path=self._path(kind, name)), grace)
 
     def find(self, kind: str, **selector: str) -> tuple[list[Object], str]:
-        """Objects that fieldSelector or labelSelector take, and the version of that answer."""
+        """Returns the objects of a fieldSelector or labelSelector, and the version of the list."""
         query = tuple(selector.items())
         found = self._call(_Request(method="GET", path=self._path(kind), query=query)) or {}
         # A list says it once for all.
@@ -164,7 +164,7 @@ class Calls:
         return items, str(found["metadata"]["resourceVersion"])
 
     def create(self, wanted: Object) -> Object:
-        """Create. Raises Conflict where an object of that name is there."""
+        """Creates an object. Raises Conflict if the name exists."""
         query = (("fieldManager", _WRITER),)
         path = self._path(wanted["kind"])
         made = self._call(_Request(method="POST", path=path, body=wanted, query=query))
@@ -173,7 +173,7 @@ class Calls:
         return made
 
     def replace(self, wanted: Object) -> Object | None:
-        """Replace if nobody wrote since `wanted` was read; None where the object is gone.
+        """Replaces an object unless it changed since `wanted` was read; None if it is gone.
 
         Raises Conflict where somebody did, Silent where it may have been done or not.
         """
@@ -183,7 +183,7 @@ class Calls:
         return self._call(request)
 
     def merge(self, kind: str, name: str, patch: Object) -> Object | None:
-        """Change the fields that the patch names; None where the object is gone.
+        """Changes the fields of a patch; None if the object does not exist.
 
         A resourceVersion in the patch makes it a compare-and-set (Conflict).
         """
@@ -200,7 +200,7 @@ class Calls:
         )
 
     def apply(self, wanted: Object, *, manager: str) -> Object:
-        """Server-side apply: created where missing, only the named fields changed otherwise."""
+        """Applies on the server: creates a missing object, else changes only the named fields."""
         made = self._call(
             _Request(
                 method="PATCH",
@@ -215,11 +215,11 @@ class Calls:
         return made
 
     def delete(self, kind: str, name: str) -> bool:
-        """Whether there was anything to delete."""
+        """Deletes an object; tells whether it existed."""
         return self._call(_Request(method="DELETE", path=self._path(kind, name))) is not None
 
     def watch(self, kind: str, *, since: str, seconds: int, **selector: str) -> Watching:
-        """What changes from a version on; returns once the server has begun to tell.
+        """Watches changes from a version on; returns when the server has begun to answer.
 
         Raises Gone where the server forgot that version. Waits for nobody else's pause.
         """

@@ -37,7 +37,7 @@ Pools = Callable[[int], urllib3.PoolManager]
 
 
 class Connection:
-    """One server as one user. Thread-safe.
+    """Connects to one server as one user. Thread-safe.
 
     authorization: the header of the next request, None where there is none to send.
     """
@@ -56,20 +56,20 @@ class Connection:
         self._pools = pools
 
     def with_room(self, room: int) -> "Connection":
-        """The same server and user, with a pool of its own for so many connections."""
+        """Returns the same server and user with another pool of so many connections."""
         return Connection(
             host=self.host, pools=self._pools, authorization=self.authorization, room=room
         )
 
     def close(self) -> None:
-        """Let go of what is open and not in use."""
+        """Closes open connections that are not in use."""
         self.pool.clear()
 
 
 def connection_of(
     *, context: str | None, environ: Mapping[str, str], clock: Clock, light: bool = False
 ) -> Connection:
-    """To the server of a kubeconfig's context, or else of the pod that this runs in.
+    """Connects to the server of a kubeconfig's context, else of this pod.
 
     light: without the package `kubernetes` where that can be. Raises ConfigError where neither
     is there.

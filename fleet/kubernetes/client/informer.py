@@ -41,7 +41,7 @@ _LONGEST_PAUSE: Final = 5.0
 
 
 class EventHandler(Protocol):
-    """Whoever is told what a stream hears."""
+    """Receives the events of a stream."""
 
     calls: Calls
     kind: str
@@ -50,28 +50,28 @@ class EventHandler(Protocol):
     stopped: threading.Event
 
     def listed(self, selector: Mapping[str, str], items: Sequence[Object], version: int) -> None:
-        """Everything that the selector takes, at that version."""
+        """Handles a list of all objects at a version."""
         ...
 
     def put(self, found: Object) -> None:
-        """An object as it is now."""
+        """Handles the current state of an object."""
         ...
 
     def gone(self, name: str, version: int) -> None:
-        """It is deleted."""
+        """Handles a deletion."""
         ...
 
     def heard(self, *, proof: bool = True) -> None:
-        """The stream has come further; proof: the server read or wrote its own store for that."""
+        """Handles progress of the stream; proof: the server read or wrote its store for it."""
         ...
 
     def interrupted(self) -> None:
-        """A watch was away for too long: what it may have missed counts for nothing."""
+        """Handles a watch that was interrupted for too long and may have missed events."""
         ...
 
 
 class Reflector:
-    """Lists and watches what one selector takes, one after the other, until its reader stops.
+    """Lists and watches the objects of one selector until its reader stops.
 
     needed: whether the reader knows nothing while this is not there.
     """
@@ -95,34 +95,34 @@ class Reflector:
 
     @property
     def version(self) -> int:
-        """Up to which everything was heard."""
+        """Returns the version up to which all events were received."""
         return int(self._since or 0)
 
     @property
     def stands(self) -> bool:
-        """Whether it is listed, and a watch tells what changes."""
+        """Tells whether the list is complete and a watch runs."""
         return self._listed and self._out_since is None
 
     def is_out(self, now: float) -> bool:
-        """Whether nothing is known of what is needed, or its watch has been away for too long."""
+        """Tells whether needed objects are unknown, or the watch is interrupted for too long."""
         if not self._listed:
             return self.needed
         out_since = self._out_since
         return out_since is not None and now - out_since > self._reader.silence
 
     def go_on_from(self, version: str) -> None:
-        """Watch from what somebody has listed already; before `run`."""
+        """Starts the watch from an existing list; call before `run`."""
         self._since, self._listed = version, True
 
     def stop(self) -> None:
-        """End a read that waits."""
+        """Ends a read that waits."""
         watching = self._watching
         if watching is not None:
             with contextlib.suppress(Exception):  # it may have ended in this moment
                 watching.stop()
 
     def run(self) -> None:
-        """List, watch, and again.
+        """Lists and watches in a loop.
 
         A version that was forgotten is listed again at once; what is so again and again is waited
         out, as are watches that end as soon as they have begun, and a server that is away.
@@ -203,12 +203,12 @@ class Reflector:
 
 
 def version_of(found: Object) -> int:
-    """Versions of one kind of object can be compared as numbers (Kubernetes 1.35)."""
+    """Returns a version as a number, comparable within one kind (Kubernetes 1.35)."""
     return int(found["metadata"]["resourceVersion"])
 
 
 class Informer(Closing):
-    """Objects of one kind. Thread-safe; its subclasses say what is watched, and read.
+    """Caches objects of one kind. Thread-safe; subclasses select and read them.
 
     silence: seconds without a word of the server after which nothing is known.
     """
@@ -229,7 +229,7 @@ class Informer(Closing):
         self._threads: list[threading.Thread] = []
 
     def close(self) -> None:
-        """End all watches; returns when their threads have ended, or after two seconds each."""
+        """Ends all watches; waits up to two seconds for each thread."""
         self.stopped.set()
         with self._moved:
             streams = list(self._streams)
@@ -260,7 +260,7 @@ class Informer(Closing):
     # --- being told -------------------------------------------------------------------------
 
     def listed(self, selector: Mapping[str, str], items: Sequence[Object], version: int) -> None:
-        """All that the selector takes, as of that version: what else it took is gone."""
+        """Stores a list; objects that it lacks are deleted."""
         with self._moved:
             for found in items:
                 self.put(found)
@@ -273,12 +273,12 @@ class Informer(Closing):
         return self._known
 
     def put(self, found: Object) -> None:
-        """What the server said of an object, unless it is older than what is known."""
+        """Stores an object, unless a newer one is known."""
         found["metadata"].pop("managedFields", None)  # takes the most room and is never read
         self._take(found["metadata"]["name"], version_of(found), found)
 
     def gone(self, name: str, version: int) -> None:
-        """It is deleted, unless there is another of that name by now."""
+        """Removes an object, unless a new one of that name is known."""
         self._take(name, version, None)
 
     def _take(self, name: str, version: int, found: Object | None) -> None:
@@ -291,7 +291,7 @@ class Informer(Closing):
             self._moved.notify_all()
 
     def heard(self, *, proof: bool = True) -> None:
-        """A stream has come further; proof: the server read or wrote its own store for that."""
+        """Records progress of a stream; proof: the server read or wrote its store for it."""
         with self._moved:
             if proof:
                 now = self.clock.monotonic()
@@ -301,7 +301,7 @@ class Informer(Closing):
             self._moved.notify_all()
 
     def interrupted(self) -> None:
-        """A watch was away for too long: what it may have missed counts for nothing."""
+        """Handles a watch that was interrupted for too long and may have missed events."""
         with self._moved:
             self._known_since = None
 
@@ -322,7 +322,7 @@ _CATCH_UP: Final = 0.5
 
 
 class GroupInformer(Informer):
-    """All objects of one kind that a selector takes."""
+    """Caches all objects of one kind and selector."""
 
     def __init__(
         self, calls: Calls, kind: str, selector: Mapping[str, str], *, silence: float, clock: Clock
@@ -332,7 +332,7 @@ class GroupInformer(Informer):
         self._watch(self._stream, f"follow {kind}")
 
     def objects(self, *, at_least: int) -> dict[str, Object] | None:
-        """All by name, as they stood at that version or later; None where that is not known."""
+        """Returns all objects by name at that version or later; None if unknown."""
         with self._moved:
             current = self._moved.wait_for(
                 lambda: self._stream.stands and self._stream.version >= at_least, _CATCH_UP
@@ -352,7 +352,7 @@ _LOOK: Final = 1.0
 
 
 class PodInformer(Informer):
-    """Starts at the first look."""
+    """Caches pods; starts at the first read."""
 
     def __init__(self, api: Api, selector: str, *, clock: Clock) -> None:
         calls = Calls(api.connection, namespace=api.namespace, clock=clock)
@@ -361,14 +361,14 @@ class PodInformer(Informer):
         self._selector = selector
 
     def items(self) -> tuple[Object, ...]:
-        """As last heard of, by name. Raises what a first list raises."""
+        """Returns the last known pods by name. Raises what a first list raises."""
         with self._moved:
             if not self._streams:
                 self._begin()
             return tuple(found for _, found in sorted(self._objects().items()))
 
     def wait(self, settled: Callable[[tuple[Object, ...]], bool], *, seconds: float) -> bool:
-        """Wait until the pods are so; False where they are not in that time."""
+        """Waits until a predicate holds for the pods; False after the timeout."""
         deadline = self.clock.monotonic() + seconds
         while not settled(self.items()):
             left = deadline - self.clock.monotonic()
@@ -379,7 +379,7 @@ class PodInformer(Informer):
         return True
 
     def written(self, found: Object | None) -> None:
-        """What a write was answered with; None, and what comes before the first look, is passed."""
+        """Stores the answer of a write; ignores None, and all before the first read."""
         if found is not None and self._streams:
             self.put(found)
 
@@ -410,7 +410,7 @@ _BY_NAME = "metadata.name="
 
 
 class LeaseInformer(Informer):
-    """The last known state of some Leases; reads never wait for the server.
+    """Caches some Leases; reads never wait for the server.
 
     lease: seconds; see the module for what depends on it. pulse: the object that is read to find
     out whether the server lives. named_by: what the pulse, where it is known for the first time,
@@ -439,7 +439,7 @@ class LeaseInformer(Informer):
             self.follow(name, needed=True)
 
     def follow(self, name: str, *, needed: bool = False) -> None:
-        """Watch one more; where it is not needed, the view is known without it too."""
+        """Watches one more object; if it is not needed, the view is valid without it."""
         with self._moved:
             if name in self._by_name or self.stopped.is_set():
                 return
@@ -450,7 +450,7 @@ class LeaseInformer(Informer):
     # --- reading ----------------------------------------------------------------------------
 
     def follows(self, name: str) -> bool:
-        """Whether this object is watched."""
+        """Tells whether this object is watched."""
         return name in self._by_name
 
     def get(self, name: str) -> Object | None:
@@ -469,11 +469,11 @@ class LeaseInformer(Informer):
             return self._known.get(name, (0, None))[1]
 
     def version(self) -> int:
-        """Differs whenever anything in the view has changed."""
+        """Returns a value that changes with the view."""
         return self._changes
 
     def known_since(self) -> float | None:
-        """Monotonic time since when the view has been current without a break; None: it is not."""
+        """Returns the monotonic time since which the view is current; None: it is not."""
         now = self.clock.monotonic()
         with self._moved:
             if self._is_silent():
@@ -492,7 +492,7 @@ class LeaseInformer(Informer):
         return (selector["fieldSelector"].removeprefix(_BY_NAME),)
 
     def put(self, found: Object) -> None:
-        """Of those that are followed."""
+        """Stores an object that is watched."""
         name = found["metadata"]["name"]
         with self._moved:  # the pulse is not known without what it names
             if name in self._by_name:

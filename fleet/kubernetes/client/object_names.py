@@ -37,7 +37,7 @@ SETTINGS_PATH: Final = "/etc/fleet/settings.json"
 
 
 class ObjectNames:
-    """Every object of one fleet."""
+    """Names the objects of one fleet."""
 
     def __init__(self, cluster: str, group: str) -> None:
         self.cluster = cluster
@@ -47,46 +47,46 @@ class ObjectNames:
 
     @property
     def targets(self) -> str:
-        """The Lease of the slot targets."""
+        """Returns the Lease of the slot targets."""
         return f"{self.slug}-targets"
 
     def slot(self, number: int) -> str:
-        """The Lease of one slot."""
+        """Returns the Lease of one slot."""
         return f"{self.slug}-slot-{number}"
 
     def slots(self, numbers: Iterable[int]) -> tuple[str, ...]:
-        """The Leases of these slots."""
+        """Returns the Leases of these slots."""
         return tuple(self.slot(number) for number in numbers)
 
     @property
     def change(self) -> str:
-        """The Lease of the running (or last) change; the manager's alone."""
+        """Returns the Lease of the running (or last) change, for the manager only."""
         return f"{self.slug}-change"
 
     @property
     def reports(self) -> str:
-        """The ConfigMap in which each worker reports, one key each."""
+        """Returns the ConfigMap of worker reports, one key each."""
         return f"{self.slug}-reports"
 
     @property
-    def marks(self) -> str:
-        """The ConfigMap of stopped partitions, one key each."""
+    def stopped_partitions(self) -> str:
+        """Returns the ConfigMap of stopped partitions, one key each."""
         return f"{self.slug}-marks"
 
     @property
-    def notes(self) -> str:
-        """The ConfigMap of the manager's memories and ended changes."""
+    def manager_state(self) -> str:
+        """Returns the ConfigMap of the manager state: memories and ended changes."""
         return f"{self.slug}-notes"
 
     def settings(self, revision: str) -> str:
-        """The ConfigMap of one revision: settings.json, and a copy of the code where it is small.
+        """Returns the ConfigMap of a revision: settings.json, and a copy of small code.
 
         `revision` is ten hex digits (fleet.config.settings.revision_of).
         """
         return f"{self.slug}-{revision}"
 
     def labels(self) -> dict[str, str]:
-        """On every object of the fleet; the first two select its pods."""
+        """Returns the labels of every object; the first two select its pods."""
         return {
             GROUP_LABEL: self.slug,
             "app.kubernetes.io/name": "fleet-worker",
@@ -94,19 +94,19 @@ class ObjectNames:
         }
 
     def selector(self) -> dict[str, str]:
-        """Of its labels those that select its pods, and nothing else's."""
+        """Returns the labels that select its pods and no others."""
         labels = self.labels()
         return {key: labels[key] for key in (GROUP_LABEL, "app.kubernetes.io/name")}
 
     def selection(self) -> str:
-        """The same as a query's `labelSelector`."""
+        """Returns the selector as a `labelSelector`."""
         return ",".join(f"{key}={value}" for key, value in sorted(self.selector().items()))
 
     def annotations(self) -> dict[str, str]:
-        """The raw ids."""
+        """Returns the annotations with the raw ids."""
         return {GROUP_ANNOTATION: self.group, CLUSTER_LABEL: self.cluster}
 
 
 def pauses(cluster: str) -> str:
-    """The ConfigMap of people's holds, over all groups of a cluster."""
+    """Names the ConfigMap of pauses of all groups of a cluster."""
     return f"{k8s_slug(cluster, 'pauses')}"

@@ -82,7 +82,7 @@ _ERROR: Final = 200
 
 
 def prune_reports(found: Object, *, keep: str, now: float) -> dict[str, str | None]:
-    """Keys of a group's reports that are to be written anew, or removed where None.
+    """Returns the keys of a group's reports to rewrite; None removes a key.
 
     keep: the key that room is made for. now: wall time. Raises Damaged.
     """
@@ -101,7 +101,7 @@ def prune_reports(found: Object, *, keep: str, now: float) -> dict[str, str | No
 
 
 def silent_for(seconds: float, found: Object, *, keep: str, now: float) -> list[str]:
-    """Keys of the reports that were not written for so long, the oldest first.
+    """Returns the keys of old reports, the oldest first.
 
     By our own clock and by the others' reports: one clock that is wrong drops nobody.
     """
@@ -152,7 +152,7 @@ Edit = Callable[[Object], Object | None]
 
 
 class RetryOnConflict:
-    """The objects of one namespace; a worker's with a view of its Leases."""
+    """Reads and writes objects of one namespace; a worker's has a view of its Leases."""
 
     def __init__(self, calls: Calls, *, clock: Clock, view: LeaseInformer | None = None) -> None:
         self.calls = calls
@@ -161,7 +161,7 @@ class RetryOnConflict:
         self._wrote: dict[tuple[str, str], int] = {}
 
     def get(self, kind: str, name: str, *, fresh: bool = False) -> Object | None:
-        """The object: as last known where a view follows it, unless it has to be fresh."""
+        """Returns the object from the view that follows it, unless it must be fresh."""
         view = self._view
         if view is None or not view.follows(name):
             return self.calls.get(kind, name)
@@ -170,26 +170,26 @@ class RetryOnConflict:
         return view.get(name)
 
     def must_get(self, kind: str, name: str, *, fresh: bool = False) -> Object:
-        """The same; Missing where it is not there."""
+        """Returns the object; raises Missing if it does not exist."""
         found = self.get(kind, name, fresh=fresh)
         if found is None:
             raise missing(kind, name)
         return found
 
     def wrote(self, kind: str, prefix: str) -> int:
-        """The latest version that was written here of any object with such a name."""
+        """Returns the latest version written here of any object with such a name."""
         written = list(self._wrote.items())
         return max(
             (v for (k, name), v in written if k == kind and name.startswith(prefix)), default=0
         )
 
     def note(self, stored: Object) -> Object:
-        """Remember that this was written here."""
+        """Records a version that was written here."""
         self._wrote[stored["kind"], stored["metadata"]["name"]] = version_of(stored)
         return stored
 
     def swap(self, wanted: Object) -> Object:
-        """Store `wanted` if it is still based on the latest version; as stored.
+        """Stores `wanted` if it is based on the latest version; returns it as stored.
 
         Raises Conflict where it is not, Missing where the object is gone, Silent where nobody
         knows whether it was stored.
@@ -209,7 +209,7 @@ class RetryOnConflict:
     def change(
         self, kind: str, name: str, edit: Edit, *, make: Callable[[], Object] | None = None
     ) -> Object | None:
-        """Store what `edit` makes of the object, as stored; None where it says no.
+        """Stores the result of `edit` and returns it; None if it declines.
 
         make: the object where there is none yet; without it that is Missing.
         """
@@ -271,7 +271,7 @@ _NOTE: Final = "note."
 
 
 class ConfigMaps:
-    """The ConfigMaps of a cluster's groups. worker: for one of its workers, which makes none."""
+    """Reads and writes the ConfigMaps of groups. worker: creates none."""
 
     def __init__(self, shelf: RetryOnConflict, *, cluster: str, clock: Clock, worker: bool) -> None:
         self._objects = shelf
@@ -284,17 +284,17 @@ class ConfigMaps:
 
     # --- reading ----------------------------------------------------------------------------
 
-    def entries(self, space: Space, names: ObjectNames) -> Mapping[str, MapValue]:
-        """All but reports."""
+    def entries(self, space: Space, names: ObjectNames) -> Mapping[str, Remark]:
+        """Returns all entries except reports."""
         if space is Space.PAUSES:
             found = self._objects.get(CONFIG_MAP, pauses(self._cluster))
             told = () if found is None else objects.pauses_from(found)
             return {each.group or "": each for each in told}
-        if space is Space.STOPPED_PARTITIONS:
-            found = self._objects.get(CONFIG_MAP, names.marks)
+        if space is Space.MARKS:
+            found = self._objects.get(CONFIG_MAP, names.stopped_partitions)
             marks = () if found is None else objects.marks_from(found, names.group)
-            return {partition_key(mark.tp): mark for mark in marks}
-        found = self._objects.get(CONFIG_MAP, names.notes)
+            return {mark_key(mark.tp): mark for mark in marks}
+        found = self._objects.get(CONFIG_MAP, names.manager_state)
         if found is None:
             return {}
         with objects.reading(found):
@@ -307,7 +307,7 @@ class ConfigMaps:
     def reports(
         self, names: ObjectNames, followed: Mapping[str, Object] | None
     ) -> dict[str, WorkerReport]:
-        """By worker.
+        """Returns the reports by worker.
 
         followed: what a watch tells of the group's ConfigMaps.
         """
@@ -327,8 +327,8 @@ class ConfigMaps:
 
     # --- writing ----------------------------------------------------------------------------
 
-    def merge(self, space: Space, names: ObjectNames | None, values: MapValues | None) -> int:
-        """Replace these keys, None removes; how many there were, of those that are removed."""
+    def merge(self, space: Space, names: ObjectNames | None, values: Remarks | None) -> int:
+        """Replaces these keys, None removes one; returns how many were removed."""
         if values is None:  # only marks are lifted all at once
             assert space is Space.STOPPED_PARTITIONS
             assert names is not None
@@ -347,7 +347,7 @@ class ConfigMaps:
                 objects.key_of(_NOTE, key): None if told is None else objects.text(told)
                 for key, told in values.items()
             }
-            self._merge(names, names.notes, data)
+            self._merge(names, names.manager_state, data)
             return 0
         return self._mark(names, values)
 
@@ -394,22 +394,24 @@ class ConfigMaps:
         marks = [told for told in values.values() if isinstance(told, StoppedPartition)]
         try:
             if marks:
-                data = {objects.partition_key(m.tp): objects.mark_text(m) for m in marks}
-                self._merge(names, names.marks, data)
+                data = {objects.mark_key(m.tp): objects.mark_text(m) for m in marks}
+                self._merge(names, names.stopped_partitions, data)
         except TooLarge as error:
             raise Unreachable(
-                f"ConfigMap {names.marks} of stopped partitions is full ({error}); roll the group "
-                "to clear it"
+                f"ConfigMap {names.stopped_partitions} is full ({error}); roll the group to clear "
+                "its stopped partitions"
             ) from error
         return self._lift(names, [key for key, told in values.items() if told is None])
 
     def _lift(self, names: ObjectNames, keys: Collection[str] | None) -> int:
         """Remove these marks, None: all; how many there were."""
-        found = None if keys == [] else self._objects.get(CONFIG_MAP, names.marks)
+        found = None if keys == [] else self._objects.get(CONFIG_MAP, names.stopped_partitions)
         there = () if found is None else objects.marks_from(found, names.group)
         lifted = [mark.tp for mark in there if keys is None or partition_key(mark.tp) in keys]
         if lifted:
-            self._merge(names, names.marks, dict.fromkeys(map(objects.partition_key, lifted)))
+            self._merge(
+                names, names.stopped_partitions, dict.fromkeys(map(objects.mark_key, lifted))
+            )
         return len(lifted)
 
     def _pause(self, group: str, told: MapValue | None) -> int:
@@ -437,20 +439,20 @@ class ConfigMaps:
     # --- changes that ended -------------------------------------------------------------------
 
     def archive(self, names: ObjectNames, ended: Change) -> None:
-        """Keep it under a key made of its token, so that a copy made twice is one."""
-        found = self._objects.get(CONFIG_MAP, names.notes)
+        """Stores a change under a key from its token, so that it is stored once."""
+        found = self._objects.get(CONFIG_MAP, names.manager_state)
         stored = [k for k, _ in objects.archived((found or {}).get("data") or {})]
         key = objects.archived_key(ended)
         kept = sorted({key, *stored}, reverse=True)
         self._merge(
             names,
-            names.notes,
+            names.manager_state,
             {**dict.fromkeys(kept[KEPT_CHANGES - 1 :]), key: objects.archived_text(ended)},
         )
 
-    def ended_changes(self, names: ObjectNames, *, limit: int) -> tuple[Change, ...]:
-        """Latest first."""
-        found = self._objects.get(CONFIG_MAP, names.notes)
+    def ended(self, names: ObjectNames, *, limit: int) -> tuple[Change, ...]:
+        """Returns ended changes, latest first."""
+        found = self._objects.get(CONFIG_MAP, names.manager_state)
         if found is None:
             return ()
         with objects.reading(found):
@@ -460,7 +462,7 @@ class ConfigMaps:
     # --- workers that are gone, and when templates came ---------------------------------------
 
     def keep_reports(self, names: ObjectNames, living: Callable[[], Collection[str]]) -> int:
-        """Drop the reports of all workers but these (those that have a pod); how many.
+        """Removes the reports of workers without a pod; returns how many.
 
         living: asked once the reports are read, so that nobody who reports is younger.
         With them goes how old the templates are of which there is no pod any more: a template
@@ -478,7 +480,7 @@ class ConfigMaps:
         return len(gone)
 
     def since(self, names: ObjectNames, template_hash: str, now: float) -> float:
-        """Wall time at which the first worker of a pod template came: `now` where that is ours.
+        """Returns when the first worker of a pod template started; `now` if it is this one.
 
         It tells who is newest [22]; a container that starts again must not become it thereby.
         """
@@ -579,17 +581,17 @@ class LeaseBackend:
         """By group and kind; a manager's, while it changes the group."""
 
     @property
-    def writes(self) -> WriteLog:
-        """Of this process, of Leases."""
+    def writes(self) -> Writes:
+        """Returns this process's record of Lease writes."""
         return self.calls.writes
 
     @property
-    def reads_cache(self) -> bool:
-        """A worker's watches tell it; a manager's only while it changes a group."""
+    def hears(self) -> bool:
+        """Tells whether watches report changes; a manager's do only during a change."""
         return self.view is not None
 
     def beat(self, group: str) -> None:
-        """A write of a Lease that stands between the slots: the same rights, the same way.
+        """Writes a Lease between the slots, to test rights and connection.
 
         A worker's Role names the slot targets; the change that a manager looks at is there.
         """
@@ -598,22 +600,22 @@ class LeaseBackend:
         self.shelf.change(LEASE, name, lambda found: objects.beaten(found, now=self._clock.now()))
 
     def version(self) -> int:
-        """Of what the watches brought; a manager's view cannot tell."""
+        """Returns the version of the watched view; a manager has none."""
         return int(self._clock.monotonic() * 1e6) if self.view is None else self.view.version()
 
     def known_since(self) -> float | None:
-        """A manager reads the server itself: since when that has answered."""
+        """Returns since when the view is current; for a manager, since when the server answers."""
         return self.calls.answering_since() if self.view is None else self.view.known_since()
 
     def close(self) -> None:
-        """End the watches."""
+        """Ends the watches."""
         if self.view is not None:
             self.view.close()
         for group, _ in list(self._followed):
             self.unfollow(group)
 
     def names(self, group: str) -> ObjectNames:
-        """How the group's objects are called."""
+        """Returns the names of the group's objects."""
         if group not in self._names:
             self._names[group] = ObjectNames(self.cluster, group)
         return self._names[group]
@@ -621,7 +623,7 @@ class LeaseBackend:
     # --- reading ----------------------------------------------------------------------------
 
     def read(self, key: Key, *, fresh: bool) -> Entry | None:
-        """The object. Missing where a worker finds none at the server: that proves nothing."""
+        """Reads an object. Raises Missing for a worker if there is none, which proves nothing."""
         if key.kind is Kind.TARGETS:
             found = self._targets_object(key.group, fresh=fresh)
             if found is None:
@@ -656,7 +658,7 @@ class LeaseBackend:
         return self._shown_targets(targets), {n: self._shown(s, targets) for n, s in slots.items()}
 
     def targets_lease(self, group: str, *, fresh: bool = False) -> SlotTargetsLease:
-        """All that the slot targets' Lease says, as stored."""
+        """Reads the slot targets' Lease as stored."""
         found = self._targets_object(group, fresh=fresh)
         if found is None:
             return SlotTargetsLease.empty(group)
@@ -729,7 +731,7 @@ class LeaseBackend:
     # --- writing ----------------------------------------------------------------------------
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
-        """Store `value` if nobody wrote since; the objects of a group are a manager's to make."""
+        """Stores `value` unless it changed; only a manager creates a group's objects."""
         found = None if seen is None else seen.version
         assert found is None or isinstance(found, dict)
         if isinstance(value, SlotTargetsRecord):
@@ -788,14 +790,14 @@ class LeaseBackend:
             raise missing(LEASE, wanted["metadata"]["name"])
         return self.shelf.note(self.calls.create(wanted))
 
-    def ended_changes(self, group: str, *, limit: int) -> tuple[Change, ...]:
-        """Latest first."""
-        return self.maps.ended_changes(self.names(group), limit=limit)
+    def ended(self, group: str, *, limit: int) -> tuple[Change, ...]:
+        """Returns ended changes, latest first."""
+        return self.maps.ended(self.names(group), limit=limit)
 
     # --- maps -------------------------------------------------------------------------------
 
-    def entries(self, space: Space, group: str) -> Mapping[str, MapValue]:
-        """A map of small values; reports for a manager with published revisions."""
+    def entries(self, space: Space, group: str) -> Mapping[str, Remark]:
+        """Reads a map of small values; a manager's reports have published revisions."""
         names = self.names(group)
         if space is not Space.WORKER_REPORTS:
             return self.maps.entries(space, names)
@@ -806,8 +808,8 @@ class LeaseBackend:
         templates = self.targets_lease(group).templates
         return {worker: templates.report_for_manager(told) for worker, told in reports.items()}
 
-    def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
-        """Replace these keys, None removes."""
+    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
+        """Replaces these keys; None removes one."""
         return self.maps.merge(space, None if group is None else self.names(group), values)
 
     # --- a group that is being changed ------------------------------------------------------
@@ -819,7 +821,7 @@ class LeaseBackend:
             self.unfollow(change.group)
 
     def follow(self, group: str) -> None:
-        """Have watches tell how a group stands from now on, instead of asking (a manager)."""
+        """Watches a group from now on, instead of reading it (for a manager)."""
         names = self.names(group)
         selectors = {
             LEASE: {"labelSelector": f"{GROUP_LABEL}={names.slug}"},
@@ -834,7 +836,7 @@ class LeaseBackend:
             self.calls.on_answer = self._heard
 
     def unfollow(self, group: str) -> None:
-        """End that."""
+        """Ends the watch of a group."""
         for kind in (LEASE, CONFIG_MAP):
             following = self._followed.pop((group, kind), None)
             if following is not None:

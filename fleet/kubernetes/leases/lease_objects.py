@@ -58,19 +58,19 @@ MARK: Final = "~"
 
 
 def raw_revision(revision: str, template_hash: str) -> str:
-    """What a pod of that template calls itself."""
+    """Returns the revision name of a pod of that template."""
     return f"{revision}{MARK}{template_hash}"
 
 
 def template_hash(revision: str) -> str | None:
-    """The pod-template hash in a raw revision; None for a plain one."""
+    """Returns the pod-template hash of a raw revision; None for a plain one."""
     _, mark, found = revision.rpartition(MARK)
     return found if mark else None
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTemplates:
-    """pod-template hash → revision, of everything that the manager rendered."""
+    """Maps pod-template hashes of rendered templates to revisions."""
 
     known: Mapping[str, str] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class PublishedTemplates:
         return revision if chosen is None else raw_revision(revision, chosen)
 
     def targets_for_worker(self, targets: SlotTargets, *, own: str) -> SlotTargets:
-        """Pins as raw revisions."""
+        """Returns slot targets with raw revisions in their pins."""
         return replace(
             targets,
             handover={
@@ -101,7 +101,7 @@ class PublishedTemplates:
         )
 
     def targets_as_stored(self, targets: SlotTargets) -> SlotTargets:
-        """Pins as the manager wrote them."""
+        """Returns slot targets with pins as the manager wrote them."""
         return replace(
             targets,
             handover={
@@ -111,11 +111,11 @@ class PublishedTemplates:
         )
 
     def slot_for_manager(self, slot: Slot) -> Slot:
-        """With the plain revision."""
+        """Returns it with the plain revision."""
         return slot if slot.revision is None else replace(slot, revision=self.plain(slot.revision))
 
     def report_for_manager(self, report: WorkerReport) -> WorkerReport:
-        """With the plain revision."""
+        """Returns it with the plain revision."""
         return replace(report, revision=self.plain(report.revision))
 
 
@@ -156,7 +156,7 @@ _NAME_ENDS: Final = 5
 
 
 def blank(kind: str, name: str, names: ObjectNames) -> Object:
-    """An object of the fleet without a word of state."""
+    """Returns an object of the fleet without state."""
     return {
         "apiVersion": VERSIONS[kind],
         "kind": kind,
@@ -169,13 +169,13 @@ def blank(kind: str, name: str, names: ObjectNames) -> Object:
 
 
 def annotation(found: Object, key: str) -> str | None:
-    """None where it is not there."""
+    """Returns an annotation; None if it does not exist."""
     value = (found["metadata"].get("annotations") or {}).get(key)
     return None if value is None else str(value)
 
 
 def annotate(found: Object, values: Mapping[str, str | None]) -> Object:
-    """The object with these annotations and our schema; None removes."""
+    """Returns the object with these annotations and the schema; None removes one."""
     kept = dict(found["metadata"].get("annotations") or {})
     for key, value in {SCHEMA_ANNOTATION: str(SCHEMA), **values}.items():
         if value is None:
@@ -186,7 +186,7 @@ def annotate(found: Object, values: Mapping[str, str | None]) -> Object:
 
 
 def same_state(one: Object, two: Object) -> bool:
-    """Whether both say the same, whoever wrote them and when they were stored."""
+    """Tells whether two objects have the same state, apart from writer and time."""
     return all(
         (one["metadata"].get(part) or {}) == (two["metadata"].get(part) or {})
         for part in ("annotations", "labels")
@@ -195,7 +195,7 @@ def same_state(one: Object, two: Object) -> bool:
 
 @contextmanager
 def reading(found: Object) -> Iterator[None]:
-    """Refuse a newer schema; what cannot be read is as good as no answer."""
+    """Raises SchemaTooNew for a newer schema, and Damaged for unreadable state."""
     kind, name = found.get("kind", "object"), found["metadata"]["name"]
     schema = annotation(found, SCHEMA_ANNOTATION) or "0"
     if schema.isdigit() and int(schema) > SCHEMA:
@@ -213,12 +213,12 @@ def reading(found: Object) -> Iterator[None]:
 
 
 def text(value: object) -> str:
-    """Compact JSON."""
+    """Returns compact JSON."""
     return json.dumps(value, separators=(",", ":"))
 
 
 def packed(value: object) -> str:
-    """JSON, compressed where it is long: an object takes 1 MiB, its annotations 256 KiB."""
+    """Returns JSON, compressed if long: objects hold 1 MiB, annotations 256 KiB."""
     plain = text(value)
     if len(plain) < _PACK_FROM:
         return plain
@@ -226,19 +226,19 @@ def packed(value: object) -> str:
 
 
 def unpacked(value: str) -> Any:
-    """The reverse of packed."""
+    """Reverses `packed`."""
     if value.startswith(_PACKED):
         value = zlib.decompress(base64.b64decode(value[len(_PACKED) :])).decode()
     return json.loads(value)
 
 
 def stamp(now: float) -> str:
-    """Wall time as Kubernetes writes it (MicroTime)."""
+    """Formats a wall time as Kubernetes does (MicroTime)."""
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def shortened(error: str, most: int = MOST_ERROR) -> str:
-    """An error of bounded length."""
+    """Shortens an error."""
     return error if len(error) <= most else error[: most - 1] + "…"
 
 
@@ -246,7 +246,7 @@ def shortened(error: str, most: int = MOST_ERROR) -> str:
 
 
 def slot_from(found: Object, group: str, number: int) -> Slot:
-    """A slot as its Lease says it; an unwritten Lease is a free slot that nobody had."""
+    """Reads a slot from its Lease; an unwritten Lease is a free, unused slot."""
     with reading(found):
         spec = found.get("spec") or {}
         rest = json.loads(annotation(found, SLOT) or "{}")
@@ -269,7 +269,7 @@ def slot_from(found: Object, group: str, number: int) -> Slot:
 
 
 def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
-    """The Lease with this slot in it, renewed now."""
+    """Writes a slot into its Lease, renewed now."""
     before = found.get("spec") or {}
     spec = {
         **before,
@@ -296,7 +296,7 @@ def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
 
 
 def beaten(found: Object, *, now: float) -> Object:
-    """The same Lease, written anew: nobody reads what differs."""
+    """Returns the Lease with a changed value that has no meaning, for a test write."""
     return annotate(found, {BEAT: stamp(now)})
 
 
@@ -314,12 +314,12 @@ class SlotTargetsLease:
 
     @classmethod
     def empty(cls, group: str) -> "SlotTargetsLease":
-        """Where there is no Lease."""
+        """Returns the value without a Lease."""
         return cls(record=SlotTargetsRecord(targets=SlotTargets(group=group)))
 
 
 def targets_from(found: Object, group: str) -> SlotTargetsLease:
-    """What the slot targets' Lease says; version 0 where no slot targets were written yet."""
+    """Reads slot targets from their Lease; version 0 if none were written yet."""
     with reading(found):
         targets = annotation(found, TARGETS)
         first = json.loads(annotation(found, FIRST) or "null")
@@ -364,7 +364,7 @@ def with_targets(found: Object, lease: SlotTargetsLease) -> Object:
 
 
 def with_template(lease: SlotTargetsLease, template_hash: str, revision: str) -> SlotTargetsLease:
-    """With one more registered template, the oldest ones forgotten."""
+    """Adds a registered template and removes the oldest ones."""
     known = {k: v for k, v in lease.templates.known.items() if k != template_hash}
     known[template_hash] = revision
     return replace(lease, templates=PublishedTemplates(dict(list(known.items())[-KEPT_TEMPLATES:])))
@@ -374,14 +374,14 @@ def with_template(lease: SlotTargetsLease, template_hash: str, revision: str) ->
 
 
 def change_from(found: Object) -> Change | None:
-    """The running or last change; None before the first."""
+    """Reads the running or last change; None before the first."""
     with reading(found):
         stored = annotation(found, CHANGE)
         return None if stored is None else from_json(Change, unpacked(stored))
 
 
 def with_change(found: Object, change: Change, *, now: float, lease: float) -> Object:
-    """The Lease of the group's change; held while it runs."""
+    """Writes a change into its Lease, which has a holder while it runs."""
     running = change.state is ChangeState.RUNNING
     spec = {
         **(found.get("spec") or {}),
@@ -399,17 +399,17 @@ def archived_key(change: Change) -> str:
 
 
 def archived_text(change: Change) -> str:
-    """An ended change."""
+    """Returns the text of an ended change."""
     return packed(as_json(change))
 
 
 def archived_change(value: str) -> Change:
-    """The reverse of archived_text."""
+    """Reverses `archived_text`."""
     return from_json(Change, unpacked(value))
 
 
 def archived(data: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """(key, text) of the ended changes, latest first."""
+    """Returns (key, text) of the ended changes, latest first."""
     return tuple(sorted(((k, v) for k, v in data.items() if k.startswith("change.")), reverse=True))
 
 
@@ -417,7 +417,7 @@ def archived(data: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def key_of(prefix: str, name: str) -> str:
-    """A ConfigMap's key: letters, digits, dash, dot, underscore. Other names by their hash."""
+    """Returns a ConfigMap key; names with other characters get a hash."""
     plain = prefix + name
     if _KEY.fullmatch(plain) and not (not prefix and name.startswith((_SINCE, "x."))):
         return plain
@@ -430,7 +430,7 @@ def since_key(template_hash: str) -> str:
 
 
 def unused_templates(found: Object, workers: Iterable[str]) -> list[str]:
-    """Keys of templates that none of these pods has.
+    """Returns the keys of templates without a pod.
 
     found: the ConfigMap of reports. A pod is called `<deployment>-<hash>-` and five letters; where
     that is too long, the end of the hash is missing.
@@ -452,7 +452,7 @@ def report_text(report: WorkerReport, *, now: float) -> str:
 
 
 def reports_from(found: Object) -> dict[str, tuple[float, WorkerReport]]:
-    """By key: (wall time of writing, report)."""
+    """Returns (wall time of writing, report) by key."""
     with reading(found):
         told = {
             key: json.loads(value)
@@ -465,13 +465,13 @@ def reports_from(found: Object) -> dict[str, tuple[float, WorkerReport]]:
         }
 
 
-def partition_key(tp: TopicPartition) -> str:
-    """Of a stopped partition."""
+def mark_key(tp: TopicPartition) -> str:
+    """Returns the key of a stopped partition."""
     return key_of("p.", f"{tp.topic}.{tp.partition}")
 
 
-def mark_text(mark: StoppedPartition) -> str:
-    """A stopped partition."""
+def mark_text(mark: Quarantine) -> str:
+    """Returns the text of a stopped partition."""
     return text(
         {
             "topic": mark.tp.topic,
@@ -485,8 +485,8 @@ def mark_text(mark: StoppedPartition) -> str:
     )
 
 
-def marks_from(found: Object, group: str) -> tuple[StoppedPartition, ...]:
-    """Stopped partitions, in order."""
+def marks_from(found: Object, group: str) -> tuple[Quarantine, ...]:
+    """Reads the stopped partitions, in order."""
     with reading(found):
         told = [json.loads(value) for value in (found.get("data") or {}).values()]
         marks = [
@@ -505,17 +505,17 @@ def marks_from(found: Object, group: str) -> tuple[StoppedPartition, ...]:
 
 
 def pause_key(group: str | None) -> str:
-    """Of a person's hold."""
+    """Returns the key of a pause."""
     return "all" if group is None else key_of("g.", group)
 
 
 def pause_text(pause: Pause) -> str:
-    """A hold."""
+    """Returns the text of a pause."""
     return text({"group": pause.group, "reason": pause.reason, "by": pause.by, "at": pause.at})
 
 
 def pauses_from(found: Object) -> tuple[Pause, ...]:
-    """All holds, the one of all groups first."""
+    """Reads all pauses, that of all groups first."""
     with reading(found):
         told = [json.loads(value) for value in (found.get("data") or {}).values()]
         pauses = [Pause(group=v["group"], reason=v["reason"], by=v["by"], at=v["at"]) for v in told]

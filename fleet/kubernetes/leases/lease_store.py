@@ -41,7 +41,7 @@ _ROLES: Final = 5.0
 
 
 class PatientStore:
-    """A Store with every method of the one inside."""
+    """Wraps a Store and waits for an unreachable API server."""
 
     def __init__(self, inner: Store, *, clock: Clock) -> None:
         self._inner = inner
@@ -50,7 +50,7 @@ class PatientStore:
 
     @property
     def at_once(self) -> Store:
-        """The store inside, for who only looks, and looks again soon."""
+        """Returns the wrapped store, for readers that read again soon."""
         return self._inner
 
     def __getattr__(self, name: str) -> Any:
@@ -94,7 +94,7 @@ _MAPS = {"apiGroups": [""], "resources": ["configmaps"]}
 
 
 def worker_rules(names: ObjectNames, *, slots: int) -> list[Rule]:
-    """Of one fleet's workers; `slots`: replicas.max, as many Leases as there are."""
+    """Returns the rules of a fleet's workers; `slots`: replicas.max, the number of Leases."""
     return [
         {
             **_LEASES,
@@ -102,18 +102,22 @@ def worker_rules(names: ObjectNames, *, slots: int) -> list[Rule]:
             "verbs": ["get", "list", "watch", "update"],
         },
         {**_LEASES, "resourceNames": [names.change], "verbs": ["get"]},
-        {**_MAPS, "resourceNames": [names.reports, names.marks], "verbs": ["get", "patch"]},
+        {
+            **_MAPS,
+            "resourceNames": [names.reports, names.stopped_partitions],
+            "verbs": ["get", "patch"],
+        },
     ]
 
 
 def manager_rules() -> list[Rule]:
-    """Of the manager, in its namespace: it makes and removes the objects of every fleet."""
+    """Returns the rules of the manager, which creates and removes objects of all fleets."""
     verbs = ["get", "list", "watch", "create", "update", "patch", "delete"]
     return [{**_LEASES, "verbs": verbs}, {**_MAPS, "verbs": verbs}]
 
 
 def reader_rules() -> list[Rule]:
-    """Of whoever only looks: exporter, `fleet status`."""
+    """Returns the rules for reading: exporter, `fleet status`."""
     verbs = ["get", "list", "watch"]
     return [{**_LEASES, "verbs": verbs}, {**_MAPS, "verbs": verbs}]
 
@@ -134,7 +138,7 @@ class LeaseStore(Store):
 
     @classmethod
     def for_manager(cls, api: Api, *, cluster: str, clock: Clock, lease: float) -> Self:
-        """All groups of a cluster. lease: seconds, for those who read the Leases."""
+        """Opens the store of all groups. lease: seconds, for readers of the Leases."""
         calls = Calls(api.connection, namespace=api.namespace, clock=clock)
         return cls(LeaseBackend(calls, cluster=cluster, clock=clock, lease=lease), clock=clock)
 
@@ -151,7 +155,7 @@ class LeaseStore(Store):
         clock: Clock,
         watching: Callable[..., LeaseInformer] = LeaseInformer,
     ) -> Self:
-        """One group, for one of its workers.
+        """Opens the store of one group for one of its workers.
 
         revision: raw (`<revision>~<pod-template-hash>`). slots: replicas.max, as many as the
         worker's Role names. watching: who follows its Leases.
@@ -184,7 +188,7 @@ class LeaseStore(Store):
     # --- objects ----------------------------------------------------------------------------
 
     def ensure_objects(self, group: str, *, slots: int, first: FirstOpening | None = None) -> int:
-        """Make what is missing of a group's Leases and ConfigMaps; how many were made.
+        """Creates a group's missing Leases and ConfigMaps; returns how many.
 
         What is there is left alone, state above all; `first` is written where the slot targets'
         Lease is made, or says something else and no slot targets were written yet.
@@ -193,7 +197,7 @@ class LeaseStore(Store):
         targets = self.leases.targets_lease(group, fresh=True)
         there = {found["metadata"]["name"] for found in self._group_objects(names)}
         wanted = {LEASE: [names.targets, names.change, *names.slots(range(slots))]}
-        wanted[CONFIG_MAP] = [names.reports, names.marks, names.notes]
+        wanted[CONFIG_MAP] = [names.reports, names.stopped_partitions, names.manager_state]
         missing = [(k, n) for k, some in wanted.items() for n in some if n not in there]
         for kind, name in missing:
             calls.apply(objects.blank(kind, name, names), manager=MANAGER)
@@ -205,9 +209,9 @@ class LeaseStore(Store):
         return len(missing)
 
     def forget(self, group: str) -> None:
-        """Delete a group's Leases and ConfigMaps of state, and a person's hold of it."""
+        """Deletes a group's Leases, ConfigMaps of state and pause."""
         names = self.leases.names(group)
-        maps = {names.reports, names.marks, names.notes}
+        maps = {names.reports, names.stopped_partitions, names.manager_state}
         for found in self._group_objects(names):
             kind, name = found["kind"], found["metadata"]["name"]
             if kind == LEASE or name in maps:
@@ -225,21 +229,21 @@ class LeaseStore(Store):
     # --- a group that is being changed ------------------------------------------------------
 
     def follow(self, group: str) -> None:
-        """Have watches tell how a group stands from now on, instead of asking (a manager)."""
+        """Watches a group from now on, instead of reading it (for a manager)."""
         self.leases.follow(group)
 
     def unfollow(self, group: str) -> None:
-        """End that."""
+        """Ends the watch of a group."""
         self.leases.unfollow(group)
 
     # --- templates, pods that go, the first opening -------------------------------------------
 
     def templates(self, group: str) -> Mapping[str, str]:
-        """pod-template hash → revision, of what the manager rendered."""
+        """Returns pod-template hash → revision of rendered templates."""
         return dict(self.leases.targets_lease(group).templates.known)
 
     def register_template(self, group: str, template_hash: str, revision: str) -> None:
-        """Say that pods of this template run exactly this published revision."""
+        """Records that pods of this template run this published revision."""
         names = self.leases.names(group)
 
         def edit(found: Object) -> Object | None:
@@ -255,7 +259,7 @@ class LeaseStore(Store):
         )
 
     def retire(self, group: str, workers: Collection[str], *, there: Collection[str]) -> None:
-        """Let these workers take no slot any more; those that are not `there` are forgotten.
+        """Stops these workers from taking slots; forgets those that are not `there`.
 
         A drained pod of the revision that is wanted would else be the first to take the next slot,
         and be drained again when its removal comes.
@@ -275,12 +279,12 @@ class LeaseStore(Store):
         return None if targets.record.targets.version else targets.first
 
     def keep_reports(self, group: str, living: Callable[[], Collection[str]]) -> int:
-        """Drop the reports of all workers but these (those that have a pod); how many.
+        """Removes the reports of workers without a pod; returns how many.
 
         living: asked once the reports are read.
         """
         return self.leases.maps.keep_reports(self.leases.names(group), living)
 
     def since(self, group: str, template_hash: str, now: float) -> float:
-        """Wall time at which the first worker of a pod template came: `now` where that is ours."""
+        """Returns when the first worker of a pod template started; `now` if it is this one."""
         return self.leases.maps.since(self.leases.names(group), template_hash, now)

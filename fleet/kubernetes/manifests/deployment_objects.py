@@ -171,7 +171,7 @@ def maps(names: ObjectNames, namespace: str) -> list[Object]:
             "kind": "ConfigMap",
             "metadata": metadata(names, namespace, name),
         }
-        for name in (names.reports, names.marks)
+        for name in (names.reports, names.stopped_partitions)
     ]
 
 
