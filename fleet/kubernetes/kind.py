@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Rendering:
-    """The part of `fleet.act.runtime.RuntimeKind` that knows manifests."""
+    """Implements the manifests of `fleet.act.runtime.RuntimeKind`."""
 
     def manifests(self, spec: FleetSpec, options: "ManifestOptions") -> "Manifests":
         """See `fleet.kubernetes.manifests.rendering.manifests`."""
@@ -52,12 +52,12 @@ class Rendering:
 
 
 class KubernetesKind(Rendering):
-    """`fleet.act.runtime.RuntimeKind` of a Kubernetes namespace."""
+    """Implements `fleet.act.runtime.RuntimeKind` for a Kubernetes namespace."""
 
     def open(
         self, spec: FleetSpec, *, home: Path, environ: Mapping[str, str], clock: Clock
     ) -> "KubernetesRuntime":
-        """The file's namespace. ConfigError where no kubeconfig leads there."""
+        """Opens the file's namespace. Raises ConfigError if no kubeconfig leads there."""
         from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime  # noqa: PLC0415
         from fleet.kubernetes.leases.lease_store import PatientStore  # noqa: PLC0415
 
@@ -75,7 +75,7 @@ class KubernetesKind(Rendering):
     def deployments(
         self, runtime: RuntimeSpec, *, environ: Mapping[str, str], clock: Clock
     ) -> "tuple[Adopted, ...]":
-        """Other people's Deployments of the namespace, with their pods."""
+        """Returns the Deployments of external consumers in the namespace."""
         from fleet.kubernetes.deployment.adoption import deployments_of  # noqa: PLC0415
 
         place = _runtime_of(runtime)
@@ -88,7 +88,7 @@ class KubernetesKind(Rendering):
     def store(
         self, settings: WorkerSettings, *, home: Path, environ: Mapping[str, str], clock: Clock
     ) -> Store:
-        """The slots of one group, for one of its pods."""
+        """Opens the slots of one group for one of its pods."""
         del home
         group = settings.group
         runtime = _runtime_of(group.runtime)

@@ -46,7 +46,7 @@ class _Server:
 
 
 class ForkServers:
-    """The fork servers of one home; for its supervisor alone, which inherits orphans."""
+    """Manages the fork servers of one state directory, for its supervisor only."""
 
     def __init__(self, home: Path, *, clock: Clock) -> None:
         self._home = home
@@ -56,13 +56,13 @@ class ForkServers:
         self._not_before: dict[_Key, float] = {}
 
     def keep(self, rows: Iterable[ProcessRow]) -> None:
-        """End the servers of which none of these is a worker."""
+        """Stops the servers that have none of these workers."""
         used = {_key(row) for row in rows}
         for key in [key for key in self._servers if key not in used]:
             self._end(key)
 
     def ready(self, row: ProcessRow) -> bool:
-        """Whether the worker may be started now; begins what has to be there first."""
+        """Tells whether the worker can start now; starts its server if needed."""
         key = _key(row)
         if key is None:
             return True
@@ -77,7 +77,7 @@ class ForkServers:
         return server.ready or key not in self._servers
 
     def start(self, row: ProcessRow, *, log: Path) -> ProcessId | None:
-        """Fork a worker; None where it is to be started as a program.
+        """Forks a worker; None if it must start as a program.
 
         Raises OSError where there is no room for its log, or it was gone at once.
         """
@@ -98,7 +98,7 @@ class ForkServers:
         return None
 
     def close(self) -> None:
-        """End all of them; workers go on."""
+        """Stops all servers; workers go on."""
         for key in list(self._servers):
             self._end(key)
 

@@ -63,12 +63,12 @@ WorkerArguments = Callable[[Path, str], Sequence[str]]
 
 
 def worker_arguments(settings: Path, name: str) -> Sequence[str]:
-    """How a worker is started; a name that begins with a dash is no option."""
+    """Returns the arguments of a worker; a name with a leading dash is not an option."""
     return (sys.executable, "-m", "fleet.worker", "--settings", str(settings), f"--name={name}")
 
 
 class LocalRuntime(Runtime):
-    """`fleet.act.runtime.Runtime` on this machine."""
+    """Implements `fleet.act.runtime.Runtime` on this machine."""
 
     def __init__(
         self,
@@ -87,16 +87,16 @@ class LocalRuntime(Runtime):
 
     @property
     def store(self) -> SqliteStore:
-        """Where slots live."""
+        """Returns the store of slots."""
         return self._store
 
     def close(self) -> None:
-        """Close the home's file; workers and supervisor go on."""
+        """Closes the database; workers and supervisor go on."""
         self._store.close()
         self._table.close()
 
     def ensure(self) -> None:
-        """Make sure that the supervisor runs and stays; it starts the Spark server when needed.
+        """Makes sure that the supervisor runs, which starts the Spark server if needed.
 
         One whose own Python was removed under it (another installation is in use since) can start
         nobody any more: it ends, its workers go on, and ours follows.
@@ -132,26 +132,26 @@ class LocalRuntime(Runtime):
             self._clock.sleep(0.05)
 
     def supervisor(self) -> ProcessId | None:
-        """The living supervisor, None where none runs."""
+        """Returns the live supervisor; None if none runs."""
         known = self._table.supervisor()
         return known if known is not None and alive(known) else None
 
     # --- revisions --------------------------------------------------------------------------
 
     def revision_dir(self, group: str, revision: str) -> Path:
-        """The folder of one revision of a group."""
+        """Returns the folder of one revision of a group."""
         return self.home / "revisions" / _folder(self.cluster, group) / revision
 
     def code_dir(self, group: str, revision: str) -> Path:
-        """Where the caller puts the copy of a revision's code; first on its workers' path."""
+        """Returns the folder for a revision's code, first on its workers' path."""
         return self.revision_dir(group, revision) / "code"
 
     def keep_code(self, spec: GroupSpec, revision: str) -> str:
-        """Copy the entrypoint's code to where the revision's workers find it; its digest."""
+        """Copies the entrypoint's code for the revision's workers; returns its digest."""
         return snapshot_code(spec, self.code_dir(spec.group, revision))
 
     def publish(self, group: str, revision: str, settings: str) -> None:
-        """Keep a revision's settings, written whole; the oldest that nobody uses are let go."""
+        """Stores a revision's settings atomically and deletes the oldest unused ones."""
         need("pyspark", "pyarrow")  # before a change begins that nobody could end here
         write_whole(self._settings_file(group, revision), settings)
         used = {row.revision for row in self._table.rows() if row.group == group}
@@ -165,7 +165,7 @@ class LocalRuntime(Runtime):
             shutil.rmtree(old.parent, ignore_errors=True)
 
     def published(self, group: str, revision: str) -> str | None:
-        """The settings kept for a revision, None where it was never published."""
+        """Returns the settings of a revision; None if it was never published."""
         try:
             return self._settings_file(group, revision).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -218,15 +218,15 @@ class LocalRuntime(Runtime):
         return tuple(row.name for row in rows)
 
     def remove(self, names: Sequence[str], *, grace: float) -> None:
-        """Ask for removal: SIGTERM, `grace` seconds, SIGKILL; not restarted. Returns at once."""
+        """Removes workers: SIGTERM, `grace` seconds, SIGKILL; no restart. Returns at once."""
         self._table.unwant(frozenset(names), grace=grace)
 
     def read_log(self, worker: str, place: str | None = None) -> LogPart:
-        """Of the file in `workers`, and of the one that was set aside before it."""
+        """Reads the log file in `workers`, and the one before it."""
         return read_log(log_of(self.home, worker), place)
 
     def restart(self, name: str) -> None:
-        """SIGTERM the worker's process; the supervisor starts it again once it has ended."""
+        """Stops the worker's process by SIGTERM; the supervisor starts it again."""
         row = self._table.ask_restart(name)
         if row is None:
             known = ", ".join(r.name for r in self._table.rows()) or "none"
@@ -235,7 +235,7 @@ class LocalRuntime(Runtime):
             os.kill(row.process.pid, signal.SIGTERM)
 
     def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
-        """All workers of this cluster not yet gone, by name."""
+        """Returns all existing workers of this cluster, by name."""
         found = []
         for row in self._table.rows():
             if row.cluster != self.cluster or group not in {None, row.group}:
@@ -259,7 +259,7 @@ class LocalRuntime(Runtime):
     # --- beside a change ------------------------------------------------------------------------
 
     def examine(self) -> Iterator[Finding]:
-        """The supervisor, the shared Spark server, and processes that belong to nobody."""
+        """Yields findings on the supervisor, the Spark server and orphaned processes."""
         wanted = [row for row in self._table.rows() if row.wanted]
         supervisor = self.supervisor()
         if supervisor is not None:
@@ -278,7 +278,7 @@ class LocalRuntime(Runtime):
     # --- the end --------------------------------------------------------------------------------
 
     def down(self, *, grace: float) -> None:
-        """End all workers of the home, the Spark server and the supervisor; all are gone after it.
+        """Stops all workers, the Spark server and the supervisor, and waits for their end.
 
         Workers get SIGTERM and `grace` seconds. Raises FleetError naming what cannot be ended.
         """
@@ -300,7 +300,7 @@ class LocalRuntime(Runtime):
             )
 
     def purge(self) -> tuple[str, ...]:
-        """Delete what this home keeps of workers; only after `down`."""
+        """Deletes all files of workers after `down`."""
         self.close()
         for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
             (self.home / name).unlink(missing_ok=True)
@@ -310,19 +310,19 @@ class LocalRuntime(Runtime):
 
 
 class LocalKind(RuntimeKind):
-    """`fleet.act.runtime.RuntimeKind` of this machine."""
+    """Implements `fleet.act.runtime.RuntimeKind` for this machine."""
 
     def open(
         self, spec: FleetSpec, *, home: Path, environ: Mapping[str, str], clock: Clock
     ) -> LocalRuntime:
-        """The home's runtime."""
+        """Opens the runtime of the state directory."""
         del environ  # workers see their supervisor's
         return LocalRuntime(home, cluster=spec.cluster.name, clock=clock)
 
     def store(
         self, settings: WorkerSettings, *, home: Path, environ: Mapping[str, str], clock: Clock
     ) -> SqliteStore:
-        """The home's slots."""
+        """Opens the slots of the state directory."""
         del environ
         return SqliteStore(home / DATABASE, cluster=settings.cluster.name, clock=clock)
 
@@ -347,7 +347,7 @@ def _has_its_python(supervisor: ProcessId) -> bool:
 
 
 def find_orphans(home: Path) -> list[ProcessId]:
-    """Processes of the home that neither it knows nor are children of those it knows.
+    """Finds unknown processes of the state directory.
 
     A worker started in this very moment may appear until its start is written down.
     """

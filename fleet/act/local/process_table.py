@@ -26,7 +26,7 @@ _SUPERVISOR: Final = "supervisor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What to start: arguments, and what is added to the supervisor's own environment."""
+    """Holds the arguments of a process, and additions to the supervisor's environment."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRow:
-    """One wanted or departing worker."""
+    """Describes one worker."""
 
     name: str
     cluster: str
@@ -64,28 +64,28 @@ _MARKS: Final = ", ".join("?" for _ in _FIELDS)
 
 
 class ProcessTable:
-    """The rows, and the three facts about the supervisor: who it is, whether it shall stop."""
+    """Stores the rows of workers, and the supervisor with its stop request."""
 
     def __init__(self, home: Path, *, clock: Clock) -> None:
         self._db = Database(home / DATABASE, clock=clock)
 
     def data_version(self) -> int:
-        """Differs whenever anything in the home's file has changed (see Database)."""
+        """Returns a value that changes with the database (see Database)."""
         return self._db.data_version()
 
     def close(self) -> None:
-        """Close the connections of all threads."""
+        """Closes the connections of all threads."""
         self._db.close()
 
     def numbers(self, count: int) -> range:
-        """`count` fresh numbers, never given before."""
+        """Returns `count` numbers that were never used before."""
         with self._db.write() as db:
             last = int(_meta(db, _SEQUENCE) or 0)
             _put_meta(db, _SEQUENCE, str(last + count))
         return range(last + 1, last + count + 1)
 
     def add(self, rows: Collection[ProcessRow]) -> None:
-        """Want these workers from now on."""
+        """Adds wanted workers."""
         with self._db.write() as db:
             db.executemany(
                 f"INSERT INTO workers ({_COLUMNS}) VALUES ({_MARKS})",  # noqa: S608
@@ -93,28 +93,28 @@ class ProcessTable:
             )
 
     def rows(self) -> tuple[ProcessRow, ...]:
-        """All rows, by name."""
+        """Returns all rows, by name."""
         with self._db.read() as db:
             found = db.execute(f"SELECT {_COLUMNS} FROM workers ORDER BY name").fetchall()  # noqa: S608
         return tuple(_row(each) for each in found)
 
     def unwant(self, names: Collection[str] | None, *, grace: float) -> None:
-        """Ask for the end of these workers (None: of all)."""
+        """Marks these workers for removal (None: all)."""
         with self._db.write() as db:
             for row in [_row(r) for r in db.execute(f"SELECT {_COLUMNS} FROM workers")]:  # noqa: S608
                 if names is None or row.name in names:
                     _write(db, replace(row, wanted=False, grace=grace))
 
     def ask_restart(self, name: str) -> ProcessRow | None:
-        """Note that the end of the worker's process is asked for; its row, None where unknown."""
+        """Records a requested restart; returns the row, None if unknown."""
         return self._change(name, restart_asked=True)
 
     def started(self, name: str, process: ProcessId, *, at: float) -> ProcessRow | None:
-        """Write down who a worker's process is; None where it was removed meanwhile."""
+        """Stores a worker's process; None if the worker was removed meanwhile."""
         return self._change(name, process=process, started_at=at, restart_asked=False)
 
     def ended(self, name: str, *, reason: str, failures: int, restarts: int) -> ProcessRow | None:
-        """Write down that and why a wanted worker's process ended."""
+        """Stores why a wanted worker's process ended."""
         return self._change(
             name,
             process=None,
@@ -125,11 +125,11 @@ class ProcessTable:
         )
 
     def explain(self, name: str, reason: str) -> None:
-        """Write down why a worker is not running, for people."""
+        """Stores why a worker is not running."""
         self._change(name, exit_reason=reason)
 
     def delete(self, row: ProcessRow) -> None:
-        """Forget a worker that is gone, its report with it."""
+        """Deletes a stopped worker and its report."""
         with self._db.write() as db:
             db.execute("DELETE FROM workers WHERE name = ?", (row.name,))
             db.execute(
@@ -139,17 +139,17 @@ class ProcessTable:
     # --- the supervisor -------------------------------------------------------------------
 
     def supervisor(self) -> ProcessId | None:
-        """Who supervises, as it wrote itself down; it may be dead."""
+        """Returns the stored supervisor, which may be dead."""
         with self._db.read() as db:
             return _process(_meta(db, _SUPERVISOR))
 
     def enter(self, process: ProcessId) -> None:
-        """The supervisor begins."""
+        """Stores a new supervisor."""
         with self._db.write() as db:
             _put_meta(db, _SUPERVISOR, json.dumps(process.as_json()))
 
     def leave(self, *, only_if_stopped: bool) -> bool:
-        """The supervisor ends; refused where it should end only if everything shall stop.
+        """Removes the supervisor; refused if it should stop only with everything.
 
         One transaction with `call_up`: a caller that finds the supervisor written down after it
         has taken the stop back may rely on it to go on.
@@ -164,19 +164,19 @@ class ProcessTable:
             return True
 
     def call_up(self) -> ProcessId | None:
-        """Take a stop back; the supervisor that will go on, as far as it is alive."""
+        """Withdraws a stop request; returns the supervisor, which may be dead."""
         with self._db.write() as db:
             db.execute("DELETE FROM meta WHERE name = ?", (_STOP,))
             return _process(_meta(db, _SUPERVISOR))
 
     def stop_all(self, *, grace: float) -> None:
-        """Ask for the end of all workers, the Spark server and the supervisor."""
+        """Requests the stop of all workers, the Spark server and the supervisor."""
         self.unwant(None, grace=grace)
         with self._db.write() as db:
             _put_meta(db, _STOP, "1")
 
     def stopping(self) -> bool:
-        """Whether everything shall end."""
+        """Tells whether everything should stop."""
         with self._db.read() as db:
             return _meta(db, _STOP) is not None
 

@@ -59,7 +59,7 @@ _log = logging.getLogger("fleet.supervisor")
 
 
 class EndedOwners:
-    """The stores of one home's clusters, opened when the first process ends."""
+    """Releases the slots of ended processes; opens stores when the first one ends."""
 
     def __init__(self, home: Path, *, clock: Clock) -> None:
         self._home = home
@@ -67,7 +67,7 @@ class EndedOwners:
         self._stores: dict[str, SqliteStore] = {}
 
     def tell(self, row: ProcessRow) -> None:
-        """The worker's process has ended: none of its slots has an owner.
+        """Releases the slots of an ended worker.
 
         Raises FleetError where the store does not answer; leases decide then.
         """
@@ -100,7 +100,7 @@ class EndedOwners:
         return True
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Closes all open stores."""
         for store in self._stores.values():
             store.close()
 
@@ -116,14 +116,14 @@ _SPARK_GRACE: Final = 5.0
 
 
 class SupervisorLock:
-    """The lock that makes a supervisor the only one of its home; the kernel frees it at death."""
+    """Locks a state directory for one supervisor; the kernel frees the lock at its death."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / "supervisor" / "lock"
         self._file: int | None = None
 
     def take(self, *, wait: float, clock: Clock) -> bool:
-        """Try for up to `wait` seconds."""
+        """Tries to take the lock for up to `wait` seconds."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         deadline = clock.monotonic() + wait
@@ -140,7 +140,7 @@ class SupervisorLock:
                 return True
 
     def still_there(self) -> bool:
-        """False once the home was deleted or replaced: what is held locks nothing then."""
+        """Tells whether the state directory still exists; else the lock has no effect."""
         assert self._file is not None
         try:
             return os.fstat(self._file).st_ino == self._path.stat().st_ino
@@ -148,14 +148,14 @@ class SupervisorLock:
             return False
 
     def free(self) -> None:
-        """Let the next one in."""
+        """Frees the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def log_of(home: Path, worker: str) -> Path:
-    """Where a worker's output goes."""
+    """Returns the log file of a worker."""
     return home / "workers" / f"{worker}.log"
 
 
@@ -168,14 +168,14 @@ class _Backoff:
 
     @classmethod
     def after(cls, failures: int, *, now: float) -> "_Backoff":
-        """As a supervisor begins with that has not seen the ends: the last pause is made anew."""
+        """Returns the back-off of a new supervisor: the last pause again."""
         before = cls(failures=failures - 1)
         if failures > 0:
             before.ended(lived=0.0, orderly=False, now=now)
         return cls(failures=failures, not_before=before.not_before)
 
     def ended(self, *, lived: float, orderly: bool, now: float) -> float:
-        """Note an end; the seconds to wait."""
+        """Records an end; returns the seconds to wait."""
         if lived >= STEADY_SECONDS:
             self.failures = 0
         if orderly:
@@ -199,7 +199,7 @@ class _Spark:
 
 
 class Supervisor:
-    """Makes the process table true, look by look. The caller holds the home's SupervisorLock."""
+    """Starts and stops processes by the process table. The caller holds the SupervisorLock."""
 
     def __init__(self, home: Path, *, clock: Clock) -> None:
         self.home = home
@@ -216,7 +216,7 @@ class Supervisor:
         self._fork_servers = ForkServers(home, clock=clock)
 
     def adopt(self) -> None:
-        """Find workers whose start was not written down; end those that nobody wants."""
+        """Finds unrecorded workers and stops those that are not wanted."""
         rows = {row.name: row for row in self.table.rows()}
         for found in sorted(home_processes(self.home), key=lambda m: m.process.start_time):
             if found.worker is None or not found.leads:
@@ -236,7 +236,7 @@ class Supervisor:
                 self._end_now(found.process)
 
     def look(self) -> bool:
-        """One look at everything; False once all shall stop and has stopped."""
+        """Checks all processes once; False when all have stopped on request."""
         version = self.table.data_version()
         if version != self._version:
             self._rows = self.table.rows()
@@ -259,13 +259,13 @@ class Supervisor:
         return True
 
     def end_all(self) -> None:
-        """End everything at once: the home is gone, so nothing could be restarted or found."""
+        """Stops everything at once, since the state directory is gone."""
         for found in list(home_processes(self.home)):
             if found.leads:
                 self._end_now(found.process)
 
     def close(self) -> None:
-        """End the fork servers, close the home's file."""
+        """Stops the fork servers and closes the database."""
         self._fork_servers.close()
         self.table.close()
         self._owners.close()
@@ -423,7 +423,7 @@ def _signal_name(number: int) -> str:
 
 
 def supervise(home: Path, *, clock: Clock, leave: threading.Event) -> None:
-    """Be the supervisor of `home` until `leave` is set or everything has stopped.
+    """Supervises `home` until `leave` is set or everything has stopped.
 
     Returns at once where another process is it.
     """
@@ -465,7 +465,7 @@ def _look(supervisor: Supervisor) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the supervisor of one home."""
+    """Runs the supervisor of one state directory."""
     parser = argparse.ArgumentParser(prog="python -m fleet.act.local.supervisor")
     parser.add_argument("--home", type=Path, required=True)
     home = parser.parse_args(argv).home.resolve()

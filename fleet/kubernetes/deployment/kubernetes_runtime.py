@@ -172,17 +172,17 @@ class KubernetesRuntime:
 
     @property
     def store(self) -> Store:
-        """Where slots live."""
+        """Returns the store of slots."""
         return self._store
 
     def close(self) -> None:
-        """End the watches; workers go on."""
+        """Ends the watches; workers go on."""
         self._pods.close()
         self._store.close()
         self.api.close()
 
     def ensure(self) -> None:
-        """Have the shared Spark server, and take away what was asked to go."""
+        """Creates the shared Spark server and removes marked pods."""
         if not self._ensured:
             ensure_spark(self.spec, self.api)
             self._ensured = True
@@ -192,13 +192,13 @@ class KubernetesRuntime:
     # --- revisions --------------------------------------------------------------------------
 
     def keep_code(self, spec: GroupSpec, revision: str) -> str:
-        """Pack the entrypoint's code for `publish`; its digest."""
+        """Packs the entrypoint's code for `publish`; returns its digest."""
         digest, packed = packed_code(spec)
         self._packed[spec.group, revision] = packed
         return digest
 
     def publish(self, group: str, revision: str, settings: str) -> None:
-        """Keep a revision's settings and code, and have all that its workers need around them."""
+        """Stores a revision's settings and code, and creates all other objects of its workers."""
         known = settings_from(settings)
         if (group, revision) in self._packed:
             packed = self._packed[group, revision]
@@ -230,7 +230,7 @@ class KubernetesRuntime:
         return max((number + 1 for number in held | self._store.targets(group).open), default=0)
 
     def published(self, group: str, revision: str) -> str | None:
-        """The settings kept for a revision; of a template that is not ours, what it began from."""
+        """Returns the settings of a revision; for an edited template, those that it began from."""
         plain = revision.partition("~")[0]
         if (group, plain) not in self._settings:
             found = self.api.get("ConfigMap", self._names(group).settings(plain)) if plain else None
@@ -240,7 +240,7 @@ class KubernetesRuntime:
         return self._settings[group, plain]
 
     def recognise(self, group: str, revision: str) -> None:
-        """Pods of rendered manifests, and restarted ones, run what a manager would have applied.
+        """Recognises pods of rendered manifests and restarted ones as this revision.
 
         Where this login may not look or write that down, they stay unknown to it.
         """
@@ -335,7 +335,7 @@ class KubernetesRuntime:
         return tuple(found)
 
     def refusal(self, group: str) -> str | None:
-        """A quota, a LimitRange, a policy: in the API server's words, where this login may look."""
+        """Returns the API server's refusal of pods (a quota, a LimitRange, a policy), if known."""
         rolling = self._roll_of(group)
         try:
             _, shape = rolling.look()
@@ -456,7 +456,7 @@ class KubernetesRuntime:
         self._roll_of(group).manage()
 
     def examine(self) -> Iterator[Finding]:
-        """What `fleet doctor` says of the cluster and of these fleets in it."""
+        """Yields the findings of `fleet doctor` for the cluster and these fleets."""
         yield from examine(self.spec, self.api, looks=self._looks())
 
     def _looks(self) -> dict[str, tuple[PodCounts | None, list[Object]]]:
@@ -469,7 +469,7 @@ class KubernetesRuntime:
     # --- the end ----------------------------------------------------------------------------
 
     def down(self, *, grace: float) -> None:
-        """End all pods of these fleets, and Spark where nobody else shares it."""
+        """Stops all pods of these fleets, and Spark if no other fleet shares it."""
         fleets = self._managed()
         for each in fleets:
             self._roll_of(each.group).stop()
@@ -494,7 +494,7 @@ class KubernetesRuntime:
         self._ensured = False
 
     def purge(self) -> tuple[str, ...]:
-        """Delete everything of these fleets; only after `down`. Another's Secret stays."""
+        """Deletes all objects of these fleets after `down`; a Secret of the user stays."""
         for each in self._managed():
             label = f"{GROUP_LABEL}={self._names(each.group).slug}"
             for kind in _PURGED:

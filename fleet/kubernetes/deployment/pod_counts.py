@@ -39,7 +39,7 @@ _FRESH: Final = 3.0
 
 
 class RegisteredTemplates:
-    """The registered templates of one fleet."""
+    """Caches the registered templates of one fleet."""
 
     def __init__(self, registry: "LeaseStore", group: str, *, clock: Clock) -> None:
         self._registry = registry
@@ -49,7 +49,7 @@ class RegisteredTemplates:
         self._read_at = float("-inf")
 
     def known(self, hashes: Collection[str]) -> dict[str, str]:
-        """Revision by hash; read again, at times, where one of these is not among them."""
+        """Returns revisions by hash; reads again, at times, if a hash is unknown."""
         stale = self._clock.monotonic() - self._read_at >= _FRESH
         if stale and not set(hashes) <= self._known.keys():
             self._known = dict(self._registry.templates(self._group))
@@ -57,7 +57,7 @@ class RegisteredTemplates:
         return dict(self._known)
 
     def register(self, hash_: str, revision: str) -> None:
-        """Keep that this template is this revision."""
+        """Stores the revision of a template."""
         if self._known.get(hash_) != revision:
             self._registry.register_template(self._group, hash_, revision)
             self._known[hash_] = revision
@@ -78,7 +78,7 @@ DESIRED_ANNOTATION: Final = "deployment.kubernetes.io/desired-replicas"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedReplicaSet:
-    """One ReplicaSet of the Deployment."""
+    """Describes one ReplicaSet of the Deployment."""
 
     name: str
     hash: str
@@ -100,18 +100,18 @@ class CountedReplicaSet:
     """The API server's words where it does not take pods that are wanted."""
 
     def is_short(self, pods: Sequence[Object]) -> bool:
-        """Whether the cluster refuses pods that it wants beside these: there will be no others."""
+        """Tells whether the cluster refuses the pods that it wants beside these."""
         return self.refused is not None and self.replicas > len(pods)
 
     def knows(self, pods: Sequence[Object]) -> bool:
-        """Whether its controller has heard of these pods what we have: marks, and Ready."""
+        """Tells whether its controller has seen the marks and the Ready state of these pods."""
         whole = sum(self.labels.items() <= p["metadata"]["labels"].items() for p in pods)
         return (self.labelled, self.ready) == (whole, sum(map(pod_status.is_ready, pods)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodCounts:
-    """A Deployment and its ReplicaSets at one moment."""
+    """Describes a Deployment and its ReplicaSets at one moment."""
 
     replicas: int
     surge: int
@@ -127,18 +127,18 @@ class PodCounts:
 
     @property
     def current(self) -> CountedReplicaSet | None:
-        """The ReplicaSet of the Deployment's template; None before its controller made one."""
+        """Returns the ReplicaSet of the Deployment's template; None before it exists."""
         return max(self.sets, key=lambda each: each.order, default=None)
 
     @property
     def others(self) -> tuple[CountedReplicaSet, ...]:
-        """Those of other templates that shall still have pods."""
+        """Returns the ReplicaSets of other templates with pods."""
         current = self.current
         return tuple(s for s in self.sets if s is not current and s.replicas)
 
     @property
     def stuck(self) -> CountedReplicaSet | None:
-        """The ReplicaSet for which the controller starts no template any more, if any.
+        """Returns the ReplicaSet for which the controller starts no new template, if any.
 
         While the only one with pods says other `desired` replicas than there are, the Deployment
         counts as being scaled, and nothing else is done; what it says is written with another
@@ -151,7 +151,7 @@ class PodCounts:
 
     @property
     def moves(self) -> bool:
-        """Whether the controller has yet to give its ReplicaSets the numbers that follow from this.
+        """Tells whether the controller still has to change its ReplicaSets.
 
         What is written on numbers that it is about to change is not exact: it may take a pod that
         nobody asked for [49].
@@ -167,11 +167,11 @@ class PodCounts:
 
     @property
     def total(self) -> int:
-        """Pods wanted of all templates."""
+        """Counts the wanted pods of all templates."""
         return sum(each.replicas for each in self.sets)
 
     def refusal(self, pods: Sequence[Object]) -> str | None:
-        """Why there are fewer of these pods than wanted, where the cluster refuses more."""
+        """Returns why the cluster refuses wanted pods, if it does."""
         for each in self.sets:
             mine = [p for p in pods if pod_status.hash_of(p) == each.hash]
             living = [p for p in mine if not pod_status.is_gone(p)]
@@ -180,12 +180,12 @@ class PodCounts:
         return None
 
     def of(self, hash_: str) -> CountedReplicaSet | None:
-        """The ReplicaSet with that pod-template-hash."""
+        """Returns the ReplicaSet with that pod-template-hash."""
         return next((each for each in self.sets if each.hash == hash_), None)
 
 
 def pod_counts_of(deployment: Object, replica_sets: tuple[Object, ...]) -> PodCounts:
-    """Read it from the objects as the API server sends them; foreign ReplicaSets are left out."""
+    """Reads it from the API server's objects, without external ReplicaSets."""
     spec, meta = deployment["spec"], deployment["metadata"]
     rolling = spec.get("strategy", {}).get("rollingUpdate") or {}
     mine = [each for each in replica_sets if _owner(each) == meta["uid"]]
@@ -254,7 +254,7 @@ def grow(shape: PodCounts, count: int) -> tuple[Object, Object]:
 
 
 def freeze(shape: PodCounts) -> Object:
-    """Fields that keep a Deployment in mid-roll as it is."""
+    """Returns the fields that freeze a Deployment in a roll."""
     current = shape.current
     have = current.replicas if current is not None else 0
     replicas = max(shape.replicas, have, shape.total - have)
@@ -289,7 +289,7 @@ def at_once(
 
 
 def going_of_both(shape: PodCounts, going: Mapping[str, list[str]]) -> tuple[int, int]:
-    """How many of the current template, and of others."""
+    """Counts names of the current template and of others."""
     current = len(going.get(shape.current.hash, ())) if shape.current else 0
     return current, sum(map(len, going.values())) - current
 
@@ -322,7 +322,7 @@ def _both(shape: PodCounts) -> tuple[int, int]:
 
 
 def unfreeze(shape: PodCounts) -> Object:
-    """Fields of a Deployment that keeps itself: as many as there are of its template.
+    """Returns the fields of an unfrozen Deployment with the pods of its template.
 
     Where other templates have pods still, the controller replaces those by itself from here on.
     """
@@ -333,7 +333,7 @@ def unfreeze(shape: PodCounts) -> Object:
 
 
 def without_current(shape: PodCounts) -> Object:
-    """Fields to write before the current template is given up: none shall come in its place.
+    """Returns the fields to write before the current template is replaced, without new pods.
 
     Empty where nothing has to come before: `replicas` are no more than the other templates have.
     """
@@ -342,7 +342,7 @@ def without_current(shape: PodCounts) -> Object:
 
 
 def freeze_for_others(shape: PodCounts) -> Object:
-    """Fields of a frozen Deployment that is for as many as there are of the other templates.
+    """Returns the fields of a frozen Deployment with as many pods as other templates have.
 
     However many are wanted of the current one: its controller may not have taken back yet what was
     too many of it.
@@ -352,7 +352,7 @@ def freeze_for_others(shape: PodCounts) -> Object:
 
 
 def frozen_fields(replicas: int, surge: int) -> Object:
-    """The fields of a frozen Deployment."""
+    """Returns the fields of a frozen Deployment."""
     return {
         "replicas": replicas,
         "minReadySeconds": NEVER,
@@ -362,7 +362,7 @@ def frozen_fields(replicas: int, surge: int) -> Object:
 
 
 def at_rest(replicas: int) -> Object:
-    """The fields of one that keeps itself."""
+    """Returns the fields of an unfrozen Deployment."""
     return {
         "replicas": replicas,
         "minReadySeconds": 0,
@@ -372,17 +372,17 @@ def at_rest(replicas: int) -> Object:
 
 
 def fields_of(deployment: Object) -> Object:
-    """The same fields as they are now."""
+    """Returns the current values of these fields."""
     return {key: deployment["spec"].get(key) for key in at_rest(0)}
 
 
 def with_fields(wanted: Object, fields: Mapping[str, object]) -> Object:
-    """A rendered Deployment with these numbers."""
+    """Returns a rendered Deployment with these numbers."""
     return {**wanted, "spec": {**wanted["spec"], **fields}}
 
 
 def differs(deployment: Object, fields: Mapping[str, Any]) -> bool:
-    """Whether the Deployment does not have these fields yet."""
+    """Tells whether the Deployment does not have these fields yet."""
     spec = deployment["spec"]
     return any(spec.get(key, 0) != value for key, value in fields.items())
 
@@ -410,7 +410,7 @@ def _strategy(surge: int) -> Object:
 
 
 def set_of(found: Object) -> CountedReplicaSet:
-    """A ReplicaSet as the API server sends it."""
+    """Reads a ReplicaSet from the API server's object."""
     meta, spec = found["metadata"], found["spec"]
     template, status = spec["template"]["metadata"], found.get("status") or {}
     desired = str((meta.get("annotations") or {}).get(DESIRED_ANNOTATION))

@@ -41,7 +41,7 @@ _NOT_THERE: Final = ("is waiting to start", "previous terminated container", "is
 
 
 def read_log(api: Api, pod: str, place: str | None = None) -> LogPart:
-    """Lines since `place`, which is the kubelet's stamp of the last one seen; None: its end.
+    """Reads lines since `place`, the kubelet's stamp of the last line; None: the end.
 
     Raises Refused where there is no such pod, Unreachable, FleetError.
     """
@@ -135,7 +135,7 @@ _CANNOT_START: Final = {
 def worker_of(
     pod: Object, *, group: str, templates: Mapping[str, str], now: float
 ) -> WorkerProcess:
-    """The worker as its runtime sees it.
+    """Describes the worker of a pod.
 
     templates: the revision by pod-template-hash, of those that a manager rendered; a pod of
     another template is a revision of its own, `<revision>~<hash>` [22].
@@ -158,7 +158,7 @@ def worker_of(
 
 
 def revision_of(pod: Object, templates: Mapping[str, str]) -> str:
-    """What the pod runs: the manager's plain name where it rendered the template, else the raw."""
+    """Returns the pod's revision: plain for a registered template, else raw."""
     meta = pod["metadata"]
     known = hash_of(pod)
     told = (meta.get("annotations") or {}).get(REVISION_ANNOTATION, "")
@@ -166,42 +166,42 @@ def revision_of(pod: Object, templates: Mapping[str, str]) -> str:
 
 
 def hash_of(pod: Object) -> str:
-    """Of its template."""
+    """Returns the hash of its template."""
     return str((pod["metadata"].get("labels") or {}).get(HASH_LABEL, ""))
 
 
 def is_marked(pod: Object) -> bool:
-    """Asked to go with the next scale-down."""
+    """Tells whether the pod is marked for removal."""
     return DRAINED_ANNOTATION in (pod["metadata"].get("annotations") or {})
 
 
 def is_leaving(pod: Object) -> bool:
-    """On its way out: asked to go, deleted, or ended for good (evicted, out of place)."""
+    """Tells whether the pod is marked, deleted, or has ended for good (evicted)."""
     return is_marked(pod) or "deletionTimestamp" in pod["metadata"] or has_ended(pod)
 
 
 def is_gone(pod: Object) -> bool:
-    """Deleted, or ended for good: its ReplicaSet no longer counts it."""
+    """Tells whether the pod is deleted or has ended, so that its ReplicaSet ignores it."""
     return "deletionTimestamp" in pod["metadata"] or has_ended(pod)
 
 
 def has_ended(pod: Object) -> bool:
-    """Whether nothing runs in it for good: it stays so until somebody deletes it."""
+    """Tells whether the pod has ended for good; it exists until it is deleted."""
     return (pod.get("status") or {}).get("phase") in {"Failed", "Succeeded"}
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether its Ready condition holds: only such pods are ranked by their deletion cost."""
+    """Tells whether the pod is Ready; only such pods are ranked by deletion cost."""
     return _condition(pod, "Ready").get("status") == "True"
 
 
 def was_evicted(pod: Object) -> bool:
-    """Whether somebody other than its ReplicaSet ended it (eviction, preemption, a lost node)."""
+    """Tells whether anything but its ReplicaSet ended it (eviction, preemption, a lost node)."""
     return _condition(pod, "DisruptionTarget").get("status") == "True"
 
 
 def gone_of(watched: Mapping[str, Object], now: Sequence[Object]) -> set[str]:
-    """Names of those watched that are not there any more, unless somebody evicted them."""
+    """Returns the names of deleted pods that were not evicted."""
     there = {pod["metadata"]["name"]: pod for pod in now}
     return {
         name
@@ -211,7 +211,7 @@ def gone_of(watched: Mapping[str, Object], now: Sequence[Object]) -> set[str]:
 
 
 def exit_reason(pod: Object) -> str | None:
-    """Why its worker does not run, or how the last one ended; None where neither is known."""
+    """Returns why its worker does not run, or how the last one ended; None if unknown."""
     decisive = _container(pod)
     place = _condition(pod, "PodScheduled")
     if told := _reason(decisive):

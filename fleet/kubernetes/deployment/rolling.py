@@ -58,7 +58,7 @@ minute and more where the API server was away."""
 
 
 class CountedDeployment:
-    """The Deployment of one fleet."""
+    """Reads and writes the Deployment of one fleet."""
 
     def __init__(self, api: Api, names: ObjectNames, *, clock: Clock) -> None:
         self._api = api
@@ -68,7 +68,7 @@ class CountedDeployment:
         """Whether the last write changed `replicas`."""
 
     def look(self) -> tuple[Object | None, PodCounts | None]:
-        """The Deployment and its shape now; None, None where there is none."""
+        """Reads the Deployment and its counts; None, None if there is none."""
         found = self._api.get("Deployment", self._names.deployment)
         if found is None:
             return None, None
@@ -76,7 +76,7 @@ class CountedDeployment:
         return found, pod_counts.pod_counts_of(found, tuple(sets))
 
     def seen(self) -> tuple[Object, PodCounts]:
-        """The same once its controller has seen what was written, and goes on from there.
+        """Waits until the controller has processed all writes; returns the same.
 
         Raises FleetError where it does not.
         """
@@ -111,7 +111,7 @@ class CountedDeployment:
         self._api.merge("ReplicaSet", its.name, {"metadata": {"annotations": notes}})
 
     def write(self, found: Object, fields: Mapping[str, object]) -> None:
-        """These fields, where they differ. Raises Conflict where it is not as `found` any more."""
+        """Writes fields that differ. Raises Conflict if the Deployment changed since `found`."""
         if pod_counts.differs(found, fields):
             self._outdate()
             self._api.merge(
@@ -120,7 +120,7 @@ class CountedDeployment:
             self._rescaled = fields.get("replicas") != found["spec"].get("replicas")
 
     def apply(self, wanted: Object) -> None:
-        """A rendered Deployment."""
+        """Applies a rendered Deployment."""
         self._outdate()
         self._api.apply(wanted)
 
@@ -137,7 +137,7 @@ class CountedDeployment:
                 ask_again(self._api, each.name, now=self._clock.now())
 
     def write_both(self, found: Object, writes: tuple[Object, Object]) -> tuple[Object, PodCounts]:
-        """The first (empty: none), and once it is seen the second; as it is then."""
+        """Writes the first fields (empty: none), waits, then the second; returns the result."""
         ahead, fields = writes
         if ahead:
             self.write(found, ahead)
@@ -147,7 +147,7 @@ class CountedDeployment:
 
 
 def ask_again(api: Api, replica_set: str, *, now: float) -> None:
-    """Have a ReplicaSet's controllers look at it: any change of it does. now: wall time."""
+    """Changes a ReplicaSet so that its controllers process it. now: wall time."""
     at = datetime.fromtimestamp(now, tz=UTC).isoformat(timespec="milliseconds")
     api.merge("ReplicaSet", replica_set, {"metadata": {"annotations": {ASKED_ANNOTATION: at}}})
 
@@ -172,7 +172,7 @@ _PAUSE: Final = 1.0
 
 
 class PodCreation:
-    """The pods that one ReplicaSet wants now."""
+    """Waits for the pods that one ReplicaSet wants."""
 
     def __init__(
         self,
@@ -190,12 +190,12 @@ class PodCreation:
         self._clock = clock
 
     def names(self, pods: Sequence[Object]) -> list[str]:
-        """Of its pods that are there."""
+        """Returns the names of its existing pods."""
         its = [p for p in pods if hash_of(p) == self._wanted.hash and not is_gone(p)]
         return [p["metadata"]["name"] for p in its]
 
     def wait(self, pods: Callable[[], Sequence[Object]]) -> str | None:
-        """Until all are there: None; else why there are no more. `pods`: the fleet's now."""
+        """Waits for all pods; returns None, or why there are no more. `pods`: the fleet's."""
         seen: object = None
         since = refused_since = self._clock.monotonic()
         refused: str | None = None
@@ -246,7 +246,7 @@ again later."""
 
 
 class Rolling:
-    """The Deployment of one fleet. Not for several threads."""
+    """Reads and writes the Deployment of one fleet. Not for several threads."""
 
     def __init__(
         self,
@@ -267,18 +267,18 @@ class Rolling:
     # --- looking ----------------------------------------------------------------------------
 
     def pods(self) -> list[Object]:
-        """The fleet's pods, as last heard of."""
+        """Returns the fleet's last known pods."""
         wanted = self._names.selector().items()
         return [p for p in self._mirror.items() if wanted <= p["metadata"]["labels"].items()]
 
     def look(self) -> tuple[Object | None, PodCounts | None]:
-        """The Deployment and its shape now; None, None where there is none."""
+        """Reads the Deployment and its counts; None, None if there is none."""
         return self._numbers.look()
 
     # --- more -------------------------------------------------------------------------------
 
     def start(self, settings: WorkerSettings, *, count: int) -> tuple[str, ...]:
-        """`count` more pods of a revision than there are; their names, once they exist.
+        """Starts `count` more pods of a revision; returns their names.
 
         Raises NoRoom with the cluster's words where it does not make them; it is not asked for
         more than it has made, then.
@@ -289,7 +289,7 @@ class Rolling:
         return self._await_pods(before)
 
     def start_more(self, hash_: str, count: int) -> tuple[str, ...]:
-        """The same of a template that is the Deployment's, whoever made it; () where not."""
+        """Starts more pods of the Deployment's own template; () if it is another."""
         before = self.pods()
         wanted = len(self._living(hash_)) + count
 
@@ -339,7 +339,7 @@ class Rolling:
         self._have(found, shape, asked[hash_])
 
     def recognise(self, settings: WorkerSettings) -> None:
-        """Register the Deployment's template where it is what these settings make."""
+        """Registers the Deployment's template if these settings render it."""
         found, shape = self.look()
         if found is None or shape is None or shape.current is None or not shape.settled:
             return
@@ -408,7 +408,7 @@ class Rolling:
     # --- less -------------------------------------------------------------------------------
 
     def mark(self, names: Collection[str]) -> None:
-        """Ask these pods to go; done by `settle`, whoever calls it."""
+        """Marks pods for removal, which `settle` performs."""
         now = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
         notes = {DRAINED_ANNOTATION: now, COST_ANNOTATION: FIRST_TO_GO}
         patch = {"metadata": {"annotations": notes, "labels": {MANAGED_LABEL: None}}}
@@ -417,7 +417,7 @@ class Rolling:
             self._mirror.written(self._api.merge("Pod", name, patch))
 
     def settle(self) -> tuple[str, ...]:
-        """Take the marked pods away as far as that is exact now; what is left, in sentences.
+        """Removes marked pods as far as exactly these can go; returns sentences on the others.
 
         Raises FleetError where other pods went than those asked for.
         """
@@ -547,7 +547,7 @@ class Rolling:
     # --- the end of a change ----------------------------------------------------------------
 
     def go_back(self, found: Object, shape: PodCounts) -> None:
-        """Let the Deployment's template be again what most other pods run, with as many as there
+        """Restores the template that most other pods run, with as many pods as there
         are of other templates: none of those comes in the place of what is given up.
         """
         if fields := pod_counts.without_current(shape):
@@ -617,9 +617,10 @@ class Rolling:
         pods = " and ".join(f"{count} pods of {revision}" for revision, count in there.items())
         return f"Deployment {self._names.deployment} is frozen with {pods or 'no pods'}"
 
-    def unmanage(self, at: str) -> None:
-        """Gives up every field of the Deployment, and annotates since when."""
-        self._annotate(at)
+    def release(self, at: str) -> None:
+        """Gives up the ownership of all fields, with a time stamp."""
+        told = {"annotations": {RELEASED_ANNOTATION: at}}
+        self._api.merge("Deployment", self._names.deployment, {"metadata": told})
         # An empty entry is how the server is told to forget every field's manager.
         self._api.merge("Deployment", self._names.deployment, {"metadata": {"managedFields": [{}]}})
 
@@ -632,7 +633,7 @@ class Rolling:
         self._api.merge("Deployment", self._names.deployment, {"metadata": metadata})
 
     def stop(self) -> None:
-        """No pods at all, of no template."""
+        """Removes the pods of all templates."""
 
         def once() -> None:
             found, _ = self.look()

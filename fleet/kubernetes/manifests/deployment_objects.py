@@ -30,12 +30,12 @@ _DEADLINE: Final = 600
 
 
 def names_of(settings: WorkerSettings) -> ObjectNames:
-    """How the fleet's objects are called."""
+    """Returns the names of the fleet's objects."""
     return ObjectNames(settings.cluster.name, settings.group.group)
 
 
 def first_slots(group: GroupSpec) -> int:
-    """How many slots open with no manager: replicas.min, or what a fixed policy names."""
+    """Returns how many slots open without a manager: replicas.min, or a fixed policy's number."""
     bounds = group.replicas
     if isinstance(group.scaling, FixedScaling):
         return min(max(group.scaling.workers, bounds.min), bounds.max)
@@ -43,7 +43,7 @@ def first_slots(group: GroupSpec) -> int:
 
 
 def most_slots(group: GroupSpec) -> int:
-    """How many may be open at once: replicas.max, and a rolling batch of dynamic members beside
+    """Returns the most open slots: replicas.max, and a rolling batch of dynamic members beside
     them.
     """
     worker = group.worker
@@ -52,7 +52,7 @@ def most_slots(group: GroupSpec) -> int:
 
 
 def metadata(names: ObjectNames, namespace: str, name: str, **annotations: str) -> Object:
-    """Of any object of a fleet; `annotations` beside the raw ids."""
+    """Returns the metadata of an object; `annotations` are added to the raw ids."""
     return {
         "name": name,
         "namespace": namespace,
@@ -86,7 +86,7 @@ def deployment(settings: WorkerSettings, *, replicas: int) -> Object:
 def deployment_again(
     names: ObjectNames, namespace: str, replica_set: Object, *, fields: Object
 ) -> Object:
-    """The Deployment with the template that one of its ReplicaSets has, and these numbers."""
+    """Returns the Deployment with a ReplicaSet's template and these numbers."""
     given = replica_set["spec"]["template"]
     meta = {k: v for k, v in given["metadata"].items() if k in {"labels", "annotations"} and v}
     meta["labels"] = {k: v for k, v in meta["labels"].items() if k != HASH_LABEL}
@@ -117,7 +117,7 @@ def budget(names: ObjectNames, namespace: str) -> Object:
 
 
 def access(names: ObjectNames, namespace: str, *, slots: int) -> list[Object]:
-    """ServiceAccount, Role and RoleBinding of a fleet's workers: their own Leases and maps."""
+    """Returns ServiceAccount, Role and RoleBinding of workers, for their Leases and maps."""
     account, role = names.service_account, names.role
     return [
         {
@@ -147,7 +147,7 @@ def access(names: ObjectNames, namespace: str, *, slots: int) -> list[Object]:
 
 
 def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]:
-    """The slot targets and the slots 0 to most_slots - 1, none of them held."""
+    """Returns the Leases of the slot targets and of free slots 0 to most_slots - 1."""
     first = json.dumps({"slots": first_slots(group), "after": FIRST_AFTER})
     return [
         _lease(names, namespace, names.targets, **{FIRST_ANNOTATION: first}),
@@ -164,7 +164,7 @@ def _lease(names: ObjectNames, namespace: str, name: str, **annotations: str) ->
 
 
 def maps(names: ObjectNames, namespace: str) -> list[Object]:
-    """Where workers report and mark stopped partitions; rendered without a word of theirs."""
+    """Returns the empty ConfigMaps of worker reports and stopped partitions."""
     return [
         {
             "apiVersion": "v1",
@@ -178,7 +178,7 @@ def maps(names: ObjectNames, namespace: str) -> list[Object]:
 def settings_map(
     settings: WorkerSettings, *, code: bytes | None = None, text: str | None = None
 ) -> Object:
-    """What the workers of one revision start from; `code` is a .tar.gz of their entrypoint's code.
+    """Returns the settings ConfigMap of a revision; `code` is a .tar.gz of the entrypoint.
 
     text: these settings as they are published, maybe by a release that knows more keys, which
     stay; None: as this one writes them. Raises ConfigError where the code is too large for a
@@ -214,7 +214,7 @@ def _in_pod(text: str) -> str:
 def fleet_objects(
     settings: WorkerSettings, *, replicas: int | None = None, code: bytes | None = None
 ) -> list[Object]:
-    """Everything of one fleet, in the order in which it has to come: the Deployment last.
+    """Returns all objects of a fleet in the order to apply them, the Deployment last.
 
     `replicas`: pods; None: for the first slots and their standbys.
     """
