@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Parse, do; 0 done, 1 with the reason."""
+    """Runs a command; returns 0, or 1 after an error."""
     parser = argparse.ArgumentParser(prog="python -m k8s.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="build what is missing and start; nothing with KUBECONFIG set")
@@ -79,7 +79,7 @@ def _greet(kubeconfig: str) -> None:
             capture_output=True, text=True, check=False, timeout=30,
         )  # fmt: skip
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise FleetError(f"KUBECONFIG={kubeconfig} could not be asked: {error}") from error
+        raise FleetError(f"cannot reach the cluster of KUBECONFIG={kubeconfig}: {error}") from error
     if done.returncode != 0:
         raise FleetError(f"the cluster of KUBECONFIG={kubeconfig}: {done.stderr.strip()}")
     sys.stdout.write(f"the cluster of KUBECONFIG={kubeconfig} answers; nothing was started\n")

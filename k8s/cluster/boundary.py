@@ -104,7 +104,9 @@ def end(layout: Layout, outer: ProcessId | None) -> None:
                 else:
                     path.rmdir()  # refused while a process is still ending in it
         if time.monotonic() >= deadline:
-            raise FleetError(f"{remains[0]} does not go away after the cluster was ended")
+            raise FleetError(
+                f"{remains[0]} still exists after the cluster was stopped; delete it by hand"
+            )
         time.sleep(0.05)
 
 
@@ -152,7 +154,7 @@ def _first(outer: ProcessId) -> int:
         if time.monotonic() >= deadline:
             break
         time.sleep(0.02)
-    raise FleetError("the cluster's namespaces are gone: `make cluster` makes them anew")
+    raise FleetError("the cluster's namespaces do not exist; run `make cluster` to create them")
 
 
 def _mark(folder: Path) -> str:

@@ -82,7 +82,9 @@ def free_network(wanted: str | None = None) -> str:
     candidates = _CANDIDATES if wanted is None else (wanted, *_CANDIDATES)
     found = next((each for each in candidates if not _overlaps(each, taken)), None)
     if found is None:
-        raise FleetError("every private network that a cluster could use is routed here already")
+        raise FleetError(
+            "found no free private network for a cluster; remove a route of this machine"
+        )
     return found
 
 

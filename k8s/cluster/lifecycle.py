@@ -255,7 +255,9 @@ class TrialCluster:
                 boundary.end(state.layout, state.outer or boundary.find(self._folder))
                 left = boundary.leftovers(state.layout)
                 if left:
-                    raise FleetError(f"left after the cluster was ended: {', '.join(left)}")
+                    raise FleetError(
+                        f"still exists after the cluster was stopped: {', '.join(left)}"
+                    )
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def stop(self, component: str) -> None:
@@ -304,16 +306,16 @@ class TrialCluster:
     def _outer(self) -> ProcessId:
         state = self._load()
         if state is None or state.outer is None or not state.alive:
-            raise FleetError(f"no cluster runs in {self._folder}: `make cluster` starts one")
+            raise FleetError(f"no cluster runs in {self._folder}; run `make cluster` to start one")
         return state.outer
 
     def _known(self, component: str) -> _State:
         state = self._load()
         if state is None or not state.alive:
-            raise FleetError(f"no cluster runs in {self._folder}: `make cluster` starts one")
+            raise FleetError(f"no cluster runs in {self._folder}; run `make cluster` to start one")
         if component not in self._arguments(state):
             known = ", ".join(self._arguments(state))
-            raise FleetError(f"no component {component}; there are {known}")
+            raise FleetError(f"no component {component} exists; choose one of {known}")
         return state
 
     def _afresh(self, state: _State | None) -> _State:
@@ -359,7 +361,7 @@ class TrialCluster:
         while not done():
             ended = [name for name in state.components if state.process(name) is None]
             if ended and not state.ready:
-                raise FleetError(f"{ended[0]} ended; {_last_words(state.layout, ended[0])}")
+                raise FleetError(f"{ended[0]} stopped; {_last_words(state.layout, ended[0])}")
             if time.monotonic() >= deadline:
                 raise Unreachable(f"{what}: see {state.layout.log('kubelet').parent}")
             time.sleep(0.1)
@@ -372,7 +374,7 @@ class TrialCluster:
             return _from_json(kept, self._folder)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FleetError(
-                f"{self._file} is not the state of a cluster ({error!r}): end its processes and "
+                f"{self._file} is not the state of a cluster ({error!r}); stop its processes and "
                 f"move {self._folder} away"
             ) from error
 

@@ -41,7 +41,7 @@ def _do(options: argparse.Namespace) -> None:
             unknown = sorted(set(options.targets) - set(image_build.TARGETS))
             if unknown:
                 raise FleetError(
-                    f"no image {unknown[0]}; there are {', '.join(image_build.TARGETS)}"
+                    f"no image {unknown[0]} exists; choose from {', '.join(image_build.TARGETS)}"
                 )
             names = image_build.build(options.targets, options.tag, _say)
             if options.command == "load":

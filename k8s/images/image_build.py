@@ -107,9 +107,7 @@ def _sources() -> str:
     listed = _output("apt-get", "indextargets", "--format", form, "Created-By: Packages")
     lines = {line.partition("|")[2] for line in listed.splitlines() if line.startswith("Debian|")}
     if not lines:
-        raise FleetError(
-            "apt knows no Debian sources (`apt-get update`?): the base is made of them"
-        )
+        raise FleetError("apt has no Debian sources for the base; run `apt-get update`")
     return "\n".join(sorted(lines)) + "\n"
 
 
@@ -121,9 +119,7 @@ def _output(*argv: str) -> str:
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
-        raise FleetError(
-            f"`{' '.join(argv)}` failed ({error}): bases are made on Debian"
-        ) from error
+        raise FleetError(f"`{' '.join(argv)}` failed ({error}); build bases on Debian") from error
 
 
 # The wheels of an image: the closure of what its role imports, at the lock's versions.
@@ -154,7 +150,7 @@ def pins(role: str) -> dict[str, str]:
     names = sorted(closure(ROLES[role]))
     unknown = [name for name in names if name not in locked]
     if unknown:
-        raise FleetError(f"requirements.lock lacks {', '.join(unknown)}: freeze it anew")
+        raise FleetError(f"requirements.lock lacks {', '.join(unknown)}; freeze it again")
     return {name: locked[name] for name in names}
 
 
@@ -369,7 +365,7 @@ def _forget(say: Say) -> None:
         try:
             _buildah("rmi", name)
         except FleetError as error:
-            say(f"kept {name}: {error}")
+            say(f"could not delete {name}: {error}")
 
 
 def _write_archive(out: IO[bytes], pushed: Path, name: str, there: set[str]) -> None:

@@ -114,7 +114,7 @@ def test_component_is_stopped_and_started(kube) -> None:
     finally:
         kube.cluster.start("kube-scheduler")
     assert kube.cluster.status().components["kube-scheduler"] is not None
-    with pytest.raises(FleetError, match="no component nothing; there are etcd"):
+    with pytest.raises(FleetError, match="no component nothing exists; choose one of etcd"):
         kube.cluster.stop("nothing")
 
 
