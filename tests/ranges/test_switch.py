@@ -83,13 +83,13 @@ class Kafka:
 class Memory:
     """Takes every named batch: what a Columnar is to a reading."""
 
-    on, asked, learnt = True, False, 0
+    is_on, asked, learnt = True, False, 0
     most_records: int | None = 10_000
 
     def prove(self) -> None:
         """Spark reads here."""
 
-    look = prove
+    poll = prove
 
     def gather(self, named: NamedBatch) -> NamedBatch:
         """Nothing is gathered."""

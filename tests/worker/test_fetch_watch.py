@@ -79,7 +79,7 @@ def test_records_that_wait_for_three_seconds_are_a_stall(watch, leaders, clock):
     assert looks(watch, clock, {P[0]: 0}, 9) == [], "no leader has answered"
     leaders.answer(20)
     (said, *_) = looks(watch, clock, {P[0]: 0}, 1)
-    assert "nothing of t-0 is fetched, though it has records from 0 to 19" in said
+    assert "the client fetches nothing of t-0, with records 0 to 19" in said
 
 
 @pytest.mark.parametrize("end", [0, None], ids=["no records", "no leader"])

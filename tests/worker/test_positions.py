@@ -204,7 +204,7 @@ def test_a_group_whose_commits_nobody_remembers_is_not_new(
     driven.until(lambda: bool(kafka.committed(P[0])), "the beginning")
     assert kafka.committed(P[0])[0] == at
     gap = driven.member.state.gap
-    assert gap is None if at else gap and "it goes on at 0, the log's start" in gap
+    assert gap is None if at else gap and "reading goes on at 0, the log's start" in gap
     assert driven.member.state.committed == {"t"}
     other = drive(P[1], start_from="latest")
     other.until(lambda: bool(kafka.committed(P[1])), "its neighbour")
