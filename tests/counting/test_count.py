@@ -207,7 +207,7 @@ def test_a_frozen_standby_is_a_silence_of_what_moved():
     ]
     found = count(records, before=BEFORE)
     assert found.pauses == {t(0): pytest.approx(20.0)}
-    assert (found.moved_silence_s, found.stayed) == (pytest.approx(20.0), {})
+    assert (found.moved_silence_s, found.stayed_silences) == (pytest.approx(20.0), {})
 
 
 def test_what_idled_long_before_its_hand_over_has_a_pause_and_no_silence():

@@ -182,9 +182,9 @@ def cases(guarded, plain, folder, stack) -> dict[str, tuple[str, Security, str]]
             "refuses the client nobody",
         ),
         "expired": (
-            boot, guarded.login_by_token("late", lifetime=-5.0), "a token that had expired",
+            boot, guarded.login_by_token("late", lifetime=-5.0), "a token that expired",
         ),
-        "expired-function": (boot, function(f"{signer}:expired"), "a token that had expired 60 s"),
+        "expired-function": (boot, function(f"{signer}:expired"), "a token that expired 60 s ago"),
         "function-fails": (boot, function(f"{signer}:broken"), "RuntimeError: no credentials"),
         "no-function": (boot, function("nowhere_msk:token"), "cannot be imported .*install"),
         "external-token": (
