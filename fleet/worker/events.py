@@ -81,7 +81,7 @@ class Events:
         self._clock = clock
         self._path = environ.get(VARIABLE)
         self._lock = threading.Lock()
-        self._said: dict[str, float] = {}
+        self._last_said: dict[str, float] = {}
 
     def log(self, sentence: str) -> None:
         """Writes one line for people."""
@@ -93,11 +93,11 @@ class Events:
     def log_rarely(self, sentence: str, *, every: float = 30.0, key: str | None = None) -> None:
         """Writes a line of one kind at most once per `every` seconds, for lasting errors."""
         now, key = self._clock.monotonic(), key or sentence
-        last = self._said.get(key)
+        last = self._last_said.get(key)
         if last is None or now - last >= every:
-            if len(self._said) > 100:
-                self._said.clear()
-            self._said[key] = now
+            if len(self._last_said) > 100:
+                self._last_said.clear()
+            self._last_said[key] = now
             self.log(sentence)
 
     def librdkafka_logger(self) -> logging.Logger:

@@ -206,7 +206,9 @@ class Invariants:
     def as_planned(self) -> None:
         """Without a fault, every change is done and its receipts are equal."""
         for change in self.changes:
-            verdicts = [f"{r.result} ({r.ours} for {r.expected_cost})" for r in change.receipts]
+            verdicts = [
+                f"{r.result} ({r.rebalances} for {r.expected_cost})" for r in change.receipts
+            ]
             if change.sentence != "done, as planned":
                 self.world.violated(
                     f"I8: change {change.plan.id} {change.state}: {change.sentence} {verdicts}"

@@ -129,11 +129,11 @@ class SimulatedWorker:
         """A membership begins."""
         self._serving = slot, state
 
-    def left(self) -> None:
+    def membership_ended(self) -> None:
         """It is over."""
         self._serving = None
 
-    def renewed(self) -> None:
+    def on_renewed(self) -> None:
         """Where there is news: others read of it only that."""
         state = self._serving and self._serving[1]
         news = state and (state.reported_phase, state.joined_at)
@@ -277,7 +277,7 @@ class SimulatedOwner(SlotOwner):
             fields=self._fields,
             clock=self._clock,
             events=self._events,
-            after=self._worker.renewed,
+            after=self._worker.on_renewed,
         )
 
     def _new_membership(self, open_at: float) -> Any:

@@ -274,7 +274,7 @@ class Process:
     def read(self) -> None:
         """Everything that the logs hold."""
         for tp, at in self.reading.positions().items():
-            if tp not in self.flow.quarantined:
+            if tp not in self.flow.stopped_partitions:
                 self.reading.add(tp, self.kafka.parts[tp].messages[at:])
                 self.reading.end_at(tp, self.kafka.parts[tp].high)
 
@@ -301,7 +301,7 @@ class Process:
         """Its mark is taken back, as `Losses.lift` hears of it."""
         tp = TopicPartition("t", partition)
         del self.marks[partition]
-        self.flow.quarantined.discard(tp)
+        self.flow.stopped_partitions.discard(tp)
         self.flow.rewind([tp])
 
     def end(self) -> None:

@@ -69,7 +69,7 @@ def test_what_goes_while_it_has_no_leader_is_a_named_loss(kafka, drive: Drive, o
         driven.until(lambda: kafka.committed(P[1])[-1:] == [3], "what is left")
         assert kafka.committed(P[1])[0] == 2, "chosen, and committed before it is read [42]"
     else:
-        driven.until(lambda: driven.member.state.quarantined == {P[1]}, "the quarantine")
+        driven.until(lambda: driven.member.state.stopped_partitions == {P[1]}, "the quarantine")
         assert kafka.committed(P[1]) == []
 
 

@@ -285,7 +285,7 @@ def test_a_position_that_is_gone_is_a_named_loss(kafka, drive: Drive, reading: s
         driven.until(lambda: kafka.committed(P[0])[-1] == 7, "the rest")
         assert driven.values() == [b"a", b"b", b"c", b"2", b"3"]
     else:
-        driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the quarantine")
+        driven.until(lambda: driven.member.state.stopped_partitions == {P[0]}, "the quarantine")
         assert kafka.commits[P[0]][0] == 3
     assert driven.member.state.lost_records == 2
 
@@ -307,7 +307,7 @@ def test_a_damaged_record_batch_stops_its_partition_alone(
         assert at + 1 in kafka.committed(P[0]), "chosen, and committed before it is read [42]"
         assert not driven.store.stopped_partitions("g")
         return
-    driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the stop")
+    driven.until(lambda: driven.member.state.stopped_partitions == {P[0]}, "the stop")
     (mark,) = driven.store.stopped_partitions("g")
     assert (mark.tp, mark.offset, mark.is_log_cause) == (P[0], at, True)
     assert f"batch at offset {at} is damaged: its checksum does not fit" in mark.error

@@ -435,9 +435,9 @@ def assigned_again(worker: Process, losses: Losses) -> None:
 def lifted(worker: Process, losses: Losses) -> None:
     """The marks of all but a few."""
     marked = set(sorted(worker.state.partitions)[8:])
-    worker.flow.quarantined |= marked
+    worker.flow.stopped_partitions |= marked
     losses.lift(marked)
-    assert not worker.flow.quarantined
+    assert not worker.flow.stopped_partitions
 
 
 @pytest.mark.parametrize("work", [rewound, assigned_again, lifted])

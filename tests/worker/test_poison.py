@@ -322,7 +322,7 @@ def test_what_this_revision_stopped_stays_stopped(kafka, drive: Drive):
     kafka.assign(*P)
     driven.until(lambda: kafka.committed(P[1])[-1:] == [3], "the other one")
     driven.turns()
-    assert driven.member.state.quarantined == {P[0]}
+    assert driven.member.state.stopped_partitions == {P[0]}
     assert driven.store.stopped_partitions("g") == (stopped,)
     assert {tp for tp, _, _ in driven.rows} == {P[1]}
 
@@ -340,7 +340,7 @@ def test_a_stop_of_the_log_outlives_a_revision(kafka, drive: Drive, revision: st
     kafka.assign(*P)
     driven.until(lambda: kafka.committed(P[1])[-1:] == [3], "the other one")
     driven.turns()
-    assert driven.member.state.quarantined == {P[0]}
+    assert driven.member.state.stopped_partitions == {P[0]}
     assert [(m.tp, m.revision, m.is_log_cause) for m in driven.store.stopped_partitions("g")] == [
         (P[0], "r1", True)
     ]
@@ -382,14 +382,14 @@ def test_a_commit_past_the_end_stays_stopped_when_the_log_has_grown(kafka, drive
     """From its discovery on, through the next owner's assignment."""
     kafka.commits[P[0]] = (5, "")
     driven = drive(P[0])
-    driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the quarantine")
+    driven.until(lambda: driven.member.state.stopped_partitions == {P[0]}, "the quarantine")
     (made,) = driven.store.stopped_partitions("g")
     assert (made.offset, made.is_log_cause) == (5, True)
     kafka.revoke(P[0])
     kafka.produce(P[0], *[b"x"] * 7)
     kafka.assign(P[0])
     driven.turns()
-    assert driven.member.state.quarantined == {P[0]}
+    assert driven.member.state.stopped_partitions == {P[0]}
     assert driven.rows == []
 
 

@@ -291,7 +291,7 @@ def test_a_loss_that_stops_keeps_its_commit_until_it_is_lifted(kafka, drive: Dri
     kafka.commits[P[0]] = (0, "")
     kafka.truncate(P[0], 2)
     driven = drive(P[0])
-    driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the quarantine")
+    driven.until(lambda: driven.member.state.stopped_partitions == {P[0]}, "the quarantine")
     driven.turns()
     assert kafka.committed(P[0]) == []
     driven.member.lift(frozenset({P[0]}))

@@ -408,7 +408,7 @@ def unstarted(scene: Scene, owner: SlotOwner) -> Membership:
         owner._lease.slot,
         open_at=0.0,
         runner=scene.runner,
-        marks=owner._marks,
+        marks=owner._stops,
         may_join=lambda: True,
         ours=lambda: owner._lease.lost is None,
     )

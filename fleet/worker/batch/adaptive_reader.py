@@ -98,7 +98,7 @@ class AdaptiveReader:
         self._was_full = False
         self._first_ids: dict[str, str] = {}
         """The id of each topic as it was begun first."""
-        self._made_again: set[str] = set()
+        self._recreated: set[str] = set()
         """Topics that are others since: a consumer may know nothing of them [50]."""
 
     @property
@@ -120,7 +120,7 @@ class AdaptiveReader:
         """
         known = topic_id != tp.topic  # the name stands in for an unknown id
         if known and self._first_ids.setdefault(tp.topic, topic_id) != topic_id:
-            self._made_again.add(tp.topic)
+            self._recreated.add(tp.topic)
         if self._named:
             self._ends.forget()  # it may answer for an earlier assignment of this partition
             self._ranges.add_partition(tp, topic_id=topic_id, start=start, replay_to=replay_to)
@@ -252,8 +252,8 @@ class AdaptiveReader:
         return {tp: position for tp, position in silent.items() if tp not in paused}
 
     def _unheard(self) -> dict[TopicPartition, int]:
-        silent = self._inline.silent().items() if self._made_again else ()
-        return {tp: position for tp, position in silent if tp.topic in self._made_again}
+        silent = self._inline.silent().items() if self._recreated else ()
+        return {tp: position for tp, position in silent if tp.topic in self._recreated}
 
     def _trusted(self) -> Mapping[TopicPartition, int]:
         """Returns positions whose known end is surely of this topic, not of a former one."""

@@ -248,7 +248,7 @@ class Losses:
         A batch in hand may have read its own records before; its commit comes first, else they
         would count as lost.
         """
-        if tp not in self._state.partitions or tp in self._pipeline.quarantined:
+        if tp not in self._state.partitions or tp in self._pipeline.stopped_partitions:
             return
         if self._pipeline.touches([tp]):
             self._later.add(tp)
@@ -275,7 +275,7 @@ class Losses:
     def unreadable(self, tp: TopicPartition, error: Any) -> None:
         """Stops just that partition, because the client cannot read on."""
         start = self._pipeline.start_of(tp)
-        if start is None or tp in self._pipeline.quarantined:
+        if start is None or tp in self._pipeline.stopped_partitions:
             return
         why = f"the client cannot read on ({error.str()}); worker.reading auto or ranges can"
         self._pipeline.stop_partition(
@@ -361,7 +361,7 @@ class Losses:
             return
         back = self._leaders.poll(silent)
         for start in self._assigner.starts(self._consumer, back):
-            pipeline.start_partition(start, reads=start.tp not in pipeline.quarantined)
+            pipeline.start_partition(start, reads=start.tp not in pipeline.stopped_partitions)
             if start.silent is not None:
                 continue
             del silent[start.tp]
@@ -458,10 +458,10 @@ class Losses:
 
     def lift(self, lifted: set[TopicPartition]) -> None:
         """Reads partitions again whose stop was lifted; empties the set."""
-        again = sorted(lifted & self._pipeline.quarantined & self._state.partitions)
+        again = sorted(lifted & self._pipeline.stopped_partitions & self._state.partitions)
         lifted.clear()
         for tp in again:
-            self._pipeline.quarantined.discard(tp)
+            self._pipeline.stopped_partitions.discard(tp)
             self._state.error = None
             self._events.log(f"{tp} is read again: its stop was lifted")
         if again:
@@ -475,7 +475,7 @@ class Losses:
                 self._later.discard(tp)  # also if it is not owned any more
                 self.out_of_range(tp)
         stopped = self._state.partitions & pipeline.stopped
-        stopped -= pipeline.quarantined | pipeline.gone
+        stopped -= pipeline.stopped_partitions | pipeline.gone
         if not stopped or pipeline.busy:
             return
         others = self._state.partitions - stopped
@@ -486,7 +486,7 @@ class Losses:
         starts = [start for tp in again if (start := pipeline.start_of(tp)) is not None]
         pipeline.drop(start.tp for start in starts)
         for start in starts:
-            pipeline.start_partition(start, reads=start.tp not in pipeline.quarantined)
+            pipeline.start_partition(start, reads=start.tp not in pipeline.stopped_partitions)
         pipeline.stopped -= stopped
 
     def _at_start(self, tps: frozenset[TopicPartition]) -> list[KafkaPartition]:

@@ -78,7 +78,7 @@ class MemberState:
     assigned: bool = False
     """Whether an assignment (an empty one too) has arrived."""
     partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
-    quarantined: frozenset[TopicPartition] = field(default_factory=frozenset)
+    stopped_partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
     reading: str | None = None
     """Reading mode: see AdaptiveReader.way."""
     batches: int = 0

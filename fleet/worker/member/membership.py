@@ -327,7 +327,7 @@ class Membership:
         self._open_at = open_at
         self._may_join = may_join
         self._runner = runner
-        self._marks = marks
+        self._stops = marks
         self._clock = clock
         self._events = events
         self._protocol = protocol_of(worker)
@@ -447,7 +447,7 @@ class Membership:
             runner=self._runner,
             state=self.state,
             post=self._commands.put,
-            record_poison=self._marks.record_poison,
+            record_poison=self._stops.record_poison,
             backoff=self._backoff,
             commit_delay=self._commit_delay,
         )
@@ -525,7 +525,7 @@ class Membership:
     def _turn(self) -> None:
         """Does one turn: serves commands, reads, and steps the pipeline."""
         self.state.moved_at = self._clock.monotonic()
-        self.state.quarantined = frozenset(self._pipeline.quarantined)
+        self.state.stopped_partitions = frozenset(self._pipeline.stopped_partitions)
         self.state.reading = self._reading.way
         self.state.in_hand = self._pipeline.busy
         self._commands.serve(0.0)
@@ -569,7 +569,7 @@ class Membership:
         owned = held = self.state.partitions
         if self._draining.then is None:
             held = self._reading.to_pause() | self._pipeline.uncommitted
-            held |= self._pipeline.quarantined | self._pipeline.gone
+            held |= self._pipeline.stopped_partitions | self._pipeline.gone
         wanted, paused = held & owned, self._paused & owned
         for tps, act in (
             (wanted - (paused - anew), self._consumer.pause),
@@ -686,9 +686,9 @@ class Membership:
             starts = self._assigner.starts(consumer, tps)
         if tps:
             self._pipeline.reopen()
-        marked, skipped = self._marks.on_assign(starts)
+        marked, skipped = self._stops.on_assign(starts)
         starts = self._losses.skip_past_end(starts, skipped)
-        self._pipeline.quarantined |= marked
+        self._pipeline.stopped_partitions |= marked
         self.state.partitions |= frozenset(tps)
         for start in starts:
             reads = self._draining.then is None and start.tp not in marked

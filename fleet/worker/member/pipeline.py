@@ -127,9 +127,9 @@ class Committer:
             return CommitResult.DONE, deleted
         if any(each.code() == KafkaError.OFFSET_METADATA_TOO_LARGE for each in errors):
             raise _too_large(entries)
-        return self._judged(errors[0]), deleted
+        return self._judge(errors[0]), deleted
 
-    def _judged(self, error: Any) -> CommitResult:
+    def _judge(self, error: Any) -> CommitResult:
         if is_fenced(error):
             raise Fenced(error.str())
         self._events.log_rarely(
@@ -228,7 +228,7 @@ class Pipeline:
         self._clock = context.clock
         self._events = context.events
         self.owned = Partitions()
-        self.quarantined: set[TopicPartition] = set()
+        self.stopped_partitions: set[TopicPartition] = set()
         self.stopped: set[TopicPartition] = set()
         """Partitions that librdkafka fetches no more (it gave up after an error): assign again."""
         self.gone: set[TopicPartition] = set()
@@ -257,7 +257,7 @@ class Pipeline:
     @property
     def uncommitted(self) -> frozenset[TopicPartition]:
         """Returns partitions whose start is not committed; they are not read before that [42]."""
-        return self.owned.waiting(self.quarantined)
+        return self.owned.waiting(self.stopped_partitions)
 
     def touches(self, tps: Iterable[TopicPartition]) -> bool:
         """Whether the batch in hand has records of these partitions."""
@@ -295,13 +295,13 @@ class Pipeline:
         gone = frozenset(tps)
         self.drop(gone)
         self.owned.lose(gone)
-        self.quarantined -= gone
+        self.stopped_partitions -= gone
         self.stopped -= gone
         self.gone -= gone
 
     def rewind(self, tps: Iterable[TopicPartition]) -> None:
         """Reads owned partitions again from what is committed, with a new token."""
-        reads = self.owned.all.keys() - self.quarantined - self.gone
+        reads = self.owned.all.keys() - self.stopped_partitions - self.gone
         again = [self.owned.all[tp].start for tp in tps if tp in reads]
         self.drop(start.tp for start in again)
         for start in again:
@@ -389,7 +389,7 @@ class Pipeline:
         )
         self._events.log(sentence)
         self._events.emit("begun_again", partition=str(tp), tries=planned.tries)
-        if not self.quarantined:
+        if not self.stopped_partitions:
             self._state.error = sentence
 
     def _piece(self, each: BatchRange) -> PlannedRange:
@@ -425,7 +425,7 @@ class Pipeline:
             allowed = {tp: end for tp, end in allowed.items() if tp not in self.gone}
             if allowed:
                 self._note_commit(hand, allowed)
-            again = ours - allowed.keys() - self.quarantined - self.gone
+            again = ours - allowed.keys() - self.stopped_partitions - self.gone
         elif done.unhealthy:
             again = set(
                 self.owned.all
@@ -434,7 +434,7 @@ class Pipeline:
             if done.void or written:
                 self._events.log(f"batch of {done.batch.records} records is void: not committed")
                 self._events.emit("void", ranges=[each.id for each in done.batch.ranges])
-            again = ours - self.quarantined  # a lifted stop is tried as if never begun
+            again = ours - self.stopped_partitions  # a lifted stop is tried as if never begun
         self._rewind_onto_ranges(hand, again)
         return True
 
@@ -503,7 +503,7 @@ class Pipeline:
                     self.stop_partition(tp, at, done.failed[tp], done.attempts)
                 else:
                     self.on_damage(tp, done.damaged[tp])
-        if not done.failed and not done.void and not self.quarantined:
+        if not done.failed and not done.void and not self.stopped_partitions:
             state.error = None
 
     def _become_unhealthy(self, hand: DispatchedBatch, error: str) -> None:
@@ -541,7 +541,7 @@ class Pipeline:
     def stop_partition(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
         """Stops one partition, durably; the others go on [9]."""
         self.drop([tp])
-        self.quarantined.add(tp)
+        self.stopped_partitions.add(tp)
         if owned := self.owned.all.get(tp):  # a lifted stop is tried as if for the first time
             owned.start = _afresh(owned.start)
         self._state.error = f"{tp} is stopped at offset {offset}: {error}"

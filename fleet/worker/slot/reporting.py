@@ -62,7 +62,7 @@ class Canary:
         self._context = context
         self._file = None if home is None else home / _NOTE
         self._reports = LeaseWatch(context.lease, None)
-        self._looked_at = -math.inf
+        self._polled_at = -math.inf
         self.running = False
         """Whether this worker holds a slot, and has not shown yet that its revision works."""
         left = None if self._file is None else read_state(self._file, schema=_SCHEMA)
@@ -108,9 +108,9 @@ class Canary:
         if self.error is not None and has_good_canary(watcher.slots, revision):
             self.succeed()
         self.missing = describe_missing_canary(watcher.targets, watcher.slots, revision)
-        if now - self._looked_at < context.lease / 6:
+        if now - self._polled_at < context.lease / 6:
             return
-        self._looked_at = now
+        self._polled_at = now
         with contextlib.suppress(Unreachable):
             living = [
                 report
@@ -430,7 +430,7 @@ class Reporter:
             "member_id": now.member_id,
             "partitions": len(now.partitions),
             "assignment": sorted(str(tp) for tp in now.partitions),
-            "stopped_partitions": len(now.quarantined),
+            "stopped_partitions": len(now.stopped_partitions),
             "reading": now.reading,
             "batches": before.batches + now.batches,
             "records": before.records + now.records,

@@ -53,17 +53,17 @@ class OwnerEvent(StrEnum):
     BEGINS = "a membership begins"
 
 
-_HELD: Final = (Life.SERVING, Life.HOLDING, Life.REJOINING, Life.CLOSING)
+_OWNING: Final = (Life.SERVING, Life.HOLDING, Life.REJOINING, Life.CLOSING)
 TABLE: Final[Mapping[OwnerEvent, Mapping[Life, Life]]] = {
-    OwnerEvent.LOST: dict.fromkeys((*_HELD, Life.LOST), Life.LOST),
-    OwnerEvent.END: dict.fromkeys(_HELD, Life.CLOSING),
-    OwnerEvent.LEAVE: dict.fromkeys(_HELD, Life.HOLDING),
-    OwnerEvent.SLOT_CLOSED: dict.fromkeys(_HELD, Life.CLOSING),
-    OwnerEvent.HANDOVER: dict.fromkeys(_HELD, Life.CLOSING),
-    OwnerEvent.REJOIN: dict.fromkeys(_HELD, Life.REJOINING),
-    OwnerEvent.NOTHING: {**dict.fromkeys(_HELD, Life.SERVING), Life.CLOSING: Life.CLOSING},
-    OwnerEvent.ENDED: dict.fromkeys((*_HELD, Life.LOST), Life.OVER),
-    OwnerEvent.BEGINS: dict.fromkeys(_HELD, Life.SERVING),  # the first, or once more
+    OwnerEvent.LOST: dict.fromkeys((*_OWNING, Life.LOST), Life.LOST),
+    OwnerEvent.END: dict.fromkeys(_OWNING, Life.CLOSING),
+    OwnerEvent.LEAVE: dict.fromkeys(_OWNING, Life.HOLDING),
+    OwnerEvent.SLOT_CLOSED: dict.fromkeys(_OWNING, Life.CLOSING),
+    OwnerEvent.HANDOVER: dict.fromkeys(_OWNING, Life.CLOSING),
+    OwnerEvent.REJOIN: dict.fromkeys(_OWNING, Life.REJOINING),
+    OwnerEvent.NOTHING: {**dict.fromkeys(_OWNING, Life.SERVING), Life.CLOSING: Life.CLOSING},
+    OwnerEvent.ENDED: dict.fromkeys((*_OWNING, Life.LOST), Life.OVER),
+    OwnerEvent.BEGINS: dict.fromkeys(_OWNING, Life.SERVING),  # the first, or once more
 }
 """Event → state before → state after."""
 

@@ -82,7 +82,7 @@ class SlotOwner:
         self._membership: Membership | None = None
         self._cured = True
         """Whether nothing of a former owner runs any more, as far as we can see to it."""
-        self._marks = StoppedPartitionsView(self._store, context)
+        self._stops = StoppedPartitionsView(self._store, context)
         self._orphans = OrphanWatch(context, rejoin=self._ask_for_rebalance)
         self._told: tuple[Any, ...] = ()
         self._told_batches = 0
@@ -262,7 +262,7 @@ class SlotOwner:
             self._lease.slot,
             open_at=open_at,
             runner=self._runner,
-            marks=self._marks,
+            marks=self._stops,
             may_join=self._lease.may_join,
             may_wait=self._may_wait,
             ours=lambda: self._lease.lost is None,
@@ -299,7 +299,7 @@ class SlotOwner:
             self._lease.renew_soon()
         self._orphans.step(self._number, watcher.targets, watcher.slots)
         if self._completer.check(watcher):
-            lifted = self._marks.find_lifted(membership.state.quarantined)
+            lifted = self._stops.find_lifted(membership.state.stopped_partitions)
             if lifted:
                 membership.lift(lifted)
             self._keep_committed(state.committed)
