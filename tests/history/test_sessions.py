@@ -74,4 +74,4 @@ def test_a_clock_that_is_slewed_forgets_nothing() -> None:
 
 def test_few_changes_are_kept() -> None:
     times = told(*((float(at), Session(6.0 + at % 2, 2.0)) for at in range(100)))
-    assert len(times._told["g"]) == 8
+    assert len(times._spans["g"]) == 8
