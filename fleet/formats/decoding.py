@@ -1,11 +1,11 @@
 """Decodes values that a schema registry's serializers wrote into a column of a batch.
 
-Problem: a value names its schema by number only (before it, or by a GUID in a header), and a job
-has to know the column's type before it reads a value. Choice: the type is that of a reader's
-schema, which the job gives or which is its subject's latest. Spark finds the schemas of the values,
-and the worker asks for each once and sends them to the tasks. The tasks read each value into the
-reader's schema (Avro's schema resolution, by fastavro). Cost: the batch's values are read twice,
-first for the ids alone.
+Problem: a value names its schema by number only (before it, or by a GUID in a header). A job has to
+know the column's type before it reads a value. Choice: the type is that of a reader's schema, which
+the job gives or which is its subject's latest. Spark finds the schemas of the values, and the
+worker asks for each once and sends them to the tasks. The tasks read each value into the reader's
+schema (Avro's schema resolution, by fastavro). Cost: the batch's values are read twice, first for
+the ids alone.
 """
 
 import io

@@ -378,13 +378,15 @@ class Store:
         lease: float = 0.0,
         void: Handover | None = None,
     ) -> Slot | None:
-        """Take the slot if it is open, not leaving, not quarantined and (owner, token, counter)
-        are still as seen (a free slot, or one whose lease the caller has watched expire).
-        Enforces a Handover's revision (but not that of `void`, of whose revision the caller has
-        seen no standby for a lease) and, where there is none, `waits_for_canary`, over the slots as
-        stored at that moment: two standbys that both saw their revision hold nothing do not
-        both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
-        error, `lease`. member_id and the former owner's session stay in `seen`. None: lost.
+        """Takes the slot if it is open, not leaving, not quarantined and (owner, token, counter)
+        are as seen.
+
+        That is a free slot, or one whose lease the caller has seen expire. Enforces a Handover's
+        revision, except that of `void`, of which the caller has seen no standby for a lease.
+        Without a Handover it enforces `waits_for_canary`, over the slots as stored at that moment.
+        So two standbys whose revision owned no slot do not both get another revision's. Token + 1,
+        phase joining, clean False, batches 0, no error, `lease`. member_id and the former owner's
+        session stay in `seen`. None: not taken.
         """
         self.return_uncertain_takes()
         attempt = TakeAttempt(

@@ -1,18 +1,20 @@
-"""The ways of reading, and which of them is taken [8]; on the thread that owns the Consumer [1].
+"""Chooses the reading mode [8]; on the thread that owns the Consumer [1].
 
-Problem: a small batch is quickest inline (0.1-0.25 s; ranges need 0.6 s), a backlog by ranges
-(three times the records per second, and on a cluster every executor reads). Choice: what waits
-decides: ranges from three times `batch.inline` (150,000 by default), inline again once no more
-than `batch.inline` waits; a job so slow that it does not finish an inline batch within
-`batch.max_seconds` stays inline, since reading is not what holds it up. Batches by ranges start
-at three inline ones, so that a first one cannot outlast `batch_timeout`, and grow to what
-`max_seconds` holds (batch_bound.py); a later membership starts at what they had grown to.
-While ranges are named every partition is paused, from the assign callback on; on the way back the
-member seeks to the next offset that is in no batch, then resumes. Cost: at each switch what was
-prefetched is thrown away, at most one inline batch and 32 MiB; and a DataFrame by ranges is read
-again by every action that is run on it. What librdkafka cannot unpack or parse is read by ranges,
-too, which know no such limits; then the member goes on inline behind it. Where Spark sees this
-machine's memory, named ranges go by column instead, which changes neither (columnar.py).
+Problem: a small batch is fastest inline (0.1-0.25 s; ranges need 0.6 s). A backlog is fastest by
+ranges: three times the records per second, and on a cluster every executor reads. Choice: the lag
+decides. Ranges are used from three times `batch.inline` (150,000 by default), inline again once no
+more than `batch.inline` waits. A job that does not finish an inline batch within
+`batch.max_seconds` stays inline, because reading is not what slows it down.
+
+Batches by ranges start at three inline ones, so that a first one cannot outlast `batch_timeout`.
+They grow to what `max_seconds` allows (batch_bound.py), and a later membership starts at that size.
+While ranges are used every partition is paused, from the assign callback on. On the way back the
+member seeks to the next offset that is in no batch, then resumes.
+
+Cost: each switch discards the prefetch, at most one inline batch and 32 MiB. Every action on a
+DataFrame by ranges reads it again. What librdkafka cannot unpack or parse is also read by ranges,
+which have no such limits; then the member goes on inline behind it. If Spark sees this machine's
+memory, ranges become columnar instead, which changes neither (columnar.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

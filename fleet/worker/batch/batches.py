@@ -519,7 +519,7 @@ class InlineReading(Buffer):
         records.clear()
 
     def record_duration(self, batch: Prepared, seconds: float) -> None:
-        """See AdaptiveReader.took."""
+        """See AdaptiveReader.record_duration."""
         self.rest(self._clock.monotonic())
         self._last_took = (seconds, batch.records)
         for bound in (self._bound, self._quick):

@@ -296,12 +296,10 @@ def takes_batch_id(function: Callable[..., object], name: str) -> bool:
     for each in (function, getattr(function, "__call__", None)):  # noqa: B004
         if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
             raise ConfigError(
-                f"worker.entrypoint {name} is an async function, which nobody awaits; {SHAPE}"
+                f"worker.entrypoint {name} is an async function: Fleet awaits none; {SHAPE}"
             )
         if inspect.isgeneratorfunction(each):
-            raise ConfigError(
-                f"worker.entrypoint {name} is a generator, which nobody reads; {SHAPE}"
-            )
+            raise ConfigError(f"worker.entrypoint {name} is a generator: Fleet reads none; {SHAPE}")
     number, told = None, "arguments that Python does not tell"
     with contextlib.suppress(TypeError, ValueError, IndexError):  # builtin, or other arguments
         shape = _signature(function)

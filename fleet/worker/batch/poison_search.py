@@ -89,7 +89,7 @@ class PoisonSearch:
         """Runs partitions alone, then narrows those that fail. What `attempt` raises passes."""
         failed = self._alone()
         stood = set(failed) if self._witness else set()
-        """Those that have failed after a witness."""
+        """Suspects that have failed after a control record."""
         blind: set[TopicPartition] = set()
         reached: dict[TopicPartition, int] = {}
         letters: list[PoisonRecord] = []

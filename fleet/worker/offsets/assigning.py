@@ -1,15 +1,15 @@
 """Where an assigned partition begins: its committed offset, its plan, and whether it still exists.
 
-Problem: `auto.offset.reset` jumps over unread data in silence where retention removed what was
-committed [7]. Choice: reset is an error; at every assignment one OffsetFetch and one ListOffsets
-answer for all partitions together, and a committed offset below the log start is a named loss.
-A position that is not the committed one is `is_chosen`, and committed before it is read from [42].
-A partition whose leader is away begins later, and holds up no other one (`leader_watch`). A topic
+Problem: `auto.offset.reset` skips unread data without an error if retention deleted what was
+committed [7]. Choice: a reset is an error. At every assignment one OffsetFetch and one ListOffsets
+answer for all partitions together. A committed offset below the log start is a named loss. A
+position that is not the committed one is `is_chosen`, and committed before it is read from [42]. A
+partition without a reachable leader begins later, and delays no other one (`leader_watch`). A topic
 with another id was recreated, unless the address leads to another cluster by now, whose offsets
-were brought there. A group whose commits the coordinator deleted is not new: `latest` means its
-last position where that is known, else the log's start [53]. The store keeps for longer than Kafka
-which topics a group has committed. Cost: two or three round trips (a few milliseconds) per
-assignment; five seconds where a leader is away.
+were copied. A group whose commits the coordinator deleted is not new: `latest` means its last known
+position, else the log's start [53]. The store keeps the topics of a group for longer than Kafka.
+Cost: two or three round trips (a few milliseconds) per assignment; five seconds if a leader is
+unreachable.
 """
 
 import contextlib
@@ -140,7 +140,7 @@ class Partitions:
     def __init__(self) -> None:
         self.all: dict[TopicPartition, Partition] = {}
         self._chosen: set[TopicPartition] = set()
-        """Those that begin where nobody has committed."""
+        """Partitions whose position no member has committed."""
         self._last = 0
 
     def gain(self, start: Start, *, member: str | None, reads: bool) -> None:
@@ -442,15 +442,14 @@ class Assigner:
     def _parts(
         self, consumer: Any, new: Sequence[TopicPartition]
     ) -> tuple[dict[str, int | None], set[str]]:
-        """How many partitions each topic had when the group began it at its end; maybe just now.
+        """Returns how many partitions each topic had when the group began it at its end, and topics
+        without any commit.
 
         Only partitions from that number on were added since, and begin at their start. Others
-        without a commit are begun just now, by several members at once: a neighbour's commit
-        alone does not say that a partition is new. None where no commit tells (the group began
-        at the topic's start, or another program committed): whether a partition without a commit
-        was added or stood idle since, nobody knows then. It begins at its start: an idle one's
-        history is read, but nothing that came meanwhile is skipped. Beside it: topics without any
-        commit.
+        without a commit are begun just now, by several members at once; a neighbour's commit alone
+        does not make a partition new. None if no commit says it (the group began at the topic's
+        start, or another program committed). Then a partition without a commit may be new or idle.
+        It begins at its start: an idle one's history is read, but no new record is skipped.
         """
         untouched: set[str] = set()
 
@@ -599,11 +598,11 @@ class Assigner:
         return replace(found, committed=None, expired=latest, resumes=resumes)
 
     def _there(self, tps: Sequence[TopicPartition], spec: Any) -> tuple[_Offsets, _Errors]:
-        """Offsets by partition, and errors of the others.
+        """Returns offsets by partition, and errors of the others.
 
-        A leader that is new, or not elected yet, is waited for, and asked for twice at least; a
-        topic that is not there is, too, but no partition that its topic does not have. The error
-        of what is not there is None.
+        A new leader, or one not elected yet, is waited for and asked at least twice. A missing
+        topic is waited for too, but not a partition that its topic does not have. The error of what
+        does not exist is None.
         """
         absent_after = self._clock.monotonic() + _ABSENT_AFTER
         found: _Offsets = {}
@@ -661,10 +660,10 @@ class Assigner:
     def _learn_leaders(
         self, tps: Collection[TopicPartition], timeout: float = _TIMEOUT
     ) -> Mapping[str, Collection[int]]:
-        """ListOffsets goes by cached leaders and epochs, which librdkafka never refreshes for it:
-        after a broker's restart it is answered with 74 for ever.
+        """Finds the partitions of each topic and their leaders; none for a missing topic.
 
-        The partitions of each topic; of one that is not there none.
+        ListOffsets uses cached leaders and epochs, which librdkafka never refreshes for it. After a
+        broker's restart it would get 74 for ever.
         """
         there: dict[str, Collection[int]] = {}
         for topic in sorted({tp.topic for tp in tps}):
@@ -675,11 +674,11 @@ class Assigner:
         return there
 
     def _learn_ids(self, topics: set[str]) -> None:
-        """Kafka's topic ids, asked anew each time: a recreated topic has another.
+        """Reads Kafka's topic ids, again each time: a recreated topic has another.
 
-        One never told is insisted on: sinks keep offsets by it, and would write the batch in hand
-        once more under the name, which stands in only where brokers have no ids. One that is known
-        stays where nobody answers: the topic's watch asks again.
+        An unknown id is required: sinks store offsets by it, and would write the batch in hand once
+        more under the name. The name replaces it only if brokers have no ids. A known id stays
+        without an answer: the topic's watch asks again.
         """
         absent_after = self._clock.monotonic() + _ABSENT_AFTER
 

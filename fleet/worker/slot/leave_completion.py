@@ -2,10 +2,10 @@
 
 Problem: the actor of a batched leave of k slots may die before the LeaveGroup is sent. The closed
 members would stay in the group until their sessions expire, and block every rebalance meanwhile.
-Choice: the intent is in the slot targets, the member ids in the slots. If the change's actor was
-silent for one lease and every leaving slot is closed, any living worker of the group sends the one
-request and removes the slots from the slot targets [21]. Cost: both steps may be done twice. A
-member that left gets 25, and the slot targets are written by compare-and-set.
+Choice: the intent is in the slot targets, the member ids in the slots. Any living worker of the
+group completes the leave once the change's actor was silent for one lease and every leaving slot is
+closed. It sends the one request and removes the slots from the slot targets [21]. Cost: both steps
+may be done twice. A member that left gets 25, and the slot targets are written by compare-and-set.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 """One owned slot, from its take to its release: what the main thread does meanwhile.
 
-Problem: an owner is asked for several things (hand over, leave with others, rejoin, end), may lose
-its slot, its membership or both, and must answer each within a batch. Choice: `SlotLife` decides
-the next action from one poll, so that a request may come twice or be taken back. This class carries
-it out, between the store, the coordinator and the member's thread. Cost: a poll of 50 ms.
+Problem: an owner is asked for several things (hand over, leave with others, rejoin, end). It may
+lose its slot, its membership or both, and must answer each within a batch. Choice: `SlotLife`
+decides the next action from one poll, so that a request may come twice or be taken back. This class
+carries it out, between the store, the coordinator and the member's thread. Cost: a poll of 50 ms.
 """
 
 import contextlib
