@@ -248,7 +248,7 @@ def _of_file(name: str, members: int | None) -> "Named":
 
 def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
     """Returns its title, and the change of a recorded group by seed."""
-    from fleet.decide.other_ways import build_scaling_scenario, recorded_group
+    from fleet.decide.alternatives import build_scaling_scenario, recorded_group
     from fleet.manager.past import read_past
 
     with invocation.open() as fleet:

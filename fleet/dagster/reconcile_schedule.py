@@ -224,7 +224,7 @@ class Tick:
                     f"its change by {change.actor} may still be running; "
                     f"checked again within {duration(fleet.runtime.lease)}"
                 )
-                return GroupOutcome(group=group, sentence=sentence, unknown=True)
+                return TickOutcome(group=group, sentence=sentence, unknown=True)
             if pause := pause_refusal(self._cycle.pauses(), group):
                 left = f"{change.actor} left a change unfinished, and {pause}"
                 return TickOutcome(group=group, sentence=left)

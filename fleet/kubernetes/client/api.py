@@ -60,7 +60,7 @@ _PLACES: Final = {
 }
 
 
-class Conflict(FleetError, Moved):
+class Conflict(FleetError, ConcurrentWrite):
     """Reports that another writer was first (409): read again."""
 
 

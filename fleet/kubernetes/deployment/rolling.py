@@ -617,9 +617,9 @@ class Rolling:
         pods = " and ".join(f"{count} pods of {revision}" for revision, count in there.items())
         return f"Deployment {self._names.deployment} is frozen with {pods or 'no pods'}"
 
-    def release(self, at: str) -> None:
+    def unmanage(self, at: str) -> None:
         """Gives up the ownership of all fields, with a time stamp."""
-        told = {"annotations": {RELEASED_ANNOTATION: at}}
+        told = {"annotations": {UNMANAGED_ANNOTATION: at}}
         self._api.merge("Deployment", self._names.deployment, {"metadata": told})
         # An empty entry is how the server is told to forget every field's manager.
         self._api.merge("Deployment", self._names.deployment, {"metadata": {"managedFields": [{}]}})

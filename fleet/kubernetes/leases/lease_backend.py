@@ -284,16 +284,16 @@ class ConfigMaps:
 
     # --- reading ----------------------------------------------------------------------------
 
-    def entries(self, space: Space, names: ObjectNames) -> Mapping[str, Remark]:
+    def entries(self, space: Space, names: ObjectNames) -> Mapping[str, MapValue]:
         """Returns all entries except reports."""
         if space is Space.PAUSES:
             found = self._objects.get(CONFIG_MAP, pauses(self._cluster))
             told = () if found is None else objects.pauses_from(found)
             return {each.group or "": each for each in told}
-        if space is Space.MARKS:
+        if space is Space.STOPPED_PARTITIONS:
             found = self._objects.get(CONFIG_MAP, names.stopped_partitions)
             marks = () if found is None else objects.marks_from(found, names.group)
-            return {mark_key(mark.tp): mark for mark in marks}
+            return {partition_key(mark.tp): mark for mark in marks}
         found = self._objects.get(CONFIG_MAP, names.manager_state)
         if found is None:
             return {}
@@ -327,7 +327,7 @@ class ConfigMaps:
 
     # --- writing ----------------------------------------------------------------------------
 
-    def merge(self, space: Space, names: ObjectNames | None, values: Remarks | None) -> int:
+    def merge(self, space: Space, names: ObjectNames | None, values: MapValues | None) -> int:
         """Replaces these keys, None removes one; returns how many were removed."""
         if values is None:  # only marks are lifted all at once
             assert space is Space.STOPPED_PARTITIONS
@@ -394,7 +394,7 @@ class ConfigMaps:
         marks = [told for told in values.values() if isinstance(told, StoppedPartition)]
         try:
             if marks:
-                data = {objects.mark_key(m.tp): objects.mark_text(m) for m in marks}
+                data = {objects.partition_key(m.tp): objects.mark_text(m) for m in marks}
                 self._merge(names, names.stopped_partitions, data)
         except TooLarge as error:
             raise Unreachable(
@@ -410,7 +410,7 @@ class ConfigMaps:
         lifted = [mark.tp for mark in there if keys is None or partition_key(mark.tp) in keys]
         if lifted:
             self._merge(
-                names, names.stopped_partitions, dict.fromkeys(map(objects.mark_key, lifted))
+                names, names.stopped_partitions, dict.fromkeys(map(objects.partition_key, lifted))
             )
         return len(lifted)
 
@@ -450,7 +450,7 @@ class ConfigMaps:
             {**dict.fromkeys(kept[KEPT_CHANGES - 1 :]), key: objects.archived_text(ended)},
         )
 
-    def ended(self, names: ObjectNames, *, limit: int) -> tuple[Change, ...]:
+    def ended_changes(self, names: ObjectNames, *, limit: int) -> tuple[Change, ...]:
         """Returns ended changes, latest first."""
         found = self._objects.get(CONFIG_MAP, names.manager_state)
         if found is None:
@@ -581,7 +581,7 @@ class LeaseBackend:
         """By group and kind; a manager's, while it changes the group."""
 
     @property
-    def writes(self) -> Writes:
+    def writes(self) -> WriteLog:
         """Returns this process's record of Lease writes."""
         return self.calls.writes
 
@@ -790,13 +790,13 @@ class LeaseBackend:
             raise missing(LEASE, wanted["metadata"]["name"])
         return self.shelf.note(self.calls.create(wanted))
 
-    def ended(self, group: str, *, limit: int) -> tuple[Change, ...]:
+    def ended_changes(self, group: str, *, limit: int) -> tuple[Change, ...]:
         """Returns ended changes, latest first."""
-        return self.maps.ended(self.names(group), limit=limit)
+        return self.maps.ended_changes(self.names(group), limit=limit)
 
     # --- maps -------------------------------------------------------------------------------
 
-    def entries(self, space: Space, group: str) -> Mapping[str, Remark]:
+    def entries(self, space: Space, group: str) -> Mapping[str, MapValue]:
         """Reads a map of small values; a manager's reports have published revisions."""
         names = self.names(group)
         if space is not Space.WORKER_REPORTS:
@@ -808,7 +808,7 @@ class LeaseBackend:
         templates = self.targets_lease(group).templates
         return {worker: templates.report_for_manager(told) for worker, told in reports.items()}
 
-    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
+    def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
         """Replaces these keys; None removes one."""
         return self.maps.merge(space, None if group is None else self.names(group), values)
 

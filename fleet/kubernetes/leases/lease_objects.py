@@ -465,12 +465,12 @@ def reports_from(found: Object) -> dict[str, tuple[float, WorkerReport]]:
         }
 
 
-def mark_key(tp: TopicPartition) -> str:
+def partition_key(tp: TopicPartition) -> str:
     """Returns the key of a stopped partition."""
     return key_of("p.", f"{tp.topic}.{tp.partition}")
 
 
-def mark_text(mark: Quarantine) -> str:
+def mark_text(mark: StoppedPartition) -> str:
     """Returns the text of a stopped partition."""
     return text(
         {
@@ -485,7 +485,7 @@ def mark_text(mark: Quarantine) -> str:
     )
 
 
-def marks_from(found: Object, group: str) -> tuple[Quarantine, ...]:
+def marks_from(found: Object, group: str) -> tuple[StoppedPartition, ...]:
     """Reads the stopped partitions, in order."""
     with reading(found):
         told = [json.loads(value) for value in (found.get("data") or {}).values()]
