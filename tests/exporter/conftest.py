@@ -35,7 +35,7 @@ def config(bootstrap, unique, topic, tmp_path) -> Path:
     spec = {
         "cluster": {"name": "main", "bootstrap_servers": bootstrap},
         "exporter": {
-            "every": "1s",
+            "interval": "1s",
             "listen": "127.0.0.1:0",
             "groups": {"allow": [f".*-{unique}"], "deny": ["denied-.*"]},
         },

@@ -232,7 +232,7 @@ def exporting(
     config = folder / "fleet.yaml"
     spec = {
         "cluster": {"name": "main", "bootstrap_servers": bootstrap},
-        "exporter": {"every": f"{every:g}s", "listen": "127.0.0.1:0"},
+        "exporter": {"interval": f"{every:g}s", "listen": "127.0.0.1:0"},
     }
     config.write_text(yaml.safe_dump(spec))
     with (folder / "said").open("w") as said:
