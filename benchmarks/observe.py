@@ -421,7 +421,7 @@ def _exporter(
     config = home / "fleet.yaml"
     spec = {
         "cluster": {"name": "bench", "bootstrap_servers": bootstrap},
-        "exporter": {"every": every, "listen": "127.0.0.1:0"},
+        "exporter": {"interval": every, "listen": "127.0.0.1:0"},
     }
     write_whole(config, yaml.safe_dump(spec))
     process = subprocess.Popen(

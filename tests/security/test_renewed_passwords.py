@@ -80,7 +80,7 @@ def refused(
 
 def test_an_exporter(desk, unique, tmp_path):
     command = ("exporter", "--listen", "127.0.0.1:0")
-    often = {"exporter": {"every": "1s"}}
+    often = {"exporter": {"interval": "1s"}}
     with refused(desk, f"exporter-{unique}", tmp_path, often, *command) as running:
         running.renew("/metrics", 2)
         (*_, url) = re.findall(r"http://\S+", running.said())
