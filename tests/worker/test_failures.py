@@ -429,7 +429,7 @@ def test_a_batch_thread_that_ended_ends_the_worker(bench: Bench):
     """Nobody would run a batch any more, and the member would heartbeat on [40]."""
     bench.runner._work.put(None)
     bench.runner._thread.join(10)
-    assert "nothing is processed any more" in str(bench.runner.watch())
+    assert "no batch is processed any more" in str(bench.runner.watch())
 
 
 # --- what runs too long is interrupted, also where the first interrupt finds nothing ----------
