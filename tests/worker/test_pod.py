@@ -117,7 +117,7 @@ def test_links_are_no_files(tmp_path: Path):
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     with tarfile.open(tmp_path / "code.tgz", "w:gz") as tar:
         tar.addfile(link)
-    with pytest.raises(ConfigError, match=r"job\.py is no file below its folder"):
+    with pytest.raises(ConfigError, match=r"job\.py is not a file below its folder"):
         unpack(tmp_path / "code.tgz", tmp_path / "home")
 
 
