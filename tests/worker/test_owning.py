@@ -528,7 +528,7 @@ def test_a_member_joins_once_the_store_answers(kafka: MemoryKafka, drive: Drive)
     joining.confirmed = None
     joining.member.start()
     assert not joining.member.join(1.5), "it waits"
-    assert joining.member.state.moves(time.monotonic(), stalled=5.0, grace=5.0)
+    assert joining.member.state.is_moving(time.monotonic(), stalled=5.0, grace=5.0)
     assert kafka.subscribed == []
     joining.confirmed = True
     joining.until(lambda: bool(kafka.subscribed), "its join")

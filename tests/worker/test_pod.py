@@ -106,7 +106,9 @@ def test_no_archive_is_no_code(tmp_path: Path):
 def test_an_archive_stays_inside_its_folder(tmp_path: Path, name: str):
     """Nothing is written beside the folder, and the archive is named."""
     packed = archive(tmp_path / "code.tgz", {"fine.py": "x", name: "x"})
-    with pytest.raises(ConfigError, match=r"code\.tgz cannot be unpacked .*beside\.py is no file"):
+    with pytest.raises(
+        ConfigError, match=r"code\.tgz cannot be unpacked .*beside\.py is not a file"
+    ):
         unpack(packed, tmp_path / "home")
     assert not list((tmp_path / "home" / "code").iterdir())
 
