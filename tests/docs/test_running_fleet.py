@@ -39,7 +39,8 @@ def running(
     group = f"orders-{unique}"
     names = {"broker-1:9092": broker.bootstrap_servers, "SPARK": spark_address, "orders": group}
     where = {"bootstrap.servers": broker.bootstrap_servers}
-    AdminClient(where).create_topics([NewTopic(group, 3, 1)])[group].result(120)
+    admin = AdminClient(where)
+    admin.create_topics([NewTopic(group, 3, 1)])[group].result(120)
     producer = Producer(where)
     for number in range(30):
         producer.produce(group, f'{{"id": {number}}}', partition=number % 3)
