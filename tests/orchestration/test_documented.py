@@ -77,4 +77,4 @@ def test_commands_of_the_page(scene, capsys, monkeypatch):
         known = known or re.findall(r'"id": "([^"]+)"', told[0])[0]
     assert len(told) == 4
     assert "will undo this" in told[2]
-    assert "held for 2 h" in told[3]
+    assert "pinned for 2 h" in told[3]
