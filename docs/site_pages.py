@@ -15,9 +15,10 @@ _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds README.md as index.md, with its links as they lead from there."""
-    text = (Path(config.config_file_path).parent / "README.md").read_text(encoding="utf-8")
-    files.append(File.generated(config, "index.md", content=_LINK.sub(_beside_docs, text)))
+    """Adds README.md as index.md; its links into docs/ become links beside it."""
+    readme = Path(config.config_file_path).parent / "README.md"
+    text = _inside(readme.read_text(encoding="utf-8"), readme.parent, Path(config.docs_dir))
+    files.append(File.generated(config, "index.md", content=text.replace("](docs/", "](")))
     return files
 
 
@@ -30,11 +31,14 @@ def _beside_docs(match: re.Match[str]) -> str:
 
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Replaces links to files outside of docs/ by their text."""
-    folder = Path(config.docs_dir, page.file.src_uri).parent
+    docs = Path(config.docs_dir)
+    return _inside(text, (docs / page.file.src_uri).parent, docs)
 
-    def inside(match: re.Match[str]) -> str:
+
+def _inside(text: str, folder: Path, docs: Path) -> str:
+    def kept(match: re.Match[str]) -> str:
         target = (folder / match[2]).resolve()
-        left = target.exists() and not target.is_relative_to(config.docs_dir)
+        left = target.exists() and not target.is_relative_to(docs)
         return match[1] if left else match[0]
 
-    return _LINK.sub(inside, text)
+    return _LINK.sub(kept, text)
