@@ -346,7 +346,7 @@ def guarantee_notes(state: StateSnapshot, steps: tuple[Step, ...], wanted: int) 
         notes.append(f"Fleet creates {', '.join(missing)} with {spec.create.partitions} partitions")
     for number in sorted(state.targets.quarantined):
         notes.append(f"slot {number} is quarantined: another process uses {spec.group}-{number}")
-    for mark in state.quarantines:
+    for mark in state.stopped_partitions:
         notes.append(
             f"partition {mark.tp} is stopped at offset {mark.offset}"
             f"{'' if mark.is_log_cause else f' after {mark.attempts} attempts'}: {mark.error}"
@@ -550,7 +550,7 @@ def plan_inputs(state: StateSnapshot) -> tuple[object, ...]:
         sorted(m.instance_id or "" for m in state.members()),
         group.state.value if group is not None else None,
         sorted(state.topics.items()),
-        sorted(str(mark.tp) for mark in state.quarantines),
+        sorted(str(mark.tp) for mark in state.stopped_partitions),
     )
 
 

@@ -63,7 +63,7 @@ class StateSnapshot:
     """Whether the running change's actor still renews its lease; None: not known yet."""
     pauses: tuple[Pause, ...]
     """Pauses of single groups and of all."""
-    quarantines: tuple[StoppedPartition, ...]
+    stopped_partitions: tuple[StoppedPartition, ...]
     revision: str
     """Wanted revision of workers."""
     published: Mapping[str, WorkerSettings] = field(default_factory=dict)

@@ -420,7 +420,7 @@ class Fleet(Closing):
             change=self.store.change(group),
             change_alive=self.change_alive(group),
             pauses=self.store.pauses(),
-            quarantines=self.store.stopped_partitions(group),
+            stopped_partitions=self.store.stopped_partitions(group),
             revision=revision,
             storm=self.storm(group),
             published={

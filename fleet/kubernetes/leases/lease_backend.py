@@ -586,7 +586,7 @@ class LeaseBackend:
         return self.calls.writes
 
     @property
-    def hears(self) -> bool:
+    def reads_cache(self) -> bool:
         """Tells whether watches report changes; a manager's do only during a change."""
         return self.view is not None
 
