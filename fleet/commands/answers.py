@@ -24,7 +24,7 @@ from fleet.slots.codec import as_json
 from fleet.text import expected_within, numbers_of
 
 _PIPE_WIDTH: Final = 200
-_COUNTS: Final = ("ours", "others", "aborted", "moved")
+_COUNTS: Final = ("rebalances", "external_rebalances", "aborted", "moved")
 """Fields of a receipt that are counted from the coordinator's records."""
 _RESULT: Final = {
     ReceiptResult.EQUAL: "[green]equal[/green]",
