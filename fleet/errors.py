@@ -58,6 +58,8 @@ class NoRoom(FleetError):
 class LostLease(FleetError):
     """Reports that another actor owns the group's lease; stop acting at once."""
 
+    exit_code = 3
+
 
 class SchemaTooNew(FleetError):
     """Reports stored data of a newer schema than this release reads."""

@@ -308,7 +308,7 @@ class SparkConnect(Strict):
     master: str = "local[*]"
     """Spark master of the server."""
     resources: dict[str, Any] = Field(default_factory=dict)
-    """requests and limits of the container; default: memory for the heap and its overhead."""
+    """Requests and limits of the container; default: memory for the heap and its overhead."""
 
 
 class KubernetesRuntimeSpec(Strict):
@@ -333,11 +333,11 @@ class KubernetesRuntimeSpec(Strict):
     mounts: dict[DnsLabel, Annotated[str, Field(pattern=r"^/")]] = Field(default_factory=dict)
     """Secrets to mount as files, each with its path; for certificates, for example."""
     resources: dict[str, Any] = Field(default_factory=dict)
-    """requests and limits of a worker's container."""
+    """Requests and limits of a worker's container."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     """nodeSelector of the pods."""
     tolerations: tuple[dict[str, Any], ...] = ()
-    """tolerations of the pods."""
+    """Tolerations of the pods."""
     spread: bool = True
     """Spread the workers evenly over nodes and zones (preferred, not required)."""
     labels: dict[str, str] = Field(default_factory=dict)

@@ -270,8 +270,8 @@ class Recorder:
         if missing := place.missing(files):
             raise FleetError(
                 f"Spark wrote {written:,} rows to {place}, but this process finds only "
-                f"{written - missing:,} of them, so it discarded the batch: set history.path to a "
-                "folder that the executors share with this process, or to an object store"
+                f"{written - missing:,} of them, and discarded the batch; set history.path to a "
+                "folder shared with the executors, or to an object store"
             )
         return files
 

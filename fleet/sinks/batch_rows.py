@@ -117,10 +117,9 @@ def new_rows(
     if there and lacking:
         each, spans = next(iter(there.items()))
         raise FleetError(
-            f"{sink}: offsets {spans[0][0]} to {spans[0][1] - 1} of {each.tp} are written already, "
-            f"the rest of the batch is not, and the rows lack {', '.join(lacking)}, by which to "
-            f"leave them out: keep these columns, or give {sink} the batch's records and the "
-            "function that makes rows of them (transform=)"
+            f"{sink} has already written offsets {spans[0][0]} to {spans[0][1] - 1} of {each.tp}; "
+            f"to skip them it needs the columns {', '.join(lacking)}, which the rows lack; keep "
+            f"these columns, or give {sink} the batch's records and a transform= that makes rows"
         )
     if there:
         refuse_external(rows, written, sink=sink)
@@ -140,10 +139,9 @@ def refuse_external(
     names = [str(each.tp) for each in ranges]
     more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
     raise FleetError(
-        f"{sink}: a row has {', '.join(told[:-1])} and {told[-1]}, and the batch is of "
-        f"{', '.join(names[:_TOLD])}{more}: these columns say which record a row is of (where it "
-        f"goes is an argument): leave them as they were read, or give {sink} the batch's records "
-        "and the function that makes rows of them (transform=)"
+        f"{sink}: a row has {', '.join(told[:-1])} and {told[-1]}, but the batch has "
+        f"{', '.join(names[:_TOLD])}{more}; these columns name the record of a row; keep them as "
+        f"they were read, or give {sink} the batch's records and a transform= that makes rows"
     )
 
 

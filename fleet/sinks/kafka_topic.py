@@ -433,10 +433,9 @@ def _parts(
     if lacking := [name for name in PLACE if name not in names]:
         if len(written) > 1 or transform is not None:
             raise FleetError(
-                f"write_kafka: a batch of {len(written)} partitions is written partition by "
-                f"partition, and the rows lack {', '.join(lacking)}: keep these columns, or give "
-                "write_kafka the batch's records and the function that makes rows of them "
-                "(transform=)"
+                f"write_kafka writes a batch of {len(written)} partitions partition by partition; "
+                f"the rows lack {', '.join(lacking)}; keep these columns, or give write_kafka the "
+                "batch's records and a transform= that makes rows"
             )
         yield new[0], _checked(as_arrow(left))
         return

@@ -99,7 +99,7 @@ def test_a_process_of_this_machine_is_known_at_once(store, change, clock):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     other = identify(child.pid)
     assert other is not None
-    note = store.note("g", "change-actor")
+    note = store.manager_state("g", "change-actor")
     store.put_manager_state("g", "change-actor", {**note, **other.as_json()})
     assert is_actor_alive(store, change, lease=LEASE, clock=clock) is True
     child.communicate(b"\n")

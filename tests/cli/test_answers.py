@@ -322,7 +322,7 @@ def test_a_receipt_that_differs_stands_out():
     assert re.search(r"1\s+open\s+1-2\s+5\s+0\s+1\s+6\s+0\.40 s\s+6\.5 s\s+DIFFERS", text)
     assert "step 1: join spread 0.03 s" in text
     assert (
-        "step 1: expected 2 rebalances, 4 partitions moved, pause 0.53 s (p95 0.53 s), "
+        "step 1: expected 2 rebalances, 4 partitions moved, downtime 0.53 s (p95 0.53 s), "
         "settled after 0.8 s, 120 records waiting then"
     ) in " ".join(text.split())
 

@@ -49,8 +49,8 @@ def test_as_planned_is_equal():
 def test_a_longest_pause_that_has_not_ended_is_told():
     """Of partitions that stand still for longer already than the longest that is known, 0.4 s."""
     joined = gen(5, joined={"g-2", "g-3"})
-    assert receipt(joined, unended=[0.3]).sentences == ("Join spread 0.03 s.",)
-    (said, _) = receipt(joined, unended=[0.3, 2.44, 1.0]).sentences
+    assert receipt(joined, open_downtimes=[0.3]).sentences == ("Join spread 0.03 s.",)
+    (said, _) = receipt(joined, open_downtimes=[0.3, 2.44, 1.0]).sentences
     assert said == ("2 moved partitions (t-2, t-3) had no commit yet: 2.4 s of downtime so far.")
 
 
@@ -136,7 +136,8 @@ def test_causes_outside_the_step_are_others_and_named(other, words):
 def test_a_round_shared_with_others_is_ours_and_says_so():
     """It would have happened anyway."""
     found = receipt(gen(5, joined={"g-2", "g-3", "x"}))
-    assert (found.result, found.ours, found.others) == (ReceiptResult.EQUAL, 1, 0)
+    counts = (found.rebalances, found.external_rebalances)
+    assert (found.result, *counts) == (ReceiptResult.EQUAL, 1, 0)
     assert "also has external members: x" in found.sentences[0]
 
 

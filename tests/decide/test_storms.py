@@ -255,23 +255,23 @@ def _opened(count: int) -> list[Rebalance]:
 
 def test_what_a_plan_was_to_cost_does_not_count() -> None:
     """Within its expected cost nobody is called; what it cost beyond counts."""
-    priced = expected_rebalances([_change(ChangeState.DONE, ours=2, most=2)])
+    priced = expected_rebalances([_change(ChangeState.DONE, rebalances=2, most=2)])
     assert count_against_budget(_opened(2), priced) == ()
-    dear = expected_rebalances([_change(ChangeState.DONE, ours=4, most=2)])
+    dear = expected_rebalances([_change(ChangeState.DONE, rebalances=4, most=2)])
     assert len(count_against_budget(_opened(4), dear)) == 2
-    running = expected_rebalances([_change(ChangeState.RUNNING, ours=0, most=2)])
+    running = expected_rebalances([_change(ChangeState.RUNNING, rebalances=0, most=2)])
     assert len(count_against_budget(_opened(3), running)) == 1
 
 
 def test_others_are_not_hidden_by_a_plan() -> None:
     """Another member's rebalance counts, also while a change of ours runs."""
-    running = expected_rebalances([_change(ChangeState.RUNNING, ours=0, most=2)])
+    running = expected_rebalances([_change(ChangeState.RUNNING, rebalances=0, most=2)])
     external = came(112.0, "billing-1", number=12)
     assert count_against_budget([external], running) == (external,)
     assert (
         count_against_budget(
             [external],
-            expected_rebalances([_change(ChangeState.RUNNING, ours=0, most=2)], static=False),
+            expected_rebalances([_change(ChangeState.RUNNING, rebalances=0, most=2)], static=False),
         )
         == ()
     )

@@ -127,8 +127,6 @@ UNITS = re.compile(
 )
 
 
-BEFORE = pytest.mark.xfail(strict=True, reason="help and messages are still being rewritten")
-"""Goes with the last text that breaks the rule."""
 DOCS = repository() / "docs"
 
 
@@ -180,14 +178,12 @@ def test_pages_have_no_replaced_terms() -> None:
     assert not wrong, wrong
 
 
-@BEFORE
 def test_help_has_no_replaced_terms() -> None:
     """Of commands, options and keys."""
     wrong = [f"{each.place}: {found}" for each in helps() for found in replaced(each.text)]
     assert not wrong, wrong
 
 
-@BEFORE
 def test_messages_have_no_replaced_terms() -> None:
     """Those that are raised."""
     wrong = [f"{each.place}: {found}" for each in messages() for found in replaced(each.text)]
@@ -203,7 +199,6 @@ def replaced(text: str) -> Iterator[str]:
             yield f"{found[0]!r}: write {better!r}"
 
 
-@BEFORE
 def test_sentences_of_help_are_short() -> None:
     """Of commands, options and keys."""
     wrong = [
@@ -216,13 +211,11 @@ def test_sentences_of_help_are_short() -> None:
     assert not wrong, wrong
 
 
-@BEFORE
 def test_sentences_of_messages_are_short() -> None:
     """Its parts, divided by `; `: what failed, why, what to do."""
     assert not [str(each) for each in messages() if each.words > LONGEST]
 
 
-@BEFORE
 def test_help_begins_with_an_imperative_or_a_noun() -> None:
     """No question, no pronoun; a command's summary does not speak in the third person."""
     wrong = [f"{each.place}: {each.text[:60]}" for each in helps() if not _begins_well(each)]

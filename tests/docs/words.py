@@ -133,7 +133,9 @@ def _commands() -> Iterator[Help]:
 
 
 def _command(path: str, command: click.Command) -> Iterator[Help]:
-    yield Help("command", path, command.help or "")
+    paragraphs = (command.help or "").split("\n\n")
+    text = "\n\n".join(each for each in paragraphs if "\b" not in each)  # no table
+    yield Help("command", path, text)
     for option in command.params:
         text = getattr(option, "help", None)
         if text and not getattr(option, "hidden", False):

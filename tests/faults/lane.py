@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from fleet.act.kafka import GroupAdmin
 from fleet.broker import Broker
 from fleet.slots import Phase
-from fleet.worker.group_query import GRACE, LOOK
+from fleet.worker.group_query import CHECK_EVERY, GRACE
 from tests.faults.collecting import Collector
 from tests.faults.invariants import Trouble, broken, rebalances, times
 from tests.faults.schedules import LEASE, SESSION, Act, Kind
@@ -289,7 +289,7 @@ class Lane:
         """All that is stopped goes on; I11: at rest in bounded time."""
         for worker, (since, _) in list(self._asleep.items()):
             self._asleep[worker] = (since, 0.0)
-        limit = SESSION + REBALANCE + 2 * HEARTBEAT + START + GRACE + 2 * LOOK
+        limit = SESSION + REBALANCE + 2 * HEARTBEAT + START + GRACE + 2 * CHECK_EVERY
         # The second round of a cooperative rebalance may be to come: every partition has an owner.
         self._wait(
             lambda: self._calm() and self._collector.drained() and self._collector.settled(),

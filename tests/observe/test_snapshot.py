@@ -294,7 +294,7 @@ def test_a_cluster_that_does_not_answer_is_said_in_time():
     config = {"bootstrap.servers": "127.0.0.1:1"}
     look = Observer(cluster="test", config=config, clock=SystemClock(), timeout=1.0)
     began = time.monotonic()
-    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 cannot be reached: nobody listens"):
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 cannot be reached: nothing listens"):
         look.snapshot()
     assert time.monotonic() - began < 30.0
 

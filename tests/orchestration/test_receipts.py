@@ -159,7 +159,8 @@ def test_what_is_expected_stands_in_plan_and_receipt():
         ChangeState.DONE, replace(receipt(ReceiptResult.EQUAL), expected_cost=expected_cost)
     )
     table = change_metadata(done)["receipt"].value
-    assert "| equal | 2 rebalances, 4 partitions moved, pause 0.53 s (p95 0.53 s), settled" in table
+    expected = "2 rebalances, 4 partitions moved, downtime 0.53 s (p95 0.53 s), settled"
+    assert f"| equal | {expected}" in table
 
 
 def test_table_cells_cannot_break_the_table():

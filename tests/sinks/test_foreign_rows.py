@@ -55,7 +55,7 @@ def test_a_row_of_no_partition_of_the_batch(
         FleetError, match=f"a row has {told}, and the batch is of t-3, t-4"
     ) as raised:
         parts(shape(rows_of(odd)), at_once=at_once)
-    assert "where it goes is an argument" in str(raised.value)
+    assert "these columns name the record of a row" in str(raised.value)
 
 
 @pytest.mark.parametrize(("shape", "at_once"), SHAPES)

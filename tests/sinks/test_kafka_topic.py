@@ -146,7 +146,7 @@ def test_what_cannot_be_written_is_one_sentence(case: Case, place: Place):
     with pytest.raises(FleetError, match="column value is int64; text and bytes"):
         write_kafka(odd, place["topic"], context, client=client)
     _, two = batch(range_of(0, 3), range_of(0, 3, partition=4))
-    with pytest.raises(FleetError, match="2 partitions is written partition by partition"):
+    with pytest.raises(FleetError, match="writes a batch of 2 partitions partition by partition"):
         write_kafka(pa.table({"value": ["x"]}), place["topic"], two, client=client)
     with pytest.raises(FleetError, match=r"t-3 cannot be written to .*2,000,000 bytes"):
         write_kafka(large, place["topic"], context, client=client)

@@ -67,7 +67,7 @@ def test_rows_of_several_records(case: Case):
     assert case.write(rows, context, transform=counted) == 2
     assert case.write(counted(rows), context) == 0, "a repetition of the whole"
     rows, context = batch(range_of(5, 20))
-    with pytest.raises(FleetError, match="offsets 0 to 9 of t-3 are written already"):
+    with pytest.raises(FleetError, match="has already written offsets 0 to 9 of t-3"):
         case.write(counted(rows), context)
     assert case.write(rows, context, transform=counted) == 1
     assert sums(case.rows()) == {0: 15, 1: 15}

@@ -195,7 +195,7 @@ def test_a_living_managers_change_is_not_adopted(scene: Scene):
     changing = GroupChanges(
         group=GROUP, store=store, clock=clock, lease=LEASE, perform=lambda begun, _: begun
     )
-    assert changing.alive() is True
+    assert changing.is_actor_alive() is True
     assert clock.at >= until
 
 
@@ -206,7 +206,7 @@ def test_a_manager_that_only_looks_writes_a_little_while_it_watches(scene: Scene
         group=GROUP, store=scene.store, clock=scene.clock, lease=LEASE, perform=lambda c, _: c
     )
     began = scene.clock.at
-    assert changing.alive() is False
+    assert changing.is_actor_alive() is False
     assert scene.clock.at - began == pytest.approx(LEASE, abs=0.3)
     assert scene.store.writes.accepted_since(LEASE) is not None
     assert scene.opened().writes.accepted_since(LEASE) is None
@@ -308,8 +308,8 @@ def test_a_change_is_its_actors_for_the_longer_of_two_leases():
             begun = store.advance(begun)
 
     clock.turn = renew
-    assert changes[1].alive()
+    assert changes[1].is_actor_alive()
     clock.turn = lambda: None
     began = clock.monotonic()
-    assert not changes[1].alive()
+    assert not changes[1].is_actor_alive()
     assert 60.0 <= clock.monotonic() - began < 62.0

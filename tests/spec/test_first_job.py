@@ -88,12 +88,12 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--job", "заказы"), "--job 'заказы' reads a topic of the same name"),
-        (("--job", ""), "--job '' is no group's name: it has 1 to 249 characters"),
-        (("--job", "g" * 250, "--topic", "t"), "is no group's name: it has 1 to 249 characters"),
-        (("--job", "ok", "--topic", "a b"), "--topic 'a b' is not a topic name (up to 249"),
-        (("--job", "ok", "--topic", "^("), "--topic '^('"),
-        (("--job", "a b", "--bootstrap", "nobody:9", "--force"), "--topic TOPIC"),
+        (("заказы",), "without --topic the group reads the topic 'заказы', which"),
+        (("",), "GROUP '' is no group name: use 1 to 249 characters"),
+        (("g" * 250, "--topic", "t"), "is no group name: use 1 to 249 characters"),
+        (("ok", "--topic", "a b"), "--topic 'a b' is not a topic name (up to 249 letters, digits,"),
+        (("ok", "--topic", "^("), "--topic '^('"),
+        (("a b",), "--topic TOPIC"),
     ],
 )
 def test_a_name_that_is_none_is_told_with_its_option(words, told, tmp_path, monkeypatch, capsys):

@@ -155,7 +155,7 @@ def test_a_standby_that_no_broker_answers_is_not_ready(probed: Probed):
     assert probed.get("/livez")[0] == 200, "a restart would mend nothing"
     reach.check()
     assert probed.get("/readyz") == (200, "ok: no slot; waits for a free slot that is open")
-    reach.look()
+    reach.check()
     assert probed.status()["condition"] == "disconnected"
     probed.reporter.member(0, MemberState(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic()))
     assert probed.get("/readyz")[0] == 200, "an owner works on, or says itself that it cannot"

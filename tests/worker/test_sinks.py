@@ -51,7 +51,7 @@ def test_rows_of_several_records_made_by_tasks(case: Case, spark: Any):
         rows, context = batch(range_of(start, end))
         case.write(spark.createDataFrame(rows), context, transform=counted)
     assert sums(case.rows()) == {0: 10, 1: 10}
-    with pytest.raises(FleetError, match="are written already"):
+    with pytest.raises(FleetError, match="has already written offsets"):
         case.write(counted(spark.createDataFrame(rows)), batch(range_of(5, 30))[1])
 
 
