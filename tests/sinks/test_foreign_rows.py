@@ -51,9 +51,7 @@ def test_a_row_of_no_partition_of_the_batch(
 ):
     """Spark's own sink takes column `topic` for where a row is to go."""
     odd = {"topic": topic, "partition": partition, "offset": 1, "value": "x"}
-    with pytest.raises(
-        FleetError, match=f"a row has {told}, and the batch is of t-3, t-4"
-    ) as raised:
+    with pytest.raises(FleetError, match=f"a row has {told}, but the batch has t-3, t-4") as raised:
         parts(shape(rows_of(odd)), at_once=at_once)
     assert "these columns name the record of a row" in str(raised.value)
 

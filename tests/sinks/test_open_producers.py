@@ -162,7 +162,7 @@ def test_a_part_that_cannot_be_written_leaves_no_producer_more(cluster: Cluster)
 def test_rows_are_told_from_others_by_the_whole_batch(cluster: Cluster):
     """Not by the part that is written: the last one has a single partition."""
     rows, context = batch(*ranges(0, 1, 41))
-    with pytest.raises(FleetError, match="a batch of 41 partitions is written partition by"):
+    with pytest.raises(FleetError, match="writes a batch of 41 partitions partition by"):
         write_kafka(pa.table({"value": ["x"]}), "to", context, client={})
     odd, _ = batch(range_of(0, 1, 77))
     with pytest.raises(FleetError, match="partition 77, and the batch is of t-0"):
