@@ -165,7 +165,7 @@ def test_rows_are_told_from_others_by_the_whole_batch(cluster: Cluster):
     with pytest.raises(FleetError, match="writes a batch of 41 partitions partition by"):
         write_kafka(pa.table({"value": ["x"]}), "to", context, client={})
     odd, _ = batch(range_of(0, 1, 77))
-    with pytest.raises(FleetError, match="partition 77, and the batch is of t-0"):
+    with pytest.raises(FleetError, match="partition 77, but the batch has t-0"):
         write(pa.concat_tables([rows, odd]), context)
     assert cluster.values == []
     assert write(rows, context) == 41
