@@ -166,6 +166,8 @@ def pause_refusal(pauses: Iterable[Pause], group: str) -> str:
     pause = min(mine, key=lambda each: each.group is None, default=None)
     if pause is None:
         return ""
+    if pause.is_unmanaged:
+        return f"{pause.by} unmanaged group {group}; run `fleet manage {group}` to take it back"
     what = "every group is" if pause.group is None else f"group {pause.group} is"
     lift = "--all" if pause.group is None else pause.group
     return (

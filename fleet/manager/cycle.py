@@ -819,11 +819,13 @@ class Fleet(Closing):
         return self.runtime.refusal(group)
 
     def pause(self, group: str | None, *, reason: str, by: str) -> None:
-        """Pauses all changes of a group (None: of all groups)."""
+        """Pauses all changes of a group (None: of all groups). Refused for an unmanaged group."""
+        self._must_be_managed(group)
         self.store.pause(Pause(group=group, reason=reason, by=by, at=self.clock.now()))
 
     def unpause(self, group: str | None) -> bool:
-        """Lifts a pause; False if there was none."""
+        """Lifts a pause; False if there was none. Refused for an unmanaged group."""
+        self._must_be_managed(group)
         return self.store.resume(group)
 
     def is_unmanaged(self, group: str | None) -> bool:

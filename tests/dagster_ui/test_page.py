@@ -83,7 +83,7 @@ def test_rollout_run_shows_its_receipt(stage, room, browser, pictures):
 
     browser.resize(1400, 900)
     page = f"{room.url}/assets/main/groups/{GROUP}?view=checks&checkDetail=receipt"
-    browser.show(page, "receipt", "Passed", "The last change ended well")
+    browser.show(page, "receipt", "Passed", "The last change succeeded")
     assert browser.screenshot(pictures / "dagster-checks.png") > SMALLEST_PICTURE
 
     page = f"{room.url}/locations/fleet/asset-groups/team_orders"

@@ -24,7 +24,7 @@ def test_power_cut_in_a_roll_mends_itself(stage, room):
     stage.write("dagster: {schedules: [reconcile]}\n")  # loaded so, it runs by itself
     with stage.serve() as again:
         assert again.finished(run) == "FAILURE"
-        assert "its process is gone" in again.story(run)
+        assert "its process has died" in again.story(run)
         until(lambda: stage.is_in(ChangeState.DONE), "the change to be completed")
         (receipt,) = stage.change().receipts
         assert (receipt.rebalances, receipt.result.value) == (0, "equal")

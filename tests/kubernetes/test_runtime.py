@@ -165,7 +165,7 @@ def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
     told = runtime.frozen("orders")
     if used:
         assert told is not None
-        assert f"held with 1 pods of {new} and 2 pods of {old}" in told
+        assert f"frozen with 1 pods of {new} and 2 pods of {old}" in told
         assert told.endswith("`fleet apply orders --abort` to end it")
         assert {w.name for w in runtime.workers()} == {made, *before}
         runtime.finish_removals("orders", given_up=True)
@@ -207,7 +207,7 @@ def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:
     assert "delete scaledobject lag" in rival.remedy
     plan = plan_of(step_of(StepKind.OPEN, (1,), revision), wanted=2)
     (why,) = runtime.vetoes(plan).add_to(plan).refusals
-    assert "KEDA's ScaledObject lag (its autoscaler keda-hpa-lag) scales Deployment" in why
+    assert "KEDA's ScaledObject lag (its autoscaler keda-hpa-lag) also scales Deployment" in why
     runtime.close()
 
 

@@ -186,8 +186,8 @@ def test_a_worker_that_fails_is_started_less_and_less_often(bench):
     bench.until(lambda: bench.worker(name).restarts >= 3)
     assert bench.worker(name).exit_reason == "exit code 3: no such table: orders"
     assert bench.worker(name).is_failing, "as status and verdict tell"
-    ends = [line for line in bench.log().splitlines() if f"{name} ended" in line]
-    assert [line.rpartition("starts in ")[2] for line in ends[:3]] == ["0.5 s", "1 s", "2 s"]
+    ends = [line for line in bench.log().splitlines() if f"{name} stopped" in line]
+    assert [line.rpartition("restarting in ")[2] for line in ends[:3]] == ["0.5 s", "1 s", "2 s"]
 
 
 def test_a_person_restarts_a_worker_by_sigterm(bench):

@@ -161,7 +161,7 @@ def test_poison_stops_one_partition(group: Group):
     group.store.lift(group.name, poisoned)
     group.until(lambda: bool(group.store.stopped_partitions(group.name)), "the mark to come back")
     assert len(group.journal()) > calls
-    group.until(lambda: "quarantined" in (group.slot(0).error or ""), "the slot to say so")
+    group.until(lambda: "stopped" in (group.slot(0).error or ""), "the slot to say so")
 
 
 def _committed(group: Group, partition: int) -> int:

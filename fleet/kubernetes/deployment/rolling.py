@@ -619,8 +619,7 @@ class Rolling:
 
     def unmanage(self, at: str) -> None:
         """Gives up the ownership of all fields, with a time stamp."""
-        told = {"annotations": {UNMANAGED_ANNOTATION: at}}
-        self._api.merge("Deployment", self._names.deployment, {"metadata": told})
+        self._annotate(at)
         # An empty entry is how the server is told to forget every field's manager.
         self._api.merge("Deployment", self._names.deployment, {"metadata": {"managedFields": [{}]}})
 
