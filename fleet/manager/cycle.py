@@ -834,7 +834,7 @@ class Fleet(Closing):
 
     def _must_be_managed(self, group: str | None) -> None:
         if self.is_unmanaged(group):
-            raise Refused(f"group {group} is unmanaged; `fleet manage {group}` takes it back")
+            raise Refused(f"group {group} is unmanaged; run `fleet manage {group}` to take it back")
 
     def manage(self, group: str) -> bool:
         """Takes an unmanaged group back; False if it is managed."""

@@ -184,7 +184,7 @@ def test_listening_elsewhere(own, tmp_path) -> None:
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(servers.partition(":")[2]))) != 0
     assert own.start(wait=WAIT).bootstrap_servers == servers
-    with pytest.raises(Refused, match=r"runs at 127\.0\.0\.2: `fleet dev broker stop` first"):
+    with pytest.raises(Refused, match=r"runs at 127\.0\.0\.2; run `fleet dev broker stop`"):
         Broker(tmp_path, host="127.0.0.1").start()
     own.stop()
     with pytest.raises(FleetError, match=r"no interface of this machine has .* 192\.0\.2\.77"):

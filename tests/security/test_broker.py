@@ -109,7 +109,7 @@ def test_it_stays_secure(guarded, home):
 def test_a_plain_one_stays_plain(broker):
     """`--secure` on a plain broker's data is refused, with what to do."""
     home = broker.broker.secrets.folder.parents[1]
-    with pytest.raises(Refused, match=r"is a plain one.*another folder"):
+    with pytest.raises(Refused, match=r"is plain, and so is its data.*another folder"):
         Broker(home, secure=True).start()
     assert not broker.broker.status().secure
 

@@ -83,7 +83,7 @@ def test_observe_sees_and_changes_nothing(shell, unique):
         ("pause", group, "--reason", "test"), ("resume", group), ("up",), ("status", group),
         ("plan",), ("doctor",), ("down",),
     )  # fmt: skip
-    refused = {arguments for arguments in changing if shell.run(*arguments)[0] == 1}
+    refused = {arguments for arguments in changing if shell.run(*arguments)[0] == 3}
     assert {("apply", group), ("scale", group, "3"), ("up",)} - refused == {("up",)}
     assert shell.desk.guarded.dump() == before
 
