@@ -202,7 +202,7 @@ def test_executors_with_a_disk_of_their_own_lose_nothing_silently(
     with connect_server(own_disk, token=token) as url:
         done = run(home, url)
     assert done.returncode == 1, done.stdout
-    assert "and 0 of them are here" in done.stderr, done.stderr
+    assert "finds only 0 of them" in done.stderr, done.stderr
     assert Tables(home / "home" / "history").manifest() is None
 
 
