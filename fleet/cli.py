@@ -62,7 +62,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "roll": Lazy("change.changing", "Change", "Replace all workers with workers of the new code."),
     "drain": Lazy("change.changing", "Change", "Take slots out of a group together."),
     "pause": Lazy(
-        "change.control", "Control", "Start no changes of groups until they are resumed."
+        "change.control", "Control", "Block new changes of groups until they are resumed."
     ),
     "resume": Lazy("change.control", "Control", "Lift a pause."),
     "slot": Lazy("change.control", "Control", "Reopen a quarantined slot."),

@@ -34,7 +34,7 @@ from fleet.text import plural, visible
 @changing_options
 @common
 def pause(invocation: Invocation, *, meant: Meant, reason: str, dry_run: bool, yes: bool) -> None:
-    """Start no changes of groups until they are resumed.
+    """Block new changes of groups until they are resumed.
 
     The workers keep running, and hand slots to each other. No plan is carried out until
     `fleet resume`.
