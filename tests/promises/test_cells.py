@@ -96,7 +96,7 @@ def play_runs(kind: str, cells: Cells, results: Results) -> list[str]:
 def table(results: Results) -> str:
     """Markdown: a row per cell and kind."""
     lines = [
-        "| change | group | runs | rebalances promised | seen | lost | twice | seconds |",
+        "| change | group | runs | limit | recorded | lost | duplicates | seconds |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name in CELLS:
