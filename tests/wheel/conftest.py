@@ -10,7 +10,7 @@ from tests.support.environments import must
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
-    """The wheel, built from the checkout."""
+    """The wheel, built from a source archive of the checkout: neither lacks a file."""
     out = tmp_path_factory.mktemp("dist")
-    must([sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(out)])
+    must([sys.executable, "-m", "build", "--no-isolation", "-o", str(out)])
     return next(out.glob("*.whl"))
