@@ -1,4 +1,4 @@
-"""The embedded broker: 1 or 3 Kafka nodes on this machine that outlive whoever started them.
+"""The embedded broker: 1 or 3 Kafka nodes on this machine that outlive their starter.
 
 Problem: a demo, a test or a first look needs a real coordinator, started in seconds, with its
 data still there after kill -9. Choice: KRaft nodes, broker and controller in one process, on
@@ -173,8 +173,8 @@ def _format(kafka: Kafka, node: NodeConfig, arguments: Sequence[str]) -> None:
     late = f"formatting {node.data} took more than {_FORMAT_SECONDS:.0f} s: is the disk slow?"
     done = run_java(argv, timeout=_FORMAT_SECONDS, late=late)
     if done.returncode != 0:
-        told = " ".join(_telling((done.stderr + done.stdout).splitlines())[:3])
-        raise FleetError(f"cannot format {node.data} for Kafka: {told[:800]}")
+        output = " ".join(_without_frames((done.stderr + done.stdout).splitlines())[:3])
+        raise FleetError(f"cannot format {node.data} for Kafka: {output[:800]}")
 
 
 def shared_classes(kafka: Kafka) -> list[str]:
@@ -229,13 +229,13 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 def last_words(node: NodeConfig) -> str:
     """Returns the end of the log of a node that did not start."""
-    logged = _telling(last_lines(node.server_log, 200))
+    logged = _without_frames(last_lines(node.server_log, 200))
     errors = [line for line in logged if " ERROR " in line or " FATAL " in line or "Caused" in line]
-    lines = _telling(last_lines(node.output, 50))[:3] + (errors[-6:] or logged[-6:])
+    lines = _without_frames(last_lines(node.output, 50))[:3] + (errors[-6:] or logged[-6:])
     return "\n".join(f"  {line[:300]}" for line in lines) or "  (it wrote nothing)"
 
 
-def _telling(lines: Sequence[str]) -> list[str]:
+def _without_frames(lines: Sequence[str]) -> list[str]:
     """Without the frames of stack traces."""
     return [line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "..."))]
 
@@ -328,7 +328,7 @@ class Broker:
         """Start the nodes that do not run and wait until all answer; nothing to do is fine.
 
         wait: seconds for the nodes to answer; fetching the jars at first use comes before and
-        has its own bound. say: told of what takes long. Raises FleetError (port taken, disk
+        has its own bound. say: called with what takes long. Raises FleetError (port taken, disk
         full, a node died: with its last words), Unreachable (jars; no answer in time).
         """
         if "," in str(self._folder):
@@ -406,7 +406,7 @@ class Broker:
             self._stop(timeout)
 
     def kill(self, node: int | None = None) -> None:
-        """SIGKILL one node or all: for tests of what survives it. Returns when they are gone."""
+        """SIGKILL one node or all: for tests of what survives it. Returns when they have ended."""
         with self._alone():
             state = self._load()
             chosen = [n for n in state.nodes if node in {None, n.id}] if state else []
@@ -416,7 +416,7 @@ class Broker:
                 process = state.process(each) if state else None
                 if process is not None:
                     processes.signal_group(process, signal.SIGKILL)
-                    processes.wait_gone(process, timeout=10.0)
+                    processes.wait_ended(process, timeout=10.0)
 
     def purge(self) -> None:
         """Stops the broker and deletes data, logs and ports."""

@@ -220,8 +220,8 @@ def _unreachable(why: str) -> str:
 
 
 def _reason(output: str) -> str:
-    """The first lines of Ivy's output that tell a failure."""
-    telling = (
+    """Returns the first lines of Ivy's output that name a failure."""
+    signs = (
         "unknownhost",
         "connect",
         "timed out",
@@ -230,10 +230,10 @@ def _reason(output: str) -> str:
         "certif",
     )
     lines = (" ".join(line.split()) for line in output.splitlines())
-    told = list(
-        dict.fromkeys(line for line in lines if any(word in line.lower() for word in telling))
+    found = list(
+        dict.fromkeys(line for line in lines if any(word in line.lower() for word in signs))
     )
-    return "; ".join(told[:2])[:400] or "Ivy failed without a reason"
+    return "; ".join(found[:2])[:400] or "Ivy failed without a reason"
 
 
 def _ivy_jar() -> Path:

@@ -3,7 +3,7 @@
 Problem: logins, certificates and ACLs must be tried before a real cluster asks for them, and
 nothing of that may leak into a process list, a log or another folder. Choice: the JDK's own
 keytool makes a certificate authority that signs one certificate and is then thrown away, so
-that nobody can ever sign a second one; clients log in by SCRAM-SHA-512 over TLS; nodes know
+that no second one can ever be signed; clients log in by SCRAM-SHA-512 over TLS; nodes know
 each other by that certificate (controllers) and by the user `broker` (brokers), whose password
 Kafka reads from a file. All of it lies in one folder, mode 0700, files 0600, made under another
 name and renamed, so that there is all of it or nothing. Cost: 2 s at the first start; a new
@@ -236,8 +236,8 @@ class Secrets:
         slow = f"keytool {arguments[0]} took more than {_KEYTOOL_SECONDS:.0f} s: is the disk slow?"
         done = run_java(argv, timeout=_KEYTOOL_SECONDS, late=slow)
         if done.returncode != 0:
-            told = " ".join((done.stdout + done.stderr).split())
-            raise FleetError(f"keytool {arguments[0]} failed in {self.folder}: {told[:400]}")
+            output = " ".join((done.stdout + done.stderr).split())
+            raise FleetError(f"keytool {arguments[0]} failed in {self.folder}: {output[:400]}")
 
     @staticmethod
     def _write(path: Path, text: str) -> None:

@@ -3,11 +3,11 @@
 Problem: until a Spark server has answered its first query it uses 10 CPU seconds, a broker until
 it listens 4; most of that reads and verifies classes, the same ones each time. Choice: the first
 JVM of a kind that ends in good order writes its classes into an archive in the cache folder, and
-its successors map that file (4 and 2.5 s then). Nobody has to ask for it, and nothing depends on
+its successors map that file (4 and 2.5 s then). It needs no setting, and nothing depends on
 it: the JVM itself checks that the archive fits its version, every jar's size and time, and its
 own sums, and otherwise starts as if there were none. (A JVM that maps a file cut short crashes
 before it gets to its sums: the size is part of the name.) Cost: 4 s of CPU once, at the end of
-that first JVM, which whoever ends it has to wait for, and 50 MB (Kafka) or 180 MB (Spark) of disk
+that first JVM, for which its parent waits, and 50 MB (Kafka) or 180 MB (Spark) of disk
 for each Java and folder of jars; the eight of a kind that were used last stay.
 """
 
@@ -107,7 +107,7 @@ def _archive(folder: Path, wanted: str) -> Path | None:
     """The archive in use; else the first that a JVM wrote to its end, under its lasting name."""
     for file in folder.glob(f"{wanted}.*.jsa"):
         if file.name == f"{wanted}.{file.stat().st_size}.jsa":
-            for other in folder.glob(f"{wanted}.*.new"):  # whoever writes it yet loses nothing
+            for other in folder.glob(f"{wanted}.*.new"):  # a JVM that still writes it loses nothing
                 other.unlink(missing_ok=True)
             return file
         file.unlink(missing_ok=True)

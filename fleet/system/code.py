@@ -30,8 +30,8 @@ from fleet.errors import CodeElsewhere, ConfigError
 
 # Whether an entrypoint can be called with a batch and its context: its source is parsed, not run,
 # so a name that is imported, assigned or decorated is left to the worker. The second parameter is
-# told by its annotation, else by its name; foreachBatch's number is refused, since no number grows
-# over all workers of a group.
+# recognized by its annotation, else by its name; foreachBatch's number is refused, since no number
+# grows over all workers of a group.
 
 
 SHAPE: Final = "write process(df, context), or annotate: process(df, batch: BatchContext)"
@@ -84,13 +84,13 @@ def is_number(name: str, annotation: str) -> bool | None:
 
 
 def _examine_arguments(function: _Function, entrypoint: str, group: str) -> None:
-    told = f"group {group!r}: worker.entrypoint {entrypoint}"
+    subject = f"group {group!r}: worker.entrypoint {entrypoint}"
     if isinstance(function, ast.AsyncFunctionDef):
         raise ConfigError(
-            f"{told} is an async function, but the worker calls it without await; {SHAPE}"
+            f"{subject} is an async function, but the worker calls it without await; {SHAPE}"
         )
     if any(isinstance(each, ast.Yield | ast.YieldFrom) for each in _own(function)):
-        raise ConfigError(f"{told} is a generator, which the worker does not run; {SHAPE}")
+        raise ConfigError(f"{subject} is a generator, which the worker does not run; {SHAPE}")
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     required = len(positional) - len(given.defaults)
@@ -100,12 +100,12 @@ def _examine_arguments(function: _Function, entrypoint: str, group: str) -> None
         second = positional[1]
         annotation = "" if second.annotation is None else ast.unparse(second.annotation)
         number = is_number(second.arg, annotation)
-        if number is None and annotation:  # of a name that only an import tells
+        if number is None and annotation:  # only an import could resolve the name
             number = False
     if number:
-        raise ConfigError(f"{told}: {NUMBERED}")
+        raise ConfigError(f"{subject}: {NUMBERED}")
     if wanted or required > 2 or number is None:
-        raise ConfigError(f"{told} takes ({ast.unparse(given)}); {SHAPE}")
+        raise ConfigError(f"{subject} takes ({ast.unparse(given)}); {SHAPE}")
 
 
 def _own(function: ast.AST) -> Iterator[ast.AST]:
@@ -299,7 +299,7 @@ def _on_path(group: GroupSpec) -> _Found | None:
 def _carried(group: GroupSpec) -> _Found | None:
     """What is copied to pods; None: the image holds the code.
 
-    Raises CodeElsewhere where that cannot be told: a manager in the cluster reads the fleet.yaml
+    Raises CodeElsewhere if the code cannot be read: a manager in the cluster reads the fleet.yaml
     of the laptop on which the code lies, and would take it for another revision without code.
     """
     found = _on_path(group)

@@ -24,7 +24,7 @@ _READ_BYTES: Final = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """One line; at: its wall time, None where neither it nor a line before it tells one."""
+    """One line; at: its wall time, None if neither it nor a line before it has one."""
 
     at: float | None
     text: str
@@ -49,9 +49,9 @@ def set_aside(log: Path) -> None:
 
 def thin_out(folder: Path, *, living: Collection[Path], keep: int = KEPT_LOGS) -> None:
     """Delete the logs of removed workers but for the latest; those of `living` all stay."""
-    with contextlib.suppress(OSError):  # one that is gone meanwhile: next time
-        gone = [log for log in folder.glob("*.log") if log not in living]
-        for log in sorted(gone, key=lambda each: -each.stat().st_mtime)[keep:]:
+    with contextlib.suppress(OSError):  # one was deleted meanwhile: next time
+        removed = [log for log in folder.glob("*.log") if log not in living]
+        for log in sorted(removed, key=lambda each: -each.stat().st_mtime)[keep:]:
             log.unlink(missing_ok=True)
             log.with_name(f"{log.name}.1").unlink(missing_ok=True)
 

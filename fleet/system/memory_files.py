@@ -1,10 +1,10 @@
 """Files in memory that do not outlive the process that wrote them.
 
 Problem: what a process puts into /dev/shm stays there when it is killed, and takes memory until
-somebody removes it; whether its writer lives cannot be told by its pid, which another container
-may have as well. Choice: each process has a folder, and beside it a file with a lock that the
-kernel lets go of when the process ends, however it ends; whoever finds a lock free removes the
-folder. Cost: one open file; nothing on systems without such a place.
+it is removed; a pid does not show whether the writer lives, since another container may have the
+same one. Choice: each process has a folder, and beside it a file with a lock that the
+kernel releases when the process ends, however it ends; a process that finds a lock free removes
+the folder. Cost: one open file; nothing on systems without such a place.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ def free_bytes(place: Path) -> int:
 
 
 class MemoryFolder(Closing):
-    """This process's folder below `place`, which nobody else may read; gone when it is closed.
+    """This process's folder below `place`, which no other user may read; `close` removes it.
 
     Raises OSError where there can be none.
     """
@@ -90,7 +90,7 @@ class MemoryFolder(Closing):
             self._lock = os.open(self._lock_file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(self._lock).st_nlink:  # nobody swept it between the two
+                if os.fstat(self._lock).st_nlink:  # no other process swept it between the two
                     break
             os.close(self._lock)
         self.path.mkdir(mode=0o700)
@@ -107,7 +107,7 @@ def sweep(place: Path) -> int:
     """Remove the folders that no living process has; how many there were."""
     removed = 0
     for lock_file in _locks(place):
-        with contextlib.suppress(OSError):  # gone meanwhile, or held
+        with contextlib.suppress(OSError):  # removed meanwhile, or locked
             lock = os.open(lock_file, os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,7 +139,7 @@ def _ours(place: Path) -> Path:
 
 
 def _trusted(ours: Path) -> None:
-    """Raises OSError where somebody else made it, or may look into it."""
+    """Raises OSError if another user made it, or may read it."""
     found = ours.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(f"{ours} is not a folder of this user alone (mode 0700)")

@@ -1,4 +1,4 @@
-"""Ports for servers that have to be told theirs.
+"""Chooses ports for servers.
 
 Problem: a port that is free now may be taken before the server listens on it. Choice: ports below
 the kernel's range for outgoing connections (32768 up), at random, so that two starters seldom
@@ -23,13 +23,13 @@ _Server = TypeVar("_Server")
 
 
 class PortTaken(FleetError):
-    """Another program listens on the port that a server was told."""
+    """Another program listens on the port that a server was given."""
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
     """Whether nothing listens on that port of that address of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: a port in TIME_WAIT is free, one that somebody listens on is not.
+        # As servers do: a port in TIME_WAIT is free, one with a listener is not.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -1,4 +1,4 @@
-"""Processes that outlive whoever started them, and how to know them again.
+"""Starts processes that outlive their starter, and identifies them later.
 
 Problem: a pid alone lies. It is reused, it survives as a zombie, and after a reboot it names
 something else. Choice: a process is (pid, start time in clock ticks since boot, boot id), read
@@ -73,7 +73,7 @@ class _Stat:
 
 @dataclass(slots=True)
 class _Inherited:
-    """A child that somebody else forked, with what `subprocess.Popen` has of it."""
+    """A child that another process forked, with what `subprocess.Popen` has of it."""
 
     pid: int
     code: int | None = None
@@ -180,7 +180,7 @@ def inherit_orphans() -> None:
 
 
 def reap_orphans() -> None:
-    """Let go of inherited children that have ended and that nobody asks after."""
+    """Reap inherited children that have ended and that no caller waits for."""
     kept = {process.pid: c for process, c in _children.items() if c.poll() is None}
     while True:
         try:
@@ -204,7 +204,7 @@ def _kept(child: subprocess.Popen[bytes] | _Inherited, name: str) -> ProcessId:
 
 
 def signal_group(process: ProcessId, number: int) -> None:
-    """Signal the process and whatever it left in its group; nothing where all are gone."""
+    """Signal the process and whatever it left in its group; nothing if all have ended."""
     if any(True for _ in _group(process)):
         try:
             os.killpg(process.pid, number)
@@ -218,15 +218,15 @@ def end(process: ProcessId, *, grace: float) -> bool:
     True where everything ended by itself within the grace. Nothing of the group runs after it.
     """
     signal_group(process, signal.SIGTERM)
-    if wait_gone(process, timeout=grace):
+    if wait_ended(process, timeout=grace):
         return True
     signal_group(process, signal.SIGKILL)
-    wait_gone(process, timeout=10.0)
+    wait_ended(process, timeout=10.0)
     return False
 
 
-def wait_gone(process: ProcessId, *, timeout: float) -> bool:
-    """Wait until the process and its group are gone; False after `timeout` seconds."""
+def wait_ended(process: ProcessId, *, timeout: float) -> bool:
+    """Wait until the process and its group have ended; False after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while alive(process) or any(True for _ in _group(process)):
         if time.monotonic() >= deadline:
@@ -261,7 +261,7 @@ def _group(process: ProcessId) -> Iterator[int]:
     """Living members of the process group that `process` leads or led.
 
     The kernel gives no pid away while a group or session of that number exists, so a leader
-    with another start time means that the group is gone.
+    with another start time means that the group has ended.
     """
     if process.boot_id != _boot_id():
         return
@@ -299,7 +299,7 @@ def _boot_id() -> str:
 
 
 # Processes that carry an id in their environment, which children inherit and the kernel shows: they
-# are found again though whoever started them was killed. Own processes only.
+# are found again even if their starter was killed. Own processes only.
 
 
 def carrying(variable: str, value: str) -> tuple[ProcessId, ...]:
@@ -311,8 +311,8 @@ def carrying(variable: str, value: str) -> tuple[ProcessId, ...]:
         if pid == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if f"{variable}={value}".encode() in told:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if f"{variable}={value}".encode() in environment:
                 process = identify(pid)
                 if process is not None:
                     found.append(process)
@@ -320,7 +320,7 @@ def carrying(variable: str, value: str) -> tuple[ProcessId, ...]:
 
 
 def end_all(found: tuple[ProcessId, ...], *, grace: float) -> None:
-    """End exactly these: SIGTERM to all, `grace` seconds, SIGKILL; they are gone afterwards.
+    """End exactly these: SIGTERM to all, `grace` seconds, SIGKILL; none runs afterwards.
 
     One by one and not by process group: a leftover need not lead the group that it is in.
     """
@@ -395,7 +395,7 @@ def home_processes(home: Path) -> Iterator[HomeProcess]:
         try:
             text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
             session = os.getsid(pid)
-        except OSError:  # gone meanwhile, or somebody else's
+        except OSError:  # ended meanwhile, or of another user
             continue
         env = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
         process = identify(pid)

@@ -57,21 +57,22 @@ def _do(options: argparse.Namespace) -> None:
                     sys.stdout.writelines(f"{name}\n" for name in cluster.load(file))
         case _:
             found = cluster.status()
-            sys.stdout.write(f"no cluster in {fleet_home()}\n" if found is None else _told(found))
+            missing = f"no cluster in {fleet_home()}\n"
+            sys.stdout.write(missing if found is None else _status_text(found))
 
 
 def _up(cluster: "TrialCluster") -> None:
     given = os.environ.get("KUBECONFIG")
     now = cluster.status()
     if given and (now is None or Path(given).absolute() != now.kubeconfig):
-        _greet(given)
+        _check_external(given)
         return
     programs.build(_say)
-    sys.stdout.write(_told(cluster.up(say=_say)))
+    sys.stdout.write(_status_text(cluster.up(say=_say)))
 
 
-def _greet(kubeconfig: str) -> None:
-    """Somebody else's cluster: it is asked whether it answers, and nothing else."""
+def _check_external(kubeconfig: str) -> None:
+    """Checks that an external cluster answers; changes nothing there."""
     kubectl = str(programs.folder() / "kubectl")
     try:
         done = subprocess.run(
@@ -85,7 +86,7 @@ def _greet(kubeconfig: str) -> None:
     sys.stdout.write(f"the cluster of KUBECONFIG={kubeconfig} answers; nothing was started\n")
 
 
-def _told(status: "ClusterStatus") -> str:
+def _status_text(status: "ClusterStatus") -> str:
     lines = [
         f"export KUBECONFIG={status.kubeconfig}",
         f"export PATH={programs.folder()}:$PATH",

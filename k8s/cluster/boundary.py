@@ -80,7 +80,7 @@ def furnish(layout: Layout, outer: ProcessId) -> None:
 
 
 def enter(outer: ProcessId, *argv: str) -> list[str]:
-    """The arguments that run a program inside. FleetError where the boundary is gone."""
+    """The arguments that run a program inside. FleetError if the boundary has ended."""
     into = [f"--target={_first(outer)}", "--mount", "--net", "--pid"]
     return [programs.path("nsenter"), *into, "--", *argv]
 
@@ -94,7 +94,7 @@ def end(layout: Layout, outer: ProcessId | None) -> None:
     """Kill everything inside and wait until the machine shows nothing of it."""
     if outer is not None:
         processes.signal_group(outer, signal.SIGKILL)
-        processes.wait_gone(outer, timeout=_SECONDS)
+        processes.wait_ended(outer, timeout=_SECONDS)
     deadline = time.monotonic() + _SECONDS
     while remains := [*_cgroups(layout.name), *_interface(layout.name)]:
         for path in remains:
@@ -173,7 +173,7 @@ def _make_cgroup(tree: Path, name: str) -> None:
     made = tree / name
     made.mkdir(exist_ok=True)
     for key in ("cpuset.cpus", "cpuset.mems"):
-        # In a hierarchy of version 1 a new group may use no processor until it is told which.
+        # In a hierarchy of version 1 a new group may use no processor until its set is written.
         if (made / key).exists() and not (made / key).read_text(encoding="ascii").strip():
             with contextlib.suppress(OSError):
                 (made / key).write_text((tree / key).read_text(encoding="ascii"), encoding="ascii")

@@ -58,7 +58,7 @@ class Layout:
 
     @property
     def kubeconfig(self) -> Path:
-        """For whoever uses the cluster, with all rights."""
+        """The kubeconfig of the cluster's administrator."""
         return self.folder / "kubeconfig"
 
     @property

@@ -105,8 +105,8 @@ def load(outer: ProcessId, archive: IO[bytes]) -> list[str]:
             raise FleetError(f"containerd refused the image: {done.stderr.strip()[-400:]}")
         return done.stdout
 
-    told = retry("importing an image", attempt)
-    return [line.split()[1] for line in told.splitlines() if line.startswith("unpacking")]
+    output = retry("importing an image", attempt)
+    return [line.split()[1] for line in output.splitlines() if line.startswith("unpacking")]
 
 
 def names(outer: ProcessId) -> list[str]:

@@ -81,7 +81,7 @@ class Served(Page):
     def kill(self) -> None:
         """A power cut: web server, daemon, code server and run workers at once."""
         processes.signal_group(self._process, signal.SIGKILL)
-        processes.wait_gone(self._process, timeout=10.0)
+        processes.wait_ended(self._process, timeout=10.0)
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def test_output_is_appended_and_input_is_empty(log) -> None:
     log.write_text("before\n")
     code = "import sys; print(sys.stdin.read() == '', file=sys.stderr); print('out')"
     process = processes.spawn([sys.executable, "-c", code], log=log)
-    assert processes.wait_gone(process, timeout=10)
+    assert processes.wait_ended(process, timeout=10)
     assert processes.exit_code(process) == 0
     assert log.read_text().splitlines()[0] == "before"
     assert set(log.read_text().splitlines()) == {"before", "True", "out"}
@@ -99,7 +99,7 @@ def test_environment_and_folder_are_as_told(log, tmp_path) -> None:
     process = processes.spawn(
         [sys.executable, "-c", code], log=log, env={"MARK": "yes"}, cwd=tmp_path
     )
-    assert processes.wait_gone(process, timeout=10)
+    assert processes.wait_ended(process, timeout=10)
     assert log.read_text().split() == ["yes", "None", str(tmp_path)]
 
 

@@ -46,7 +46,7 @@ from fleet.system.processes import (
     environment,
     home_processes,
     spawn,
-    wait_gone,
+    wait_ended,
 )
 
 _KEPT_REVISIONS: Final = 10
@@ -284,7 +284,7 @@ class LocalRuntime(Runtime):
         """
         self._table.stop_all(grace=grace)
         running = self.supervisor()
-        if running is not None and not wait_gone(running, timeout=grace + _SLACK_SECONDS):
+        if running is not None and not wait_ended(running, timeout=grace + _SLACK_SECONDS):
             end(running, grace=0.0)  # stuck: its work is done below
         if any(True for _ in home_processes(self.home)) or self._table.rows():
             self._table.stop_all(grace=grace)
@@ -292,7 +292,7 @@ class LocalRuntime(Runtime):
         for found in list(home_processes(self.home)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(found.process.pid, signal.SIGKILL)  # a child too, whose leader is gone
-            wait_gone(found.process, timeout=5.0)
+            wait_ended(found.process, timeout=5.0)
         left = [f"{m.process.pid} ({m.worker or m.part})" for m in home_processes(self.home)]
         if left:
             raise FleetError(

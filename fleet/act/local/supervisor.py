@@ -44,7 +44,7 @@ from fleet.system.processes import (
     reap_orphans,
     signal_group,
     spawn,
-    wait_gone,
+    wait_ended,
 )
 
 # A killed worker's partitions would stand still for a lease, though its supervisor saw it end: so
@@ -363,7 +363,7 @@ class Supervisor:
 
     def _end_now(self, process: ProcessId) -> None:
         signal_group(process, signal.SIGKILL)
-        wait_gone(process, timeout=5.0)
+        wait_ended(process, timeout=5.0)
 
     # --- the shared Spark server ------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.kubernetes.manifests.pod_template import CODE_KEY, Object, runtime_of, template
 
 FIRST_ANNOTATION: Final = "fleet/first"
-"""Of the slot targets' Lease: what opens by itself where nobody opened anything yet [22]."""
+"""Of the slot targets' Lease: what opens by itself if no slot was opened yet [22]."""
 FIRST_AFTER: Final = 60
 """Seconds after which the slot targets open even if not all of its first standbys are ready."""
 MOST_CODE: Final = 700_000
@@ -205,10 +205,10 @@ def settings_map(
 
 
 def _in_pod(text: str) -> str:
-    """Without the kubeconfig's context of whoever rendered: a pod has its service account."""
-    told = json.loads(text)
-    told["group"]["runtime"]["context"] = None
-    return json.dumps(told, indent=1, ensure_ascii=False)
+    """Removes the kubeconfig's context: a pod uses its service account."""
+    settings = json.loads(text)
+    settings["group"]["runtime"]["context"] = None
+    return json.dumps(settings, indent=1, ensure_ascii=False)
 
 
 def fleet_objects(

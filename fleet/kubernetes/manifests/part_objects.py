@@ -31,9 +31,9 @@ from fleet.report.dashboard import dashboard_json
 # What each part may do to the API server: the least, as the rules of its Role.
 #
 # Problem: one service account for everything means that a worker with a hole in it can take any
-# group's slot or read every Secret. Choice: what slots need of each side is said beside their
+# group's slot or read every Secret. Choice: what slots need of each side is beside their
 # store (`fleet.kubernetes.leases.lease_store`), the manager has besides what it applies, and
-# nobody has a cluster role.
+# no part has a cluster role.
 
 
 Rule = dict[str, Any]
@@ -79,7 +79,7 @@ WORKER_APP: Final = "fleet-worker"
 MANAGER_APP: Final = "fleet-manager"
 WEB_PORT: Final = 3000
 DAGSTER_CLIENT: Final = {"fleet/dagster": "client"}
-"""Pods with this label may open Dagster's page, which asks nobody who they are."""
+"""Pods with this label may open Dagster's page, which has no login."""
 _PROMETHEUS: Final = {"app.kubernetes.io/name": "prometheus"}
 GROUP_ID: Final = 65532
 """fsGroup where a volume must be writable for whatever user the image runs as."""

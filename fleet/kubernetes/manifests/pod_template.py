@@ -34,8 +34,8 @@ from fleet.kubernetes.client.object_names import (
 # release of Spark; it must end before `max.poll.interval.ms`, the group's rebalance timeout, is
 # over [5]. There is no preStop hook: no Service routes to a worker, SIGTERM itself begins the
 # drain, and the time of a hook would be taken from the grace. A startup probe only waits for the
-# process and its settings, not for Spark: what a worker waits for it says in the body. Cost: a
-# worker whose `setup` never returns is never ready, and is left to whoever rolls it out.
+# process and its settings, not for Spark: the body names what a worker waits for. Cost: a
+# worker whose `setup` never returns is never ready, so its rollout times out.
 
 
 PORT: Final = "http"
@@ -89,7 +89,7 @@ def _probe(path: str, *, every: int, timeout: int, failures: int) -> dict[str, A
 Object = dict[str, Any]
 
 HOME: Final = "/var/lib/fleet"
-"""FLEET_HOME in a pod: an emptyDir, gone with the pod."""
+"""FLEET_HOME in a pod: an emptyDir, deleted with the pod."""
 CODE_KEY: Final = "code.tgz"
 """Of a revision's ConfigMap: the copy of the entrypoint's code, which the worker unpacks."""
 SETTINGS_DIR: Final = SETTINGS_PATH.rpartition("/")[0]
@@ -190,7 +190,7 @@ def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Obje
         "ports": [{"name": PORT, "containerPort": runtime.http_port, "protocol": "TCP"}],
         **probes(),
         "resources": _resources(settings.group, runtime),
-        # What it said last is why a roll goes back.
+        # Its last output is the reason that a rollback names.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(),
         "volumeMounts": [
@@ -206,7 +206,7 @@ def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Obje
 
 
 def _environment(group: GroupSpec) -> list[Object]:
-    """Who the pod is, by the downward API; the hash tells templates apart that we did not make."""
+    """Identifies the pod by the downward API; the hash shows a template that Fleet did not make."""
     worker = group.worker
     env = [
         _field("POD_NAME", "metadata.name"),

@@ -115,7 +115,7 @@ def validate_objects(api: Api, objects: Sequence[Object]) -> tuple[str, ...]:
 
     Raises Refused with all refusals, or if the namespace does not exist.
     """
-    said: list[str] = []
+    results: list[str] = []
     refused: list[str] = []
     if _namespace_is_missing(api):
         raise Refused(
@@ -132,10 +132,10 @@ def validate_objects(api: Api, objects: Sequence[Object]) -> tuple[str, ...]:
         except FleetError as error:
             refused.append(f"{name}: {error}")
             continue
-        said.append(f"{name} {_difference(before, after)} (server dry run)")
+        results.append(f"{name} {_difference(before, after)} (server dry run)")
     if refused:
         raise Refused("; ".join(refused))
-    return tuple(said)
+    return tuple(results)
 
 
 def _namespace_is_missing(api: Api) -> bool:

@@ -82,7 +82,7 @@ def spark_objects(spec: FleetSpec) -> list[Object]:
 def beside_what_serves(wanted: Object, found: Object | None, spec: FleetSpec) -> Object:
     """One of `spark_objects`, to be applied over the Deployment that is there.
 
-    A server that is ready keeps its image where nobody wrote another: it is recreated, and one
+    A server that is ready keeps its image unless fleet.yaml names one: it is recreated, and one
     fleet's new code (or a tag that is not there) would take Spark from all that share it.
     """
     ready = int(((found or {}).get("status") or {}).get("readyReplicas") or 0)
