@@ -1,10 +1,10 @@
 """The embedded broker: 1 or 3 Kafka nodes on this machine that outlive their starter.
 
-Problem: a demo, a test or a first look needs a real coordinator, started in seconds, with its
+Problem: a demo, a test or a first try needs a real coordinator, started in seconds, with its
 data still there after kill -9. Choice: KRaft nodes, broker and controller in one process, on
 ports that are picked once and kept in `$FLEET_HOME/broker/state.json`. Every act goes from
-what that file says to what should be, so that an act which was cut off is finished by doing it
-again. Cost: 310 MB of memory a node, 5 s to start.
+what that file says to what should be, so that repeating an interrupted act finishes it.
+Cost: 310 MB of memory a node, 5 s to start.
 """
 
 import base64

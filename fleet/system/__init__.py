@@ -1,1 +1,1 @@
-"""The machine that a part of Fleet runs on: its home, processes, code, files."""
+"""The machine that a part of Fleet runs on: its state directory, processes, code, files."""

@@ -10,7 +10,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held; harmless where nothing is."""
+        """Release all resources; harmless if there are none."""
 
     def __enter__(self) -> Self:
         return self

@@ -42,12 +42,12 @@ class HttpServer(ThreadingHTTPServer):
         super().__init__((host, int(address.rpartition(":")[2])), handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - its caller
-        """One who hung up is no trouble of ours; anything else is one line."""
+        """Ignores clients that hung up; writes one line for any other error."""
         error = sys.exc_info()[1]
         if not isinstance(error, ConnectionError | TimeoutError):
-            who = client_address[0] if isinstance(client_address, tuple) else client_address
+            client = client_address[0] if isinstance(client_address, tuple) else client_address
             words = f"{type(error).__name__}: {error}"
-            sys.stderr.write(f"fleet: an answer to {who} was cut off ({words})\n")
+            sys.stderr.write(f"fleet: an answer to {client} was interrupted ({words})\n")
 
 
 class Listening(Closing):

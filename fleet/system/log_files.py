@@ -77,7 +77,7 @@ def read_log(log: Path, place: str | None = None) -> LogPart:
         now = os.fstat(file.fileno()).st_ino
         if place is not None and now == inode:
             text, end = _rest(file, offset)
-        else:  # the first look, or it was set aside meanwhile
+        else:  # the first read, or the log was renamed meanwhile
             text, end = _rest(file, 0)
             text = _of_older(older, inode, offset, first=place is None) + text
         inode = now

@@ -24,7 +24,7 @@ from fleet.system.closing import Closing
 #
 # Problem: glibc keeps what is freed below anything that still lives, and from the first large
 # block that is freed on it takes blocks of that size from there too, up to 32 MiB: columns that
-# live for one look leave holes as large as themselves. Choice: the size from which a block is
+# live for one refresh leave holes as large as themselves. Choice: the size from which a block is
 # mapped by itself is set, which also ends its growing. And each thread has a heap of its own, with
 # holes of its own: where memory counts more than threads that wait for one another, all share one.
 # Cost: the kernel clears each such block, 0.1 ms a megabyte.

@@ -334,8 +334,8 @@ def end_all(found: tuple[ProcessId, ...], *, grace: float) -> None:
             time.sleep(0.05)
 
 
-# Every process that this home has started, by marks in its environment, also where its starter was
-# killed before it wrote that down. A look through /proc takes milliseconds: at starts and ends
+# Every process that was started for this state directory, by marks in its environment, also if its
+# starter was killed before it stored that. Reading /proc takes milliseconds: at starts and ends
 # only.
 
 
@@ -344,13 +344,13 @@ PART: Final = "FLEET_PART"
 """worker | supervisor | spark | fork-server; a person's shell only has FLEET_HOME."""
 WORKER: Final = "FLEET_WORKER"
 CONNECT: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
-"""What would turn a Spark server, or who wants a JVM of its own, into the client of another."""
+"""Would turn a Spark server, or a process with a JVM of its own, into the client of another."""
 _NOT_INHERITED: Final = frozenset({PART, WORKER, *CONNECT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeProcess:
-    """One process of the home; `session` is the pid of the process that was started as such."""
+    """One process of a state directory; `session`: the pid of the one that Fleet started itself."""
 
     process: ProcessId
     session: int
@@ -359,14 +359,14 @@ class HomeProcess:
 
     @property
     def leads(self) -> bool:
-        """It was started by us, and is no child of one that was."""
+        """Whether Fleet started it itself, and not one of its children."""
         return self.process.pid == self.session
 
 
 def environment(
     home: Path, *, part: str, extra: Mapping[str, str] | None = None, worker: str | None = None
 ) -> dict[str, str]:
-    """The environment of a process of this home: ours, `extra`, and the marks.
+    """The environment of a process of this state directory: ours, `extra`, and the marks.
 
     PYTHONPATH: extra's before ours, and where this package lies, so that a process runs the
     same fleet as its starter whether that is installed or not.
@@ -388,7 +388,7 @@ def python_path(before: str | None, after: str | None = None) -> str:
 
 
 def home_processes(home: Path) -> Iterator[HomeProcess]:
-    """All living processes of this home except the caller, children of workers included."""
+    """All living processes of this state directory, with workers' children, without the caller."""
     for pid in pids():
         if pid == os.getpid():
             continue

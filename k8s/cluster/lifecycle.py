@@ -1,7 +1,7 @@
 """A cluster's life: up, down, one component stopped and started again, what it is now.
 
 What is written down is who the boundary's process is and who the components are; `ready` only
-when all of it stands. A start that was cut off is ended and begun anew, with the API server's data
+when all of it stands. An interrupted start is ended and repeated, with the API server's data
 kept; `down` deletes everything.
 """
 

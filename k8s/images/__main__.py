@@ -16,7 +16,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
         ("build", "build images of this checkout"),
-        ("load", "build them and bring them to the cluster of this home"),
+        ("load", "build them and bring them to the cluster of this state directory"),
     ):
         made = commands.add_parser(name, help=text)
         made.add_argument("targets", nargs="*", default=list(image_build.TARGETS))

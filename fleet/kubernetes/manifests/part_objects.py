@@ -249,7 +249,7 @@ def exporter(spec: FleetSpec, *, image: str) -> list[Object]:
         "periodSeconds": 20,
         "timeoutSeconds": 5,
         "failureThreshold": 3,
-        # The first look waits for the offsets topic, for a minute at most.
+        # The first refresh waits for the offsets topic, for a minute at most.
         "initialDelaySeconds": 60,
     }
     made["resources"] = {"requests": {"cpu": "100m", "memory": "256Mi"}}
