@@ -62,7 +62,7 @@ def check_specs(spec: FleetSpec, fleet: GroupSpec) -> list[AssetCheckSpec]:
     }
     if fleet.worker is not None:
         texts[asset_keys.RECEIPT] = (
-            "The last change succeeded, and each step cost what its plan said."
+            "The last change succeeded, and each step cost what its plan stated."
         )
     return [AssetCheckSpec(name, asset=key, description=text) for name, text in texts.items()]
 
