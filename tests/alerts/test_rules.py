@@ -510,7 +510,7 @@ def test_a_webhook_that_is_no_url_is_refused(option, url, capsys) -> None:
     """Alertmanager itself would not start with it, somewhere else and later."""
     assert cli.run(["render", "alertmanager", option, url]) == 2
     told = capsys.readouterr()
-    assert f"{option}: {url!r} is no URL of a webhook: write http://HOST:PORT/PATH" in told.err
+    assert f"{option}: {url!r} is no URL of a webhook: use http://HOST:PORT/PATH" in told.err
     assert not told.out
 
 

@@ -327,7 +327,7 @@ def told(ground: Ground, clock: SystemClock) -> Told:
         watch.start()
         try:
             until(
-                lambda: (now := watch.latest().value) is not None and now.refresh.recent.known,
+                lambda: (now := watch.latest().value) is not None and now.view.recent.known,
                 "the page",
             )
             shown = watch.latest().value
@@ -352,14 +352,14 @@ def looks(ground: Ground) -> dict[str, Told]:
 def test_four_readers_say_the_same(ground, looks, name, when):
     """The verdict of the table; the check passes where its level is OK."""
     group, seen = ground.named(name), looks[when]
-    status = seen.status[group].result
+    status = seen.status[group].lag_status
     samples = seen.exported[group]
     (exported,) = [s.labels for s in samples if s.name == "fleet_group_lag_status"]
     told = {LagCase(s.labels["case"]) for s in samples if s.name == "fleet_group_partitions"}
-    said = status.lag_status, status.sentence
-    assert status.lag_status == getattr(TABLE[name], when), said
-    assert (exported["status"], exported["level"]) == (status.lag_status, status.level), said
-    assert seen.page[group].lag_status.status == status.lag_status, said
+    said = status.status, status.sentence
+    assert status.status == getattr(TABLE[name], when), said
+    assert (exported["status"], exported["level"]) == (status.status, status.level), said
+    assert seen.page[group].lag_status.status == status.status, said
     check = seen.checks[group]
     assert check.passed == (status.level == "OK"), (check.sentence, said)
     cases = {part.case for part in seen.status[group].seen.partitions}

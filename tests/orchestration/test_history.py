@@ -28,10 +28,10 @@ WORKER = """
 import sys
 from dagster import materialize, DagsterInstance
 from fleet.dagster.group_assets import history_assets
-from fleet.dagster.resources import FleetResource, declared
+from fleet.dagster.resources import FleetResource, load_declared_spec
 
 materialize(
-    [history_assets(declared({"FLEET_CONFIG": sys.argv[1]}))],
+    [history_assets(load_declared_spec({"FLEET_CONFIG": sys.argv[1]}))],
     resources={"fleet": FleetResource(config=sys.argv[1], home=sys.argv[2])},
     instance=DagsterInstance.ephemeral(),
     raise_on_error=False,

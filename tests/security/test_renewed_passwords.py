@@ -93,7 +93,7 @@ def test_an_exporter(desk, unique, tmp_path):
 
 
 def test_a_tail_of_the_history(desk, unique, tmp_path, capsys):
-    often = {"history": {"every": "1s", "path": str(tmp_path / "tables")}}
+    often = {"history": {"batch_interval": "1s", "path": str(tmp_path / "tables")}}
     with refused(
         desk, f"tail-{unique}", tmp_path, often, "history", "sync", "--follow", "--polled"
     ) as running:
