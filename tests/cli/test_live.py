@@ -110,7 +110,7 @@ def test_status_goes_on_while_the_api_server_is_away(cluster, capsys, monkeypatc
     assert groups[cluster.ours]["managed"] is None
     assert (found["pauses"], groups[cluster.ours]["paused"]) == (None, None)
     (problem,) = [p for p in found["problems"] if "cannot show" in p]
-    assert problem.startswith("cannot show slots, changes and pauses: the Kubernetes API server")
+    assert problem.startswith("cannot show slots, changes and pauses: Kubernetes API server")
     for name in (cluster.ours, cluster.theirs):
         out, _ = said(capsys, "status", name)
         assert "cannot show slots, changes and pauses" in " ".join(out.split())
