@@ -3,7 +3,7 @@
 Problem: a bound says what a change may cost, not what it will cost. Choice: each step is simulated
 several times with fixed seeds, so that one state gives one expected cost. Counts are the median of
 the runs. Downtimes are percentiles over all partitions with downtime in all runs. Results are
-cached, since every plan is made anew. The bounds of `fleet.decide.plans` remain. Cost:
+cached, since every plan is computed anew. The bounds of `fleet.decide.plans` remain. Cost:
 milliseconds of CPU per step. External members and a changed subscription are not modelled and have
 no figures.
 

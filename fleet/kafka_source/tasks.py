@@ -5,7 +5,7 @@ a broker may stop answering. A loop that waits for "the last record" never ends.
 done when the log has been read to its end or beyond, whatever is there [7]. A start outside of the
 log is an error, and no progress for `read_timeout` fails the task. The next batches are requested
 before the last ones are decoded. The task joins no group. Cost: connections of its own for each
-task (10 ms), and up to a megabyte of each partition that is read in vain behind a range's end.
+task (10 ms), and up to a megabyte of each partition that is read needlessly behind a range's end.
 
 A deleted start is no failure for a compacted log that is read whole: the caller passes what to
 yield for it (`gone`), and reading goes on where the log begins.
@@ -166,7 +166,7 @@ def _part(each: FetchedPart, todo: dict[Where, OffsetRange]) -> _Part:
         upto = None if found.damaged is None else found.damaged.after
         raise RangeDamaged(*each.where, left.start, upto, why)
     if after >= left.end:
-        found = before(found, left.end)  # up to a megabyte came in vain: it is not decoded
+        found = before(found, left.end)  # up to a megabyte came needlessly: it is not decoded
         del todo[each.where]
     else:
         todo[each.where] = left._replace(start=after)

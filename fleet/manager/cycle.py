@@ -833,8 +833,9 @@ class Fleet(Closing):
         return any(each.is_unmanaged for each in self.pauses() if each.group == group)
 
     def _must_be_managed(self, group: str | None) -> None:
-        if self.is_unmanaged(group):
-            raise Refused(f"group {group} is unmanaged; run `fleet manage {group}` to take it back")
+        mine = [each for each in self.pauses() if each.group == group and each.is_unmanaged]
+        if group is not None and mine:
+            raise Refused(pause_refusal(mine, group))
 
     def manage(self, group: str) -> bool:
         """Takes an unmanaged group back; False if it is managed."""

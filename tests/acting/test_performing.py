@@ -155,7 +155,7 @@ def test_the_dead_are_not_waited_for_longer_than_a_lease(scene):
 
 
 def test_a_refused_leave_fails(scene):
-    """Whoever is superseded stays: plan again. The slot targets still says what was wanted."""
+    """Whoever is superseded stays: plan again. The slot targets still say what was wanted."""
     here = scene()
     here.running(2)
     here.crowd.refusal = "orders-1 now belongs to another process"

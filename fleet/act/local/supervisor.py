@@ -48,7 +48,7 @@ from fleet.system.processes import (
 )
 
 # A killed worker's partitions would stand still for a lease, though its supervisor saw it end: so
-# its slots are told (`Store.end_owner`) before its next life starts, and only where nothing of it
+# its slots are freed (`Store.end_owner`) before its next life starts, and only where nothing of it
 # runs, also out of its process group: Spark's Python daemon ends a moment after its JVM [13].
 
 

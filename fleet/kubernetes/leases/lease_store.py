@@ -165,7 +165,7 @@ class LeaseStore(Store):
         names = ObjectNames(cluster, group)
 
         def opened(found: Object) -> tuple[str, ...] | None:
-            with contextlib.suppress(FleetError):  # whoever reads the slot targets are told
+            with contextlib.suppress(FleetError):  # readers of the slot targets see it
                 targets = objects.targets_from(found, group)
                 first = range(0 if targets.first is None else targets.first.slots)
                 return names.slots(sorted(targets.record.opened.union(first)))

@@ -103,7 +103,7 @@ class MemberProtocol(Protocol):
 
     @property
     def idle_after(self) -> float | None:
-        """Seconds after which a member without partitions counts as idle; None: it is told."""
+        """Seconds after which a member without partitions counts as idle; None: not by time."""
         ...
 
     @property
