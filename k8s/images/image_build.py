@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import io
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -240,8 +241,13 @@ def _run(what: str, module: str, *words: str) -> None:
     retry(what, attempt)
 
 
+_log = logging.getLogger(__name__)
+
 _CODE: Final = "code-"
 _KEPT: Final = 5
+_DAMAGED: Final = re.compile(r'image with ID "([0-9a-f]{64})"')
+_HALF_RECORDED: Final = 10
+"""Images that are removed one by one before the whole store is given up."""
 
 Say = Callable[[str], None]
 
@@ -269,7 +275,16 @@ def code_tag() -> str:
 
 
 def names() -> list[str]:
-    """The images that are built, the newest first."""
+    """The images that are built, the newest first; a damaged store is repaired."""
+    try:
+        return _listed()
+    except FleetError:
+        with _alone():
+            _repair()
+            return _listed()
+
+
+def _listed() -> list[str]:
     return _buildah("images", "--format={{.Name}}:{{.Tag}}").splitlines()
 
 
@@ -288,7 +303,7 @@ def context(say: Say) -> Path:
 def build(targets: list[str], tag: str, say: Say) -> list[str]:
     """Build images under a tag; their names."""
     with _alone():
-        _buildah("rm", "--all")  # what a killed build left
+        _repair()
         folder = context(say)
         for target in targets:
             given = {
@@ -345,9 +360,35 @@ def base_of(name: str) -> str:
     return f"localhost/fleet-base-{name}:{recipe(name)}"
 
 
+def _repair() -> None:
+    """Remove what a killed build left: containers, and images that were half recorded.
+
+    Buildah lists nothing at all while one image lacks its manifest. A store in which removing
+    those does not help is deleted; the bases are made again then.
+    """
+    for _ in range(_HALF_RECORDED):
+        try:
+            _buildah("rm", "--all")
+            _listed()
+        except FleetError as error:
+            damaged = _DAMAGED.search(str(error))
+            _log.warning("the image store is damaged: %s", error)
+            if damaged is None:
+                break
+            try:
+                _buildah("rmi", "--force", damaged[1])
+            except FleetError as why:
+                _log.warning("image %s could not be removed: %s", damaged[1][:12], why)
+                break
+        else:
+            return
+    _log.warning("deleting the image store; its bases are made again")
+    shutil.rmtree(store() / "storage", ignore_errors=True)
+
+
 def _base(name: str, say: Say) -> str:
     image = base_of(name)
-    if image in names():
+    if image in _listed():
         return image
     say(f"base {image}")
     with tempfile.TemporaryDirectory(dir=store()) as scratch:
@@ -360,7 +401,7 @@ def _base(name: str, say: Say) -> str:
 
 def _forget(say: Say) -> None:
     """All but the newest images of `code_tag`; one that is in use stays, and fails no build."""
-    ours = [name for name in names() if name.partition(":")[2].startswith(_CODE)]
+    ours = [name for name in _listed() if name.partition(":")[2].startswith(_CODE)]
     for name in ours[_KEPT * len(TARGETS) :]:
         try:
             _buildah("rmi", name)

@@ -3,8 +3,10 @@
 What docs/contributing/README.md shows is run here.
 """
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from fleet.errors import FleetError
 from k8s.images import image_build
 from tests.support import kube as support
 
@@ -96,6 +99,34 @@ def test_an_image_in_use_fails_no_build(tmp_path, monkeypatch) -> None:
     assert image_build.names() == [kept]
     (why,) = said
     assert kept in why
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("damage", ["one_image", "a_folder"])
+def test_a_store_that_a_killed_build_damaged_is_repaired(
+    tmp_path, monkeypatch, caplog, damage
+) -> None:
+    """Half recorded images go, whole ones stay; a store that cannot be read is made again."""
+    monkeypatch.setattr(image_build, "store", lambda: tmp_path)
+    base = "scratch"
+    for tags in (["--tag=whole"], [], ["--tag=half"]):
+        (tmp_path / "Containerfile").write_text(f"FROM {base}\nCOPY Containerfile /file\n")
+        words = ["build", "--quiet", "--pull-never", *tags, str(tmp_path)]
+        base = image_build._buildah(*words).strip()
+    images = tmp_path / "storage" / "overlay-images"
+    if damage == "a_folder":
+        shutil.rmtree(images)
+        images.touch()
+    else:
+        *whole, half = json.loads((images / "images.json").read_text())
+        for key in ("digest", "names", "big-data-names", "big-data-sizes", "big-data-digests"):
+            half.pop(key)
+        (images / "images.json").write_text(json.dumps([*whole, half]))
+        (images / half["id"] / "manifest").unlink()
+    with pytest.raises(FleetError):
+        image_build._listed()
+    assert ("localhost/whole:latest" in image_build.names()) == (damage == "one_image")
+    assert "the image store is damaged" in caplog.text
 
 
 def _hosts() -> set[str]:
