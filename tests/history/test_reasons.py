@@ -48,6 +48,20 @@ SIX = {"session_s": 6.0, "silent_s": 4.0}
             id="steady, then idle for far more than a session, then gone",
         ),
         pytest.param(
+            GenerationChange(
+                left=(silence(since_commit_s=47.0, gap_s=1.0, rebalance_s=48.0),),
+            ),
+            Reason(Cause.REMOVAL, AMBIGUOUS),
+            id="silent for a session, and for max.poll.interval.ms, after which clients leave",
+        ),
+        pytest.param(
+            GenerationChange(
+                left=(silence(since_commit_s=47.0, gap_s=1.0, rebalance_s=60.0),),
+            ),
+            Reason(Cause.EXPIRY, LIKELY),
+            id="silent for a session, and not yet for max.poll.interval.ms",
+        ),
+        pytest.param(
             GenerationChange(left=(NEVER_COMMITTED,)),
             Reason(Cause.REMOVAL, AMBIGUOUS),
             id="idle: nothing tells",

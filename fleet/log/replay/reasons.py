@@ -9,7 +9,9 @@ leave no evidence, so their cause stays `removal`.
 The evidence on a removal is silence. Kafka removes a classic member by session timeout only that
 long after its last heartbeat, and a commit counts as one (docs/contributing/protocol.md 1.2, R20;
 2.2), so a shorter silence excludes expiry. A member that committed steadily and fell silent for
-longer than its session most likely expired; one that was gone within two of its gaps left.
+longer than its session most likely expired; one that was gone within two of its gaps left. A client
+that is too slow leaves `max.poll.interval.ms` after its last poll: where that time has passed as
+well, the silence allows both.
 """
 
 from collections.abc import Sequence
@@ -177,6 +179,9 @@ def _departed(silence: Silence) -> Reason | None:
     longest = max(session, silence.longest_s or 0.0)
     earliest = max(silence.silent_s - _SLACK, _EARLY * longest, _STEADY * gap)
     if earliest <= since <= longest + max(_SOON * gap, _LATE * longest) + _SLACK:
+        poll = silence.rebalance_s  # clients send their max.poll.interval.ms as rebalance timeout
+        if poll is not None and since >= poll - _SOON * gap - _SLACK:
+            return None  # a client that polls too late leaves by itself after that time
         return Reason(Cause.EXPIRY, Confidence.LIKELY)
     if since <= min(_SOON * gap, silence.silent_s / 2):
         return Reason(Cause.LEAVE, Confidence.LIKELY)
