@@ -7,12 +7,16 @@ commands (fleet.cli) and for `fleet doctor`. Cost: the table repeats pyproject.t
 both.
 """
 
+import json
 from collections.abc import Mapping
+from importlib.metadata import distribution
 from importlib.util import find_spec
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from fleet.errors import ConfigError
 
+_OWN: Final = "fleet-for-kafka"
 EXTRAS: Final[Mapping[str, str]] = {
     "pyspark": "worker",
     "pyarrow": "worker",
@@ -31,7 +35,12 @@ EXTRAS: Final[Mapping[str, str]] = {
 
 
 def pip_line(extra: str) -> str:
-    """Returns the command that installs an extra."""
+    """Returns the command that installs an extra: from the wheel or the clone that is installed."""
+    url = json.loads(distribution(_OWN).read_text("direct_url.json") or "{}").get(
+        "url", ""
+    )  # PEP 610
+    if url.endswith(".whl"):
+        return f"pip install '{unquote(urlsplit(url).path)}[{extra}]'"
     return f"pip install '.[{extra}]' in the clone of Fleet"
 
 

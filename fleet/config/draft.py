@@ -90,7 +90,7 @@ def draft(
 
     runtime: the namespace whose Deployments were read.
     """
-    lines = [_HEAD.format(name=_comment(cluster.name)), *_cluster(cluster), "", "mode: plan", ""]
+    lines = [_HEAD.format(name=_comment(cluster.name)), *_cluster(cluster), "", "mode: observe", ""]
     if runtime is not None:
         place = runtime.model_dump(mode="json", include={"kind", "namespace", "context"})
         known = {key: value for key, value in place.items() if value is not None}

@@ -903,11 +903,17 @@ class Fleet(Closing):
         others; Refused is raised at the end.
         """
         self.create_topics(progress=progress)
-        self.runtime.ensure()
+        wanted = [
+            fleet
+            for fleet in self.spec.fleets
+            if (self.spec.mode_of(fleet) == "act" if groups is None else fleet.group in groups)
+        ]
+        if wanted:
+            self.runtime.ensure()
+        else:
+            progress("no declared group has mode: act, so no worker starts")
         done, refused = [], []
-        for fleet in self.spec.fleets:
-            if self.spec.mode_of(fleet) != "act" if groups is None else fleet.group not in groups:
-                continue
+        for fleet in wanted:
             progress(f"group {fleet.group}")
             try:
                 done.append(self.apply(fleet.group, actor=actor, progress=progress))
@@ -935,7 +941,7 @@ class Fleet(Closing):
         grace = max((f.rollout.drain_timeout for f in self.spec.fleets), default=10.0)
         # Workers of undeclared groups are stopped too, and would stay members.
         groups = [*(fleet.group for fleet in self.spec.fleets), *self.undeclared()]
-        progress("draining workers")
+        progress("stopping workers")
         self.runtime.down(grace=grace)
         with self._admin() as admin:
             for group in dict.fromkeys(groups):

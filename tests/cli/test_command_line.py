@@ -314,4 +314,4 @@ def test_down_twice_is_no_failure(purge, capsys, tmp_path):
     (tmp_path / "fleet.yaml").write_text("cluster: {name: idle}\n")
     for _ in range(2):
         assert cli.run(["down", *purge]) == 0
-    assert capsys.readouterr().out.startswith("cluster idle: down")
+    assert capsys.readouterr().out.startswith("workers of cluster idle are stopped")

@@ -340,7 +340,8 @@ def down(invocation: Invocation, *, purge: bool, dry_run: bool, yes: bool) -> No
         stage.end_leftovers()
         if purge:
             stage.forget()
-    click.echo(f"cluster {cluster.name}: down{', and purged' if purge else ''}")
+    rest = ", and its state is deleted" if purge else ""
+    click.echo(f"workers of cluster {cluster.name} are stopped{rest}")
 
 
 def _stopping(spec: "FleetSpec", *, purge: bool) -> "Iterator[str]":
@@ -349,7 +350,7 @@ def _stopping(spec: "FleetSpec", *, purge: bool) -> "Iterator[str]":
         counts = Counter(worker.group for worker in runtime.workers() if worker.wanted)
     for group, count in sorted(counts.items()):
         yield f"drain and stop {plural(count, 'worker')} of group {group}"
-    yield "stop the supervisor and Spark"
+    yield "stop the supervisor and Spark, if they run"
     if spec.cluster.bootstrap_servers == "embedded":
         yield "stop the embedded broker"
     if purge:
@@ -383,7 +384,7 @@ def _down_without_leave(
     Slots are kept even with --purge, since their groups were not left. Raises FleetError.
     """
     grace = max((each.rollout.drain_timeout for each in spec.fleets), default=_GRACE_SECONDS)
-    progress("draining workers")
+    progress("stopping workers")
     runtime = runtime_of(spec)
     runtime.down(grace=grace)
     runtime.close()

@@ -18,7 +18,7 @@ from fleet.commands.invocation import SCHEMA_VERSION, KeyValue, Pair, output_opt
 from fleet.commands.screen import Progress, Screen
 from fleet.errors import FleetError
 from fleet.system.home import fleet_home
-from fleet.text import visible
+from fleet.text import plural, visible
 
 if TYPE_CHECKING:
     from fleet.broker import Broker
@@ -159,9 +159,12 @@ For Kafka's own tools: --command-config {kept.admin_properties}"""
 def stop(*, purge: bool, timeout: float) -> None:
     """Stop the nodes; their data stays, unless --purge."""
     embedded = Broker(fleet_home())
+    running = sum(node.pid is not None for node in embedded.status().nodes)
     embedded.stop(timeout=timeout)
     if purge:
         embedded.purge()
+    done = f"stopped {plural(running, 'node')}" if running else "no broker was running"
+    click.echo(f"{done} in {fleet_home()}{', and deleted its data' if purge else ''}")
 
 
 @broker.command()

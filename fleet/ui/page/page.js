@@ -321,7 +321,7 @@ function showFigures(part, status, top, load) {
     ["slots active/open", `${status.managed.slots.active}/${status.managed.slots.open}`],
     ["workers + standby", `${status.managed.workers.running - status.managed.workers.standby} + ${status.managed.workers.standby}`],
     ["busy", percent(load.busy)]);
-  figures.push(["too many", count(load.too_many)]);
+  figures.push(["workers too many", count(load.too_many)]);
   part.figures.replaceChildren(...figures.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
 }
 
