@@ -26,15 +26,16 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from fleet import __version__
-from fleet.decide.storms import StormWatch, watch_most, watch_reach
+from fleet.decide.storms import StormWatch, watch_reach
 from fleet.errors import FleetError
 from fleet.lag.lag_columns import NONE, Floats, Longs
 from fleet.lag.snapshot import CASES, Snapshot
-from fleet.log.readers.log_view import KEEP, MOST, OpenTransaction
+from fleet.log.readers.log_view import OpenTransaction
 from fleet.log.readers.tail import CoordinatorPoller, Tail
 from fleet.log.records import Unreadable
 from fleet.manager.cycle import Fleet
 from fleet.manager.lag_assessment import find_still_rows, worst_lag_status
+from fleet.manager.live_cluster import live_readers
 from fleet.model import ReceiptResult
 from fleet.model.rebalances import BUCKETS, Cause, Totals
 from fleet.observe.watcher import GroupWatcher
@@ -771,22 +772,10 @@ class Exporter(Closing):
     @classmethod
     def of(cls, fleet: Fleet, *, listen: str, say: Say) -> "Exporter":
         """Creates the exporter that a fleet.yaml describes."""
-        spec, client = fleet.spec, fleet.client
-        tail = Tail(
-            client,
-            cluster=spec.cluster.name,
-            clock=fleet.clock,
-            groups=spec.exporter.groups.takes,
-            keep=max(KEEP, watch_reach(spec)),
-            most=max(MOST, 2 * watch_most(spec)),
-            beat=min(_READING, spec.exporter.interval),
-        )
-        watcher = GroupWatcher(
-            cluster=spec.cluster.name,
-            config=client,
-            clock=fleet.clock,
-            tail=tail,
-            ends=fleet.ends,
+        tail, watcher = live_readers(
+            fleet,
+            groups=fleet.spec.exporter.groups.takes,
+            beat=min(_READING, fleet.spec.exporter.interval),
         )
         return cls(fleet, listen=listen, tail=tail, watcher=watcher, say=say)
 

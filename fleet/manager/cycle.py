@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from fleet.act.change import GroupChanges
     from fleet.act.kafka import GroupAdmin
     from fleet.act.steps.adopting import Adopting
+    from fleet.log.readers.tail import Tail
 
 EMBEDDED = "embedded"
 STORM_NOTE = "storm"
@@ -134,6 +135,8 @@ class Fleet(Closing):
             ends=self.ends,
         )
         self.sessions = SessionQueries(client, clock=clock)
+        self.tail: Tail | None = None
+        """A live view of the coordinator's log, if the program keeps one."""
 
     @cached_property
     def _ledger(self) -> CoordinatorLedger:
@@ -236,7 +239,7 @@ class Fleet(Closing):
 
         A broker reports a group or topic as missing if the login may not describe it.
         """
-        seen = snapshot.groups
+        seen = snapshot.facts
         groups = {f.group for f in fleets if f.group not in seen or not seen[f.group].exists}
         topics = {t for f in fleets for t in f.topics if not is_pattern(t)} - set(snapshot.topics)
         if not groups and not topics:
@@ -271,6 +274,8 @@ class Fleet(Closing):
 
     def recorded(self, group: str, *, since: float) -> list[Rebalance] | None:
         """Returns a group's rebalances since a wall time; None if unreadable."""
+        if self.tail is not None and self.tail.is_current():
+            return self.tail.rebalances(group=group, since=since)
         return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
 
     def counted(self, group: str, since: int) -> RebalanceCounts | None:
@@ -398,8 +403,10 @@ class Fleet(Closing):
 
     # --- decide -----------------------------------------------------------------------------
 
-    def state(self, group: str, snapshot: Snapshot) -> StateSnapshot:
-        """Reads all that a decision about one group needs."""
+    def state(
+        self, group: str, snapshot: Snapshot, *, recorded: Sequence[Rebalance] | None = None
+    ) -> StateSnapshot:
+        """Reads all that a decision about one group needs; `recorded` as `storm` takes it."""
         spec = self.group(group)
         revision = MEMBERS if spec.worker is None else self._revisions().wanted(spec)
         if spec.worker is not None:
@@ -422,7 +429,7 @@ class Fleet(Closing):
             pauses=self.store.pauses(),
             stopped_partitions=self.store.stopped_partitions(group),
             revision=revision,
-            storm=self.storm(group),
+            storm=self.storm(group, recorded),
             published={
                 revision: kept
                 for revision in {s.revision for s in slots if s.revision}
@@ -528,8 +535,9 @@ class Fleet(Closing):
         else:
             asked = self._decide(group, seen, current=wanted, memory=ScalingMemory())
             sentence = explain_undo(asked, wanted, group) or ""
-        recent = self.rebalances(group, window=spec.storm.window)
-        state = replace(self.state(group, seen), readable_log=recent is not None)
+        recorded = self.recorded(group, since=self.clock.now() - reach(spec.storm))
+        state = self.state(group, seen, recorded=recorded)
+        state = replace(state, readable_log=recorded is not None)
         plan = make_plan(
             state,
             wanted=wanted,

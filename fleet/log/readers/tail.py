@@ -19,6 +19,7 @@ Bounds: rebalances are kept for `keep` seconds and at most `most` a group; group
 with their last record.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -275,6 +276,18 @@ class Tail(LogView, Closing):
         with self._lock:
             at = self._current_at
         return None if at is None else max(0.0, self._clock.monotonic() - at)
+
+    def is_current(self, *, within: float = 5.0) -> bool:
+        """Tells whether the view holds all that was written `within` seconds ago.
+
+        Waits as long for it. A topic that may not be read is never current.
+        """
+        age = self.age()
+        if age is not None and age <= within:
+            return True
+        with contextlib.suppress(Unreadable):
+            return self.catch_up(within)
+        return False
 
     # --- the thread: every request is made here -------------------------------------------------
 
