@@ -442,6 +442,11 @@ class DagsterSpec(Strict):
     schedules: tuple[Literal["reconcile", "record_history"], ...] = ()
     """Schedules to start by default; you can stop each in Dagster's page. `reconcile` plans and
     applies every group in mode act once a minute. `record_history` updates the history tables."""
+    groups: Selection = Selection()
+    """Groups that Dagster observes beside the declared ones."""
+    watermark: Annotated[Duration, Field(ge=1.0, le=604_800.0)] = 3600.0
+    """Time between two data versions of a group's asset. A version says up to which time the group
+    has committed all records; assets that depend on the group can run when it changes."""
 
 
 CONSUMER_HEARTBEAT = 5.0
@@ -787,6 +792,14 @@ class FleetSpec(Strict):
             "act" if self.cluster.bootstrap_servers == "embedded" else "plan"
         )
         return group.mode or self.mode or default
+
+    def max_lag_of(self, group: GroupSpec | None) -> float:
+        """Returns the greatest age of a group's oldest waiting record; None: an undeclared group.
+
+        Alerts and Dagster's checks use this one limit.
+        """
+        own = None if group is None else group.max_lag
+        return self.alerts.max_lag if own is None else own
 
     def fleet(self, group: str) -> GroupSpec | None:
         """Returns the declared fleet of a group; None if there is none."""

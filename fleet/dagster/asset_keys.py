@@ -17,6 +17,7 @@ from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.decide.slugs import plain_name
 
 LAG = "lag"
+FRESHNESS = "freshness"
 STORM = "storm"
 RECEIPT = "receipt"
 
@@ -73,6 +74,11 @@ def discovered_key(cluster: str) -> AssetKey:
 def history_key(cluster: str, table: str) -> AssetKey:
     """Returns the key of one history table."""
     return AssetKey([cluster, "history", table])
+
+
+def version_tags(version: str) -> dict[str, str]:
+    """Returns the tags of an observation with this data version."""
+    return {"dagster/data_version": version}
 
 
 def actor(run_id: str) -> str:

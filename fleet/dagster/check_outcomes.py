@@ -1,8 +1,8 @@
 """Computes the outcomes of the checks, for check runs and for the sensors.
 
 An outcome is a value: passed or not, a severity, the numbers and one sentence. ERROR is for alerts
-(a lag status of level ERR, lag over the limit, a storm, a receipt that differs). WARN is for
-readers of the page (a group that does not exist yet, figures that Fleet may not read).
+(a lag status of level ERR, a record older than max_lag, a storm, a receipt that differs). WARN is
+for readers of the page (a group that does not exist yet, figures that Fleet may not read).
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 from dagster import AssetCheckEvaluation, AssetCheckResult, AssetCheckSeverity, AssetKey
 
-from fleet.config.spec import GroupSpec, LagScaling
+from fleet.config.spec import GroupSpec
 from fleet.dagster.change_metadata import (
     bullet_list,
     change_metadata,
@@ -23,6 +23,7 @@ from fleet.decide.lag_status import GroupLagStatus, LagStatus, Level
 from fleet.decide.storms import Storm
 from fleet.model import GroupSnapshot, LagCase, ReceiptResult
 from fleet.slots import Change, ChangeState
+from fleet.text import duration
 
 WARN = AssetCheckSeverity.WARN
 ERROR = AssetCheckSeverity.ERROR
@@ -58,49 +59,53 @@ class CheckOutcome:
         }
 
 
-def lag_limit(fleet: GroupSpec) -> int | None:
-    """Returns the records for which the largest fleet is sized; None without a lag policy."""
-    if isinstance(fleet.scaling, LagScaling):
-        return fleet.scaling.records_per_worker * fleet.replicas.max
-    return None
-
-
-def lag_outcome(
-    fleet: GroupSpec, state: GroupSnapshot, keeps_up: GroupLagStatus | None
-) -> CheckOutcome:
-    """Judges whether the group keeps up: by the lag status of `fleet status` and by its limit.
+def lag_outcome(state: GroupSnapshot, keeps_up: GroupLagStatus | None) -> CheckOutcome:
+    """Judges whether the group keeps up, by the lag status of `fleet status`.
 
     `keeps_up` is that lag status, None if unknown. ABANDONED fails too, since fleet.yaml declares
     the group.
     """
-    limit, lag, age = lag_limit(fleet), state.lag, state.lag_seconds
     numbers: dict[str, Any] = {"members": len(state.members)}
-    if lag is not None:
-        numbers["lag (records)"] = lag
-    if age is not None:
-        numbers["lag (s)"] = round(age, 3)
-    if limit is not None:
-        numbers["limit (records)"] = limit
+    if state.lag is not None:
+        numbers["lag (records)"] = state.lag
     if keeps_up is not None:
         numbers["lag status"] = str(keeps_up.status)
     said, outcome, severity = _waiting(state), "well", WARN
-    if limit is not None and lag is not None and lag > limit:
-        said, outcome, severity = f"{said}; the limit is {limit:,} records", _OVER, ERROR
-    elif not state.exists:
+    if not state.exists:
         outcome = "does not exist"
     elif keeps_up is not None and (
         keeps_up.level is not Level.OK or keeps_up.status is LagStatus.ABANDONED
     ):
         said, outcome = f"{said}; {keeps_up.sentence}", str(keeps_up.status)
         severity = WARN if keeps_up.level is Level.WARN else ERROR
-    elif lag is None and limit is not None:
-        outcome = "unknown"
     return CheckOutcome(
         passed=outcome == "well",
         severity=severity,
         sentence=f"{said}.",
         metadata=numbers,
         outcome=outcome,
+    )
+
+
+def freshness_outcome(group: str, age: float | None, *, max_lag: float) -> CheckOutcome:
+    """Judges whether the oldest waiting record is younger than `max_lag`, as the alert does.
+
+    An unknown age passes, because the alert does not fire for it either.
+    """
+    limit = f"the limit is {duration(max_lag)} (max_lag)"
+    numbers: dict[str, Any] = {"limit (s)": max_lag}
+    if age is None:
+        said = f"{group}: the age of the oldest waiting record is unknown; {limit}"
+        return CheckOutcome(
+            passed=True, severity=WARN, sentence=f"{said}.", metadata=numbers, outcome="unknown"
+        )
+    over = age > max_lag
+    what = f"the oldest record waits for {duration(age)}" if age else "no record has waited"
+    return CheckOutcome(
+        passed=not over,
+        sentence=f"{group}: {what}; {limit}.",
+        metadata={**numbers, "lag (s)": round(age, 3)},
+        outcome=_OVER if over else "well",
     )
 
 

@@ -29,21 +29,26 @@ from dagster import (
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.change_assets import change_assets, change_jobs
-from fleet.dagster.check_outcomes import lag_outcome, receipt_outcome, storm_outcome
+from fleet.dagster.check_outcomes import (
+    freshness_outcome,
+    lag_outcome,
+    receipt_outcome,
+    storm_outcome,
+)
 from fleet.dagster.group_assets import group_assets, history_assets, history_job, history_schedule
 from fleet.dagster.reconcile_schedule import reconcile_schedule
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures, load_declared_spec
-from fleet.dagster.storm_sensor import read_recent_rebalances, storm_sensor
+from fleet.dagster.storm_sensor import storm_sensor
 from fleet.dagster.watch_sensor import missing_group, watch_sensor
-from fleet.decide.storms import watch_reach
 from fleet.manager.lag_assessment import compute_lag_statuses
 from fleet.manager.past import read_last_minutes
+from fleet.text import duration
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
 
 
-# Checks of declared groups that a user may run from the web page: lag, storms, last receipt.
+# Checks of declared groups that a user may run from the web page.
 #
 # The sensors store the same outcomes on change, so the checks are current without a run. One op
 # serves the checks of all groups, and a run reads only the selected groups. Dagster names an op's
@@ -57,6 +62,8 @@ def check_specs(spec: FleetSpec, fleet: GroupSpec) -> list[AssetCheckSpec]:
     minutes = f"{fleet.storm.window / 60:g} min"
     texts = {
         asset_keys.LAG: "The group keeps up with its topics.",
+        asset_keys.FRESHNESS: "The oldest waiting record is younger than max_lag: "
+        f"{duration(spec.max_lag_of(fleet))}.",
         asset_keys.STORM: f"At most {fleet.storm.rebalances} rebalances in {minutes}, not counting "
         "those that a plan of Fleet expects.",
     }
@@ -106,24 +113,21 @@ def check_results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[Asse
     if not wanted:
         return
     fleet, key = cycle.group(group), asset_keys.group_key(cycle.spec.cluster.name, group)
-    if asset_keys.LAG in wanted:
+    if wanted & {asset_keys.LAG, asset_keys.FRESHNESS}:
         snapshot = cycle.snapshot([group])
         snapshot, keep_up = compute_lag_statuses(
             cycle, snapshot, read_last_minutes(cycle, [group]), [group]
         )
+    if asset_keys.LAG in wanted:
         seen = snapshot.groups.get(group) or missing_group(group)
-        yield lag_outcome(fleet, seen, keep_up.get(group)).result(asset_keys.LAG, key)
+        yield lag_outcome(seen, keep_up.get(group)).result(asset_keys.LAG, key)
+    if asset_keys.FRESHNESS in wanted:
+        figures, limit = snapshot.figures().get(group), cycle.spec.max_lag_of(fleet)
+        fresh = freshness_outcome(group, figures and figures.age, max_lag=limit)
+        yield fresh.result(asset_keys.FRESHNESS, key)
     if asset_keys.STORM in wanted:
-        now = cycle.clock.now()
-        history = read_recent_rebalances(cycle, since=now - watch_reach(cycle.spec), now=now)
-        known = None if history is None else history.of(group)
-        window = fleet.storm.window
-        recorded = (
-            cycle.rebalances(group, window=window)
-            if known is None
-            else sum(each.ended_at >= now - window for each in known)
-        )
-        storm = storm_outcome(fleet, recorded, cycle.storm(group, known))
+        recorded = cycle.rebalances(group, window=fleet.storm.window)
+        storm = storm_outcome(fleet, recorded, cycle.storm(group))
         yield storm.result(asset_keys.STORM, key)
     if asset_keys.RECEIPT in wanted:
         last = receipt_outcome(cycle.store.change(group))

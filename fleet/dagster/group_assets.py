@@ -1,4 +1,4 @@
-"""Builds external assets for the topics and groups of fleet.yaml, and assets for the history.
+"""Builds observed assets for the topics and groups of fleet.yaml, and assets for the history.
 
 Kafka makes topics and groups, and the sensor observes them; `fleet.dagster.change_assets` defines
 plans and rollouts. People look for a declared group by name, so it has its own asset, with its
@@ -6,12 +6,15 @@ owner, its mode as a tag and three checks. Undeclared groups share one asset wit
 """
 
 import json
+import math
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,10 +24,13 @@ from dagster import (
     AssetsDefinition,
     AssetSelection,
     AssetSpec,
+    BetaWarning,
+    DataVersion,
     DefaultScheduleStatus,
     DynamicPartitionsDefinition,
     FreshnessPolicy,
     MetadataValue,
+    ObserveResult,
     PipesMessageHandler,
     PipesMessageReader,
     PipesSubprocessClient,
@@ -32,16 +38,21 @@ from dagster import (
     define_asset_job,
     in_process_executor,
     multi_asset,
+    multi_observable_source_asset,
 )
 
 from fleet.config.spec import FleetSpec, GroupSpec
+from fleet.config.topic_patterns import is_pattern, matches
 from fleet.dagster import asset_keys
-from fleet.dagster.resources import FleetResource
+from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import (
         UnresolvedAssetJobDefinition,
     )
+
+    from fleet.lag.snapshot import Figures
+    from fleet.manager.cycle import Fleet
 
 
 # Messages of a process that a step started: a file with one message a line.
@@ -191,8 +202,125 @@ def history_schedule(spec: FleetSpec, job: "UnresolvedAssetJobDefinition") -> Sc
     )
 
 
+# Data versions, by which Dagster's automation conditions see that a topic or group went on.
+#
+# Problem: an event wakes an asset downstream only if its data version is new, and a group commits
+# all the time. Choice: a topic's version is its number of partitions. A group's version is a time
+# at a full interval (`dagster.watermark`): the group has committed every record that is older. It
+# moves on only after a commit, so that an idle group wakes nothing. It follows from the cluster
+# alone, so sensor and run agree. Cost: records of the last interval wait for its end.
+
+
+MARGIN_SECONDS: Final = 30.0
+"""Seconds by which the age of a record may be wrong: two samples of a log's end."""
+_NO_VERSION: Final = "none"
+
+
+def topics_of(topics: Mapping[str, int], entries: Iterable[str]) -> dict[str, int]:
+    """Returns the existing topics that these names and patterns select, with their partitions."""
+    return {
+        topic: count
+        for entry in entries
+        for topic, count in (
+            topics.items() if is_pattern(entry) else ((entry, topics.get(entry, 0)),)
+        )
+        if count and matches(entry, topic)
+    }
+
+
+def topic_version(topics: Mapping[str, int], topic: str) -> str:
+    """Returns the data version of a topic or pattern: its number of partitions."""
+    return str(sum(topics_of(topics, [topic]).values()))
+
+
+def topic_metadata(topics: Mapping[str, int], topic: str) -> dict[str, Any]:
+    """Returns the metadata of a topic's observation."""
+    found = topics_of(topics, [topic])
+    return {"partitions": sum(found.values()), "topics": len(found)}
+
+
+def watermark_of(figures: "Figures | None", *, at: float, every: float) -> int:
+    """Returns the time up to which a group committed all records; 0 if unknown."""
+    if figures is None or figures.age is None or figures.moved is None or figures.undated:
+        return 0
+    passed = math.floor((at - figures.age - MARGIN_SECONDS) / every)
+    return int(min(passed, math.ceil(figures.moved / every)) * every)
+
+
+def group_version(watermark: int) -> str:
+    """Returns the data version of a group."""
+    if not watermark:
+        return _NO_VERSION
+    return datetime.fromtimestamp(watermark, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _versions_now(
+    spec: FleetSpec, cycle: "Fleet", context: AssetExecutionContext
+) -> Iterator[ObserveResult]:
+    """Observes the topics and groups of a run."""
+    from fleet.manager.live_cluster import LiveCluster  # noqa: PLC0415  imports Kafka
+
+    cluster, chosen = spec.cluster.name, context.selected_asset_keys
+    groups = {
+        fleet.group: key
+        for fleet in spec.fleets
+        if (key := asset_keys.group_key(cluster, fleet.group)) in chosen
+    }
+    with LiveCluster(cycle, groups=groups.__contains__, beat=1.0) as live:
+        seen = live.refresh()
+    for topic in sorted({topic for fleet in spec.fleets for topic in fleet.topics}):
+        if (key := asset_keys.topic_key(cluster, topic)) in chosen:
+            version = DataVersion(topic_version(seen.topics, topic))
+            metadata = topic_metadata(seen.topics, topic)
+            yield ObserveResult(asset_key=key, data_version=version, metadata=metadata)
+    figures = seen.figures()
+    for group, key in groups.items():
+        found = figures.get(group)
+        made = group_version(watermark_of(found, at=seen.at, every=spec.dagster.watermark))
+        last = context.instance.fetch_observations(key, limit=1).records
+        told = [
+            record.asset_observation.data_version for record in last if record.asset_observation
+        ]
+        version = max([made, *filter(None, told)], key=lambda each: (each != _NO_VERSION, each))
+        metadata = {"group": group, "partitions": found.partitions if found else 0}
+        if found is not None and found.lag is not None:
+            metadata["lag (records)"] = found.lag
+        yield ObserveResult(asset_key=key, data_version=DataVersion(version), metadata=metadata)
+
+
+def observed_assets(spec: FleetSpec) -> list[AssetsDefinition]:
+    """Defines the assets of topics and declared groups, which the sensor or a run observes.
+
+    Dagster names an op's outputs with [A-Za-z0-9_] and drops one of two equal names, so a second
+    op holds `orders-v1` beside `orders.v1`.
+    """
+    ops: list[list[AssetSpec]] = []
+    seen: Counter[str] = Counter()
+    for each in [*topic_specs(spec), *(group_spec(spec, fleet) for fleet in spec.fleets)]:
+        called = each.key.to_python_identifier()
+        if seen[called] == len(ops):
+            ops.append([])
+        ops[seen[called]].append(each)
+        seen[called] += 1
+    return [_observe_op(spec, specs, number) for number, specs in enumerate(ops, start=1)]
+
+
+def _observe_op(spec: FleetSpec, specs: list[AssetSpec], number: int) -> AssetsDefinition:
+    def observe(context: AssetExecutionContext, fleet: FleetResource) -> Iterator[ObserveResult]:
+        with fleet_errors_as_failures(), fleet.open() as cycle:
+            yield from _versions_now(spec, cycle, context)
+
+    with warnings.catch_warnings():
+        # The stable form has one asset for each op, and 300 ops make an unreadable graph.
+        warnings.simplefilter("ignore", BetaWarning)
+        made: AssetsDefinition = multi_observable_source_asset(
+            name="observe" if number == 1 else f"observe_{number}", specs=specs, can_subset=True
+        )(observe)
+    return made
+
+
 def topic_specs(spec: FleetSpec) -> list[AssetSpec]:
-    """Returns an external asset for each topic or `^pattern` that a group names."""
+    """Returns an asset for each topic or `^pattern` that a group names."""
     cluster = spec.cluster.name
     found = sorted({topic for fleet in spec.fleets for topic in fleet.topics})
     return [
@@ -208,7 +336,7 @@ def topic_specs(spec: FleetSpec) -> list[AssetSpec]:
 
 
 def group_spec(spec: FleetSpec, fleet: GroupSpec) -> AssetSpec:
-    """Returns the external asset of a declared group."""
+    """Returns the asset of a declared group."""
     cluster = spec.cluster.name
     acting = {"changes": MetadataValue.asset(asset_keys.rollout_key(cluster))}
     if fleet.worker is None:
@@ -251,7 +379,6 @@ def discovered_spec(spec: FleetSpec) -> AssetSpec:
     )
 
 
-def group_assets(spec: FleetSpec) -> list[AssetSpec]:
+def group_assets(spec: FleetSpec) -> list[AssetSpec | AssetsDefinition]:
     """Returns the assets of all topics and groups in fleet.yaml, and one for other groups."""
-    named = [group_spec(spec, fleet) for fleet in spec.fleets]
-    return [*topic_specs(spec), discovered_spec(spec), *named]
+    return [discovered_spec(spec), *observed_assets(spec)]

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from fleet.config.spec import FleetSpec, GroupSpec
@@ -535,19 +536,21 @@ class StormWatch:
         moves: Sequence[CoordinatorMove] = (),
         clients: Mapping[str, str] | None = None,
         is_read: Callable[[str], bool] = lambda _: True,
+        assessed: Mapping[str, Storm | None] = MappingProxyType({}),
     ) -> "StormWatch":
         """Returns the next state.
 
         `rebalances` are those of all groups within `watch_reach(spec)` seconds, in any order;
         `changes` are Fleet's own by group; `moves` are new ones; `clients` gives client ids by
-        member id. The storm of a group that was not read stays for a while.
+        member id. The storm of a group that was not read stays for a while. `assessed` are the
+        storms of groups that the caller has assessed.
         """
         by_group: dict[str, list[Rebalance]] = defaultdict(list)
         for rebalance in rebalances:
             by_group[rebalance.group].append(rebalance)
         declared = {fleet.group: fleet for fleet in spec.fleets}
-        storms = {}
-        for group in by_group.keys() | self.storms.keys():
+        storms = {group: storm for group, storm in assessed.items() if storm is not None}
+        for group in (by_group.keys() | self.storms.keys()) - assessed.keys():
             known = self.storms.get(group)
             if not is_read(group):
                 if known is not None and abs(now - known.seen_at) <= _KEPT_UNREAD:

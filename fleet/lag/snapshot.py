@@ -8,7 +8,7 @@ that both agree. Cost: the first request for a group makes its values.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,6 +206,22 @@ def _fits(pattern: str, topic: str) -> bool:
         return True
 
 
+class Figures(NamedTuple):
+    """The figures of one group over all its partitions."""
+
+    partitions: int
+    committed: int
+    """Sum of the committed offsets."""
+    lag: int | None
+    """Records that wait where the lag is known; None if it is known nowhere."""
+    age: float | None
+    """Age in seconds of the oldest waiting record, or its lower bound; None if unknown."""
+    undated: int
+    """Partitions of existing topics without a lag, or without the age of what waits."""
+    moved: float | None
+    """Wall time of the last commit that went forward; None if unknown."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
     """Groups at one moment; nobody re-reads in the middle of a decision.
@@ -260,6 +276,43 @@ class Snapshot:
         """Returns only the wanted groups."""
         facts = {group: facts for group, facts in self.facts.items() if wanted(group)}
         return replace(self.where(self.commits.of_groups(facts)), facts=facts)
+
+    def figures(self) -> dict[str, Figures]:
+        """Returns the figures of each group with a committed partition, without making values."""
+        commits, size = self.commits, len(self.commits.groups)
+        records, which = self.lag.records, self.commits.group
+        known, waits = records != NONE, records > 0
+        gone = np.isin(self.lag.case, (_CODE[LagCase.TOPIC_DELETED], _CODE[LagCase.LEFT]))
+        age = np.full(size, np.nan)
+        ages = np.where(np.isnan(self.lag.seconds), self.lag.waited, self.lag.seconds)
+        np.fmax.at(age, which[waits], ages[waits])
+        undated = ~known & ~gone | waits & np.isnan(self.lag.seconds)
+        moved = np.full(size, NONE, dtype=np.int64)
+        np.maximum.at(moved, which, commits.moved)
+        told = np.bincount(which[known], minlength=size)
+        age[(told > 0) & (np.bincount(which[waits], minlength=size) == 0)] = 0.0
+        columns = (
+            np.bincount(which, minlength=size),
+            np.bincount(which, np.maximum(commits.committed, 0), minlength=size),
+            np.bincount(which[known], records[known], minlength=size),
+            np.bincount(which[undated], minlength=size),
+            told,
+            age,
+            moved,
+        )
+        rows = zip(commits.groups, *(column.tolist() for column in columns), strict=False)
+        return {
+            group: Figures(
+                partitions=partitions,
+                committed=int(committed),
+                lag=int(lag) if is_told else None,
+                age=None if np.isnan(age) else age,
+                undated=undated,
+                moved=None if moved == NONE else moved / 1000,
+            )
+            for group, partitions, committed, lag, undated, is_told, age, moved in rows
+            if partitions
+        }
 
 
 class _Groups(Mapping[str, GroupSnapshot]):

@@ -23,11 +23,12 @@ from prometheus_client.samples import Sample
 from fleet.clock import SystemClock
 from fleet.commands.groups.group_status import GroupStatus, gather
 from fleet.commands.ui import Watch
-from fleet.dagster.check_outcomes import CheckOutcome
-from fleet.dagster.watch_sensor import refresh_groups
+from fleet.dagster.check_outcomes import CheckOutcome, lag_outcome
 from fleet.exporter.exporting import Exporter
 from fleet.kafka_source.connections import Connections
 from fleet.manager.cycle import Fleet
+from fleet.manager.lag_assessment import lag_statuses
+from fleet.manager.live_cluster import LiveCluster
 from fleet.model import LagCase, PartitionState
 from tests.support import kafka_tools
 from tests.support.waiting import until
@@ -322,7 +323,9 @@ def told(ground: Ground, clock: SystemClock) -> Told:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 exported.setdefault(sample.labels.get("group", ""), []).append(sample)
-        seen = {each.group: each.lag for each in refresh_groups(fleet).groups}
+        with LiveCluster(fleet, groups=names.__contains__, beat=1.0) as live:
+            seen = live.refresh()
+        keep_up = lag_statuses(seen)
         watch = Watch(fleet, every=1.0)
         watch.start()
         try:
@@ -337,7 +340,7 @@ def told(ground: Ground, clock: SystemClock) -> Told:
     return Told(
         status={each.group: each for each in found if each.group in names},
         exported=exported,
-        checks={group: seen[group] for group in names},
+        checks={group: lag_outcome(seen.groups[group], keep_up.get(group)) for group in names},
         page={group: each for group, each in shown.statuses.items() if group in names},
     )
 

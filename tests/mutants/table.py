@@ -166,7 +166,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "35-plan-id-without-what-it-saw": ("decide.adopted:plan_id", "decide/test_plans.py",
         "(group, wanted, seen, does)", "(group, wanted, does)"),
     "36-run-ended-by-a-store-that-takes-no-write": (
-        "dagster.watch_sensor:update_run", "orchestration/test_requests.py",
+        "dagster.dead_runs:update_run", "orchestration/test_requests.py",
         "not provable", "False"),
     "37-unchanged-group-told-each-tick": (
         "dagster.watch_sensor:due_groups", "orchestration/test_sensor_cursor.py",

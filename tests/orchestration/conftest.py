@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.broker import Broker
 from fleet.config.spec import FleetSpec
+from fleet.dagster import live
 from fleet.dagster.resources import FleetResource, load_declared_spec
 from tests.support.brokers import running_broker
 
@@ -100,6 +101,13 @@ def quiet_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of these tests alone: a tick tells of at most 50 groups, so others' would count."""
     with running_broker(tmp_path_factory.mktemp("quiet")) as made:
         yield made.broker
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """What ticks keep open is closed after each test."""
+    yield
+    live.close_all()
 
 
 @pytest.fixture

@@ -29,13 +29,7 @@ from fleet.config.first_job import dagster_instance, dagster_yaml
 from fleet.config.spec import ClassicWorker, DagsterSpec, FleetSpec, GroupSpec
 from fleet.dagster import build_definitions
 from fleet.dagster.asset_keys import CHANGE_JOB, name_of, rollout_key
-from fleet.dagster.watch_sensor import (
-    GroupTick,
-    WatchRefresh,
-    missing_group,
-    observation,
-    partition_requests,
-)
+from fleet.dagster.watch_sensor import partition_requests
 from fleet.errors import ConfigError
 from tests.orchestration.made import FLEET_YAML, spec
 
@@ -51,7 +45,8 @@ def drawn(definitions: Definitions) -> str:
     for key in sorted(graph.get_all_asset_keys()):
         node = graph.get(key)
         kinds = "+".join(sorted(node.kinds)) or "none"
-        acted = "made by a run" if node.is_executable else "external"
+        acted = "observed" if node.is_observable else "external"
+        acted = "made by a run" if node.is_materializable else acted
         lines.append(f"{key.to_user_string()}: {acted}, {kinds}, in {node.group_name}")
         lines += [f"  owner {owner}" for owner in node.owners]
         lines += [f"  needs {parent.to_user_string()}" for parent in sorted(node.parent_keys)]
@@ -116,15 +111,15 @@ def test_an_odd_group_id_is_a_partition_and_an_asset_of_its_own():
     MultiPartitionsDefinition(
         {"group": StaticPartitionsDefinition(names), "day": StaticPartitionsDefinition(["1"])}
     )
-    ticks = tuple(GroupTick(state=missing_group(group)) for group in ODD)
     with DagsterInstance.ephemeral() as instance:
-        looked = WatchRefresh(at=0.0, spec=spec(), groups=ticks, problems=())
-        (request,) = partition_requests(instance, looked)
+        (request,) = partition_requests(instance, spec(), ODD, ODD)
         instance.add_dynamic_partitions(request.partitions_def_name, request.partition_keys)
-        assert partition_requests(instance, looked) == []
-    seen = {observation("main", tick).partition for tick in ticks}
-    assert seen == set(request.partition_keys)
-    assert max(map(len, seen)) <= 100
+        assert partition_requests(instance, spec(), ODD, ODD) == []
+        (deleted,) = partition_requests(instance, spec(), [], [])
+        assert partition_requests(instance, spec(), [], None) == [], "a broker was silent"
+    assert sorted(deleted.partition_keys) == sorted(request.partition_keys)
+    assert set(map(name_of, ODD)) == set(request.partition_keys)
+    assert max(map(len, request.partition_keys)) <= 100
 
 
 def test_raw_ids_are_metadata():

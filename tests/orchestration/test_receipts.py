@@ -1,11 +1,12 @@
 """What a rollout leaves in Dagster: the receipt, its check, and failures that say why."""
 
+import re
 from dataclasses import replace
 
 import pytest
 from dagster import AssetCheckSeverity, AssetKey, DagsterInstance, Failure, asset, materialize
 
-from fleet.config.spec import LagScaling, PartitionsScaling
+from fleet.config.spec import FleetSpec
 from fleet.dagster.change_assets import record_result
 from fleet.dagster.change_metadata import (
     bullet_list,
@@ -15,12 +16,18 @@ from fleet.dagster.change_metadata import (
     plan_metadata,
     plan_sentence,
 )
-from fleet.dagster.check_outcomes import lag_outcome, receipt_outcome, storm_outcome
+from fleet.dagster.check_outcomes import (
+    freshness_outcome,
+    lag_outcome,
+    receipt_outcome,
+    storm_outcome,
+)
 from fleet.dagster.resources import fleet_errors_as_failures
 from fleet.decide.lag_status import GroupLagStatus, LagStatus
 from fleet.decide.storms import Storm
 from fleet.errors import Refused
 from fleet.model import Alternative, ExpectedCost, LagCase, ReceiptResult
+from fleet.report.alert_rules import rules
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, receipt, step
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
@@ -224,23 +231,47 @@ def look(*, lag: int | None, members: int = 1, exists: bool = True, case: LagCas
 
 
 @pytest.mark.parametrize(
-    ("seen", "passed", "severity", "outcome"),
+    ("seen", "passed", "outcome"),
     [
-        pytest.param(look(lag=120_000), True, "WARN", "well", id="at the limit"),
-        pytest.param(look(lag=120_001), False, "ERROR", "over the limit", id="over the limit"),
-        pytest.param(look(lag=5, members=0), True, "WARN", "well", id="assign only"),
-        pytest.param(look(lag=0, members=0), True, "WARN", "well", id="nothing waits"),
-        pytest.param(look(lag=None), False, "WARN", "unknown", id="cannot be said"),
+        pytest.param(look(lag=5_000_000), True, "well", id="records alone are no limit"),
+        pytest.param(look(lag=5, members=0), True, "well", id="assign only"),
+        pytest.param(look(lag=None), True, "well", id="cannot be said"),
         pytest.param(
-            look(lag=None, members=0, exists=False), False, "WARN", "does not exist", id="missing"
+            look(lag=None, members=0, exists=False), False, "does not exist", id="missing"
         ),
     ],
 )
-def test_lag(seen, passed, severity, outcome):
-    """The limit is what the largest fleet of the policy is meant for."""
-    fleet = group().model_copy(update={"scaling": LagScaling(policy="lag")})
-    judged = lag_outcome(fleet, seen, None)
-    assert (judged.passed, judged.severity.name, judged.outcome) == (passed, severity, outcome)
+def test_lag_without_a_status(seen, passed, outcome):
+    """A number of records is no limit; a group that uses assign() has no members."""
+    judged = lag_outcome(seen, None)
+    assert (judged.passed, judged.severity.name, judged.outcome) == (passed, "WARN", outcome)
+
+
+@pytest.mark.parametrize(
+    ("own", "age", "passed", "outcome"),
+    [
+        pytest.param(None, 600.0, True, "well", id="at the limit of the file"),
+        pytest.param(None, 600.1, False, "over the limit", id="over the limit of the file"),
+        pytest.param(120.0, 600.0, False, "over the limit", id="over its own limit"),
+        pytest.param(7200.0, 600.1, True, "well", id="its own limit is larger"),
+        pytest.param(None, None, True, "unknown", id="unknown"),
+    ],
+)
+def test_freshness_is_max_lag_as_in_the_alert(own, age, passed, outcome):
+    """The check fails exactly where the rendered rule FleetGroupLag fires."""
+    groups = [{"group": "orders", "topics": ["orders"], "max_lag": own}]
+    declared = FleetSpec.model_validate({"fleets": groups})
+    limit = declared.max_lag_of(declared.fleet("orders"))
+    judged = freshness_outcome("orders", age, max_lag=limit)
+    assert (judged.passed, judged.outcome) == (passed, outcome)
+    (of_groups,) = rules(declared)["groups"]
+    limits = [
+        float(re.findall(r"fleet_group_lag_seconds.* > (\S+)\)", rule["expr"])[0])
+        for rule in of_groups["rules"]
+        if rule["alert"] == "FleetGroupLag"
+        and ('group!~"orders"' not in rule["expr"].partition("\n")[0])
+    ]
+    assert limits == [limit]
 
 
 def keeps_up(status: LagStatus) -> GroupLagStatus:
@@ -276,17 +307,8 @@ def keeps_up(status: LagStatus) -> GroupLagStatus:
     ],
 )  # fmt: skip
 def test_lag_is_judged_as_by_status(seen, found, passed, severity, outcome):
-    """Without a limit, too: the policy `partitions` knows none."""
-    fleet = group().model_copy(update={"scaling": PartitionsScaling(policy="partitions")})
-    judged = lag_outcome(fleet, seen, keeps_up(found))
+    """As `fleet status` shows it."""
+    judged = lag_outcome(seen, keeps_up(found))
     assert (judged.passed, judged.severity.name, judged.outcome) == (passed, severity, outcome)
     assert judged.metadata["lag status"] == str(found)
     assert ("no commit for 7200 s" in judged.sentence) == (outcome == str(found))
-
-
-def test_a_limit_holds_beside_the_verdict():
-    """What a person has set is checked though the group keeps up."""
-    fleet = group().model_copy(update={"scaling": LagScaling(policy="lag")})
-    judged = lag_outcome(fleet, look(lag=120_001), keeps_up(LagStatus.OK))
-    assert (judged.passed, judged.outcome) == (False, "over the limit")
-    assert judged.sentence.endswith("120,001 records waiting; the limit is 120,000 records.")

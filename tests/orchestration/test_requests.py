@@ -20,6 +20,15 @@ from dagster._core.utils import make_new_run_id
 from fleet.config.spec import GroupSpec
 from fleet.dagster import asset_keys, build_definitions, reconcile_schedule
 from fleet.dagster.change_assets import group_partitions
+from fleet.dagster.dead_runs import (
+    IDLE,
+    GroupChange,
+    StartedRun,
+    death_reason,
+    end_dead_runs,
+    progress_mark,
+    update_run,
+)
 from fleet.dagster.reconcile_schedule import (
     TickOutcome,
     aim_of,
@@ -29,21 +38,9 @@ from fleet.dagster.reconcile_schedule import (
     summary,
     wait_after,
 )
-from fleet.dagster.watch_sensor import (
-    IDLE,
-    GroupTick,
-    SensorMemory,
-    StartedRun,
-    WatchRefresh,
-    death_reason,
-    end_dead_runs,
-    progress_mark,
-    update_run,
-)
 from fleet.model import StepKind
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, spec, step
-from tests.support.seen_groups import group_seen
 
 
 def test_requests_partition_is_the_group():
@@ -133,6 +130,10 @@ def test_skipped_tick_says_why():
 # --- which STARTED runs are ended, and which are left alone -----------------------------------
 
 
+OVER = {group().group: GroupChange(fleet=group(), change=change(ChangeState.DONE))}
+"""The group's change is over."""
+
+
 @pytest.mark.parametrize(
     ("seen", "mark"),
     [
@@ -193,15 +194,9 @@ def test_a_run_is_ended_only_where_it_is_seen_whole(other):
         run_launcher=SimpleNamespace(terminate=lambda _: None),
         report_run_failed=lambda _, why: failed.append(why),
     )
-    memory = SensorMemory()
-    over = GroupTick(
-        state=group_seen(group().group), fleet=group(),
-        change=change(ChangeState.DONE),
-    )  # fmt: skip
+    kept: dict[str, StartedRun] = {}
     for tick in range(40):
-        looked = WatchRefresh(at=15.0 * tick, spec=spec(), groups=(over,), problems=())
-        kept, _ = end_dead_runs(instance, looked, memory)
-        memory = SensorMemory(runs=kept)
+        kept, _ = end_dead_runs(instance, OVER, kept, now=15.0 * tick, writable=True)
     assert bool(failed) == (not other)
 
 
@@ -249,15 +244,10 @@ def test_all_runs_that_are_not_over_are_seen(monkeypatch):
 def test_a_dead_run_is_found_behind_any_number_of_others(monkeypatch):
     """Those of other people in the same Dagster, too, begun before it and after it."""
     monkeypatch.setattr(reconcile_schedule, "PAGE", 3)
-    over = GroupTick(
-        state=group_seen(group().group), fleet=group(),
-        change=change(ChangeState.DONE),
-    )  # fmt: skip
-    looked = WatchRefresh(at=0.0, spec=spec(), groups=(over,), problems=())
     with DagsterInstance.ephemeral() as instance:
         for name in [*["theirs"] * 5, group().group, *["theirs"] * 5]:
             started(instance, name)
-        kept, said = end_dead_runs(instance, looked, SensorMemory())
+        kept, said = end_dead_runs(instance, OVER, {}, now=0.0, writable=True)
     assert len(kept) == 1
     assert said == []
 

@@ -1,39 +1,67 @@
-"""Which groups the sensor tells of, and what it remembers."""
+"""Which groups the sensor tells of, what it remembers, and where it keeps that."""
+
+from dataclasses import replace
 
 import pytest
 
+from fleet.clock import ManualClock
+from fleet.config.spec import FleetSpec
+from fleet.dagster import asset_keys
+from fleet.dagster.live import STORE_SECONDS, StateKeeper
 from fleet.dagster.watch_sensor import (
     BAND_INTERVAL_SECONDS,
+    DISCOVERY_SECONDS,
     EVENTS_A_TICK,
     HEARTBEAT_SECONDS,
     GroupTick,
     SensorMemory,
+    WatchRefresh,
     due_groups,
+    events_of,
     lag_band,
 )
-from fleet.model import GroupState, TopicPartition
+from fleet.decide.lag_status import LagStatus
+from fleet.model import GroupState
+from fleet.slots.memory import Memory, MemoryBackend
+from fleet.slots.store import Store
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
+from tests.support.snapshots import snapshot_of
 
 NOW = 1_000_000.0
+SPEC = FleetSpec.model_validate({"fleets": [{"group": "orders", "topics": ["orders"]}]})
 
 
-def seen(
+def refreshed(
     lag: int | None = 10,
     *,
-    name: str = "orders",
+    names: tuple[str, ...] = ("orders",),
     state: GroupState = GroupState.STABLE,
-    owner: str = "m1",
-):
-    """A group of one member."""
-    tp = TopicPartition("orders", 0)
-    parts = [partition_seen(0, lag)]
-    members = [member_seen(owner, [tp])]
-    return GroupTick(state=group_seen(name, members=members, partitions=parts, state=state))
+    members: int = 1,
+    changed_at: float = NOW - 9000,
+    age: float | None = None,
+    status: LagStatus = LagStatus.OK,
+    at: float = NOW,
+) -> WatchRefresh:
+    """What a tick saw of groups that all stand so; `orders` is declared."""
+    parts = [partition_seen(0, lag, lag_seconds=age)]
+    known = [member_seen(f"m{n}") for n in range(members)]
+    groups = [group_seen(name, members=known, partitions=parts, state=state) for name in names]
+    seen = snapshot_of(*groups, at=at)
+    facts = {name: replace(each, changed_at=changed_at) for name, each in seen.facts.items()}
+    return WatchRefresh(
+        spec=SPEC, seen=replace(seen, facts=facts), figures=seen.figures(),
+        statuses=dict.fromkeys(names, status), changes={},
+    )  # fmt: skip
 
 
-def after(look: GroupTick, *, at: float = NOW) -> SensorMemory:
-    """A memory in which this look was told."""
-    return SensorMemory().with_events([look], now=at, alive=[look.group])
+def seen(lag: int | None = 10, **how: object) -> GroupTick:
+    """The tick of the declared group."""
+    return refreshed(lag, **how).ticks(SensorMemory())[0]  # type: ignore[arg-type]
+
+
+def after(*ticks: GroupTick, at: float = NOW) -> SensorMemory:
+    """A memory in which these were told."""
+    return SensorMemory().with_events(ticks, now=at, alive=[tick.group for tick in ticks])
 
 
 @pytest.mark.parametrize(
@@ -42,16 +70,28 @@ def after(look: GroupTick, *, at: float = NOW) -> SensorMemory:
         pytest.param(seen(), 15, False, id="nothing changed"),
         pytest.param(seen(), HEARTBEAT_SECONDS, True, id="heartbeat"),
         pytest.param(seen(state=GroupState.PREPARING), 15, True, id="state"),
-        pytest.param(seen(owner="m2"), 15, True, id="members"),
+        pytest.param(seen(members=2), 15, True, id="members"),
+        pytest.param(seen(changed_at=NOW), 15, True, id="another member in its place"),
+        pytest.param(seen(changed_at=0.0), 15, False, id="the log is not readable just now"),
+        pytest.param(seen(status=LagStatus.STOP), 15, True, id="lag status"),
+        pytest.param(seen(age=601.0), 15, True, id="older than max_lag"),
         pytest.param(seen(999), 3000, False, id="lag in the same band"),
         pytest.param(seen(50_000), 15, False, id="lag grew just now"),
         pytest.param(seen(50_000), BAND_INTERVAL_SECONDS, True, id="lag grew and an hour passed"),
     ],
 )
 def test_told_only_on_change(changed, later, told):
-    """State, members and verdict at once; the size of the lag every hour; else once a day."""
+    """What matters at once; the size of the lag every hour; else once a day."""
+    assert bool(due_groups([changed], after(seen()), now=NOW + later)) is told
+
+
+def test_a_check_is_stored_only_with_another_outcome():
+    """Of a group that gets an event because its state changed."""
+    refresh = refreshed(state=GroupState.PREPARING, status=LagStatus.STOP)
     memory = after(seen())
-    assert bool(due_groups([changed], memory, now=NOW + later)) is told
+    due = due_groups(refresh.ticks(memory), memory, now=NOW)
+    told = [getattr(each, "check_name", "observation") for each in events_of(refresh, due, memory)]
+    assert told == ["observation", asset_keys.LAG]
 
 
 @pytest.mark.parametrize(
@@ -63,63 +103,55 @@ def test_told_only_on_change(changed, later, told):
 )
 def test_what_a_day_stores(lags, a_day):
     """Dagster never deletes an event, and one with its checks takes about 10 kB of its storage."""
-    looks = {lag: [seen(lag, name=f"g{n}") for n in range(20)] for lag in lags}
-    alive = [look.group for look in looks[lags[0]]]
-    memory = SensorMemory().with_events(looks[lags[0]], now=NOW, alive=alive)
+    names = tuple(f"g{n}" for n in range(20))
+    memory = SensorMemory()
+    looks = [refreshed(lag, names=names).ticks(memory)[1:] for lag in lags]
+    memory = memory.with_events(looks[0], now=NOW, alive=names)
     events = 0
     for tick in range(1, 24 * 12 + 1):
         now = NOW + 300 * tick
-        telling = due_groups(looks[lags[tick % len(lags)]], memory, now=now)
-        memory = memory.with_events(telling, now=now, alive=alive)
+        telling = due_groups(looks[tick % len(lags)], memory, now=now)
+        memory = memory.with_events(telling, now=now, alive=names)
         events += len(telling)
-    assert events <= a_day * len(alive)
+    assert events <= a_day * len(names)
 
 
-def test_at_most_fifty_and_the_rest_next():
-    """A first tick over 120 groups takes three ticks, and nobody is told twice."""
-    looks = [seen(name=f"g{n}") for n in range(120)]
+def test_five_thousand_groups_are_told_within_five_minutes():
+    """Nobody is told twice, and no tick stores more than Dagster takes."""
+    names = tuple(f"g{n}" for n in range(5000))
+    looks = refreshed(names=names).ticks(SensorMemory())[1:]
     memory, told = SensorMemory(), []
-    alive = [look.group for look in looks]
-    for tick in range(4):
+    for tick in range(300 // 15):
         now = NOW + 15 * tick
         telling = due_groups(looks, memory, now=now)
         assert len(telling) <= EVENTS_A_TICK
         told += [look.group for look in telling]
-        memory = memory.with_events(telling, now=now, alive=alive)
-    assert sorted(told) == sorted(alive)
+        memory = memory.with_events(telling, now=now, alive=names)
+    assert sorted(told) == sorted(names)
 
 
 def test_changes_go_before_heartbeats():
     """With more due than fit, what really changed comes first."""
-    old, new = seen(), seen(owner="m2", name="other")
-    memory = SensorMemory().with_events(
-        [old, seen(name="other")], now=NOW, alive=[old.group, "other"]
-    )
-    assert due_groups([old, new], memory, now=NOW + HEARTBEAT_SECONDS, limit=1) == (new,)
+    names = ("a", "b")
+    old = refreshed(names=names).ticks(SensorMemory())[1:]
+    memory = SensorMemory().with_events(old, now=NOW, alive=names)
+    new = refreshed(names=names, members=2).ticks(memory)[2]
+    assert due_groups([old[0], new], memory, now=NOW + HEARTBEAT_SECONDS, limit=1) == (new,)
 
 
-def test_cursor_round_trip_and_size():
-    """What was told comes back from the cursor; 1,000 groups stay below 20 kB."""
-    looks = [seen((10, None, 10**18)[n % 3], name=f"g{n}") for n in range(1000)]
-    memory = SensorMemory().with_events(looks, now=NOW, alive=[look.group for look in looks])
-    cursor = memory.as_cursor()
-    assert SensorMemory.from_cursor(cursor) == memory
-    assert len(cursor) < 20_000, "Dagster keeps it in the row of each tick, 5,760 a day"
-
-
-@pytest.mark.parametrize(
-    "cursor",
-    [None, "", "x", "[]", '{"v":0}', '{"v":2,"g":{"81f80e46":["e1a6b7d2","0c5e2a11",1,0]},"r":{}}'],
-)
-def test_foreign_cursor_is_an_empty_memory(cursor):
-    """All is told anew rather than a tick that fails for ever."""
-    assert SensorMemory.from_cursor(cursor) == SensorMemory()
+def test_a_group_of_a_moment_gets_no_partition():
+    """One that has existed for long does at once, and one that was told of goes on being told."""
+    young = refreshed(names=("orders", "console-7"), changed_at=NOW - DISCOVERY_SECONDS + 1)
+    assert [tick.group for tick in young.ticks(SensorMemory())] == ["orders"]
+    memory = after(*refreshed(names=("console-7",)).ticks(SensorMemory()))
+    assert [tick.group for tick in young.ticks(memory)] == ["orders", "console-7"]
 
 
 def test_gone_groups_are_forgotten():
-    """The cursor does not grow with groups that came and went."""
-    memory = after(seen()).with_events([], now=NOW, alive=[])
-    assert memory.groups == {}
+    """The memory does not grow with groups that came and went, unless some may be hidden."""
+    memory = after(seen())
+    assert memory.with_events([], now=NOW, alive=[]).groups == {}
+    assert memory.with_events([], now=NOW, alive=None) is memory
 
 
 @pytest.mark.parametrize(
@@ -128,3 +160,66 @@ def test_gone_groups_are_forgotten():
 def test_bands(lag, band):
     """Powers of ten above a thousand records."""
     assert lag_band(lag) == band
+
+
+# --- where the memory is kept -------------------------------------------------------------------
+
+
+class Ground:
+    """A store, and the keepers of processes that come one after another."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(1000.0)
+        self.store = Store(MemoryBackend(Memory(), clock=self.clock), clock=self.clock)
+
+    def keeper(self) -> StateKeeper[SensorMemory]:
+        return StateKeeper(
+            "dagster-watch", self.store, self.clock, SensorMemory.from_json, SensorMemory.as_json
+        )
+
+
+def states(count: int) -> list[SensorMemory]:
+    """Memories that differ."""
+    return [after(seen(), at=NOW + n) for n in range(count)]
+
+
+def test_the_cursor_is_a_token_and_a_quiet_tick_leaves_it():
+    """Dagster keeps it in the row of each tick, 5,760 a day."""
+    names = tuple(f"g{n}" for n in range(5000))
+    looks = refreshed(names=names).ticks(SensorMemory())
+    memory = SensorMemory().with_events(looks, now=NOW, alive=names)
+    keeper = Ground().keeper()
+    cursor = keeper.keep(memory)
+    assert len(cursor) < 20
+    assert keeper.keep(memory) == cursor
+    assert keeper.load(cursor) is memory
+
+
+def test_a_new_process_reads_what_was_stored():
+    """Up to a minute old: the events of that minute come twice."""
+    ground, (first, second, third) = Ground(), states(3)
+    keeper = ground.keeper()
+    keeper.keep(first)
+    cursor = keeper.keep(second)
+    assert ground.keeper().load(cursor) == first
+    ground.clock.sleep(STORE_SECONDS)
+    cursor = keeper.keep(third)
+    assert ground.keeper().load(cursor) == third
+
+
+def test_a_tick_whose_result_was_lost_is_told_again():
+    """The next one begins with the cursor before it."""
+    keeper, (first, second) = Ground().keeper(), states(2)
+    cursor = keeper.keep(first)
+    keeper.keep(second)
+    assert keeper.load(cursor) is first
+
+
+@pytest.mark.parametrize("cursor", [None, "", "x", "[]", "00000000.1", '{"v":4,"g":"","r":{}}'])
+def test_foreign_cursor_is_an_empty_memory(cursor):
+    """All is told anew rather than a tick that fails for ever; so it is after another release."""
+    ground = Ground()
+    known = ground.keeper().keep(states(1)[0])
+    assert ground.keeper().load(cursor) is None
+    ground.store.put_manager_state("", "dagster-watch", {"token": known.partition(".")[0], "v": 4})
+    assert ground.keeper().load(known) is None

@@ -1,31 +1,18 @@
 """What the sensor on storms tells, of declared groups, strangers and the whole cluster."""
 
-from contextlib import nullcontext
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
-
 from dagster import AssetCheckEvaluation, AssetObservation
 
-from fleet.clock import ManualClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.storm_sensor import (
-    RecentRebalances,
+    StormMemory,
     StormRefresh,
     changed_groups,
     events_of,
-    moved_groups,
-    recent_rebalances,
     tick_sentence,
-    watch_storms,
     without_unreported,
 )
 from fleet.decide.storms import ClusterStorm, Storm, StormWatch
-from fleet.model.rebalances import Rebalance
-from tests.asking.worlds import rebalance
-
-if TYPE_CHECKING:
-    from fleet.manager.cycle import Fleet
 
 SPEC = FleetSpec.model_validate({"fleets": [{"group": "orders", "topics": ["orders"]}]})
 
@@ -58,41 +45,6 @@ def test_only_what_changed_is_told():
     assert changed_groups(known, watch(storm("orders"))) == ["a"]
 
 
-def test_changes_are_read_of_groups_that_moved_alone():
-    """Of a thousand calm ones a tick read twenty each, every 15 s."""
-    names = ("cooldown", "moved", "stormy")
-    spec = FleetSpec.model_validate({"fleets": [{"group": g, "topics": ["t"]} for g in names]})
-    found = [rebalance(1, 0.0, group=group) for group in ("moved", "stranger")]
-    before = watch(storm("stormy"), storm("another stranger"))
-    assert moved_groups(spec, found, before) == ["moved", "stormy"]
-    assert moved_groups(spec, [], watch()) == []
-
-
-class Log:
-    """What the log tells of declared groups; of one of them nothing can be read."""
-
-    clock = ManualClock(100.0)
-    spec = FleetSpec.model_validate(
-        {"fleets": [{"group": g, "topics": ["t"]} for g in ("read", "denied")]}
-    )
-
-    def recorded(self, group: str, *, since: float) -> list[Rebalance] | None:
-        return [rebalance(1, since, group=group)] if group == "read" else None
-
-
-def test_what_is_read_is_told_beside_what_was_found():
-    """From the log alone, and where the tables hold one of the groups."""
-    cycle = cast("Fleet", Log())
-    found, read = recent_rebalances(cycle, watch(), None, since=0.0)
-    assert ([each.group for each in found], read) == (["read"], {"read"})
-    tables = RecentRebalances(
-        takes=lambda group: group == "read", groups={"read": [rebalance(2, 0.0, group="read")]},
-        at=100.0,
-    )  # fmt: skip
-    found, read = recent_rebalances(cycle, watch(), tables, since=0.0)
-    assert ([each.number for each in found], read) == ([2], set())
-
-
 def test_what_is_too_much_for_one_tick_is_told_by_the_next():
     """A broker's end puts hundreds of groups into a storm at once; each is told, and each end."""
     storms = watch(*(storm(f"g{number}") for number in range(80)))
@@ -112,9 +64,7 @@ def test_a_declared_group_has_its_check_and_a_stranger_its_partition():
     )  # fmt: skip
     seen = StormRefresh(spec=SPEC, now=90.0, watch=watch(storm("stranger"), cluster=whole))
     events = list(events_of(seen, ["orders", "stranger"], whole=True))
-    over, passed, begun, cluster = events
-    assert isinstance(over, AssetObservation)
-    assert over.description == "orders: the storm is over."
+    passed, begun, cluster = events
     assert isinstance(passed, AssetCheckEvaluation)
     assert (passed.check_name, passed.passed) == (asset_keys.STORM, True)
     assert isinstance(begun, AssetObservation)
@@ -123,38 +73,22 @@ def test_a_declared_group_has_its_check_and_a_stranger_its_partition():
     assert "12 groups in a storm at once" in str(cluster.description)
 
 
-def test_a_tick_without_the_tables_says_whom_it_did_not_see():
-    """No storm among a few groups is no calm of the cluster."""
+def test_a_tick_that_read_nothing_says_so():
+    """Silence is no calm of the cluster."""
     assert tick_sentence([], "") == "No group is in a storm."
-    away = tick_sentence(["orders: 9 rebalances"], "the history tables cannot be read: s3 is away")
-    assert away.startswith("orders: 9 rebalances. Only declared groups were checked: the history")
+    away = tick_sentence([], "__consumer_offsets may not be read")
+    assert away == "Storms are unknown: __consumer_offsets may not be read."
 
 
 def test_each_declared_group_gets_its_check_once_a_day():
-    """Fifty a tick; by the log where the tables are away, which each tick says."""
-    spec = FleetSpec.model_validate(
-        {"fleets": [{"group": f"g{n}", "topics": ["t"]} for n in range(120)]}
-    )
-
-    class Calm(Log):
-        history_path = "nowhere://bucket/history"
-
-        def recorded(self, group: str, *, since: float) -> list[Rebalance]:
-            return [rebalance(1, since, group=group)]
-
-        def readable_changes(self, group: str) -> tuple[()]:
-            return ()
-
-    made, told, cursor = Calm(), [], None
-    made.spec = spec
-    resource = SimpleNamespace(open=lambda: nullcontext(made))
+    """So many a tick; a group that is new in the file makes all of them due."""
+    declared, memory, now = [f"g{n}" for n in range(120)], StormMemory(), 0.0
+    told: list[str] = []
     for tick in range(8):
         if tick == 4:
-            assert len(told) == len(set(told)) == 120
-            made.clock.sleep(86_400.0)
-        context = SimpleNamespace(cursor=cursor, log=None)
-        found = watch_storms(context, resource)
-        cursor = found.cursor
-        assert "the history tables cannot be read" in found.skip_reason.skip_message
-        told += [each.asset_key for each in found.asset_events]
-    assert len(told) == 2 * len(set(told)) == 240
+            assert sorted(told) == sorted(declared)
+            now += 86_400.0
+        due, memory = memory.due_checks(declared, now=now, room=50)
+        told += due
+    assert len(told) == 2 * len(declared)
+    assert memory.due_checks([*declared, "new"], now=now, room=999)[0] == [*declared, "new"]

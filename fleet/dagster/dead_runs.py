@@ -1,0 +1,143 @@
+"""Ends STARTED runs whose processes are dead, judged by the group's lease.
+
+Problem: after a power cut a run stays STARTED in Dagster's storage for ever. Dagster does not
+notice a local run worker that died with its code server [36]. Choice: a running change raises its
+counter every third of a lease. A run is dead if its change stands still for a lease, or if it has
+no running change for two minutes. Time counts in ticks as well as in seconds, and a tick adds at
+most the usual interval. So neither a machine that slept nor a changed clock ends runs. A tick
+whose own writes are refused starts the count again: the run's writes would be refused too [38].
+A code server that starts again also starts the count again. Cost: a dead run shows after one or two
+minutes. A run that makes other assets too is left to Dagster's `run_monitoring` and to users.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dagster import DagsterInstance, DagsterRunStatus, RunRecord
+
+from fleet.config.spec import GroupSpec
+from fleet.dagster import asset_keys
+from fleet.dagster.reconcile_schedule import all_runs
+from fleet.slots import Change, ChangeState
+from fleet.text import duration
+
+UNCHANGED_TICKS = 3
+IDLE_TICKS = 6
+IDLE_SECONDS = 120.0
+"""Seconds for which a run may have no change: it plans, checks, waits for a dead actor's lease."""
+LEASE_MARGIN_SECONDS = 5.0
+LONGEST_TICK = 30.0
+"""Most seconds that one tick adds; ticks are 15 s apart."""
+
+IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChange:
+    """The last change of a declared group."""
+
+    fleet: GroupSpec
+    change: Change | None = None
+    unread: str = ""
+    """Why its stored changes cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRun:
+    """How long a STARTED run has been unchanged: `mark` for `still` seconds, in `ticks` ticks."""
+
+    mark: str
+    still: float
+    ticks: int
+    at: float
+    """Wall time of the last tick."""
+
+
+def progress_mark(run_id: str, change: Change | None) -> str:
+    """Returns the run's current progress mark in the store."""
+    if (
+        change is None
+        or change.actor != asset_keys.actor(run_id)
+        or change.state is not ChangeState.RUNNING
+    ):
+        return IDLE
+    return f"{change.token}.{change.counter}"
+
+
+def update_run(
+    known: StartedRun | None, mark: str, *, now: float, provable: bool = True
+) -> StartedRun:
+    """Updates the memory of a run by one tick. provable: whether the store accepts renewals."""
+    if known is None or known.mark != mark or not provable:
+        return StartedRun(mark=mark, still=0.0, ticks=1, at=now)
+    passed = min(max(0.0, now - known.at), LONGEST_TICK)
+    return StartedRun(mark=mark, still=known.still + passed, ticks=known.ticks + 1, at=now)
+
+
+def death_reason(run: StartedRun, *, lease: float) -> str | None:
+    """Returns why the run is dead, in a sentence; None while it may be alive."""
+    still = run.still
+    if run.mark == IDLE:
+        if run.ticks >= IDLE_TICKS and still >= max(IDLE_SECONDS, 3 * lease):
+            return (
+                f"this run has had no active change for {duration(still)}, so its process has "
+                "died; the next run of the group continues from the state in Kafka"
+            )
+        return None
+    if run.ticks >= UNCHANGED_TICKS and still >= lease + LEASE_MARGIN_SECONDS:
+        return (
+            f"this run has not renewed the group's lease for {duration(still)} (lease {lease:g} "
+            "s), so its process has died; the next run of the group resumes the change"
+        )
+    return None
+
+
+def end_dead_runs(
+    instance: DagsterInstance,
+    changes: Mapping[str, GroupChange],
+    before: Mapping[str, StartedRun],
+    *,
+    now: float,
+    writable: bool,
+) -> tuple[dict[str, StartedRun], list[str]]:
+    """Ends dead STARTED runs [36]; returns the memory of the others, and sentences.
+
+    changes: of declared groups. writable: whether the actors of changes could have
+    renewed their leases [38].
+    """
+    by_name = {asset_keys.name_of(group): each for group, each in changes.items()}
+    kept: dict[str, StartedRun] = {}
+    ended: list[str] = []
+    for record in all_runs(instance, [DagsterRunStatus.STARTED]):
+        run = record.dagster_run
+        mine = by_name.get(asset_keys.group_of_run(run) or "")
+        if mine is None:
+            continue
+        last = before.get(run.run_id)
+        if mine.unread:  # it may be alive: this shows once its changes can be read
+            kept |= {} if last is None else {run.run_id: last}
+            continue
+        mark = progress_mark(run.run_id, mine.change)
+        if mark == IDLE and asset_keys.makes_other_assets(run):
+            continue  # its work on other assets does not show here
+        known = update_run(last, mark, now=now, provable=writable)
+        why = death_reason(known, lease=mine.fleet.runtime.lease)
+        if why is None:
+            kept[run.run_id] = known
+            continue
+        end_run(instance, record, why)
+        ended.append(f"ended run {run.run_id}: {why}")
+    return kept, ended
+
+
+def end_run(instance: DagsterInstance, record: RunRecord, why: str) -> None:
+    """Interrupts the run's process if it can be reached, then marks the run as failed.
+
+    A process that wakes later finds that another actor has its lease, and stops [31].
+    """
+    run = record.dagster_run
+    try:
+        instance.run_launcher.terminate(run.run_id)
+    except Exception as error:  # noqa: BLE001  Dagster raises many kinds; its server may be down
+        instance.report_engine_event(f"interrupting the run failed ({type(error).__name__})", run)
+    instance.report_run_failed(run, f"Fleet ended this run: {why}.")

@@ -1,0 +1,143 @@
+"""Dagster's own conditions run what is downstream of a group or topic, by its data version."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+from dagster import (
+    AssetKey,
+    AssetSelection,
+    AutomationCondition,
+    DagsterInstance,
+    Definitions,
+    asset,
+    build_sensor_context,
+    evaluate_automation_conditions,
+    instance_for_test,
+    materialize,
+)
+
+from fleet.dagster import group_assets
+from fleet.dagster.asset_keys import group_key, topic_key
+from fleet.dagster.group_assets import group_version, topic_version, watermark_of
+from fleet.dagster.watch_sensor import watch
+from fleet.lag.snapshot import Figures
+
+HOUR = 3600.0
+NOON = 43_200.0
+
+
+@pytest.mark.parametrize(
+    ("at", "age", "moved", "undated", "passed"),
+    [
+        pytest.param(NOON + 60, 0.0, NOON - 5, 0, NOON, id="idle since before noon"),
+        pytest.param(NOON + 2 * HOUR, 0.0, NOON - 5, 0, NOON, id="idle for hours"),
+        pytest.param(NOON + 20, 0.0, NOON - 5, 0, NOON - HOUR, id="an age may be a little wrong"),
+        pytest.param(NOON + 60, 90.0, NOON + 59, 0, NOON - HOUR, id="an older record waits"),
+        pytest.param(NOON + 120, 60.0, NOON + 119, 0, NOON, id="younger records wait"),
+        pytest.param(NOON + 60, 0.0, NOON - 5, 1, 0, id="one partition is unknown"),
+        pytest.param(NOON + 60, None, NOON - 5, 0, 0, id="no age"),
+    ],
+)
+def test_a_groups_version_is_the_hour_up_to_which_all_is_committed(at, age, moved, undated, passed):
+    """It stands still while nothing is committed, and before the hour's last record is."""
+    found = Figures(partitions=4, committed=9, lag=1, age=age, undated=undated, moved=moved)
+    assert watermark_of(found, at=at, every=HOUR) == passed
+
+
+def test_versions_as_text():
+    """A topic's is its number of partitions; a pattern's that of all its topics."""
+    topics = {"orders": 4, "refunds.eu": 2, "refunds.us": 3}
+    assert topic_version(topics, "orders") == "4"
+    assert topic_version(topics, r"^refunds\..*$") == "5"
+    assert topic_version(topics, "nowhere") == "0"
+    assert group_version(43_200) == "1970-01-01T12:00:00Z"
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    """Dagster's storage in a temporary folder."""
+    with instance_for_test() as made:
+        yield made
+
+
+class Downstream:
+    """A team's assets behind the group and the topic, and the daemons that serve them."""
+
+    def __init__(self, scene, instance) -> None:
+        @asset(
+            deps=[group_key("main", scene.plain)],
+            automation_condition=AutomationCondition.any_deps_updated(),
+        )
+        def orders_model() -> None: ...
+
+        @asset(
+            deps=[topic_key("main", scene.topic)],
+            automation_condition=AutomationCondition.any_deps_updated(),
+        )
+        def partitioning() -> None: ...
+
+        self.scene, self.instance = scene, instance
+        observed = group_assets.group_assets(scene.spec)
+        self.definitions = Definitions(
+            assets=[*observed, orders_model, partitioning], resources={"fleet": scene.resource}
+        )
+        self.sensor_cursor: str | None = None
+        self.cursor = evaluate_automation_conditions(self.definitions, instance).cursor
+
+    def ticked(self) -> set[str]:
+        """One tick of the sensor, then one of the automation conditions: what these ask for."""
+        context = build_sensor_context(instance=self.instance, cursor=self.sensor_cursor)
+        told = watch(context, self.scene.resource)
+        self.sensor_cursor = told.cursor
+        for event in told.asset_events:
+            self.instance.report_runless_asset_event(event)
+        seen = evaluate_automation_conditions(self.definitions, self.instance, cursor=self.cursor)
+        self.cursor = seen.cursor
+        return {each.key.to_user_string() for each in seen.results if not each.true_subset.is_empty}
+
+
+@pytest.mark.broker
+def test_a_commit_runs_what_is_behind_the_group_and_partitions_what_is_behind_the_topic(
+    scene, instance, monkeypatch
+):
+    """Events without a new version run nothing: another member, or a run that observes."""
+    monkeypatch.setattr(group_assets, "MARGIN_SECONDS", 0.0)
+    scene.config.write_text(f"{scene.config.read_text()}dagster: {{watermark: 1s}}\n")
+    behind = Downstream(scene, instance)
+    with scene.member(scene.plain):
+        time.sleep(1.1)  # the second of the last commit is over
+        assert behind.ticked() == {"orders_model", "partitioning"}, "the first versions"
+        with scene.member(scene.plain):
+            assert behind.ticked() == set()
+        observed = materialize(
+            behind.definitions.assets[1:-2],
+            selection=AssetSelection.assets(
+                group_key("main", scene.plain), topic_key("main", scene.topic)
+            ),
+            resources={"fleet": scene.resource},
+            instance=instance,
+        )
+        assert observed.success
+        assert behind.ticked() == set()
+
+        producer = Producer({"bootstrap.servers": scene.bootstrap})
+        producer.produce(scene.topic, value="one more")
+        producer.flush(60)
+        deadline = time.monotonic() + 60
+        while not (fired := behind.ticked()):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        assert fired == {"orders_model"}
+        assert behind.ticked() == set()
+
+        admin = AdminClient({"bootstrap.servers": scene.bootstrap})
+        admin.create_partitions([NewPartitions(scene.topic, 6)])[scene.topic].result(60)
+        while "partitioning" not in (fired := behind.ticked()):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    last = instance.get_latest_data_version_record(topic_key("main", scene.topic), is_source=True)
+    assert last.asset_observation.data_version == "6"
+    assert AssetKey(["main", "topics", scene.topic]) == topic_key("main", scene.topic)
