@@ -3,13 +3,12 @@
 Problem: a group id may hold any character; an asset key or a partition may not. People search for
 `orders.v1` under that name. Choice: Dagster uses the Kafka name of a group, topic or pattern if it
 allows it (`fleet.decide.slugs.plain_name`), else a readable part and a hash. The metadata holds the
-id. The cluster is the first part of every key, so that clusters can share one Dagster. Plans and
-rollouts are two assets with a partition per group: a run's partition names the group that it may
-change.
+id. The cluster is the first part of every key and name, so that one code location can hold several.
+Plans and rollouts are two assets with a partition per group: a run's partition names the group that
+it may change.
 """
 
 import re
-from collections.abc import Collection
 
 from dagster import AssetKey, DagsterRun
 
@@ -22,11 +21,13 @@ STORM = "storm"
 RECEIPT = "receipt"
 
 CHANGE_JOB = "change_group"
+"""The job of plans and rollouts; `definition_name` gives it the cluster."""
 PARTITION_TAG = "dagster/partition"
 """Dagster's own run tag: the name of the group that the run may change."""
 AIM_TAG = "fleet/aim"
 """Run tag: the run's target (slots and revision), by which failures are counted."""
 PLAN_TAG = "fleet/plan"
+CLUSTER_TAG = "fleet/cluster"
 MODE_TAG = "fleet/mode"
 """Asset tag: observe, plan or act."""
 MAX_RUNTIME_TAG = "dagster/max_runtime"
@@ -39,6 +40,11 @@ _EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 def name_of(group: str) -> str:
     """Returns the name of a group in keys and partitions."""
     return plain_name(group)
+
+
+def definition_name(cluster: str, kind: str) -> str:
+    """Returns the name of a job, schedule, sensor or op of a cluster: `main_reconcile`."""
+    return f"{AssetKey([cluster]).to_python_identifier()}_{kind}"
 
 
 def managed_groups(spec: FleetSpec) -> dict[str, GroupSpec]:
@@ -98,27 +104,18 @@ def owners(spec: GroupSpec) -> list[str]:
     return [spec.owner if _EMAIL.fullmatch(spec.owner) else f"team:{spec.owner}"]
 
 
-def group_of_run(run: DagsterRun) -> str | None:
-    """Returns the name of the group that a run may change: its partition, if it runs rollouts."""
-    chosen = run.asset_selection
-    acts = run.job_name == CHANGE_JOB if chosen is None else _has_rollout(chosen)
+def group_of_run(run: DagsterRun, cluster: str) -> str | None:
+    """Returns the name of the cluster's group that a run may change: its partition."""
+    chosen, job = run.asset_selection, definition_name(cluster, CHANGE_JOB)
+    acts = run.job_name == job if chosen is None else rollout_key(cluster) in chosen
     return run.tags.get(PARTITION_TAG) if acts else None
 
 
-def makes_other_assets(run: DagsterRun) -> bool:
+def makes_other_assets(run: DagsterRun, cluster: str) -> bool:
     """Returns whether a run also makes other assets, such as a team's own after the rollout."""
-    return any(_kind(key) not in {_PLAN, _ROLLOUT} for key in run.asset_selection or ())
+    return not {*(run.asset_selection or ())} <= {plan_key(cluster), rollout_key(cluster)}
 
 
-def rollout_step(run: DagsterRun) -> str | None:
-    """Returns the step in which a run changes its group, if assets were selected."""
-    chosen = run.asset_selection or ()
-    return next((k.to_python_identifier() for k in chosen if _kind(k) == _ROLLOUT), None)
-
-
-def _has_rollout(chosen: Collection[AssetKey]) -> bool:
-    return any(_kind(key) == _ROLLOUT for key in chosen)
-
-
-def _kind(key: AssetKey) -> str | None:
-    return key.path[1] if len(key.path) == 2 else None
+def rollout_step(cluster: str) -> str:
+    """Returns the step in which a run changes its group."""
+    return rollout_key(cluster).to_python_identifier()

@@ -162,8 +162,9 @@ def group_partitions(spec: FleetSpec) -> StaticPartitionsDefinition:
     return StaticPartitionsDefinition(list(asset_keys.managed_groups(spec)))
 
 
-def plan_asset(spec: FleetSpec) -> AssetsDefinition:
+def plan_asset(fleet: FleetResource) -> AssetsDefinition:
     """Defines the asset of plans: what Fleet would do now, and its expected cost."""
+    spec = fleet.spec
     cluster, groups = spec.cluster.name, asset_keys.managed_groups(spec)
 
     @asset(
@@ -174,9 +175,7 @@ def plan_asset(spec: FleetSpec) -> AssetsDefinition:
         description="What Fleet would change in the group now, and the expected cost.",
         metadata={"cluster": cluster},
     )
-    def plan(
-        context: AssetExecutionContext, config: ChangeConfig, fleet: FleetResource
-    ) -> MaterializeResult[None]:
+    def plan(context: AssetExecutionContext, config: ChangeConfig) -> MaterializeResult[None]:
         group = groups[context.partition_key].group
         with fleet_errors_as_failures(), fleet.open() as cycle:
             made = cycle.plan(group, wanted=config.wanted, roll=config.roll)
@@ -188,8 +187,9 @@ def plan_asset(spec: FleetSpec) -> AssetsDefinition:
     return plan
 
 
-def rollout_asset(spec: FleetSpec) -> AssetsDefinition:
+def rollout_asset(fleet: FleetResource) -> AssetsDefinition:
     """Defines the asset of changes, verified by the coordinator's records."""
+    spec = fleet.spec
     cluster, groups = spec.cluster.name, asset_keys.managed_groups(spec)
 
     @asset(
@@ -201,9 +201,7 @@ def rollout_asset(spec: FleetSpec) -> AssetsDefinition:
         description="The last change of the group: its expected cost and what Kafka recorded.",
         metadata={"cluster": cluster},
     )
-    def rollout(
-        context: AssetExecutionContext, config: RolloutConfig, fleet: FleetResource
-    ) -> MaterializeResult[None]:
+    def rollout(context: AssetExecutionContext, config: RolloutConfig) -> MaterializeResult[None]:
         group = groups[context.partition_key].group
         with (
             fleet_errors_as_failures(),
@@ -264,18 +262,20 @@ def record_result(
     return MaterializeResult(metadata=metadata)
 
 
-def change_assets(spec: FleetSpec) -> list[AssetsDefinition]:
+def change_assets(fleet: FleetResource) -> list[AssetsDefinition]:
     """Returns both assets, or none if no group has workers."""
-    return [plan_asset(spec), rollout_asset(spec)] if asset_keys.managed_groups(spec) else []
+    return (
+        [plan_asset(fleet), rollout_asset(fleet)] if asset_keys.managed_groups(fleet.spec) else []
+    )
 
 
-def change_jobs(spec: FleetSpec) -> "list[UnresolvedAssetJobDefinition]":
+def change_jobs(fleet: FleetResource) -> "list[UnresolvedAssetJobDefinition]":
     """Returns the job of all groups, or none if no group has workers."""
-    if not asset_keys.managed_groups(spec):
+    if not asset_keys.managed_groups(fleet.spec):
         return []
-    cluster = spec.cluster.name
+    cluster = fleet.spec.cluster.name
     job = define_asset_job(
-        asset_keys.CHANGE_JOB,
+        asset_keys.definition_name(cluster, asset_keys.CHANGE_JOB),
         selection=AssetSelection.assets(
             asset_keys.plan_key(cluster), asset_keys.rollout_key(cluster)
         ),

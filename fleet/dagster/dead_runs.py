@@ -94,6 +94,7 @@ def death_reason(run: StartedRun, *, lease: float) -> str | None:
 
 def end_dead_runs(
     instance: DagsterInstance,
+    cluster: str,
     changes: Mapping[str, GroupChange],
     before: Mapping[str, StartedRun],
     *,
@@ -110,7 +111,7 @@ def end_dead_runs(
     ended: list[str] = []
     for record in all_runs(instance, [DagsterRunStatus.STARTED]):
         run = record.dagster_run
-        mine = by_name.get(asset_keys.group_of_run(run) or "")
+        mine = by_name.get(asset_keys.group_of_run(run, cluster) or "")
         if mine is None:
             continue
         last = before.get(run.run_id)
@@ -118,7 +119,7 @@ def end_dead_runs(
             kept |= {} if last is None else {run.run_id: last}
             continue
         mark = progress_mark(run.run_id, mine.change)
-        if mark == IDLE and asset_keys.makes_other_assets(run):
+        if mark == IDLE and asset_keys.makes_other_assets(run, cluster):
             continue  # its work on other assets does not show here
         known = update_run(last, mark, now=now, provable=writable)
         why = death_reason(known, lease=mine.fleet.runtime.lease)

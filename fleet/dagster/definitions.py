@@ -1,17 +1,14 @@
-"""Builds the Dagster definitions of a fleet.yaml: one file, one cluster, one code location.
+"""Builds the Dagster definitions of a fleet.yaml, or of several: one file for each cluster.
 
 Loading only reads the file: it needs no Kafka, no Spark and no API server. A missing or wrong file
 raises ConfigError, and the web page shows its sentence (file, line, key, allowed values): an empty
 graph would hide the mistake. Reload the code location after a correction or a new group. Each of
-Fleet's jobs names its own executor, so that the team's stays the default. `fleet` is the only
-resource.
+Fleet's jobs names its own executor, so that the team's stays the default. Every name begins with
+the cluster's, and there is no resource: a host project may hold other clusters.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster import (
@@ -19,10 +16,7 @@ from dagster import (
     AssetCheckResult,
     AssetChecksDefinition,
     AssetCheckSpec,
-    Component,
-    ComponentLoadContext,
     Definitions,
-    Resolvable,
     multi_asset_check,
 )
 
@@ -35,9 +29,15 @@ from fleet.dagster.check_outcomes import (
     receipt_outcome,
     storm_outcome,
 )
-from fleet.dagster.group_assets import group_assets, history_assets, history_job, history_schedule
+from fleet.dagster.group_assets import (
+    group_assets,
+    history_assets,
+    history_job,
+    history_schedule,
+    topic_assets,
+)
 from fleet.dagster.reconcile_schedule import reconcile_schedule
-from fleet.dagster.resources import FleetResource, fleet_errors_as_failures, load_declared_spec
+from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
 from fleet.dagster.storm_sensor import storm_sensor
 from fleet.dagster.watch_sensor import missing_group, watch_sensor
 from fleet.manager.lag_assessment import compute_lag_statuses
@@ -74,33 +74,33 @@ def check_specs(spec: FleetSpec, fleet: GroupSpec) -> list[AssetCheckSpec]:
     return [AssetCheckSpec(name, asset=key, description=text) for name, text in texts.items()]
 
 
-def group_checks(spec: FleetSpec) -> list[AssetChecksDefinition]:
+def group_checks(fleet: FleetResource) -> list[AssetChecksDefinition]:
     """Builds the checks of all declared groups."""
+    spec = fleet.spec
     ops: list[list[GroupSpec]] = []
     seen: Counter[str] = Counter()
-    for fleet in spec.fleets:
-        called = asset_keys.group_key(spec.cluster.name, fleet.group).to_python_identifier()
+    for each in spec.fleets:
+        called = asset_keys.group_key(spec.cluster.name, each.group).to_python_identifier()
         if seen[called] == len(ops):
             ops.append([])
-        ops[seen[called]].append(fleet)
+        ops[seen[called]].append(each)
         seen[called] += 1
-    return [_check_op(spec, fleets, number) for number, fleets in enumerate(ops, start=1)]
+    return [_check_op(fleet, groups, number) for number, groups in enumerate(ops, start=1)]
 
 
-def _check_op(spec: FleetSpec, fleets: list[GroupSpec], number: int) -> AssetChecksDefinition:
-    cluster = spec.cluster.name
+def _check_op(fleet: FleetResource, groups: list[GroupSpec], number: int) -> AssetChecksDefinition:
+    cluster = fleet.spec.cluster.name
+    name = asset_keys.definition_name(cluster, "check_groups")
 
     @multi_asset_check(
-        name="check_groups" if number == 1 else f"check_groups_{number}",
+        name=name if number == 1 else f"{name}_{number}",
         can_subset=True,
-        specs=[each for fleet in fleets for each in check_specs(spec, fleet)],
+        specs=[check for group in groups for check in check_specs(fleet.spec, group)],
     )
-    def check(
-        context: AssetCheckExecutionContext, fleet: FleetResource
-    ) -> Iterator[AssetCheckResult]:
+    def check(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
         chosen = context.selected_asset_check_keys
         with fleet_errors_as_failures(), fleet.open() as cycle:
-            for each in fleets:
+            for each in groups:
                 key = asset_keys.group_key(cluster, each.group)
                 wanted = {check.name for check in chosen if check.asset_key == key}
                 yield from check_results(cycle, each.group, wanted)
@@ -134,45 +134,44 @@ def check_results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[Asse
         yield last.result(asset_keys.RECEIPT, key)
 
 
-def build_definitions(spec: FleetSpec | None = None) -> Definitions:
-    """Builds the definitions of one cluster; `spec` None: of `$FLEET_CONFIG` or ./fleet.yaml.
+def build_definitions(*fleets: FleetResource) -> Definitions:
+    """Builds the definitions of one cluster or of several.
 
-    Add a team's own assets with
-    `Definitions.merge(build_definitions(), Definitions(assets=[...]))`.
-    Raises ConfigError if the file is missing or wrong.
+    Args:
+        *fleets (FleetResource): One fleet.yaml each. Defaults to the one of `$FLEET_CONFIG`, or
+            fleet.yaml in the current folder.
+
+    Returns:
+        Definitions: Assets, checks, jobs, schedules and sensors, without an executor and without
+            resources. Raises ConfigError if a file is missing or wrong.
+
+    Examples:
+        .. code-block:: python
+
+            from dagster import Definitions
+            from fleet.dagster import FleetResource, build_definitions
+
+            defs = Definitions.merge(
+                build_definitions(
+                    FleetResource(config="shop.yaml"), FleetResource(config="billing.yaml")
+                ),
+                Definitions(assets=[...]),
+            )
     """
-    spec = load_declared_spec() if spec is None else spec
-    changing, recording = change_jobs(spec), history_job(spec)
+    return Definitions.merge(*map(_cluster_definitions, fleets or (FleetResource(),)))
+
+
+def _cluster_definitions(fleet: FleetResource) -> Definitions:
+    changing = change_jobs(fleet)
     return Definitions(
-        assets=[*group_assets(spec), *change_assets(spec), history_assets(spec)],
-        asset_checks=group_checks(spec),
-        jobs=[*changing, recording],
-        schedules=[
-            *(reconcile_schedule(spec, job) for job in changing),
-            history_schedule(spec, recording),
+        assets=[
+            *topic_assets(fleet),
+            *group_assets(fleet),
+            *change_assets(fleet),
+            history_assets(fleet),
         ],
-        sensors=[watch_sensor(spec), storm_sensor(spec)],
-        resources={"fleet": FleetResource()},
+        asset_checks=group_checks(fleet),
+        jobs=[*changing, history_job(fleet)],
+        schedules=[*(reconcile_schedule(fleet) for _ in changing), history_schedule(fleet)],
+        sensors=[watch_sensor(fleet), storm_sensor(fleet)],
     )
-
-
-# One fleet.yaml as a Dagster component, for projects that consist of `defs.yaml` files.
-#
-# (`type: fleet.dagster.FleetComponent`, `attributes: {config: fleet.yaml}`)
-#
-# Problem: a `dg` project has no module that could call `build_definitions`. Choice: a component
-# builds the same definitions, with a path relative to the project. Cost: ticks and runs find the
-# file by `$FLEET_CONFIG`, which the component sets for the code location's process.
-
-
-@dataclass
-class FleetComponent(Component, Resolvable):
-    """Assets, checks, jobs, schedules and sensors of a fleet.yaml."""
-
-    config: str = "fleet.yaml"
-    """Path of the file, relative to the folder of the Dagster project."""
-
-    def build_defs(self, context: ComponentLoadContext) -> Definitions:
-        """Builds the definitions. Raises ConfigError if the file is missing or wrong."""
-        os.environ["FLEET_CONFIG"] = str(Path(context.project_root, self.config))
-        return build_definitions()

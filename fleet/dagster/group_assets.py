@@ -156,11 +156,15 @@ def history_specs(spec: FleetSpec) -> list[AssetSpec]:
     ]
 
 
-def history_assets(spec: FleetSpec) -> AssetsDefinition:
+def history_assets(fleet: FleetResource) -> AssetsDefinition:
     """Defines the assets of all tables, which one process updates."""
 
-    @multi_asset(name="history", specs=history_specs(spec), op_tags={"fleet/part": "history"})
-    def history(context: AssetExecutionContext, fleet: FleetResource) -> Iterator[Any]:
+    @multi_asset(
+        name=asset_keys.definition_name(fleet.spec.cluster.name, "history"),
+        specs=history_specs(fleet.spec),
+        op_tags={"fleet/part": "history"},
+    )
+    def history(context: AssetExecutionContext) -> Iterator[Any]:
         done = pipes_client().run(
             context=context,
             command=[sys.executable, "-m", "fleet.dagster.history_process"],
@@ -178,11 +182,12 @@ def pipes_client() -> PipesSubprocessClient:
     )
 
 
-def history_job(spec: FleetSpec) -> "UnresolvedAssetJobDefinition":
+def history_job(fleet: FleetResource) -> "UnresolvedAssetJobDefinition":
     """Defines the job that updates all tables in one run."""
-    keys = [asset_keys.history_key(spec.cluster.name, table) for table in TABLES]
+    cluster = fleet.spec.cluster.name
+    keys = [asset_keys.history_key(cluster, table) for table in TABLES]
     return define_asset_job(
-        RECORD,
+        asset_keys.definition_name(cluster, RECORD),
         selection=AssetSelection.assets(*keys),
         executor_def=in_process_executor,
         tags={asset_keys.MAX_RUNTIME_TAG: str(MAX_SECONDS)},
@@ -190,12 +195,13 @@ def history_job(spec: FleetSpec) -> "UnresolvedAssetJobDefinition":
     )
 
 
-def history_schedule(spec: FleetSpec, job: "UnresolvedAssetJobDefinition") -> ScheduleDefinition:
+def history_schedule(fleet: FleetResource) -> ScheduleDefinition:
     """Defines the schedule: every ten minutes, if it is turned on or named in fleet.yaml."""
-    runs = RECORD in spec.dagster.schedules
+    name = asset_keys.definition_name(fleet.spec.cluster.name, RECORD)
+    runs = RECORD in fleet.spec.dagster.schedules
     return ScheduleDefinition(
-        name=RECORD,
-        job=job,
+        name=name,
+        job_name=name,
         cron_schedule=CRON,
         default_status=DefaultScheduleStatus.RUNNING if runs else DefaultScheduleStatus.STOPPED,
         description="Updates the history; not needed while `fleet history sync --follow` runs.",
@@ -254,12 +260,11 @@ def group_version(watermark: int) -> str:
     return datetime.fromtimestamp(watermark, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _versions_now(
-    spec: FleetSpec, cycle: "Fleet", context: AssetExecutionContext
-) -> Iterator[ObserveResult]:
+def _versions_now(cycle: "Fleet", context: AssetExecutionContext) -> Iterator[ObserveResult]:
     """Observes the topics and groups of a run."""
     from fleet.manager.live_cluster import LiveCluster  # noqa: PLC0415  imports Kafka
 
+    spec = cycle.spec
     cluster, chosen = spec.cluster.name, context.selected_asset_keys
     groups = {
         fleet.group: key
@@ -288,33 +293,39 @@ def _versions_now(
         yield ObserveResult(asset_key=key, data_version=DataVersion(version), metadata=metadata)
 
 
-def observed_assets(spec: FleetSpec) -> list[AssetsDefinition]:
-    """Defines the assets of topics and declared groups, which the sensor or a run observes.
+def _observed_assets(
+    fleet: FleetResource, kind: str, specs: Iterable[AssetSpec]
+) -> list[AssetsDefinition]:
+    """Defines assets of topics or declared groups, which the sensor or a run observes.
 
     Dagster names an op's outputs with [A-Za-z0-9_] and drops one of two equal names, so a second
     op holds `orders-v1` beside `orders.v1`.
     """
     ops: list[list[AssetSpec]] = []
     seen: Counter[str] = Counter()
-    for each in [*topic_specs(spec), *(group_spec(spec, fleet) for fleet in spec.fleets)]:
+    for each in specs:
         called = each.key.to_python_identifier()
         if seen[called] == len(ops):
             ops.append([])
         ops[seen[called]].append(each)
         seen[called] += 1
-    return [_observe_op(spec, specs, number) for number, specs in enumerate(ops, start=1)]
+    name = asset_keys.definition_name(fleet.spec.cluster.name, f"observe_{kind}")
+    return [
+        _observe_op(fleet, name if number == 1 else f"{name}_{number}", of_op)
+        for number, of_op in enumerate(ops, start=1)
+    ]
 
 
-def _observe_op(spec: FleetSpec, specs: list[AssetSpec], number: int) -> AssetsDefinition:
-    def observe(context: AssetExecutionContext, fleet: FleetResource) -> Iterator[ObserveResult]:
+def _observe_op(fleet: FleetResource, name: str, specs: list[AssetSpec]) -> AssetsDefinition:
+    def observe(context: AssetExecutionContext) -> Iterator[ObserveResult]:
         with fleet_errors_as_failures(), fleet.open() as cycle:
-            yield from _versions_now(spec, cycle, context)
+            yield from _versions_now(cycle, context)
 
     with warnings.catch_warnings():
         # The stable form has one asset for each op, and 300 ops make an unreadable graph.
         warnings.simplefilter("ignore", BetaWarning)
         made: AssetsDefinition = multi_observable_source_asset(
-            name="observe" if number == 1 else f"observe_{number}", specs=specs, can_subset=True
+            name=name, specs=specs, can_subset=True
         )(observe)
     return made
 
@@ -322,7 +333,7 @@ def _observe_op(spec: FleetSpec, specs: list[AssetSpec], number: int) -> AssetsD
 def topic_specs(spec: FleetSpec) -> list[AssetSpec]:
     """Returns an asset for each topic or `^pattern` that a group names."""
     cluster = spec.cluster.name
-    found = sorted({topic for fleet in spec.fleets for topic in fleet.topics})
+    found = sorted({topic for each in spec.fleets for topic in each.topics})
     return [
         AssetSpec(
             key=asset_keys.topic_key(cluster, topic),
@@ -379,6 +390,13 @@ def discovered_spec(spec: FleetSpec) -> AssetSpec:
     )
 
 
-def group_assets(spec: FleetSpec) -> list[AssetSpec | AssetsDefinition]:
-    """Returns the assets of all topics and groups in fleet.yaml, and one for other groups."""
-    return [discovered_spec(spec), *observed_assets(spec)]
+def topic_assets(fleet: FleetResource) -> list[AssetsDefinition]:
+    """Defines the assets of all topics in fleet.yaml."""
+    return _observed_assets(fleet, "topics", topic_specs(fleet.spec))
+
+
+def group_assets(fleet: FleetResource) -> list[AssetSpec | AssetsDefinition]:
+    """Defines the assets of all groups in fleet.yaml, and one for other groups."""
+    spec = fleet.spec
+    named = (group_spec(spec, each) for each in spec.fleets)
+    return [discovered_spec(spec), *_observed_assets(fleet, "groups", named)]

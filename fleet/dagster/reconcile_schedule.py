@@ -33,7 +33,7 @@ from dagster import (
     schedule,
 )
 
-from fleet.config.spec import FleetSpec, GroupSpec
+from fleet.config.spec import GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.resources import FleetResource
 from fleet.decide.refusals import pause_refusal
@@ -44,10 +44,6 @@ from fleet.slots import ChangeState
 from fleet.text import duration, plural
 
 if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import (
-        UnresolvedAssetJobDefinition,
-    )
-
     from fleet.manager.cycle import Fleet
 
 
@@ -154,6 +150,7 @@ def request_for(plan: Plan, fleet: GroupSpec, *, resume: bool = False) -> RunReq
         partition_key=asset_keys.name_of(plan.group),
         run_config={"ops": {op: {"config": {"resume": True}}}} if resume else {},
         tags={
+            asset_keys.CLUSTER_TAG: plan.cluster,
             asset_keys.AIM_TAG: "resume" if resume else aim_of(plan),
             asset_keys.PLAN_TAG: plan.id,
             asset_keys.MAX_RUNTIME_TAG: str(max_runtime(plan, fleet)),
@@ -177,7 +174,7 @@ class Tick:
         self._instance = instance
         self._snapshot = snapshot
         self._partitions = partitions
-        self._busy = busy_groups(instance)
+        self._busy = busy_groups(instance, cycle.spec.cluster.name)
         self._deadline = cycle.clock.monotonic() + TICK_DEADLINE
 
     def all(self, fleets: Iterable[GroupSpec]) -> list[TickOutcome]:
@@ -266,36 +263,38 @@ def missing_partition_reason(fleet: GroupSpec) -> str:
     return "the group got its worker after the code location was loaded: reload the code location"
 
 
-def busy_groups(instance: DagsterInstance) -> set[str]:
-    """Returns the names of groups with a run that may still change them."""
+def busy_groups(instance: DagsterInstance, cluster: str) -> set[str]:
+    """Returns the names of the cluster's groups with a run that may still change them."""
     runs = (record.dagster_run for record in all_runs(instance, UNFINISHED))
     return {
         name
         for run in runs
-        if (name := asset_keys.group_of_run(run)) is not None and not is_rolled_out(instance, run)
+        if (name := asset_keys.group_of_run(run, cluster)) is not None
+        and not is_rolled_out(instance, run, cluster)
     }
 
 
-def is_rolled_out(instance: DagsterInstance, run: DagsterRun) -> bool:
+def is_rolled_out(instance: DagsterInstance, run: DagsterRun, cluster: str) -> bool:
     """Returns whether a run has finished the rollout and works on a team's assets after it.
 
     A killed run stays STARTED until its `dagster/max_runtime`, or for hours without the tag. That
     must not block the group.
     """
-    if not asset_keys.makes_other_assets(run):
+    if not asset_keys.makes_other_assets(run, cluster):
         return False
     ends = {DagsterEventType.STEP_SUCCESS, DagsterEventType.STEP_FAILURE}
     over = {
         each.event_log_entry.step_key
         for each in instance.get_records_for_run(run.run_id, of_type=ends).records
     }
-    return asset_keys.rollout_step(run) in over
+    return asset_keys.rollout_step(cluster) in over
 
 
 def failures_of(instance: DagsterInstance, request: RunRequest) -> tuple[int, float]:
     """Counts the latest failures in a row with this group and target; and the last one's end."""
     same: dict[str, str | list[str]] = {
         asset_keys.PARTITION_TAG: str(request.partition_key),
+        asset_keys.CLUSTER_TAG: request.tags[asset_keys.CLUSTER_TAG],
         asset_keys.AIM_TAG: request.tags[asset_keys.AIM_TAG],
     }
     count, last = 0, 0.0
@@ -349,23 +348,23 @@ def rotate(fleets: Sequence[GroupSpec], turn: float) -> list[GroupSpec]:
     return [*fleets[start:], *fleets[:start]]
 
 
-def reconcile_schedule(spec: FleetSpec, job: "UnresolvedAssetJobDefinition") -> ScheduleDefinition:
+def reconcile_schedule(fleet: FleetResource) -> ScheduleDefinition:
     """Defines the schedule; it runs by default only if fleet.yaml names it."""
+    spec = fleet.spec
+    cluster = spec.cluster.name
     runs = RECONCILE in spec.dagster.schedules
     loaded = frozenset(asset_keys.managed_groups(spec))
 
     @schedule(
-        name=RECONCILE,
-        job=job,
+        name=asset_keys.definition_name(cluster, RECONCILE),
+        job_name=asset_keys.definition_name(cluster, asset_keys.CHANGE_JOB),
         cron_schedule="* * * * *",
         default_status=DefaultScheduleStatus.RUNNING if runs else DefaultScheduleStatus.STOPPED,
         description=(
             "Plans every group in mode act once a minute and starts a run if a plan has steps."
         ),
     )
-    def reconcile(
-        context: ScheduleEvaluationContext, fleet: FleetResource
-    ) -> list[RunRequest] | SkipReason:
+    def reconcile(context: ScheduleEvaluationContext) -> list[RunRequest] | SkipReason:
         return tick(context, fleet, loaded)
 
     return reconcile

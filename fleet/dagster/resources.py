@@ -1,17 +1,19 @@
-"""Opens what the definitions need: the declared fleets, and a `Fleet` for each use.
+"""Opens what the definitions of a cluster need: its declared fleets, and a `Fleet` for each use.
 
 Problem: a Kafka client that opens with the definitions would live in every code server and run
 worker, and a fleet.yaml that is read once gets old. Choice: loading the definitions only reads the
 file and imports neither Kafka nor Spark. Every tick, check and run opens its own Fleet, which reads
-the file again. Cost: about 50 ms a use; a new group becomes an asset only when the code location is
-reloaded.
+the file again. The definitions keep this value under no resource key, so that a code location can
+hold several clusters. Cost: about 50 ms a use; a new group becomes an asset only when the code
+location is reloaded.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from dagster import ConfigurableResource, Failure
 from pydantic import Field
@@ -24,19 +26,40 @@ if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
 
 
-def load_declared_spec(environ: Mapping[str, str] = os.environ) -> FleetSpec:
-    """Loads the fleets of `$FLEET_CONFIG` or ./fleet.yaml.
-
-    Raises ConfigError, whose sentence the web page shows for the code location.
-    """
-    return load(Path(environ.get("FLEET_CONFIG") or "fleet.yaml"), environ)
-
-
 class FleetResource(ConfigurableResource):  # type: ignore[type-arg]
-    """Opens the fleet that fleet.yaml declares."""
+    """Opens one fleet.yaml, which declares the fleets of one cluster.
+
+    Args:
+        config (str): Path of fleet.yaml. Defaults to `$FLEET_CONFIG`, or fleet.yaml in the current
+            folder.
+        home (str): State directory. Defaults to `$FLEET_HOME`, or .fleet in the current folder.
+
+    Examples:
+        .. code-block:: python
+
+            from fleet.dagster import FleetResource, build_definitions
+
+            defs = build_definitions(FleetResource(config="fleet.yaml"))
+    """
 
     config: str = Field(default="", description="path of fleet.yaml (default: $FLEET_CONFIG)")
     home: str = Field(default="", description="state directory (default: $FLEET_HOME)")
+
+    @classmethod
+    def of(cls, spec: FleetSpec) -> Self:
+        """Returns the resource of a spec that is loaded already."""
+        made = cls()
+        vars(made)["spec"] = spec
+        return made
+
+    @cached_property
+    def spec(self) -> FleetSpec:
+        """The content of fleet.yaml when the definitions were loaded.
+
+        Raises ConfigError, whose sentence the web page shows for the code location.
+        """
+        environ = {**os.environ, **self.environment()}
+        return load(Path(environ.get("FLEET_CONFIG") or "fleet.yaml"), environ)
 
     def environment(self) -> dict[str, str]:
         """Returns the environment in which another process finds the same file and folder."""

@@ -201,18 +201,17 @@ def tick_sentence(storms: list[str], problem: str) -> str:
     return f"Storms are unknown: {problem}." if problem else text
 
 
-def storm_sensor(spec: FleetSpec) -> SensorDefinition:
+def storm_sensor(fleet: FleetResource) -> SensorDefinition:
     """Defines the sensor; it runs by default, because it changes nothing in Kafka."""
+    cluster = fleet.spec.cluster.name
 
     @sensor(
-        name="fleet_storms",
+        name=asset_keys.definition_name(cluster, "fleet_storms"),
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
-        description=f"Reports when a storm of a group of {spec.cluster.name} starts and ends.",
+        description=f"Reports when a storm of a group of {cluster} starts and ends.",
     )
-    def fleet_storms(
-        context: SensorEvaluationContext, fleet: FleetResource
-    ) -> SensorResult | SkipReason:
+    def fleet_storms(context: SensorEvaluationContext) -> SensorResult | SkipReason:
         return watch_storms(context, fleet)
 
     return fleet_storms

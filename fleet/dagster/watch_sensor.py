@@ -526,7 +526,12 @@ def _tick(context: SensorEvaluationContext, live: Live) -> SensorResult:
     keeper = live.keeper("watch", SensorMemory.from_json, SensorMemory.as_json)
     memory = keeper.load(context.cursor) or SensorMemory()
     live.runs, ended = end_dead_runs(
-        context.instance, refresh.changes, live.runs, now=seen.at, writable=refresh.writable
+        context.instance,
+        spec.cluster.name,
+        refresh.changes,
+        live.runs,
+        now=seen.at,
+        writable=refresh.writable,
     )
     ticks = without_uncommitted(live, seen, refresh.ticks(memory), memory)
     due = due_groups(ticks, memory, now=seen.at)
@@ -555,21 +560,20 @@ def _tick(context: SensorEvaluationContext, live: Live) -> SensorResult:
     )
 
 
-def watch_sensor(spec: FleetSpec) -> SensorDefinition:
+def watch_sensor(fleet: FleetResource) -> SensorDefinition:
     """Defines the sensor; it runs by default, because it changes nothing in Kafka."""
+    cluster = fleet.spec.cluster.name
 
     @sensor(
-        name="fleet_watch",
+        name=asset_keys.definition_name(cluster, "fleet_watch"),
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
         description=(
-            f"Observes topics and groups of {spec.cluster.name}: stores changes, evaluates checks, "
+            f"Observes topics and groups of {cluster}: stores changes, evaluates checks, "
             "ends dead runs."
         ),
     )
-    def fleet_watch(
-        context: SensorEvaluationContext, fleet: FleetResource
-    ) -> SensorResult | SkipReason:
+    def fleet_watch(context: SensorEvaluationContext) -> SensorResult | SkipReason:
         return watch(context, fleet)
 
     return fleet_watch

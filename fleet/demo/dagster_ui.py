@@ -140,7 +140,7 @@ class DagsterPage:
         params = {
             "selector": {
                 **_REPOSITORY,
-                "pipelineName": _JOB,
+                "pipelineName": f"{cluster}_{_JOB}",
                 "assetSelection": [{"path": path} for path in paths],
             },
             "runConfigData": {"ops": ops},

@@ -28,7 +28,7 @@ query($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) { ... o
 FLEET_WATCH = {
     "repositoryName": "__repository__",
     "repositoryLocationName": "fleet",
-    "sensorName": "fleet_watch",
+    "sensorName": "main_fleet_watch",
 }
 
 

@@ -154,7 +154,7 @@ def test_its_daemon_looks(parts: Parts) -> None:
         ticks = [
             tick
             for sensor in answer["sensorsOrError"]["results"]
-            if sensor["name"] == "fleet_watch"
+            if sensor["name"] == "main_fleet_watch"
             for tick in sensor["sensorState"]["ticks"]
         ]
         assert not [t for t in ticks if t["status"] == "FAILURE"], ticks

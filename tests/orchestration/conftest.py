@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.broker import Broker
 from fleet.config.spec import FleetSpec
 from fleet.dagster import live
-from fleet.dagster.resources import FleetResource, load_declared_spec
+from fleet.dagster.resources import FleetResource
 from tests.support.brokers import running_broker
 
 PARTITIONS = 4
@@ -53,7 +53,7 @@ class Scene:
 
     @property
     def spec(self) -> FleetSpec:
-        return load_declared_spec({"FLEET_CONFIG": str(self.config)})
+        return self.resource.spec
 
     @property
     def resource(self) -> FleetResource:

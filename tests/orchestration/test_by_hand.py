@@ -68,16 +68,13 @@ def test_only_the_approved_plan_is_carried_out(scene, fleet):
     approved = fleet.plan(scene.managed).id
     text = scene.config.read_text()
     scene.config.write_text(text.replace("workers: 2", "workers: 3"))
-    job = build_definitions(scene.spec).resolve_job_def(asset_keys.CHANGE_JOB)
-    resource = {"config": str(scene.config), "home": str(scene.folder / "home")}
+    name = asset_keys.definition_name("main", asset_keys.CHANGE_JOB)
+    job = build_definitions(scene.resource).resolve_job_def(name)
     with DagsterInstance.ephemeral() as instance:
         ran = job.execute_in_process(
             instance=instance,
             partition_key=asset_keys.name_of(scene.managed),
-            run_config={
-                "resources": {"fleet": {"config": resource}},
-                "ops": {"main__rollout": {"config": {"plan": approved}}},
-            },
+            run_config={"ops": {"main__rollout": {"config": {"plan": approved}}}},
             raise_on_error=False,
         )
     (failed,) = [e for e in ran.all_events if e.is_step_failure]

@@ -80,10 +80,9 @@ class Downstream:
         def partitioning() -> None: ...
 
         self.scene, self.instance = scene, instance
-        observed = group_assets.group_assets(scene.spec)
-        self.definitions = Definitions(
-            assets=[*observed, orders_model, partitioning], resources={"fleet": scene.resource}
-        )
+        topics = group_assets.topic_assets(scene.resource)
+        groups = group_assets.group_assets(scene.resource)
+        self.definitions = Definitions(assets=[*topics, *groups, orders_model, partitioning])
         self.sensor_cursor: str | None = None
         self.cursor = evaluate_automation_conditions(self.definitions, instance).cursor
 
@@ -113,11 +112,13 @@ def test_a_commit_runs_what_is_behind_the_group_and_partitions_what_is_behind_th
         with scene.member(scene.plain):
             assert behind.ticked() == set()
         observed = materialize(
-            behind.definitions.assets[1:-2],
+            [
+                *group_assets.topic_assets(scene.resource),
+                *group_assets.group_assets(scene.resource),
+            ],
             selection=AssetSelection.assets(
                 group_key("main", scene.plain), topic_key("main", scene.topic)
             ),
-            resources={"fleet": scene.resource},
             instance=instance,
         )
         assert observed.success

@@ -28,12 +28,14 @@ from dagster._core.instance import InstanceRef
 from fleet.config.first_job import dagster_instance, dagster_yaml
 from fleet.config.spec import ClassicWorker, DagsterSpec, FleetSpec, GroupSpec
 from fleet.dagster import build_definitions
-from fleet.dagster.asset_keys import CHANGE_JOB, name_of, rollout_key
+from fleet.dagster.asset_keys import CHANGE_JOB, definition_name, name_of, rollout_key
+from fleet.dagster.resources import FleetResource
 from fleet.dagster.watch_sensor import partition_requests
 from fleet.errors import ConfigError
 from tests.orchestration.made import FLEET_YAML, spec
 
 ROOT = Path(__file__).parents[2]
+JOB = definition_name("main", CHANGE_JOB)
 WORKER = ClassicWorker(entrypoint="fleet.demo.orders:process")
 GOLDEN = Path(__file__).with_name("asset_graph.txt")
 
@@ -56,7 +58,7 @@ def drawn(definitions: Definitions) -> str:
 
 def test_graph_is_the_golden_one():
     """A topic before its groups, a plan before its rollout; ids that differ in one dot stay two."""
-    assert drawn(build_definitions(spec())) == GOLDEN.read_text()
+    assert drawn(build_definitions(FleetResource.of(spec()))) == GOLDEN.read_text()
 
 
 def test_graph_is_the_same_on_kubernetes():
@@ -64,7 +66,7 @@ def test_graph_is_the_same_on_kubernetes():
     raw = spec().model_dump(mode="json")
     for fleet in raw["fleets"]:
         fleet["runtime"] = {"kind": "kubernetes", "namespace": "nowhere", "image": "fleet:1"}
-    elsewhere = build_definitions(FleetSpec.model_validate(raw))
+    elsewhere = build_definitions(FleetResource.of(FleetSpec.model_validate(raw)))
     Definitions.validate_loadable(elsewhere)
     assert drawn(elsewhere) == GOLDEN.read_text()
 
@@ -80,10 +82,10 @@ def test_graph_is_the_same_on_kubernetes():
 )
 def test_a_teams_definitions_merge_with_ours(theirs):
     """Fleet takes no name that another library's examples use, and leaves the executor free."""
-    merged = Definitions.merge(build_definitions(spec()), Definitions(**theirs))
+    merged = Definitions.merge(build_definitions(FleetResource.of(spec())), Definitions(**theirs))
     Definitions.validate_loadable(merged)
     jobs = {job.name: job for job in merged.get_repository_def().get_all_jobs()}
-    for name in (CHANGE_JOB, "record_history"):
+    for name in (JOB, "main_record_history"):
         assert jobs[name].executor_def is in_process_executor
 
 
@@ -100,7 +102,7 @@ def test_an_odd_group_id_is_a_partition_and_an_asset_of_its_own():
         if 0 < len(group) < 250
     ]
     declared = spec().model_copy(update={"fleets": tuple(fleets)})
-    definitions = build_definitions(declared)
+    definitions = build_definitions(FleetResource.of(declared))
     Definitions.validate_loadable(definitions)
     (names,) = [
         sorted(asset.partitions_def.get_partition_keys())
@@ -124,7 +126,7 @@ def test_an_odd_group_id_is_a_partition_and_an_asset_of_its_own():
 
 def test_raw_ids_are_metadata():
     """Keys are slugs; what Kafka calls the group stands beside."""
-    graph = build_definitions(spec()).resolve_asset_graph()
+    graph = build_definitions(FleetResource.of(spec())).resolve_asset_graph()
     raw = {graph.get(k).metadata.get("group") for k in graph.get_all_asset_keys()}
     assert {"orders-enrichment", "billing.v1", "billing-v1"} <= raw
 
@@ -135,15 +137,15 @@ def test_schedules_run_by_themselves_only_where_the_file_says_so(asked):
     fleets = [f.model_copy(update={"mode": "act"}) for f in spec().fleets]
     told = DagsterSpec(schedules=asked)
     made = spec().model_copy(update={"fleets": tuple(fleets), "dagster": told})
-    schedules = build_definitions(made).schedules or ()
+    schedules = build_definitions(FleetResource.of(made)).schedules or ()
     running = {s.name for s in schedules if s.default_status is DefaultScheduleStatus.RUNNING}
-    assert running == set(asked)
-    assert {s.name for s in schedules} == {"reconcile", "record_history"}
+    assert running == {f"main_{name}" for name in asked}
+    assert {s.name for s in schedules} == {"main_reconcile", "main_record_history"}
 
 
 def test_one_job_of_two_ops_changes_all_groups():
     """Its partitions are the groups that have workers; others may not be asked for."""
-    job = build_definitions(spec()).resolve_job_def(CHANGE_JOB)
+    job = build_definitions(FleetResource.of(spec())).resolve_job_def(JOB)
     assert {node.name for node in job.nodes} == {"main__plan", "main__rollout"}
     assert job.partitions_def.get_partition_keys() == ["orders-enrichment", "billing.v1"]
 
@@ -164,15 +166,17 @@ def test_names_have_a_hash_only_where_the_id_cannot_stand(group, name):
     made = name_of(group)
     assert made == name if group == name else made.startswith(name) and len(made) == len(name) + 8
     fleets = (GroupSpec(group=each, topics=("t",), worker=WORKER) for each in (group, "a-b"))
-    Definitions.validate_loadable(build_definitions(FleetSpec(fleets=tuple(fleets))))
+    Definitions.validate_loadable(
+        build_definitions(FleetResource.of(FleetSpec(fleets=tuple(fleets))))
+    )
 
 
 def test_no_fleets_load():
     """An empty file shows the sensor and the history, and no job that acts."""
-    definitions = build_definitions(FleetSpec())
+    definitions = build_definitions(FleetResource.of(FleetSpec()))
     Definitions.validate_loadable(definitions)
-    assert [job.name for job in definitions.jobs or ()] == ["record_history"]
-    assert [schedule.name for schedule in definitions.schedules or ()] == ["record_history"]
+    assert [job.name for job in definitions.jobs or ()] == ["main_record_history"]
+    assert [schedule.name for schedule in definitions.schedules or ()] == ["main_record_history"]
 
 
 def test_workspace_names_this_module():
@@ -257,7 +261,7 @@ def test_three_hundred_groups_load_quickly():
         for n in range(300)
     )
     began = time.process_time()  # of this process: others may use the machine
-    definitions = build_definitions(FleetSpec(fleets=fleets))
+    definitions = build_definitions(FleetResource.of(FleetSpec(fleets=fleets)))
     Definitions.validate_loadable(definitions)
     assert len(definitions.resolve_asset_graph().get_all_asset_keys()) == 300 + 20 + 1 + 2 + 5
     assert time.process_time() - began < 20

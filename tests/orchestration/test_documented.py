@@ -10,8 +10,7 @@ from dagster import validate_run_config
 
 from fleet import cli
 from fleet.config.first_job import dagster_instance
-from fleet.config.load import load
-from fleet.dagster import asset_keys, build_definitions
+from fleet.dagster import FleetResource, asset_keys, build_definitions
 from tests.support.needs import repository
 
 PAGE = (repository() / "docs/how-to/dagster.md").read_text(encoding="utf-8")
@@ -49,11 +48,11 @@ def test_the_project_loads_without_a_warning_of_ours(project):
 
 def test_run_config_and_schedules_are_those_of_the_page(project):
     """The op's name, its config, and a schedule that runs by itself."""
-    spec = load(project / "fleet.yaml", {})
-    definitions = build_definitions(spec)
-    job = definitions.resolve_job_def(asset_keys.CHANGE_JOB)
+    fleet = FleetResource(config=str(project / "fleet.yaml"))
+    definitions = build_definitions(fleet)
+    job = definitions.resolve_job_def(asset_keys.definition_name("main", asset_keys.CHANGE_JOB))
     assert validate_run_config(job, yaml.safe_load(RUN_CONFIG))
-    assert spec.dagster.schedules == ("reconcile",)
+    assert fleet.spec.dagster.schedules == ("reconcile",)
 
 
 def test_an_own_dagster_yaml_keeps_ticks_as_ours_does():

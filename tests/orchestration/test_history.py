@@ -16,6 +16,7 @@ from fleet.clock import SystemClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster.asset_keys import history_key
 from fleet.dagster.group_assets import TABLES, history_assets
+from fleet.dagster.resources import FleetResource
 from fleet.errors import LostLease
 from fleet.history.tables import TablePlace, Tables, Writer
 from fleet.system.processes import home_processes
@@ -28,11 +29,10 @@ WORKER = """
 import sys
 from dagster import materialize, DagsterInstance
 from fleet.dagster.group_assets import history_assets
-from fleet.dagster.resources import FleetResource, load_declared_spec
+from fleet.dagster.resources import FleetResource
 
 materialize(
-    [history_assets(load_declared_spec({"FLEET_CONFIG": sys.argv[1]}))],
-    resources={"fleet": FleetResource(config=sys.argv[1], home=sys.argv[2])},
+    [history_assets(FleetResource(config=sys.argv[1], home=sys.argv[2]))],
     instance=DagsterInstance.ephemeral(),
     raise_on_error=False,
 )
@@ -42,8 +42,7 @@ materialize(
 def recorded(scene):
     """One run of the asset in this process; metadata by table."""
     done = materialize(
-        [history_assets(scene.spec)],
-        resources={"fleet": scene.resource},
+        [history_assets(scene.resource)],
         instance=DagsterInstance.ephemeral(),
     )
     assert done.success
@@ -133,6 +132,8 @@ def test_a_run_records_tells_and_can_be_ended(scene, tmp_path, monkeypatch):
 
 def test_every_table_is_an_asset_with_a_freshness_policy():
     """And the schedule waits until somebody turns it on."""
-    made = history_assets(FleetSpec.model_validate({"cluster": {"name": "main"}, "fleets": []}))
+    made = history_assets(
+        FleetResource.of(FleetSpec.model_validate({"cluster": {"name": "main"}, "fleets": []}))
+    )
     assert {spec.key for spec in made.specs} == {history_key("main", t) for t in TABLES}
     assert all(spec.freshness_policy is not None for spec in made.specs)

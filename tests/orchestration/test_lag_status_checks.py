@@ -102,9 +102,8 @@ def checked(scene, instance):
     """The check as a person runs it, and by the sensor's tick."""
     key = asset_keys.group_key("main", scene.plain)
     run = materialize(
-        [*group_assets(scene.spec), *group_checks(scene.spec)],
+        [*group_assets(scene.resource), *group_checks(scene.resource)],
         selection=AssetSelection.checks_for_assets(key),
-        resources={"fleet": scene.resource},
         instance=instance,
     )
     told = [each for each in run.get_asset_check_evaluations() if each.check_name == asset_keys.LAG]

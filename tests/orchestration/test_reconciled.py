@@ -12,6 +12,7 @@ from dagster._core.definitions.schedule_definition import ScheduleExecutionData
 from fleet.clock import ManualClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster import build_definitions
+from fleet.dagster.asset_keys import definition_name
 from fleet.dagster.reconcile_schedule import RECONCILE
 from fleet.dagster.resources import FleetResource
 from fleet.model import Plan, StepKind
@@ -66,16 +67,17 @@ def ticked(
 ) -> ScheduleExecutionData:
     """One tick of a location that was loaded with these groups, the file having those now."""
     Opened.cycle = Cycle(fleet_spec(*now, mode="act"))
-    definitions = build_definitions(fleet_spec(*loaded, mode="act"))
+    definitions = build_definitions(Opened.of(fleet_spec(*loaded, mode="act")))
     repository = definitions.get_repository_def()
     at = datetime.now(UTC)
     with build_schedule_context(
         instance=instance,
         scheduled_execution_time=at,
         repository_def=repository,
-        resources={"fleet": Opened()},
     ) as context:
-        return repository.get_schedule_def(RECONCILE).evaluate_tick(context)
+        return repository.get_schedule_def(definition_name("main", RECONCILE)).evaluate_tick(
+            context
+        )
 
 
 @pytest.mark.parametrize(

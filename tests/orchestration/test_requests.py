@@ -38,9 +38,12 @@ from fleet.dagster.reconcile_schedule import (
     summary,
     wait_after,
 )
+from fleet.dagster.resources import FleetResource
 from fleet.model import StepKind
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, spec, step
+
+JOB = asset_keys.definition_name("main", asset_keys.CHANGE_JOB)
 
 
 def test_requests_partition_is_the_group():
@@ -55,7 +58,7 @@ def test_requests_partition_is_the_group():
 def test_request_fits_the_job(resume):
     """The op's name and its config are those that Dagster knows."""
     asked = request_for(plan(step()), group(), resume=resume)
-    job = build_definitions(spec()).resolve_job_def(asset_keys.CHANGE_JOB)
+    job = build_definitions(FleetResource.of(spec())).resolve_job_def(JOB)
     assert validate_run_config(job, asked.run_config)
     assert asked.partition_key in job.partitions_def.get_partition_keys()
 
@@ -177,7 +180,7 @@ def test_dead(mark, ticks, still, dead):
 def test_a_run_that_makes_other_assets_too(chosen, more):
     """Nobody here sees whether it works on those: that no change runs is no sign of its end."""
     run = SimpleNamespace(job_name="__ASSET_JOB", asset_selection=chosen, tags={})
-    assert asset_keys.makes_other_assets(run) is more
+    assert asset_keys.makes_other_assets(run, "main") is more
 
 
 @pytest.mark.parametrize("other", [[], [AssetKey(["enriched_orders"])]])
@@ -196,7 +199,7 @@ def test_a_run_is_ended_only_where_it_is_seen_whole(other):
     )
     kept: dict[str, StartedRun] = {}
     for tick in range(40):
-        kept, _ = end_dead_runs(instance, OVER, kept, now=15.0 * tick, writable=True)
+        kept, _ = end_dead_runs(instance, "main", OVER, kept, now=15.0 * tick, writable=True)
     assert bool(failed) == (not other)
 
 
@@ -206,11 +209,11 @@ def test_a_teams_own_assets_do_not_hold_the_group():
 
     @asset(key=asset_keys.rollout_key("main"), partitions_def=group_partitions(spec()))
     def rollout(context: AssetExecutionContext) -> None:
-        seen["changing"] = busy_groups(context.instance)
+        seen["changing"] = busy_groups(context.instance, "main")
 
     @asset(deps=[rollout], partitions_def=group_partitions(spec()))
     def enriched_orders(context: AssetExecutionContext) -> None:
-        seen["behind"] = busy_groups(context.instance)
+        seen["behind"] = busy_groups(context.instance, "main")
 
     made = Definitions(assets=[rollout, enriched_orders], jobs=[define_asset_job("own")])
     chosen = [rollout.key, enriched_orders.key]
@@ -225,7 +228,7 @@ def test_a_teams_own_assets_do_not_hold_the_group():
 def started(instance: DagsterInstance, name: str) -> None:
     """A run of the group's job, begun and not over."""
     run = DagsterRun(
-        job_name=asset_keys.CHANGE_JOB, run_id=make_new_run_id(), status=DagsterRunStatus.STARTED,
+        job_name=JOB, run_id=make_new_run_id(), status=DagsterRunStatus.STARTED,
         tags={asset_keys.PARTITION_TAG: name},
     )  # fmt: skip
     instance.add_run(run)
@@ -238,7 +241,7 @@ def test_all_runs_that_are_not_over_are_seen(monkeypatch):
     with DagsterInstance.ephemeral() as instance:
         for name in sorted(groups):
             started(instance, name)
-        assert busy_groups(instance) == groups
+        assert busy_groups(instance, "main") == groups
 
 
 def test_a_dead_run_is_found_behind_any_number_of_others(monkeypatch):
@@ -247,7 +250,7 @@ def test_a_dead_run_is_found_behind_any_number_of_others(monkeypatch):
     with DagsterInstance.ephemeral() as instance:
         for name in [*["theirs"] * 5, group().group, *["theirs"] * 5]:
             started(instance, name)
-        kept, said = end_dead_runs(instance, OVER, {}, now=0.0, writable=True)
+        kept, said = end_dead_runs(instance, "main", OVER, {}, now=0.0, writable=True)
     assert len(kept) == 1
     assert said == []
 

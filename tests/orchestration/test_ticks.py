@@ -161,9 +161,8 @@ def test_checks_can_be_run_by_hand(scene, instance):
     """The page's Execute button reads the same cluster."""
     with scene.member(scene.plain):
         result = materialize(
-            [*group_assets(scene.spec), *group_checks(scene.spec)],
+            [*group_assets(scene.resource), *group_checks(scene.resource)],
             selection=AssetSelection.checks_for_assets(asset_keys.group_key("main", scene.plain)),
-            resources={"fleet": scene.resource},
             instance=instance,
         )
     found = {e.check_name: e for e in result.get_asset_check_evaluations()}
@@ -206,9 +205,12 @@ def test_cluster_away_is_a_skipped_tick_with_the_sentence(scene, instance):
     assert "127.0.0.1:9" in str(skipped.skip_message) or "longer" in str(skipped.skip_message)
 
 
+JOB = asset_keys.definition_name("main", asset_keys.CHANGE_JOB)
+
+
 def started(scene, instance, tags):
     """A run of the managed group that Dagster believes to be running."""
-    job = build_definitions(scene.spec).resolve_job_def(asset_keys.CHANGE_JOB)
+    job = build_definitions(scene.resource).resolve_job_def(JOB)
     run = instance.create_run_for_job(job, tags=tags, status=DagsterRunStatus.STARTED)
     assert run.status is DagsterRunStatus.STARTED
     return run
@@ -235,7 +237,7 @@ def test_what_is_stored_of_one_group_and_cannot_be_read_stops_no_tick(scene, ins
 def ended(instance, looked, before):
     """Which runs are left after a tick that saw this, and what was said of the others."""
     now, writable = looked.seen.at, looked.writable
-    return end_dead_runs(instance, looked.changes, before, now=now, writable=writable)
+    return end_dead_runs(instance, "main", looked.changes, before, now=now, writable=writable)
 
 
 def test_dead_run_is_ended_and_a_young_one_left(scene, instance):

@@ -18,7 +18,7 @@ from fleet import cli
 from fleet.config.acls import grants
 from fleet.dagster.asset_keys import name_of
 from fleet.dagster.change_assets import plan_asset
-from fleet.dagster.resources import FleetResource, load_declared_spec
+from fleet.dagster.resources import FleetResource
 from fleet.model import ReceiptResult
 from tests.security.conftest import Guarded, secrets_of
 from tests.support.kafka_tools import rebalances
@@ -231,16 +231,14 @@ def _page(url: str) -> bytes:
 
 def _dagster(vault: Vault) -> dict[str, bytes]:
     """The plan asset, materialised for real; all that Dagster keeps of it."""
-    spec = load_declared_spec({"FLEET_CONFIG": str(vault.config)})
     folder = vault.home / "dagster-of-test"
     folder.mkdir()
-    resource = FleetResource(config=str(vault.config), home=str(vault.home))
+    fleet = FleetResource(config=str(vault.config), home=str(vault.home))
     with DagsterInstance.local_temp(str(folder)) as instance:
         made = materialize(
-            [plan_asset(spec)],
-            partition_key=name_of(spec.fleets[0].group),
+            [plan_asset(fleet)],
+            partition_key=name_of(fleet.spec.fleets[0].group),
             instance=instance,
-            resources={"fleet": resource},
         )
         assert made.success
         kept = {f"event {e.event_type_value}": str(e).encode() for e in made.all_events}

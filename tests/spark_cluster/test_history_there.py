@@ -15,7 +15,7 @@ import pytest
 from dagster import DagsterInstance, materialize
 
 from fleet.dagster.group_assets import history_assets
-from fleet.dagster.resources import FleetResource, load_declared_spec
+from fleet.dagster.resources import FleetResource
 from fleet.history.tables import Tables
 from fleet.system.ports import on_free_ports
 from tests.history.test_exactly_once import KILLS, MORE, broker, fill, held, run, scan
@@ -117,8 +117,7 @@ def test_dagsters_run_is_the_clusters_too(
     config, state = home / "fleet.yaml", home / "home"
     with DagsterInstance.ephemeral() as instance:
         done = materialize(
-            [history_assets(load_declared_spec({"FLEET_CONFIG": str(config)}))],
-            resources={"fleet": FleetResource(config=str(config), home=str(state))},
+            [history_assets(FleetResource(config=str(config), home=str(state)))],
             instance=instance,
         )
     assert done.success

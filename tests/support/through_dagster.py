@@ -3,23 +3,21 @@
 from dagster import DagsterInstance, ExecuteInProcessResult
 
 from fleet.dagster import build_definitions
-from fleet.dagster.asset_keys import CHANGE_JOB, name_of
-from fleet.dagster.resources import load_declared_spec
+from fleet.dagster.asset_keys import CHANGE_JOB, definition_name, name_of
+from fleet.dagster.resources import FleetResource
 from tests.support.workshop import Workshop
 
 
 def ran(shop: Workshop) -> ExecuteInProcessResult:
     """The acting job, with the group as its partition."""
-    spec = load_declared_spec({"FLEET_CONFIG": str(shop.config)})
-    resource = {"config": {"config": str(shop.config), "home": str(shop.home)}}
+    fleet = FleetResource(config=str(shop.config), home=str(shop.home))
     with DagsterInstance.ephemeral() as instance:
         return (
-            build_definitions(spec)
-            .resolve_job_def(CHANGE_JOB)
+            build_definitions(fleet)
+            .resolve_job_def(definition_name(fleet.spec.cluster.name, CHANGE_JOB))
             .execute_in_process(
                 instance=instance,
                 partition_key=name_of(shop.group),
-                run_config={"resources": {"fleet": resource}},
                 raise_on_error=False,
             )
         )
