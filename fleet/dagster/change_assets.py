@@ -9,7 +9,7 @@ group's own lease: a Dagster pool would keep the slot of a killed run [36].
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -187,10 +187,13 @@ def plan_asset(fleet: FleetResource) -> AssetsDefinition:
     return plan
 
 
-def rollout_asset(fleet: FleetResource) -> AssetsDefinition:
+Execute = Callable[[AssetExecutionContext, FleetResource, RolloutConfig], MaterializeResult[None]]
+
+
+def rollout_asset(fleet: FleetResource, execute: Execute) -> AssetsDefinition:
     """Defines the asset of changes, verified by the coordinator's records."""
     spec = fleet.spec
-    cluster, groups = spec.cluster.name, asset_keys.managed_groups(spec)
+    cluster = spec.cluster.name
 
     @asset(
         key=asset_keys.rollout_key(cluster),
@@ -202,20 +205,31 @@ def rollout_asset(fleet: FleetResource) -> AssetsDefinition:
         metadata={"cluster": cluster},
     )
     def rollout(context: AssetExecutionContext, config: RolloutConfig) -> MaterializeResult[None]:
-        group = groups[context.partition_key].group
-        with (
-            fleet_errors_as_failures(),
-            fleet.open() as cycle,
-            report_progress(context, fleet, group),
-        ):
-            change = carry_out(cycle, group, config, context)
-        if change is None:
-            sentence = f"{group} has no unfinished change to resume."
-            context.log.info(sentence)
-            return MaterializeResult(metadata={"sentence": sentence})
-        return record_result(context, cluster, change)
+        return execute(context, fleet, config)
 
     return rollout
+
+
+def execute_rollout(
+    context: AssetExecutionContext, fleet: FleetResource, config: RolloutConfig
+) -> MaterializeResult[None]:
+    """Plans the group of the run's partition, applies the plan, and returns the receipt.
+
+    Raises Failure with the reason if the change was refused or did not end well.
+    """
+    spec = fleet.spec
+    group = asset_keys.managed_groups(spec)[context.partition_key].group
+    with (
+        fleet_errors_as_failures(),
+        fleet.open() as cycle,
+        report_progress(context, fleet, group),
+    ):
+        change = carry_out(cycle, group, config, context)
+    if change is None:
+        sentence = f"{group} has no unfinished change to resume."
+        context.log.info(sentence)
+        return MaterializeResult(metadata={"sentence": sentence})
+    return record_result(context, spec.cluster.name, change)
 
 
 def carry_out(
@@ -262,10 +276,14 @@ def record_result(
     return MaterializeResult(metadata=metadata)
 
 
-def change_assets(fleet: FleetResource) -> list[AssetsDefinition]:
+def change_assets(
+    fleet: FleetResource, execute: Execute = execute_rollout
+) -> list[AssetsDefinition]:
     """Returns both assets, or none if no group has workers."""
     return (
-        [plan_asset(fleet), rollout_asset(fleet)] if asset_keys.managed_groups(fleet.spec) else []
+        [plan_asset(fleet), rollout_asset(fleet, execute)]
+        if asset_keys.managed_groups(fleet.spec)
+        else []
     )
 
 

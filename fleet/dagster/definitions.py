@@ -8,7 +8,7 @@ the cluster's, and there is no resource: a host project may hold other clusters.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dagster import (
@@ -16,13 +16,16 @@ from dagster import (
     AssetCheckResult,
     AssetChecksDefinition,
     AssetCheckSpec,
+    AssetsDefinition,
+    AssetSpec,
     Definitions,
+    map_asset_specs,
     multi_asset_check,
 )
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.change_assets import change_assets, change_jobs
+from fleet.dagster.change_assets import Execute, change_assets, change_jobs, execute_rollout
 from fleet.dagster.check_outcomes import (
     freshness_outcome,
     lag_outcome,
@@ -158,18 +161,25 @@ def build_definitions(*fleets: FleetResource) -> Definitions:
                 Definitions(assets=[...]),
             )
     """
-    return Definitions.merge(*map(_cluster_definitions, fleets or (FleetResource(),)))
+    return Definitions.merge(*map(cluster_definitions, fleets or (FleetResource(),)))
 
 
-def _cluster_definitions(fleet: FleetResource) -> Definitions:
+def cluster_definitions(
+    fleet: FleetResource,
+    *,
+    execute: Execute = execute_rollout,
+    translate: Callable[[AssetSpec], AssetSpec] | None = None,
+) -> Definitions:
+    """Builds the definitions of one cluster, with a team's own rollout and attributes of assets."""
     changing = change_jobs(fleet)
+    assets: list[AssetsDefinition | AssetSpec] = [
+        *topic_assets(fleet),
+        *group_assets(fleet),
+        *change_assets(fleet, execute),
+        history_assets(fleet),
+    ]
     return Definitions(
-        assets=[
-            *topic_assets(fleet),
-            *group_assets(fleet),
-            *change_assets(fleet),
-            history_assets(fleet),
-        ],
+        assets=map_asset_specs(translate or (lambda spec: spec), assets),
         asset_checks=group_checks(fleet),
         jobs=[*changing, history_job(fleet)],
         schedules=[*(reconcile_schedule(fleet) for _ in changing), history_schedule(fleet)],

@@ -19,7 +19,7 @@ from dagster import ConfigurableResource, Failure
 from pydantic import Field
 
 from fleet.config.load import load
-from fleet.config.spec import FleetSpec
+from fleet.config.spec import FleetSpec, Selection
 from fleet.errors import FleetError
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ class FleetResource(ConfigurableResource):  # type: ignore[type-arg]
         config (str): Path of fleet.yaml. Defaults to `$FLEET_CONFIG`, or fleet.yaml in the current
             folder.
         home (str): State directory. Defaults to `$FLEET_HOME`, or .fleet in the current folder.
+        allow (list[str]): Regular expressions of groups to show and change. Defaults to all
+            declared groups, and the others that `dagster.groups` of fleet.yaml takes.
+        deny (list[str]): Regular expressions of groups to leave out.
 
     Examples:
         .. code-block:: python
@@ -44,6 +47,8 @@ class FleetResource(ConfigurableResource):  # type: ignore[type-arg]
 
     config: str = Field(default="", description="path of fleet.yaml (default: $FLEET_CONFIG)")
     home: str = Field(default="", description="state directory (default: $FLEET_HOME)")
+    allow: list[str] = Field(default=[], description="groups to include (default: all)")
+    deny: list[str] = Field(default=[], description="groups to exclude")
 
     @classmethod
     def of(cls, spec: FleetSpec) -> Self:
@@ -59,7 +64,16 @@ class FleetResource(ConfigurableResource):  # type: ignore[type-arg]
         Raises ConfigError, whose sentence the web page shows for the code location.
         """
         environ = {**os.environ, **self.environment()}
-        return load(Path(environ.get("FLEET_CONFIG") or "fleet.yaml"), environ)
+        return self._select(load(Path(environ.get("FLEET_CONFIG") or "fleet.yaml"), environ))
+
+    def _select(self, spec: FleetSpec) -> FleetSpec:
+        """Returns the spec without the fleets that the selection leaves out."""
+        if not self.allow and not self.deny:
+            return spec
+        groups = Selection.model_validate({"allow": self.allow or [".*"], "deny": self.deny})
+        fleets = tuple(each for each in spec.fleets if groups.takes(each.group))
+        dagster = spec.dagster.model_copy(update={"groups": groups})
+        return spec.model_copy(update={"fleets": fleets, "dagster": dagster})
 
     def environment(self) -> dict[str, str]:
         """Returns the environment in which another process finds the same file and folder."""
@@ -74,6 +88,7 @@ class FleetResource(ConfigurableResource):  # type: ignore[type-arg]
         config = Path(self.config) if self.config else None
         home = Path(self.home) if self.home else None
         with Fleet.open(config, home=home) as opened:
+            opened.spec = self._select(opened.spec)
             yield opened
 
 

@@ -26,7 +26,7 @@ from dagster import (
 from dagster._core.instance import InstanceRef
 
 from fleet.config.first_job import dagster_instance, dagster_yaml
-from fleet.config.spec import ClassicWorker, DagsterSpec, FleetSpec, GroupSpec
+from fleet.config.spec import ClassicWorker, ClusterSpec, DagsterSpec, FleetSpec, GroupSpec
 from fleet.dagster import build_definitions
 from fleet.dagster.asset_keys import CHANGE_JOB, definition_name, name_of, rollout_key
 from fleet.dagster.resources import FleetResource
@@ -87,6 +87,22 @@ def test_a_teams_definitions_merge_with_ours(theirs):
     jobs = {job.name: job for job in merged.get_repository_def().get_all_jobs()}
     for name in (JOB, "main_record_history"):
         assert jobs[name].executor_def is in_process_executor
+
+
+def test_two_clusters_share_a_code_location():
+    """With groups of the same names; each name of Dagster begins with the cluster's."""
+    other = spec().model_copy(update={"cluster": ClusterSpec(name="eu-west.1")})
+    both = build_definitions(FleetResource.of(spec()), FleetResource.of(other))
+    Definitions.validate_loadable(both)
+    repository = both.get_repository_def()
+    names = [
+        *(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")),
+        *(schedule.name for schedule in repository.schedule_defs),
+        *(sensor.name for sensor in repository.sensor_defs),
+    ]
+    theirs = [name for name in names if name.startswith("eu_west_1_")]
+    assert sorted(names) == sorted(theirs + [f"main_{name[10:]}" for name in theirs])
+    assert not repository.get_top_level_resources()
 
 
 ODD = ["", "a...b", "a|b", "a,b", "[a]", "a\nb", "a\0b", "g" * 300, "ä", "a b", "a_b", "../a", "*"]

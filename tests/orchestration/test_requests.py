@@ -33,6 +33,7 @@ from fleet.dagster.reconcile_schedule import (
     TickOutcome,
     aim_of,
     busy_groups,
+    failures_of,
     max_runtime,
     request_for,
     summary,
@@ -232,6 +233,25 @@ def started(instance: DagsterInstance, name: str) -> None:
         tags={asset_keys.PARTITION_TAG: name},
     )  # fmt: skip
     instance.add_run(run)
+
+
+def test_a_run_of_another_clusters_group_of_that_name_is_none_of_ours():
+    """Its failures do not delay this cluster's group, and its work does not hold it."""
+    asked = request_for(plan(step()), group())
+    theirs = {**asked.tags, asset_keys.CLUSTER_TAG: "other"}
+    with DagsterInstance.ephemeral() as instance:
+        for status in (DagsterRunStatus.FAILURE, DagsterRunStatus.STARTED):
+            instance.add_run(
+                DagsterRun(
+                    job_name=asset_keys.definition_name("other", asset_keys.CHANGE_JOB),
+                    run_id=make_new_run_id(),
+                    status=status,
+                    tags={**theirs, asset_keys.PARTITION_TAG: str(asked.partition_key)},
+                )
+            )
+        assert busy_groups(instance, "main") == set()
+        assert busy_groups(instance, "other") == {asked.partition_key}
+        assert failures_of(instance, asked) == (0, 0.0)
 
 
 def test_all_runs_that_are_not_over_are_seen(monkeypatch):
