@@ -1,0 +1,91 @@
+"""A fresh `dg` project with two clusters and an executor of its own, as a team makes it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+DG = Path(sys.executable).with_name("dg")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not DG.exists(), reason="no dg: run `make .venv`"),
+]
+TYPE = "fleet.dagster.FleetComponent"
+PROJECT = """
+[project]
+name = "shop"
+version = "1"
+requires-python = ">=3.11"
+
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "shop"
+python_environment = "active"
+"""
+DEFINITIONS = """
+from pathlib import Path
+
+from dagster import Definitions, definitions, in_process_executor, load_from_defs_folder
+
+@definitions
+def defs() -> Definitions:
+    loaded = load_from_defs_folder(path_within_project=Path(__file__).parent)
+    return Definitions.merge(loaded, Definitions(executor=in_process_executor))
+"""
+FILES = {
+    "pyproject.toml": PROJECT,
+    "shop/__init__.py": "",
+    "shop/defs/__init__.py": "",
+    "shop/definitions.py": DEFINITIONS,
+}
+
+
+@pytest.fixture
+def dg(tmp_path: Path) -> Callable[..., str]:
+    """Runs `dg` in the project and returns what it printed."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    environ = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("DAGSTER", "FLEET_"))},
+        "PATH": f"{DG.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(tmp_path),
+        "HOME": str(tmp_path / "home"),
+        "COLUMNS": "200",
+    }
+    (tmp_path / "home").mkdir()
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [DG, *words],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_a_fresh_project_with_two_clusters(dg, tmp_path):
+    """`dg` finds the component, scaffolds it, checks the files and loads the definitions."""
+    assert TYPE in dg("list", "components")
+    for cluster in ("orders", "billing"):
+        dg("scaffold", "defs", TYPE, cluster, "--bootstrap", f"{cluster}.example:9092")
+        folder = tmp_path / "shop" / "defs" / cluster
+        declared = yaml.safe_load((folder / "fleet.yaml").read_text())
+        assert declared["cluster"]["bootstrap_servers"] == f"{cluster}.example:9092"
+    dg("check", "yaml")
+    listed = dg("list", "defs")
+    for cluster in ("orders", "billing"):
+        assert f"{cluster}_fleet_watch" in listed
+        assert f"{cluster}/discovered_groups" in listed
