@@ -274,6 +274,7 @@ def table_location(value: str) -> str:
 
 
 Duration = Annotated[float, BeforeValidator(seconds)]
+PinTime = Annotated[Duration, Field(ge=1.0, le=2_592_000.0)]
 Pattern = Annotated[str, BeforeValidator(regular_expression)]
 SparkPlace = Annotated[str, Field(pattern=SPARK), AfterValidator(without_token)]
 

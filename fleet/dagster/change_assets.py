@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dagster import (
     AssetExecutionContext,
+    AssetMaterialization,
     AssetObservation,
+    AssetRecordsFilter,
     AssetsDefinition,
     AssetSelection,
     Config,
@@ -27,19 +29,22 @@ from dagster import (
     define_asset_job,
     in_process_executor,
 )
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
-from fleet.config.spec import FleetSpec
+from fleet.config.spec import FleetSpec, PinTime
 from fleet.dagster import asset_keys
 from fleet.dagster.change_metadata import (
     change_metadata,
     change_sentence,
     failure_metadata,
     plan_metadata,
+    plan_sentence,
 )
 from fleet.dagster.check_outcomes import receipt_outcome
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
-from fleet.errors import FleetError
+from fleet.decide.adopted import approval_mismatch
+from fleet.errors import ConfigError, FleetError, Refused
+from fleet.model import Plan
 from fleet.slots import Change, ChangeState
 
 if TYPE_CHECKING:
@@ -136,23 +141,52 @@ def report_progress(
 
 CHANGES = "changes"
 """The asset group of both assets in the graph."""
+PLANS_SEARCHED: Final = 50
+"""Plans of a group among which a rollout looks for the one that its config names."""
 
 
-class ChangeConfig(Config):
-    """The options of one run; by default the policy decides."""
+class PlanConfig(Config):
+    """What to plan; by default the policy decides.
+
+    Args:
+        wanted (Optional[int]): The number of slots.
+        pin (Optional[str]): How long the policy keeps `wanted`, such as `2h`.
+        roll (bool): Whether every slot is handed over to a new worker.
+    """
 
     wanted: int | None = Field(
         default=None, ge=0, description="number of slots (default: what the policy wants)"
     )
+    pin: str | None = Field(
+        default=None, description="how long the policy keeps `wanted`, such as 2h (default: not)"
+    )
     roll: bool = Field(default=False, description="hand every slot over to a new worker")
 
+    def request(self) -> dict[str, Any]:
+        """Returns the arguments of `Fleet.plan` and `Fleet.apply`; raises ConfigError."""
+        pin = None
+        if self.pin is not None:
+            if self.wanted is None:
+                raise ConfigError(f"pin {self.pin} keeps a number of slots: set wanted too")
+            try:
+                pin = TypeAdapter(PinTime).validate_python(self.pin)
+            except ValueError as error:
+                raise ConfigError(
+                    f"pin {self.pin!r} is no time between 1s and 30d: write one such as 2h"
+                ) from error
+        return {"wanted": self.wanted, "roll": self.roll, "pin": pin}
 
-class RolloutConfig(ChangeConfig):
-    """The options of a rollout."""
+
+class RolloutConfig(Config):
+    """Which plan to carry out; by default the last one that was materialized.
+
+    Args:
+        plan (Optional[str]): The id of the plan.
+        resume (bool): Whether to finish an unfinished change, and nothing else.
+    """
 
     plan: str | None = Field(
-        default=None,
-        description="id of the approved plan; Fleet refuses if the group has changed since",
+        default=None, description="id of the plan (default: the group's last materialized plan)"
     )
     resume: bool = Field(default=False, description="finish an unfinished change, nothing else")
 
@@ -175,14 +209,13 @@ def plan_asset(fleet: FleetResource) -> AssetsDefinition:
         description="What Fleet would change in the group now, and the expected cost.",
         metadata={"cluster": cluster},
     )
-    def plan(context: AssetExecutionContext, config: ChangeConfig) -> MaterializeResult[None]:
+    def plan(context: AssetExecutionContext, config: PlanConfig) -> MaterializeResult[None]:
         group = groups[context.partition_key].group
         with fleet_errors_as_failures(), fleet.open() as cycle:
-            made = cycle.plan(group, wanted=config.wanted, roll=config.roll)
-        metadata = plan_metadata(made)
-        context.log.info(metadata["sentence"])
-        of = MetadataValue.asset(asset_keys.group_key(cluster, group))
-        return MaterializeResult(metadata={**metadata, "asset of the group": of})
+            request = config.request()
+            made = cycle.plan(group, **request)
+        context.log.info(plan_sentence(made))
+        return MaterializeResult(metadata=_plan_asset_metadata(made, request))
 
     return plan
 
@@ -213,9 +246,10 @@ def rollout_asset(fleet: FleetResource, execute: Execute) -> AssetsDefinition:
 def execute_rollout(
     context: AssetExecutionContext, fleet: FleetResource, config: RolloutConfig
 ) -> MaterializeResult[None]:
-    """Plans the group of the run's partition, applies the plan, and returns the receipt.
+    """Carries out the plan of the run's partition, and returns the receipt.
 
-    Raises Failure with the reason if the change was refused or did not end well.
+    Raises Failure with the reason if the group has changed since the plan, or if the change was
+    refused or did not end well.
     """
     spec = fleet.spec
     group = asset_keys.managed_groups(spec)[context.partition_key].group
@@ -243,14 +277,52 @@ def carry_out(
     actor = asset_keys.actor(context.run.run_id)
     if config.resume:
         return cycle.resume_change(group, actor=actor, progress=context.log.info)
-    return cycle.apply(
-        group,
-        wanted=config.wanted,
-        roll=config.roll,
-        approved=config.plan,
-        actor=actor,
-        progress=context.log.info,
+    cluster = cycle.spec.cluster.name
+    plan, request, run = materialized_plan(context, cluster, config.plan)
+    if run != context.run.run_id:
+        return cycle.apply(group, approved=plan, actor=actor, progress=context.log.info, **request)
+    change = cycle.apply(group, actor=actor, progress=context.log.info, **request)
+    if (why := approval_mismatch(plan, change.plan)) is not None:
+        # Nobody has seen the plan of this run, so its successor is carried out, and stored too.
+        context.log.warning(why)
+        context.log_event(
+            AssetMaterialization(
+                asset_key=asset_keys.plan_key(cluster),
+                partition=context.partition_key,
+                metadata=_plan_asset_metadata(change.plan, request),
+            )
+        )
+    return change
+
+
+def _plan_asset_metadata(plan: Plan, request: dict[str, Any]) -> dict[str, Any]:
+    of = MetadataValue.asset(asset_keys.group_key(plan.cluster, plan.group))
+    return {**plan_metadata(plan), "request": request, "asset of the group": of}
+
+
+def materialized_plan(
+    context: AssetExecutionContext, cluster: str, plan: str | None
+) -> tuple[str, dict[str, Any], str]:
+    """Returns a plan's id, its request and its run: the partition's last plan, or the one named.
+
+    A plan that only `fleet plan` has made is the policy's, and belongs to no run.
+    """
+    key, partition = asset_keys.plan_key(cluster), context.partition_key
+    found = context.instance.fetch_materializations(
+        AssetRecordsFilter(asset_key=key, asset_partitions=[partition]), limit=PLANS_SEARCHED
     )
+    for record in found.records:
+        made = record.asset_materialization
+        known = {} if made is None else made.metadata
+        name = known["plan id"].value if "plan id" in known else ""
+        if isinstance(name, str) and name and plan in {None, name}:
+            return name, dict(known["request"].value), record.run_id
+    if plan is None:
+        raise Refused(
+            f"{key.to_user_string()} holds no plan of partition {partition}: materialize it for "
+            "this partition first, or launch plan and rollout together"
+        )
+    return plan, {}, ""
 
 
 def record_result(

@@ -132,10 +132,10 @@ class DagsterPage:
     ) -> str:
         """Starts a run of `change_group` for this partition; returns its id.
 
-        `config` applies to both assets.
+        `config` is that of the plan, or of the one asset that runs.
         """
         paths = [[cluster, asset] for asset in assets]
-        ops = {"__".join(path): {"config": dict(config)} for path in paths} if config else {}
+        ops = {"__".join(paths[0]): {"config": dict(config)}} if config else {}
         labels = {"dagster/partition": group, **(tags or {})}
         params = {
             "selector": {

@@ -1,9 +1,11 @@
 """What a person asks for by hand: one plan and no other, a size that the policy leaves alone."""
 
 import pytest
-from dagster import DagsterInstance
+from dagster import AssetKey, DagsterInstance
 
 from fleet.dagster import asset_keys, build_definitions
+from fleet.dagster.change_assets import execute_rollout
+from fleet.dagster.definitions import cluster_definitions
 from fleet.decide.scaling import NOTE, Pin
 from fleet.errors import Refused
 from fleet.slots.codec import as_json
@@ -61,6 +63,73 @@ def test_a_hold_begins_with_its_change_and_ends_with_the_next(scene, fleet):
     fleet.apply(scene.managed, wanted=0, actor="bob")
     assert fleet.pin(scene.managed) is None
     assert not fleet.plan(scene.managed).empty
+
+
+@pytest.fixture
+def run(scene):
+    """Runs assets of the managed group in one Dagster; returns metadata, or why it failed."""
+    name = asset_keys.definition_name("main", asset_keys.CHANGE_JOB)
+    with DagsterInstance.ephemeral() as instance:
+
+        def ran(*assets, execute=execute_rollout, **config):
+            job = cluster_definitions(scene.resource, execute=execute).resolve_job_def(name)
+            done = job.execute_in_process(
+                instance=instance,
+                partition_key=asset_keys.name_of(scene.managed),
+                asset_selection=[AssetKey(["main", asset]) for asset in assets],
+                run_config={"ops": {f"main__{assets[0]}": {"config": config}}},
+                raise_on_error=False,
+            )
+            for event in done.all_events:
+                if event.is_step_failure:
+                    return str(event.step_failure_data.user_failure_data.description)
+            made = done.asset_materializations_for_node(f"main__{assets[-1]}")
+            return {key: value.value for key, value in made[-1].metadata.items()}
+
+        yield ran
+
+
+def test_a_rollout_carries_out_the_plan_that_was_materialized(run, scene, fleet):
+    """With what was asked for; the policy alone wants two slots, and would start workers."""
+    planned = run("plan", wanted=0, pin="2h")
+    assert planned["request"] == {"wanted": 0, "roll": False, "pin": 7200.0}
+    made = run("rollout")
+    assert made["sentence"].startswith("Nothing to do")
+    assert fleet.pin(scene.managed).wanted == 0
+    assert run("rollout", plan=planned["plan id"])["slots"] == 0
+
+
+def test_a_rollout_says_that_the_world_has_changed(run, scene, fleet):
+    """Also if the plan had nothing to do; and without any plan it says what to do first."""
+    assert "holds no plan of partition" in run("rollout")
+    planned = run("plan", wanted=0)
+    text = scene.config.read_text()
+    scene.config.write_text(text.replace("entrypoint: ", "env: {A: b}, entrypoint: "))
+    why = run("rollout")
+    assert f"has changed since plan {planned['plan id']}, so nothing was done" in why
+    assert fleet.store.change(scene.managed) is None
+
+
+def test_a_run_of_both_carries_out_what_it_stores_last(run, scene):
+    """The group may change between the two; nobody has approved the first plan."""
+
+    def changed_before(*given):
+        text = scene.config.read_text()
+        scene.config.write_text(text.replace("entrypoint: ", "env: {A: b}, entrypoint: "))
+        return execute_rollout(*given)
+
+    made = run("plan", "rollout", wanted=0, execute=changed_before)
+    assert made["sentence"].startswith("Nothing to do")
+    assert run("rollout")["plan id"].rpartition("-")[2] == made["plan id"].rpartition("-")[2]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [({"pin": "2h"}, "set wanted too"), ({"wanted": 1, "pin": "soon"}, "write one such as 2h")],
+)
+def test_a_wrong_pin_is_one_sentence(run, config, said):
+    """Before anything is planned."""
+    assert said in run("plan", **config)
 
 
 def test_only_the_approved_plan_is_carried_out(scene, fleet):
