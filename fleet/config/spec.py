@@ -11,6 +11,7 @@ variables or files.
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -627,6 +628,36 @@ class CreateTopic(Strict):
     """Replication factor of a created topic."""
 
 
+class Writes(Strict):
+    """Names where the jobs of a group write, for lineage in Dagster."""
+
+    tables: tuple[Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$")], ...] = ()
+    """Tables as Dagster's asset keys, such as lake/orders."""
+    topics: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")], ...] = ()
+    """Topics. Fleet adds worker.dead_letter_topic itself."""
+
+
+def _time_zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ValueError, KeyError, OSError) as error:
+        raise ValueError("is no time zone: write one such as Europe/Berlin or UTC") from error
+    return value
+
+
+class ScaleAt(Strict):
+    """Scales a group at times of day, by a schedule of Dagster."""
+
+    cron: Annotated[str, Field(pattern=r"^\S+( \S+){4}$")]
+    """Time as five fields of cron, such as 0 7 * * 1-5."""
+    timezone: Annotated[str, AfterValidator(_time_zone)] = "UTC"
+    """Time zone of cron."""
+    wanted: Annotated[int, Field(ge=0, le=10_000)]
+    """Slots from then on."""
+    pin: PinTime = 3600.0
+    """Time for which the policy keeps that number."""
+
+
 Topic = Annotated[str, BeforeValidator(topic_entry)]
 Worker = Annotated[ClassicWorker | ConsumerWorker, Field(discriminator="protocol")]
 Scaling = Annotated[FixedScaling | PartitionsScaling | LagScaling, Field(discriminator="policy")]
@@ -645,6 +676,8 @@ class GroupSpec(Strict):
     """Labels for `--select` and Dagster; metrics and alerts carry only `owner`."""
     topics: Annotated[tuple[Topic, ...], Field(min_length=1)]
     """Topics: names, or regular expressions that begin with ^ and end with $ or .*"""
+    writes: Writes = Writes()
+    """Places where the group's jobs write; Dagster shows them behind the group."""
     create: CreateTopic | None = None
     """Settings for creating missing topics; default: Fleet waits for them."""
     worker: Worker | None = None
@@ -653,6 +686,8 @@ class GroupSpec(Strict):
     """Bounds of the number of slots, and the number of standbys."""
     scaling: Scaling = PartitionsScaling()
     """Policy for the number of slots."""
+    scale_at: tuple[ScaleAt, ...] = ()
+    """Numbers of slots by the clock, each a schedule of Dagster."""
     rollout: Rollout = Rollout()
     """Way in which a new revision replaces the old one."""
     storm: StormSpec = StormSpec()

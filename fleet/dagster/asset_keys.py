@@ -9,11 +9,16 @@ it may change.
 """
 
 import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypeVar
 
 from dagster import AssetKey, DagsterRun
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.decide.slugs import plain_name
+
+T = TypeVar("T")
 
 LAG = "lag"
 FRESHNESS = "freshness"
@@ -45,6 +50,21 @@ def name_of(group: str) -> str:
 def definition_name(cluster: str, kind: str) -> str:
     """Returns the name of a job, schedule, sensor or op of a cluster: `main_reconcile`."""
     return f"{AssetKey([cluster]).to_python_identifier()}_{kind}"
+
+
+def split_into_ops(items: Iterable[tuple[AssetKey, int, T]]) -> list[list[T]]:
+    """Returns what each op holds: items of one depth (`fleet.dagster.sink_assets`).
+
+    Dagster names an op's outputs with [A-Za-z0-9_] and drops one of two equal names, so a second
+    op holds `orders-v1` beside `orders.v1`.
+    """
+    ops: dict[tuple[int, int], list[T]] = {}
+    seen: Counter[tuple[int, str]] = Counter()
+    for key, depth, item in items:
+        name = depth, key.to_python_identifier()
+        ops.setdefault((depth, seen[name]), []).append(item)
+        seen[name] += 1
+    return [ops[each] for each in sorted(ops)]
 
 
 def managed_groups(spec: FleetSpec) -> dict[str, GroupSpec]:

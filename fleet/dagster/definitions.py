@@ -7,8 +7,7 @@ Fleet's jobs names its own executor, so that the team's stays the default. Every
 the cluster's, and there is no resource: a host project may hold other clusters.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from dagster import (
@@ -39,8 +38,10 @@ from fleet.dagster.group_assets import (
     history_schedule,
     topic_assets,
 )
-from fleet.dagster.reconcile_schedule import reconcile_schedule
+from fleet.dagster.reconcile_schedule import reconcile_schedules
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
+from fleet.dagster.scale_schedules import scale_schedules
+from fleet.dagster.sink_assets import depths, sink_assets
 from fleet.dagster.storm_sensor import storm_sensor
 from fleet.dagster.watch_sensor import missing_group, watch_sensor
 from fleet.manager.lag_assessment import compute_lag_statuses
@@ -54,12 +55,12 @@ if TYPE_CHECKING:
 # Checks of declared groups that a user may run from the web page.
 #
 # The sensors store the same outcomes on change, so the checks are current without a run. One op
-# serves the checks of all groups, and a run reads only the selected groups. Dagster names an op's
-# outputs with [A-Za-z0-9_] and silently drops one of two equal names. So a second op holds
-# `orders-v1` beside `orders.v1`.
+# serves the checks of all groups, and a run reads only the selected groups.
 
 
-def check_specs(spec: FleetSpec, fleet: GroupSpec) -> list[AssetCheckSpec]:
+def check_specs(
+    spec: FleetSpec, fleet: GroupSpec, blocking: Collection[str] = ()
+) -> list[AssetCheckSpec]:
     """Returns the checks of one group; with a receipt check if it has Fleet workers."""
     key = asset_keys.group_key(spec.cluster.name, fleet.group)
     minutes = f"{fleet.storm.window / 60:g} min"
@@ -74,31 +75,43 @@ def check_specs(spec: FleetSpec, fleet: GroupSpec) -> list[AssetCheckSpec]:
         texts[asset_keys.RECEIPT] = (
             "The last change succeeded, and each step cost what its plan stated."
         )
-    return [AssetCheckSpec(name, asset=key, description=text) for name, text in texts.items()]
+    return [
+        AssetCheckSpec(name, asset=key, description=text, blocking=name in blocking)
+        for name, text in texts.items()
+    ]
 
 
-def group_checks(fleet: FleetResource) -> list[AssetChecksDefinition]:
-    """Builds the checks of all declared groups."""
+def group_checks(
+    fleet: FleetResource, *, blocking: Collection[str] = ()
+) -> list[AssetChecksDefinition]:
+    """Defines the checks of all declared groups.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+        blocking (Collection[str]): Checks, such as `lag`, whose failure keeps assets behind the
+            group from running in the same job. Defaults to none.
+    """
     spec = fleet.spec
-    ops: list[list[GroupSpec]] = []
-    seen: Counter[str] = Counter()
-    for each in spec.fleets:
-        called = asset_keys.group_key(spec.cluster.name, each.group).to_python_identifier()
-        if seen[called] == len(ops):
-            ops.append([])
-        ops[seen[called]].append(each)
-        seen[called] += 1
-    return [_check_op(fleet, groups, number) for number, groups in enumerate(ops, start=1)]
+    _, depth = depths(spec)
+    ops = asset_keys.split_into_ops(
+        (asset_keys.group_key(spec.cluster.name, each.group), depth[each.group], each)
+        for each in spec.fleets
+    )
+    return [
+        _check_op(fleet, groups, number, blocking) for number, groups in enumerate(ops, start=1)
+    ]
 
 
-def _check_op(fleet: FleetResource, groups: list[GroupSpec], number: int) -> AssetChecksDefinition:
+def _check_op(
+    fleet: FleetResource, groups: list[GroupSpec], number: int, blocking: Collection[str]
+) -> AssetChecksDefinition:
     cluster = fleet.spec.cluster.name
     name = asset_keys.definition_name(cluster, "check_groups")
 
     @multi_asset_check(
         name=name if number == 1 else f"{name}_{number}",
         can_subset=True,
-        specs=[check for group in groups for check in check_specs(fleet.spec, group)],
+        specs=[check for group in groups for check in check_specs(fleet.spec, group, blocking)],
     )
     def check(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
         chosen = context.selected_asset_check_keys
@@ -171,17 +184,21 @@ def cluster_definitions(
     translate: Callable[[AssetSpec], AssetSpec] | None = None,
 ) -> Definitions:
     """Builds the definitions of one cluster, with a team's own rollout and attributes of assets."""
-    changing = change_jobs(fleet)
     assets: list[AssetsDefinition | AssetSpec] = [
         *topic_assets(fleet),
         *group_assets(fleet),
+        *sink_assets(fleet),
         *change_assets(fleet, execute),
         history_assets(fleet),
     ]
     return Definitions(
         assets=map_asset_specs(translate or (lambda spec: spec), assets),
         asset_checks=group_checks(fleet),
-        jobs=[*changing, history_job(fleet)],
-        schedules=[*(reconcile_schedule(fleet) for _ in changing), history_schedule(fleet)],
+        jobs=[*change_jobs(fleet), history_job(fleet)],
+        schedules=[
+            *reconcile_schedules(fleet),
+            *scale_schedules(fleet),
+            history_schedule(fleet),
+        ],
         sensors=[watch_sensor(fleet), storm_sensor(fleet)],
     )

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -45,6 +44,7 @@ from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.config.topic_patterns import is_pattern, matches
 from fleet.dagster import asset_keys
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
+from fleet.dagster.sink_assets import depths, writers_of_topics
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import (
@@ -273,7 +273,7 @@ def _versions_now(cycle: "Fleet", context: AssetExecutionContext) -> Iterator[Ob
     }
     with LiveCluster(cycle, groups=groups.__contains__, beat=1.0) as live:
         seen = live.refresh()
-    for topic in sorted({topic for fleet in spec.fleets for topic in fleet.topics}):
+    for topic in writers_of_topics(spec):
         if (key := asset_keys.topic_key(cluster, topic)) in chosen:
             version = DataVersion(topic_version(seen.topics, topic))
             metadata = topic_metadata(seen.topics, topic)
@@ -294,22 +294,13 @@ def _versions_now(cycle: "Fleet", context: AssetExecutionContext) -> Iterator[Ob
 
 
 def _observed_assets(
-    fleet: FleetResource, kind: str, specs: Iterable[AssetSpec]
+    fleet: FleetResource, kind: str, specs: Iterable[AssetSpec], depths: Iterable[int]
 ) -> list[AssetsDefinition]:
-    """Defines assets of topics or declared groups, which the sensor or a run observes.
-
-    Dagster names an op's outputs with [A-Za-z0-9_] and drops one of two equal names, so a second
-    op holds `orders-v1` beside `orders.v1`.
-    """
-    ops: list[list[AssetSpec]] = []
-    seen: Counter[str] = Counter()
-    for each in specs:
-        called = each.key.to_python_identifier()
-        if seen[called] == len(ops):
-            ops.append([])
-        ops[seen[called]].append(each)
-        seen[called] += 1
+    """Defines assets of topics or declared groups, which the sensor or a run observes."""
     name = asset_keys.definition_name(fleet.spec.cluster.name, f"observe_{kind}")
+    ops = asset_keys.split_into_ops(
+        (spec.key, depth, spec) for spec, depth in zip(specs, depths, strict=True)
+    )
     return [
         _observe_op(fleet, name if number == 1 else f"{name}_{number}", of_op)
         for number, of_op in enumerate(ops, start=1)
@@ -331,18 +322,18 @@ def _observe_op(fleet: FleetResource, name: str, specs: list[AssetSpec]) -> Asse
 
 
 def topic_specs(spec: FleetSpec) -> list[AssetSpec]:
-    """Returns an asset for each topic or `^pattern` that a group names."""
+    """Returns an asset for each topic or `^pattern` that a group reads or writes."""
     cluster = spec.cluster.name
-    found = sorted({topic for each in spec.fleets for topic in each.topics})
     return [
         AssetSpec(
             key=asset_keys.topic_key(cluster, topic),
+            deps=[asset_keys.group_key(cluster, group) for group in writers],
             group_name="topics",
             kinds={"kafka", "topic"},
             description=f"Kafka {'topics matching' if topic.startswith('^') else 'topic'} {topic}.",
             metadata={"topic": topic, "cluster": cluster},
         )
-        for topic in found
+        for topic, writers in writers_of_topics(spec).items()
     ]
 
 
@@ -392,11 +383,13 @@ def discovered_spec(spec: FleetSpec) -> AssetSpec:
 
 def topic_assets(fleet: FleetResource) -> list[AssetsDefinition]:
     """Defines the assets of all topics in fleet.yaml."""
-    return _observed_assets(fleet, "topics", topic_specs(fleet.spec))
+    topics, _ = depths(fleet.spec)
+    return _observed_assets(fleet, "topics", topic_specs(fleet.spec), topics.values())
 
 
 def group_assets(fleet: FleetResource) -> list[AssetSpec | AssetsDefinition]:
     """Defines the assets of all groups in fleet.yaml, and one for other groups."""
     spec = fleet.spec
     named = (group_spec(spec, each) for each in spec.fleets)
-    return [discovered_spec(spec), *_observed_assets(fleet, "groups", named)]
+    _, groups = depths(spec)
+    return [discovered_spec(spec), *_observed_assets(fleet, "groups", named, groups.values())]

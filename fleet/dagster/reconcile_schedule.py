@@ -348,9 +348,11 @@ def rotate(fleets: Sequence[GroupSpec], turn: float) -> list[GroupSpec]:
     return [*fleets[start:], *fleets[:start]]
 
 
-def reconcile_schedule(fleet: FleetResource) -> ScheduleDefinition:
-    """Defines the schedule; it runs by default only if fleet.yaml names it."""
+def reconcile_schedules(fleet: FleetResource) -> list[ScheduleDefinition]:
+    """Defines the schedule, or none if no group has workers; off unless fleet.yaml names it."""
     spec = fleet.spec
+    if not asset_keys.managed_groups(spec):
+        return []
     cluster = spec.cluster.name
     runs = RECONCILE in spec.dagster.schedules
     loaded = frozenset(asset_keys.managed_groups(spec))
@@ -367,4 +369,4 @@ def reconcile_schedule(fleet: FleetResource) -> ScheduleDefinition:
     def reconcile(context: ScheduleEvaluationContext) -> list[RunRequest] | SkipReason:
         return tick(context, fleet, loaded)
 
-    return reconcile
+    return [reconcile]

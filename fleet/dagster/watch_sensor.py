@@ -54,6 +54,7 @@ from fleet.dagster.group_assets import (
 )
 from fleet.dagster.live import INTERVAL_SECONDS, Live, live_cluster
 from fleet.dagster.resources import FleetResource
+from fleet.dagster.sink_assets import writers_of_topics
 from fleet.decide.lag_status import GroupLagStatus, LagStatus
 from fleet.errors import Damaged, FleetError, SchemaTooNew
 from fleet.lag.snapshot import Figures, GroupFacts, Snapshot
@@ -469,10 +470,7 @@ def topic_observations(
     spec: FleetSpec, topics: Mapping[str, int], memory: SensorMemory
 ) -> tuple[list[AssetObservation], SensorMemory]:
     """Returns an observation for each topic with another partition count, and the new memory."""
-    found = {
-        topic: topic_version(topics, topic)
-        for topic in dict.fromkeys(topic for fleet in spec.fleets for topic in fleet.topics)
-    }
+    found = {topic: topic_version(topics, topic) for topic in writers_of_topics(spec)}
     made = [
         AssetObservation(
             asset_key=asset_keys.topic_key(spec.cluster.name, topic),
