@@ -1,15 +1,24 @@
 """What Dagster loads: `workspace.yaml` names this module.
 
-A team's own assets, downstream of its group, go beside those of the file:
-
-    @asset(deps=[group_key("main", "orders-enrichment")])
-    def enriched_orders() -> None: ...
-
-    defs = Definitions.merge(build_definitions(), Definitions(assets=[enriched_orders]))
-
-with `from fleet.dagster.asset_keys import group_key`.
+Each module beside it declares one part with `fleet.dagster`. `build_definitions()` declares all of
+them in one call, for a project that changes none.
 """
 
-from fleet.dagster import build_definitions
+from dagster import Definitions
 
-defs = build_definitions()
+from assets import changes, checks, groups, history, schedules, sensors, sinks, topics
+
+defs = Definitions(
+    assets=[
+        *topics.topics,
+        *groups.groups,
+        *sinks.tables,
+        *sinks.downstream,
+        *changes.changes,
+        *history.history,
+    ],
+    asset_checks=checks.checks,
+    jobs=[*changes.jobs, *history.jobs],
+    schedules=schedules.schedules,
+    sensors=sensors.sensors,
+)

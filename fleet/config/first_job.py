@@ -61,8 +61,10 @@ def dagster_yaml(state: str) -> str:
     return head + text
 
 
-def write_first_job(path: Path, group: str, topic: str) -> None:
+def write_first_job(path: Path, group: str, topic: str, *, assets: bool = False) -> None:
     """Adds the group to an existing fleet.yaml, and writes the missing files beside it.
+
+    `assets`: also the Dagster project, which workspace.yaml then names.
 
     Raises ConfigError if the group is declared already, or its lines do not fit the file.
     """
@@ -84,7 +86,7 @@ def write_first_job(path: Path, group: str, topic: str) -> None:
         ) from error
     write_whole(path, text)
     click.echo(f"{path}: added group {group} with a worker and mode: act")
-    for name, content in files(group, path.parent.absolute()).items():
+    for name, content in files(group, path.parent.absolute(), assets=assets).items():
         target = path.parent / name
         if target.exists():
             click.echo(f"{target}: exists, unchanged")
@@ -150,7 +152,7 @@ testpaths = ["tests"]
 _WORKSPACE = """\
 # Read by `dagster dev` in this folder.
 load_from:
-  - python_module: {module_name: fleet.dagster.project, location_name: fleet}
+  - python_module: {{module_name: {module}, location_name: fleet, working_directory: .}}
 """
 
 _FLEET = """\
@@ -190,8 +192,20 @@ def test_of(group: str) -> str:
     return f"tests/test_{module_of(group)}.py"
 
 
-def files(group: str, folder: PurePath) -> Mapping[str, str]:
+def asset_files() -> dict[str, str]:
+    """Returns path → text of the Dagster project that a team reads and edits.
+
+    A checkout has it at its top, the wheel in `fleet.dagster`.
+    """
+    here = Path(__file__).parents[1]
+    found = (here / "dagster" / "template", here.parent / "assets")
+    folder = next(each for each in found if each.is_dir())
+    return {f"assets/{each.name}": each.read_text("utf-8") for each in sorted(folder.glob("*.py"))}
+
+
+def files(group: str, folder: PurePath, *, assets: bool = False) -> Mapping[str, str]:
     """Returns path → text, relative to fleet.yaml's folder, without fleet.yaml itself."""
+    loaded = "assets.definitions" if assets else "fleet.dagster.project"
     module = module_of(group)
     out = json.dumps(str(folder / "out" / module))
     words = {"group": group.replace('"', "'"), "module": module, "out": out}
@@ -200,7 +214,8 @@ def files(group: str, folder: PurePath) -> Mapping[str, str]:
         test_of(group): _TEST.format(**words),
         "pyproject.toml": _PROJECT,
         "dagster.yaml": dagster_yaml(".fleet/dagster"),
-        "workspace.yaml": _WORKSPACE,
+        "workspace.yaml": _WORKSPACE.format(module=loaded),
+        **(asset_files() if assets else {}),
     }
 
 

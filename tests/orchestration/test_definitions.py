@@ -61,6 +61,40 @@ def test_graph_is_the_golden_one():
     assert drawn(build_definitions(FleetResource.of(spec()))) == GOLDEN.read_text()
 
 
+def names(definitions: Definitions) -> set[str]:
+    """What the definitions hold besides assets and checks, with what runs by itself."""
+    repository = definitions.get_repository_def()
+    timed = [*repository.schedule_defs, *repository.sensor_defs]
+    return {
+        *(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")),
+        *(f"{each.name}: {each.default_status.value}" for each in timed),
+    }
+
+
+def loaded_anew(monkeypatch) -> Definitions:
+    """What `assets/` declares with the environment of now."""
+    for module in [each for each in sys.modules if each.split(".")[0] == "assets"]:
+        monkeypatch.delitem(sys.modules, module)
+    made: Definitions = importlib.import_module("assets.definitions").defs
+    return made
+
+
+def test_assets_declare_what_build_definitions_does(monkeypatch):
+    """The project that a team edits, beside the one call and what a component calls."""
+    monkeypatch.setenv("FLEET_CONFIG", str(FLEET_YAML))
+    edited = loaded_anew(monkeypatch)
+    built = build_definitions()
+    own = (
+        "processed_orders: made by a run, none, in orders\n  needs main/groups/orders-enrichment\n"
+    )
+    assert drawn(edited) == drawn(built) + own
+    automation = "default_automation_condition_sensor: STOPPED"  # of the team's own asset
+    assert names(edited) == names(built) | {automation}
+    assert edited.executor is built.executor is None
+    read = "".join(path.read_text() for path in (ROOT / "assets").glob("*.py"))
+    assert len(read.splitlines()) <= 140, "a newcomer reads it in a few minutes"
+
+
 def test_graph_is_the_same_on_kubernetes():
     """A change of `runtime:` in fleet.yaml is all, and loading asks no API server."""
     raw = spec().model_dump(mode="json")
@@ -263,9 +297,8 @@ def test_bad_file_is_one_error_that_says_what_to_do(tmp_path, monkeypatch, text,
     if text is not None:
         path.write_text(text)
     monkeypatch.setenv("FLEET_CONFIG", str(path))
-    monkeypatch.delitem(sys.modules, "assets.definitions", raising=False)
     with pytest.raises(ConfigError) as error:
-        importlib.import_module("assets.definitions")
+        loaded_anew(monkeypatch)
     assert said in str(error.value)
     assert str(path) in str(error.value)
 

@@ -42,6 +42,18 @@ def test_a_list_in_one_line_is_left_to_its_author():
         declared(HEAD + "fleets: [{group: a, topics: [t]}]\n", "x", "t")
 
 
+def test_the_dagster_project_is_written_on_request():
+    """The files of the checkout's own, which a test compares with the one call."""
+    made = files("orders", Path("/srv/x"), assets=True)
+    own = Path(__file__).parents[2] / "assets"
+    assert {name for name in made if name.startswith("assets/")} == {
+        f"assets/{each.name}" for each in own.glob("*.py")
+    }
+    assert made["assets/topics.py"] == (own / "topics.py").read_text()
+    assert "module_name: assets.definitions" in made["workspace.yaml"]
+    assert "assets/topics.py" not in files("orders", Path("/srv/x"))
+
+
 def test_modules_are_names_of_python():
     """Whatever Kafka allows in a group's name."""
     assert [module_of(each) for each in ("orders", "a-b.c", "9lives", "\u00e9", "")] == [

@@ -147,8 +147,9 @@ def init(
 @click.option(
     "--topic", metavar="TOPIC", help="Topic that the group reads (default: the group's name)."
 )
+@click.option("--assets", is_flag=True, help="Write the Dagster project to assets/, to edit it.")
 @common
-def new(invocation: Invocation, *, group: str, topic: str | None) -> None:
+def new(invocation: Invocation, *, group: str, topic: str | None, assets: bool) -> None:
     """Write a job, its test and its lines of fleet.yaml.
 
     The job goes to jobs/, its test to tests/, the group into the existing fleet.yaml with
@@ -156,7 +157,7 @@ def new(invocation: Invocation, *, group: str, topic: str | None) -> None:
     Existing files are not changed, except fleet.yaml.
     """
     check_names(group, topic)
-    write_first_job(invocation.existing_path(), group, topic or group)
+    write_first_job(invocation.existing_path(), group, topic or group, assets=assets)
 
 
 def _cluster(
