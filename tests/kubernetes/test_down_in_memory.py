@@ -8,7 +8,8 @@ import pytest
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.kubernetes.client.object_names import SPARK, ObjectNames
-from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime, ensure_token
+from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
+from fleet.kubernetes.deployment.spark_servers import ensure_token
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
 from tests.support.pod_yard import Yard
 
