@@ -8,9 +8,12 @@ and KIP-848 members take different settings [23]. `assignor` and `session_timeou
 variables or files.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -221,6 +224,8 @@ class ClusterSpec(Strict):
 # Types of values that pydantic lacks: durations, patterns, addresses.
 
 
+SPARK_SERVER: Final = "fleet-spark"
+"""Connect server of a namespace for the fleets without Secrets; others add a hash of theirs."""
 SPARK = r"^(shared|sc://.+|local\[(\d+|\*)\])$"
 """The shared server, a Connect server, or one JVM per worker."""
 ANY_CHARACTER = re.DOTALL
@@ -284,7 +289,29 @@ SparkPlace = Annotated[str, Field(pattern=SPARK), AfterValidator(without_token)]
 # fleet's own.
 
 
-DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_QUALIFIED: Final = "[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+DnsLabel = Annotated[str, Field(pattern=f"^{_LABEL}$", max_length=63)]
+DnsSubdomain = Annotated[str, Field(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_length=253)]
+"""Name of a Secret, a Deployment and most other objects."""
+LabelKey = Annotated[str, Field(pattern=rf"^({_LABEL}(\.{_LABEL})*/)?{_QUALIFIED}$")]
+LabelValue = Annotated[str, Field(pattern=f"^({_QUALIFIED})?$")]
+
+_SETTINGS: Final = "/etc/fleet"
+_FLEET_PATHS: Final = (_SETTINGS, "/opt/fleet", "/tmp", "/var/lib/fleet")  # noqa: S108
+
+
+def mount_path(value: str) -> str:
+    """Returns a path where a pod can mount a Secret without hiding what Fleet needs."""
+    path = PurePosixPath(value)
+    if path.root != "/" or ".." in path.parts or ":" in value:
+        raise ValueError("is not a path for a mount: write an absolute path without `..` and `:`")
+    for own in _FLEET_PATHS:
+        if PurePosixPath(own).is_relative_to(path):
+            raise ValueError(f"would hide {own}, which Fleet needs: write another path")
+    if path.is_relative_to(_SETTINGS):
+        raise ValueError(f"lies below {_SETTINGS}, which is read-only: write another path")
+    return str(path)
 
 
 class LocalRuntimeSpec(Strict):
@@ -301,7 +328,7 @@ class LocalRuntimeSpec(Strict):
 
 
 class SparkConnect(Strict):
-    """Sets up the namespace's shared Spark Connect server (`worker.spark: shared`)."""
+    """Sets up the Spark Connect server that fleets share (`worker.spark: shared`)."""
 
     image: str | None = None
     """Image of the server; default: the worker's image. A running server keeps its image."""
@@ -319,39 +346,63 @@ class KubernetesRuntimeSpec(Strict):
     kind: Literal["kubernetes"]
     """Workers are pods of one Deployment."""
     namespace: DnsLabel = "default"
-    """Namespace of workers, slots and the Spark server."""
+    """Namespace of workers, slots and Spark servers."""
     context: str | None = None
     """Context of the kubeconfig; default: the pod's service account, else the current context."""
     image: str | None = None
     """Image of the workers; required if `worker` is declared."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """imagePullPolicy of the pods."""
-    pull_secrets: tuple[DnsLabel, ...] = ()
+    pull_secrets: tuple[DnsSubdomain, ...] = ()
     """imagePullSecrets of the pods."""
-    deployment: DnsLabel | None = None
+    deployment: DnsSubdomain | None = None
     """Deployment of external consumers (no `worker`), which Fleet observes and scales."""
-    env_from: tuple[DnsLabel, ...] = ()
+    env_from: tuple[DnsSubdomain, ...] = ()
     """Secrets whose keys become environment variables, such as Kafka credentials."""
-    mounts: dict[DnsLabel, Annotated[str, Field(pattern=r"^/")]] = Field(default_factory=dict)
+    mounts: dict[DnsSubdomain, Annotated[str, AfterValidator(mount_path)]] = Field(
+        default_factory=dict
+    )
     """Secrets to mount as files, each with its path; for certificates, for example."""
     resources: dict[str, Any] = Field(default_factory=dict)
     """Requests and limits of a worker's container."""
-    node_selector: dict[str, str] = Field(default_factory=dict)
+    node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """nodeSelector of the pods."""
     tolerations: tuple[dict[str, Any], ...] = ()
     """Tolerations of the pods."""
     spread: bool = True
     """Spread the workers evenly over nodes and zones (preferred, not required)."""
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Labels to add to the pods."""
-    annotations: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[LabelKey, str] = Field(default_factory=dict)
     """Annotations to add to the pods."""
     http_port: Annotated[int, Field(ge=1024, le=65535)] = 9464
     """Port of probes and metrics, named `http` in the pod."""
     spark: SparkConnect = SparkConnect()
-    """Shared Spark Connect server of the namespace."""
+    """Shared Spark Connect server of the fleets with the same Secrets."""
     lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 30.0
     """Time after which a silent owner loses its slot."""
+
+    @model_validator(mode="after")
+    def _secrets_fit(self) -> "KubernetesRuntimeSpec":
+        if SPARK_SERVER in {*self.env_from, *self.mounts}:
+            raise ValueError(
+                f"takes the Secret {SPARK_SERVER}, which holds the tokens of all Spark servers of "
+                "the namespace: workers get their own without it; remove it"
+            )
+        first: dict[str, str] = {}
+        for secret, path in self.mounts.items():
+            if first.setdefault(path, secret) != secret:
+                raise ValueError(f"mounts the Secrets {first[path]} and {secret} both at {path}")
+        return self
+
+    def spark_server(self) -> str:
+        """Names the Connect server of these fleets: one for each set of Secrets, since whoever
+        may call a server can read its Secrets.
+        """
+        if not self.env_from and not self.mounts:
+            return SPARK_SERVER
+        taken = json.dumps([self.env_from, sorted(self.mounts.items())])
+        return f"{SPARK_SERVER}-{hashlib.sha256(taken.encode()).hexdigest()[:16]}"
 
     def place(self) -> str:
         """Names the place that keeps the slots."""
@@ -506,8 +557,8 @@ class _WorkerBase(Strict):
     """First offset in a topic without any commit of the group; partitions added later start at
     earliest. Commits that Kafka deleted count as commits."""
     spark: SparkPlace = "shared"
-    """Spark of the workers: `shared` (the server of this state directory or namespace),
-    sc://host:port, or local[n]."""
+    """Spark of the workers: `shared` (the server of this state directory, or of the namespace's
+    fleets with the same Secrets), sc://host:port, or local[n]."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest log level of the job and its libraries in the worker's log."""
     spark_ui: bool = False

@@ -28,7 +28,7 @@ from fleet.errors import ConfigError
 REVISION: Final = "FLEET_REVISION"
 TEMPLATE: Final = "FLEET_TEMPLATE_HASH"
 SPARK: Final = "FLEET_SPARK"
-"""Address of the shared Connect server, if it is not the Service of the namespace."""
+"""Address of the shared Connect server, if it is not the Service of the fleet's Secrets."""
 SPARK_TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - PySpark's name of it
 _TILDE: Final = "~"
 CODE: Final = "code.tgz"
@@ -65,8 +65,8 @@ def with_pod_settings(settings: WorkerSettings, environ: Mapping[str, str]) -> W
 
 
 def spark_url(runtime: KubernetesRuntimeSpec, environ: Mapping[str, str]) -> str:
-    """Returns the address of the namespace's shared Connect server."""
-    return environ.get(SPARK) or f"sc://fleet-spark.{runtime.namespace}.svc:15002"
+    """Returns the address of the Connect server of the fleets with these Secrets."""
+    return environ.get(SPARK) or f"sc://{runtime.spark_server()}.{runtime.namespace}.svc:15002"
 
 
 def unpack(archive: Path, home: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -9,7 +10,9 @@ from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.kubernetes.client.object_names import SPARK, ObjectNames
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
-from fleet.kubernetes.deployment.spark_servers import ensure_token
+from fleet.kubernetes.deployment.spark_servers import delete_unused, ensure_tokens
+from fleet.kubernetes.manifests.pod_template import token
+from fleet.kubernetes.manifests.spark_objects import LABELS
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
 from tests.support.pod_yard import Yard
 
@@ -22,7 +25,7 @@ def yard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
     made.deploy(a=3)
     made.change_pod("a0", phase="Failed", reason="Evicted", conditions=[])
     for kind in ("Deployment", "Service"):
-        made.server.put({"kind": kind, "metadata": {"name": SPARK}})
+        made.server.put({"kind": kind, "metadata": {"name": SPARK, "labels": LABELS}})
     yield made
     made.mirror.close()
 
@@ -80,10 +83,37 @@ def test_a_purge_deletes_the_token_that_fleet_made(
     theirs = {"kind": "Secret", "metadata": {"name": SPARK, "labels": {"team": "data"}}}
     if not by_fleet:
         yard.server.put(theirs)
-    ensure_token(yard.api)
+    ensure_tokens(yard.api, [SPARK])
     assert ("Secret", SPARK) in yard.server.objects
     runtime.down(grace=0.0)
     told = runtime.purge()
     assert (("Secret", SPARK) in yard.server.objects) == (not by_fleet)
     assert len(told) == (0 if by_fleet else 1)
     assert all("Secret fleet-spark stays, since Fleet did not create it" in each for each in told)
+
+
+def test_a_server_is_deleted_once_no_fleet_and_no_pod_uses_it(yard: Yard) -> None:
+    """Pods of the old Secrets use theirs until they are rolled; a new one may have no pods yet."""
+    clock = yard.clock.now()
+    names = {"fleet-spark-used": 7200, "fleet-spark-new": 60, "fleet-spark-old": 7200, SPARK: 7200}
+    for name, age in names.items():
+        at = datetime.fromtimestamp(clock - age, tz=UTC).isoformat()
+        meta = {"name": name, "labels": LABELS, "creationTimestamp": at}
+        for kind in ("Deployment", "Service"):
+            yard.server.put({"kind": kind, "metadata": meta})
+    container = {"env": [token("fleet-spark-used")]}
+    pods = [{"metadata": {"name": "a"}, "spec": {"containers": [container]}}]
+    spec = fleet_spec(declaration("orders", runtime=ON_KUBERNETES))
+    delete_unused(spec, yard.api, pods, now=clock)
+    for kind in ("Deployment", "Service"):
+        left = {name for each, name in yard.server.objects if each == kind}
+        assert left & set(names) == set(names) - {"fleet-spark-old"}
+
+
+def test_a_token_that_is_there_stays(yard: Yard) -> None:
+    """Servers and workers read it as they start: another one would part them."""
+    yard.server.put({"kind": "Secret", "metadata": {"name": SPARK}, "data": {"token": "bXk="}})
+    ensure_tokens(yard.api, [SPARK, "fleet-spark-ab"])
+    found = yard.server.get("Secret", SPARK)
+    assert found["data"] == {"token": "bXk="}
+    assert list(found["stringData"]) == ["token-ab"]

@@ -1,6 +1,7 @@
 """A fleet's objects say what keeps a worker safe, and nothing that workers write themselves."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from fleet.kubernetes.manifests.deployment_objects import (
 )
 from fleet.kubernetes.manifests.pod_template import grace_seconds, probes
 from fleet.kubernetes.manifests.spark_objects import spark_objects
+from fleet.worker.pod_environment import spark_url
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, group_spec, settings_of
 
 REVISION = "0123456789"
@@ -115,8 +117,6 @@ def test_credentials_come_from_secrets_by_reference() -> None:
     ]
     container = spec["containers"][0]
     assert container["envFrom"] == [{"secretRef": {"name": "kafka"}}]
-    token = next(e for e in container["env"] if e["name"] == "SPARK_CONNECT_AUTHENTICATE_TOKEN")
-    assert token["valueFrom"] == {"secretKeyRef": {"name": "fleet-spark", "key": "token"}}
     volume = next(v for v in spec["volumes"] if v["name"] == "secret-kafka-tls")
     assert volume["secret"] == {"secretName": "kafka-tls"}
     assert {"name": "secret-kafka-tls", "mountPath": "/etc/kafka", "readOnly": True} in container[
@@ -204,53 +204,102 @@ def test_fleets_share_one_spark_server_or_say_that_they_cannot() -> None:
         spark_objects(FleetSpec.model_validate(raw))
 
 
-def sharing(login: str | None = None, **runtimes: dict[str, Any]) -> FleetSpec:
-    """Groups with these keys of their runtimes, on a cluster with a password in a variable."""
-    made = fleet(*runtimes).model_dump()
-    for each in made["fleets"]:
-        each["runtime"] |= runtimes[each["group"]]
-    if login is not None:
-        sasl = {"mechanism": "PLAIN", "username": "u", "password_env": login}
-        made["cluster"]["security"] = {"protocol": "SASL_SSL", "sasl": sasl}
-    return FleetSpec.model_validate(made)
+def sharing(**runtimes: dict[str, Any]) -> FleetSpec:
+    """Groups with these keys of their runtimes, all on shared Spark."""
+    places = {group: {**ON_KUBERNETES, **own} for group, own in runtimes.items()}
+    return fleet_spec(*(declaration(group, runtime=place) for group, place in places.items()))
 
 
-@pytest.mark.parametrize("login", [None, "KAFKA_PASSWORD"])
-def test_executors_have_the_secrets_of_every_fleet(login: str | None) -> None:
-    """As variables and as files, each once."""
-    spec = sharing(
-        login,
-        orders={"env_from": ["kafka"], "mounts": {"ca": "/tls"}},
-        payments={"env_from": ["kafka", "bank"], "mounts": {"ca": "/tls", "client": "/client"}},
-        returns={"mounts": {"ca": "/etc/ca"}},
-    )
-    template = spark_objects(spec)[1]["spec"]["template"]["spec"]
+def secrets_of(template: dict[str, Any]) -> tuple[list[str], dict[str, str], str]:
+    """What a pod takes: Secrets as variables, Secrets by path, the key of its Spark token."""
     (container,) = template["containers"]
-    assert [each["secretRef"]["name"] for each in container["envFrom"]] == ["kafka", "bank"]
-    files = {m["mountPath"]: m for m in container["volumeMounts"]}
-    volumes = {v["name"]: v for v in template["volumes"]}
-    assert len(volumes) == len(template["volumes"])
-    for path, secret in {"/tls": "ca", "/etc/ca": "ca", "/client": "client"}.items():
-        assert files[path]["readOnly"]
-        assert volumes[files[path]["name"]]["secret"] == {"secretName": secret}
+    volumes = {v["name"]: v["secret"]["secretName"] for v in template["volumes"] if "secret" in v}
+    files = [m for m in container["volumeMounts"] if m["name"] in volumes]
+    assert all(each["readOnly"] for each in files)
+    env = {e["name"]: e.get("valueFrom") for e in container["env"]}
+    return (
+        [each["secretRef"]["name"] for each in container.get("envFrom") or ()],
+        {each["mountPath"]: volumes[each["name"]] for each in files},
+        env["SPARK_CONNECT_AUTHENTICATE_TOKEN"]["secretKeyRef"]["key"],
+    )
 
 
-def test_fleets_whose_secrets_exclude_each_other_are_refused_by_name() -> None:
-    """One path, or one variable, cannot be two."""
-    paths = sharing(orders={"mounts": {"ca-1": "/tls"}}, payments={"mounts": {"ca-2": "/tls"}})
-    with pytest.raises(
-        ConfigError, match=r"orders and payments .* different Secrets at /tls \(ca-1 and ca-2\)"
+def test_each_set_of_secrets_has_a_spark_server_with_its_own_token() -> None:
+    """No fleet's code sees another's Secrets; the same path or variable may mean another one."""
+    bank = {"env_from": ["bank"], "mounts": {"bank-tls": "/tls"}}
+    spec = sharing(
+        orders={"env_from": ["kafka"], "mounts": {"ca": "/tls"}},
+        payments=bank,
+        refunds=bank,
+        ads={},
+    )
+    made = spark_objects(spec)
+    assert [each["kind"] for each in made] == ["Service", "Deployment"] * 3
+    servers = {o["metadata"]["name"]: o for o in made if o["kind"] == "Deployment"}
+    keys = set()
+    for fleet_, (secrets, paths) in zip(
+        spec.fleets,
+        [(["kafka"], {"/tls": "ca"}), *[(["bank"], {"/tls": "bank-tls"})] * 2, ([], {})],
+        strict=True,
     ):
-        spark_objects(paths)
-    apart: dict[str, dict[str, Any]] = {
-        "orders": {"env_from": ["a"]},
-        "payments": {"env_from": ["b"]},
-    }
-    with pytest.raises(
-        ConfigError, match=r"take KAFKA_PASSWORD from different Secrets \(a and b in"
-    ):
-        spark_objects(sharing("KAFKA_PASSWORD", **apart))
-    assert spark_objects(sharing(**apart)), "no login is in a variable"
+        own = fleet_.runtime.spark_server()
+        template = servers[own]["spec"]["template"]
+        *taken, key = secrets_of(template["spec"])
+        assert taken == [secrets, paths]
+        worker = deployment(settings_of(fleet_, cluster=spec.cluster), replicas=1)
+        assert secrets_of(worker["spec"]["template"]["spec"]) == (secrets, paths, key)
+        assert spark_url(fleet_.runtime, {}) == f"sc://{own}.fleets.svc:15002"
+        service = next(o for o in made if o["kind"] == "Service" and o["metadata"]["name"] == own)
+        assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+        keys.add(key)
+    assert len(keys) == 3
+    assert "token" in keys, "the server of those without Secrets"
+
+
+def test_a_service_finds_its_own_server_alone() -> None:
+    """All have one name label, by which a NetworkPolicy selects them."""
+    made = spark_objects(sharing(orders={}, payments={"env_from": ["bank"]}))
+    pods = [o["spec"]["template"]["metadata"]["labels"] for o in made if o["kind"] == "Deployment"]
+    for each in made:
+        labels = each["spec"]["selector"]
+        labels = labels.get("matchLabels", labels)
+        assert sum(labels.items() <= pod.items() for pod in pods) == 1
+    assert {pod["app.kubernetes.io/name"] for pod in pods} == {"fleet-spark"}
+
+
+@pytest.mark.parametrize("name", ["kafka.login", "k" * 63, "a." * 120 + "b", "kafka"])
+def test_a_secret_may_be_named_as_kubernetes_allows(name: str) -> None:
+    """A volume's name may be shorter than a Secret's, and has no dots."""
+    made = pod(fleet(runtime={"env_from": [name], "mounts": {name: "/tls"}}))["spec"]
+    secrets, files, _ = secrets_of(made)
+    assert (secrets, files) == ([name], {"/tls": name})
+    assert all(re.fullmatch(r"[a-z0-9-]{1,63}", volume["name"]) for volume in made["volumes"])
+
+
+@pytest.mark.parametrize(
+    ("runtime", "why"),
+    [
+        pytest.param({"env_from": ["Kafka"]}, "pattern", id="capital"),
+        pytest.param({"env_from": ["a..b"]}, "pattern", id="empty part"),
+        pytest.param({"env_from": ["a" * 254]}, "253", id="too long"),
+        pytest.param({"mounts": {"a": "tls"}}, "absolute path", id="relative"),
+        pytest.param({"mounts": {"a": "/x/../etc"}}, "absolute path", id="upwards"),
+        pytest.param({"mounts": {"a": "/x:y"}}, "absolute path", id="colon"),
+        pytest.param({"mounts": {"a": "/tls", "b": "/tls/"}}, "a and b both at /tls", id="twice"),
+        pytest.param({"mounts": {"a": "/"}}, "would hide /etc/fleet", id="root"),
+        pytest.param({"mounts": {"a": "/var/lib"}}, "would hide /var/lib/fleet", id="above"),
+        pytest.param({"mounts": {"a": "/tmp"}}, "would hide /tmp", id="ours"),
+        pytest.param({"mounts": {"a": "/etc/fleet/tls"}}, "below /etc/fleet", id="read-only"),
+        pytest.param({"env_from": ["fleet-spark"]}, "tokens of all Spark servers", id="tokens"),
+        pytest.param({"labels": {"a b": "c"}}, "pattern", id="label"),
+        pytest.param({"labels": {"a": "x" * 64}}, "pattern", id="label value"),
+        pytest.param({"annotations": {"/a": "b"}}, "pattern", id="annotation"),
+        pytest.param({"node_selector": {"a": "-"}}, "pattern", id="node"),
+    ],
+)
+def test_what_an_api_server_would_refuse_is_refused_at_once(runtime: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        fleet(runtime=runtime)
 
 
 # --- what a pod is given to end, from the spec alone ------------------------------------------

@@ -10,8 +10,14 @@ import pytest
 import yaml
 
 from fleet import cli
+from fleet.act.runtime import ManifestOptions
 from fleet.clock import SystemClock
 from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.object_names import SPARK
+from fleet.kubernetes.deployment.spark_servers import ensure_tokens
+from fleet.kubernetes.manifests.rendering import manifests, validate_objects
+from fleet.kubernetes.manifests.spark_objects import spark_servers
+from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
 from tests.support.kube_api import KubeApi, program
 from tests.support.needs import repository
 
@@ -177,3 +183,30 @@ def test_the_server_is_asked_by_the_command(
     file.write_text(text.replace("spark: {memory: 2g}", "tolerations: [{operator: Sometimes}]"))
     assert cli.run(asked) == 1
     assert 'Unsupported value: "Sometimes"' in capsys.readouterr().err
+
+
+def test_names_of_secrets_are_what_the_server_takes(api: Api) -> None:
+    """Dots and the longest name, for workers, Spark servers, exporter and manager."""
+    odd = {"env_from": ["kafka.login", "k" * 63], "mounts": {"tls.v1": "/tls", "m" * 63: "/more"}}
+    place = {**ON_KUBERNETES, "namespace": api.namespace}
+    spec = fleet_spec(
+        declaration("plain", runtime=place),
+        declaration("odd", runtime={**place, **odd}),
+    )
+    parts = frozenset({"workers", "network", "exporter", "manager"})
+    made = manifests(spec, ManifestOptions(parts=parts, image="a:1", text="", groups=()))
+    said = validate_objects(api, made.objects)
+    (server,) = set(spark_servers(spec)) - {SPARK}
+    assert f"deployment/{server} created (server dry run)" in said
+    assert {"kafka.login", "m" * 63} <= set(made.secrets)
+
+
+def test_a_new_servers_token_is_added_to_the_secret(api: Api) -> None:
+    """By whoever made the Secret; what is there stays."""
+    ensure_tokens(api, [SPARK])
+    before = (api.get("Secret", SPARK) or {})["data"]
+    ensure_tokens(api, [SPARK, "fleet-spark-ab"])
+    after = (api.get("Secret", SPARK) or {})["data"]
+    assert after.items() > before.items()
+    assert set(after) == {"token", "token-ab"}
+    assert after["token"] != after["token-ab"]

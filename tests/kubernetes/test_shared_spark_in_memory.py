@@ -50,8 +50,6 @@ def told() -> Iterator[Callable[..., tuple[tuple[str, ...], tuple[str, ...]]]]:
         ({"spark": {"image": "fleet:2"}}, "image fleet:2, now fleet:1"),
         ({"spark": {"memory": "4g"}}, "memory 4g, now 2g"),
         ({"spark": {"master": "local[2]"}}, "master local[2], now local[*]"),
-        ({"env_from": ["kafka"]}, "env_from kafka, now none"),
-        ({"mounts": {"ca": "/tls"}}, "mounts /tls, now none"),
     ],
 )
 def test_it_is_said_that_the_server_is_replaced(told: Any, then: Any, what: str) -> None:
@@ -72,6 +70,12 @@ def test_nothing_is_said_of_one_that_stays(told: Any) -> None:
     assert told(now, then) == ((), ()), "it serves: another fleet's code does not replace it"
     _, (note,) = told(now, then, serves=0)
     assert "image fleet:2, now fleet:1" in note
+
+
+def test_a_fleet_with_other_secrets_gets_another_server(told: Any) -> None:
+    """The server of the others stays as it is."""
+    apart = {"env_from": ["kafka"], "spark": {"memory": "4g"}}
+    assert told(spec(orders={}, returns={}), spec(orders=apart, returns={})) == ((), ())
 
 
 def test_fleets_that_disagree_are_refused_before_a_change_begins(told: Any) -> None:

@@ -25,7 +25,8 @@ from fleet.kubernetes.client.api import connect
 from fleet.kubernetes.client.object_names import HASH_LABEL, SPARK, ObjectNames
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests.deployment_objects import fleet_objects
-from fleet.kubernetes.manifests.spark_objects import spark_objects
+from fleet.kubernetes.manifests.pod_template import token_key
+from fleet.kubernetes.manifests.spark_objects import spark_objects, spark_servers
 from fleet.slots import Phase, Slot, SlotTargets
 from k8s.images import image_build
 from tests.support import waiting
@@ -115,7 +116,7 @@ class PodFleet:
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": SPARK, "namespace": self.namespace},
-            "stringData": {"token": "for-this-test"},
+            "stringData": {token_key(name): f"of-{name}" for name in spark_servers(self.spec)},
         }
         objects = [
             secret,
@@ -195,7 +196,8 @@ class PodFleet:
 
     def serves_spark(self) -> bool:
         """Whether a shared Spark server is ready."""
-        found = self.kube.core.read_namespaced_endpoints(SPARK, self.namespace)
+        (server,) = spark_servers(self.spec)
+        found = self.kube.core.read_namespaced_endpoints(server, self.namespace)
         return any(subset.addresses for subset in found.subsets or ())
 
     # --- records ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ of them (`resourceNames`).
 from collections.abc import Iterable
 from typing import Final
 
+from fleet.config.spec import SPARK_SERVER
 from fleet.decide.slugs import k8s_slug
 
 MANAGER: Final = "fleet"
@@ -30,8 +31,8 @@ UNMANAGED_ANNOTATION: Final = f"{PREFIX}/unmanaged"
 """Of a Deployment: since when nobody manages it; gone with the next apply."""
 HASH_LABEL: Final = "pod-template-hash"
 COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
-SPARK: Final = "fleet-spark"
-"""The shared Connect server of a namespace: Deployment, Service, Secret (key `token`)."""
+SPARK: Final = SPARK_SERVER
+"""Name label of all shared Connect servers, and the Secret of their tokens."""
 CONTAINER: Final = "worker"
 SETTINGS_PATH: Final = "/etc/fleet/settings.json"
 

@@ -17,12 +17,11 @@ from fleet.kubernetes.client.object_names import (
     CLUSTER_LABEL,
     GROUP_ANNOTATION,
     GROUP_LABEL,
-    SPARK,
     ObjectNames,
 )
 from fleet.kubernetes.deployment.pod_counts import PodCounts
 from fleet.kubernetes.deployment.pod_status import exit_reason, is_gone, is_marked, is_ready
-from fleet.kubernetes.manifests.spark_objects import spark_objects
+from fleet.kubernetes.manifests.spark_objects import spark_servers
 from fleet.model import Finding, fail, ok, warn
 
 # Autoscalers of the same Deployment: HorizontalPodAutoscalers, KEDA's included.
@@ -104,8 +103,8 @@ def examine(spec: FleetSpec, api: Api, *, looks: Deployments) -> Iterator[Findin
         if isinstance(runtime, KubernetesRuntimeSpec):
             yield from _fleet(spec, api, fleet, runtime, looks)
     yield from _undeclared(spec, api)
-    if spark_objects(spec):
-        yield _spark(api)
+    for server in spark_servers(spec):
+        yield _spark(api, server)
 
 
 def _permissions(api: Api) -> Iterator[Finding]:
@@ -227,17 +226,17 @@ def _undeclared(spec: FleetSpec, api: Api) -> Iterator[Finding]:
             )
 
 
-def _spark(api: Api) -> Finding:
-    found = api.get("Deployment", SPARK)
+def _spark(api: Api, server: str) -> Finding:
+    found = api.get("Deployment", server)
     if found is None:
-        return warn("spark", "the shared server does not exist", "fleet up")
+        return warn("spark", f"the shared server {server} does not exist", "fleet up")
     status = found.get("status") or {}
     if not int(status.get("readyReplicas") or 0):
-        problem = "the shared server is not ready"
+        problem = f"the shared server {server} is not ready"
         conditions = status.get("conditions") or []
         refused = [c for c in conditions if c["type"] == "ReplicaFailure" and c["status"] == "True"]
         if refused:
             remedy = "change what refuses its pod, or runtime.spark.resources"
             return fail("spark", f"{problem}: {refused[0].get('message')}", remedy)
-        return warn("spark", problem, f"kubectl -n {api.namespace} logs deployment/{SPARK}")
-    return ok("spark", "the shared server is ready")
+        return warn("spark", problem, f"kubectl -n {api.namespace} logs deployment/{server}")
+    return ok("spark", f"the shared server {server} is ready")

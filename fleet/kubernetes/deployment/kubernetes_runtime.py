@@ -26,7 +26,6 @@ from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import (
     COST_ANNOTATION,
     GROUP_LABEL,
-    SPARK,
     ObjectNames,
     pauses,
 )
@@ -35,12 +34,17 @@ from fleet.kubernetes.deployment.examining import autoscaler_refusal, autoscaler
 from fleet.kubernetes.deployment.pod_counts import PodCounts, RegisteredTemplates
 from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, is_gone, read_log, worker_of
 from fleet.kubernetes.deployment.rolling import Rolling
-from fleet.kubernetes.deployment.spark_servers import ensure_spark, purge_token, spark_concerns
+from fleet.kubernetes.deployment.spark_servers import (
+    delete_servers,
+    delete_unused,
+    ensure_spark,
+    purge_token,
+    spark_concerns,
+)
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.manifests.deployment_objects import FIRST_ANNOTATION
 from fleet.kubernetes.manifests.pod_template import CODE_KEY
-from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.model import Finding, Plan
 from fleet.slots import WorkerProcess
 from fleet.slots.store import Store
@@ -91,9 +95,11 @@ class KubernetesRuntime:
         self.api.close()
 
     def ensure(self) -> None:
-        """Creates the shared Spark server and removes marked pods."""
+        """Creates the shared Spark servers and removes marked pods."""
         if not self._ensured:
             ensure_spark(self.spec, self.api)
+            pods = self.api.find("Pod", GROUP_LABEL)[0]
+            delete_unused(self.spec, self.api, pods, now=self._clock.now())
             self._ensured = True
         for rolling in list(self._rolling.values()):
             rolling.settle()
@@ -340,7 +346,7 @@ class KubernetesRuntime:
     # --- objections to a plan ---------------------------------------------------------------
 
     def vetoes(self, plan: Plan) -> Vetoes:
-        """Returns refusals because of autoscalers, and notes on the shared Spark server."""
+        """Returns refusals because of autoscalers, and notes on shared Spark servers."""
         name = self._adopted_name(plan.group) or self._names(plan.group).deployment
         if plan.empty:
             return NO_CONCERNS
@@ -397,9 +403,8 @@ class KubernetesRuntime:
         for pod in pods:
             if _slug(pod) in mine and has_ended(pod):  # evicted: its ReplicaSet leaves it there
                 self.api.delete("Pod", pod["metadata"]["name"])
-        if spark_objects(self.spec) and all(map(has_ended, pods)):
-            self.api.delete("Deployment", SPARK)
-            self.api.delete("Service", SPARK)
+        if all(map(has_ended, pods)):
+            delete_servers(self.api)
         self._ensured = False
 
     def purge(self) -> tuple[str, ...]:

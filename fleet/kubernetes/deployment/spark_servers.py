@@ -1,13 +1,15 @@
-"""The Spark server that fleets share: made, and what a change does to it, told with its plan.
+"""The Spark servers that fleets share: created, deleted, and what a change does to one.
 
 Problem: another heap, master or image of one fleet replaces the server under all that share it,
 and fleets that say different things of it can have none: found out once a change has begun, that
-leaves it unfinished. Choice: both are looked at with the plan. Cost: one read of its Deployment;
-only image, heap, master and Secrets are compared, which an API server keeps as they were
+leaves it unfinished. Choice: both are looked at with the plan. Cost: one read of each Deployment;
+only image, heap and master are compared, which an API server keeps as they were
 written.
 """
 
 import secrets
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
 from fleet.config.spec import FleetSpec
@@ -15,66 +17,99 @@ from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kubernetes.client.api import Api, Object
 from fleet.kubernetes.client.object_names import SPARK
-from fleet.kubernetes.manifests.pod_template import TOKEN_KEY
-from fleet.kubernetes.manifests.spark_objects import LABELS, beside_what_serves, spark_objects
+from fleet.kubernetes.manifests.pod_template import TOKEN_ENV, token_key
+from fleet.kubernetes.manifests.spark_objects import (
+    LABELS,
+    beside_what_serves,
+    spark_objects,
+    spark_servers,
+)
 
 _ENV: Final = {"FLEET_SPARK_MEMORY": "memory", "FLEET_SPARK_MASTER": "master"}
+_LABELLED: Final = ",".join(f"{key}={value}" for key, value in LABELS.items())
+_UNUSED_SECONDS: Final = 3600.0
+"""Age from which a server that no pod uses is deleted: its fleet's first pods may be late."""
 
 
 def spark_concerns(spec: FleetSpec, api: Api) -> Vetoes:
-    """Returns a refusal if fleets disagree on the server, a note if it will be replaced."""
+    """Returns a refusal if fleets disagree on a server, a note for each that will be replaced."""
     try:
-        wanted = spark_objects(spec)
+        wanted = {o["metadata"]["name"]: o for o in spark_objects(spec) if o["kind"] != "Service"}
     except ConfigError as error:
         return Vetoes(refusals=(str(error),))
-    if not wanted:
-        return NO_CONCERNS
-    try:
-        found = api.get("Deployment", SPARK)
-    except Unreachable:
-        raise
-    except FleetError:  # this login may only look at less
-        return NO_CONCERNS
-    if found is None:
-        return NO_CONCERNS
-    now, then = _of(found), _of(beside_what_serves(wanted[-1], found, spec))
-    differing = [key for key in then if now.get(key) != then[key]]
-    if not differing:
-        return NO_CONCERNS
-    what = ", ".join(f"{key} {then[key]}, now {now.get(key, 'none')}" for key in differing)
-    note = (
-        f"Fleet replaces the shared Spark server (Deployment {SPARK}) before the first step "
-        f"({what}). Batches of all its groups wait until it is ready again; no group rebalances"
-    )
-    return Vetoes(notes=(note,))
+    notes = []
+    for name, sharing in spark_servers(spec).items():
+        try:
+            found = api.get("Deployment", name)
+        except Unreachable:
+            raise
+        except FleetError:  # this login may only look at less
+            return NO_CONCERNS
+        if found is None:
+            continue
+        now, then = _of(found), _of(beside_what_serves(wanted[name], found, sharing))
+        differing = [key for key in then if now.get(key) != then[key]]
+        if differing:
+            what = ", ".join(f"{key} {then[key]}, now {now.get(key, 'none')}" for key in differing)
+            notes.append(
+                f"Fleet replaces the shared Spark server (Deployment {name}) before the first step "
+                f"({what}). Batches of all its groups wait until it is ready again; no group "
+                "rebalances"
+            )
+    return Vetoes(notes=tuple(notes))
 
 
 def ensure_spark(spec: FleetSpec, api: Api) -> None:
-    """Creates the server and a token, if fleets share one."""
-    wanted = spark_objects(spec)
-    if not wanted:
+    """Creates the servers and their tokens, if fleets share any."""
+    servers = spark_servers(spec)
+    if not servers:
         return
-    ensure_token(api)
-    found = api.get("Deployment", SPARK)
+    wanted = spark_objects(spec)
+    ensure_tokens(api, servers)
     for each in wanted:
-        api.apply(beside_what_serves(each, found, spec))
+        name = each["metadata"]["name"]
+        found = api.get("Deployment", name)
+        api.apply(beside_what_serves(each, found, servers[name]))
 
 
-def ensure_token(api: Api) -> None:
-    """Creates the Secret, unless a person has created it."""
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": SPARK, "namespace": api.namespace, "labels": dict(LABELS)},
-        "stringData": {TOKEN_KEY: secrets.token_hex(32)},
-    }
-    if api.get("Secret", SPARK) is None:
-        api.create(secret)
+def ensure_tokens(api: Api, servers: Iterable[str]) -> None:
+    """Creates the Secret, and in it the keys that are missing; others stay as they are."""
+    found = api.get("Secret", SPARK)
+    there = set((found or {}).get("data") or {})
+    missing = {token_key(each): secrets.token_hex(32) for each in servers}
+    missing = {key: value for key, value in missing.items() if key not in there}
+    if found is not None and missing:
+        api.merge("Secret", SPARK, {"stringData": missing}, seen=found)
+    elif missing:
+        meta = {"name": SPARK, "namespace": api.namespace, "labels": dict(LABELS)}
+        api.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": missing})
+
+
+def delete_unused(spec: FleetSpec, api: Api, pods: Sequence[Object], *, now: float) -> None:
+    """Deletes the servers of Secrets that no fleet takes and no pod uses any more."""
+    used = {token_key(each) for each in spark_servers(spec)} | set(_token_keys(pods))
+    for each in api.find("Deployment", _LABELLED)[0]:
+        meta = each["metadata"]
+        if token_key(meta["name"]) not in used:
+            created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
+            if now - created > _UNUSED_SECONDS:
+                _delete(api, meta["name"])
+
+
+def delete_servers(api: Api) -> None:
+    """Deletes all servers of the namespace."""
+    for each in api.find("Deployment", _LABELLED)[0]:
+        _delete(api, each["metadata"]["name"])
+
+
+def _delete(api: Api, name: str) -> None:
+    api.delete("Deployment", name)
+    api.delete("Service", name)
 
 
 def purge_token(spec: FleetSpec, api: Api) -> tuple[str, ...]:
     """Deletes the Secret if no server is left; reports one that Fleet did not create."""
-    if not spark_objects(spec) or api.get("Deployment", SPARK) is not None:
+    if not spark_servers(spec) or api.find("Deployment", _LABELLED)[0]:
         return ()
     found = api.get("Secret", SPARK)
     if found is None:
@@ -86,15 +121,19 @@ def purge_token(spec: FleetSpec, api: Api) -> tuple[str, ...]:
     return (f"Secret {SPARK} stays, since Fleet did not create it; to delete it, run `{command}`",)
 
 
+def _token_keys(pods: Iterable[Object]) -> Iterable[str]:
+    for pod in pods:
+        for container in pod["spec"].get("containers") or ():
+            for each in container.get("env") or ():
+                if each["name"] == TOKEN_ENV and "valueFrom" in each:
+                    yield str(each["valueFrom"]["secretKeyRef"]["key"])
+
+
 def _of(deployment: Object) -> dict[str, str]:
     """Returns the keys of fleet.yaml that its container shows."""
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     env = {e["name"]: str(e.get("value")) for e in container.get("env") or ()}
-    taken = [each["secretRef"]["name"] for each in container.get("envFrom") or ()]
-    mounts = [m for m in container.get("volumeMounts") or () if m["name"].startswith("secret-")]
     return {
         "image": str(container.get("image")),
         **{key: env[name] for name, key in _ENV.items() if name in env},
-        "env_from": " ".join(taken) or "none",
-        "mounts": " ".join(m["mountPath"] for m in mounts) or "none",
     }

@@ -20,8 +20,11 @@ from fleet.kubernetes.manifests.pod_template import (
     HOME,
     Object,
     container_security,
+    env_from,
     placement,
     pod_security,
+    secret_mounts,
+    secret_volumes,
 )
 from fleet.kubernetes.manifests.spark_objects import PORT as SPARK_PORT
 from fleet.kubernetes.manifests.spark_objects import shares_spark
@@ -63,7 +66,7 @@ def manager_rules() -> list[Rule]:
         _rule("autoscaling", ["horizontalpodautoscalers"], _LOOK),
         # Made where it is missing; RBAC cannot limit `create` to a name.
         _rule("", ["secrets"], ["create"]),
-        {**_rule("", ["secrets"], ["get", "delete"]), "resourceNames": [SPARK]},
+        {**_rule("", ["secrets"], ["get", "patch", "delete"]), "resourceNames": [SPARK]},
     ]
 
 
@@ -187,22 +190,22 @@ def pod(spec: FleetSpec, app: str, *, account: str) -> Object:
 def login(spec: FleetSpec) -> tuple[list[Object], list[Object], list[Object]]:
     """What a container takes of the fleets' Secrets: envFrom, volumeMounts, volumes."""
     names, mounts = logins(spec)
-    return (
-        [{"secretRef": {"name": name}} for name in names],
-        [
-            {"name": f"secret-{name}", "mountPath": path, "readOnly": True}
-            for name, path in sorted(mounts.items())
-        ],
-        [{"name": f"secret-{name}", "secret": {"secretName": name}} for name in sorted(mounts)],
-    )
+    volumes = secret_volumes(name for name, _ in mounts)
+    return env_from(names), secret_mounts(mounts), volumes
 
 
-def logins(spec: FleetSpec) -> tuple[list[str], dict[str, str]]:
-    """Secrets for the environment, and Secrets by the path where they are mounted."""
+def logins(spec: FleetSpec) -> tuple[list[str], list[tuple[str, str]]]:
+    """Secrets for the environment, and Secrets with the path where each is mounted.
+
+    Of two Secrets for one path the first fleet's is taken: each holds a login to the cluster.
+    """
     runtimes = [f.runtime for f in spec.fleets if isinstance(f.runtime, KubernetesRuntimeSpec)]
     names = {name: None for runtime in runtimes for name in runtime.env_from}
-    mounts = {name: path for runtime in runtimes for name, path in runtime.mounts.items()}
-    return list(names), mounts
+    first: dict[str, str] = {}
+    for runtime in runtimes:
+        for name, path in runtime.mounts.items():
+            first.setdefault(path, name)
+    return list(names), [(name, path) for path, name in first.items()]
 
 
 def container(

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import GroupSpec, KubernetesRuntimeSpec
+from fleet.decide.slugs import k8s_slug
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import (
     CONTAINER,
@@ -93,8 +94,8 @@ HOME: Final = "/var/lib/fleet"
 CODE_KEY: Final = "code.tgz"
 """Of a revision's ConfigMap: the copy of the entrypoint's code, which the worker unpacks."""
 SETTINGS_DIR: Final = SETTINGS_PATH.rpartition("/")[0]
-TOKEN_KEY: Final = "token"  # noqa: S105 - a key's name
 TOKEN_ENV: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - PySpark's name for it
+_LONGEST_LABEL: Final = 63
 _WORKER_MB: Final = 512
 """What a worker asks for where the spec says nothing: Python, Arrow and one batch."""
 
@@ -201,7 +202,7 @@ def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Obje
         ],
     }
     if runtime.env_from:
-        made["envFrom"] = [{"secretRef": {"name": name}} for name in runtime.env_from]
+        made["envFrom"] = env_from(runtime.env_from)
     return made
 
 
@@ -217,7 +218,7 @@ def _environment(group: GroupSpec) -> list[Object]:
         {"name": "HOME", "value": HOME},
     ]
     if worker is not None and worker.spark == "shared":
-        env.append(token())
+        env.append(token(runtime_of(group).spark_server()))
     elif worker is not None and worker.spark.startswith("local["):
         memory = runtime_of(group).spark.memory
         env.append(
@@ -226,12 +227,17 @@ def _environment(group: GroupSpec) -> list[Object]:
     return env
 
 
-def token() -> Object:
-    """The shared server's token, from its Secret."""
+def token(server: str) -> Object:
+    """A shared server's token, from the Secret of all of them."""
     return {
         "name": TOKEN_ENV,
-        "valueFrom": {"secretKeyRef": {"name": SPARK, "key": TOKEN_KEY}},
+        "valueFrom": {"secretKeyRef": {"name": SPARK, "key": token_key(server)}},
     }
+
+
+def token_key(server: str) -> str:
+    """The key of a server's token in the Secret `fleet-spark`."""
+    return server.replace(SPARK, "token", 1)
 
 
 def _field(name: str, path: str) -> Object:
@@ -265,17 +271,28 @@ def _volumes(names: ObjectNames, revision: str, runtime: KubernetesRuntimeSpec) 
     ]
 
 
+def env_from(secrets: Iterable[str]) -> list[Object]:
+    """All keys of these Secrets as variables."""
+    return [{"secretRef": {"name": name}} for name in secrets]
+
+
 def secret_volumes(names: Iterable[str]) -> list[Object]:
     """A volume for each of these Secrets."""
-    return [{"name": f"secret-{name}", "secret": {"secretName": name}} for name in sorted(names)]
+    return [{"name": _volume(name), "secret": {"secretName": name}} for name in sorted(set(names))]
 
 
 def secret_mounts(mounts: Iterable[tuple[str, str]]) -> list[Object]:
     """Where the files of Secrets are, by (Secret, path)."""
     return [
-        {"name": f"secret-{name}", "mountPath": path, "readOnly": True}
+        {"name": _volume(name), "mountPath": path, "readOnly": True}
         for name, path in sorted(mounts)
     ]
+
+
+def _volume(secret: str) -> str:
+    """A volume's name has neither the dots nor the length that a Secret's may have."""
+    name = f"secret-{secret}"
+    return name if len(name) <= _LONGEST_LABEL and "." not in name else k8s_slug("secret", secret)
 
 
 def _spread(names: ObjectNames) -> list[Object]:

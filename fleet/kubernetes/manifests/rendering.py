@@ -18,14 +18,13 @@ from fleet.kubernetes.manifests.part_objects import (
     config,
     exporter,
     kubernetes,
-    logins,
     manager,
     monitoring,
     namespace,
     policies,
 )
-from fleet.kubernetes.manifests.pod_template import TOKEN_KEY, Object, runtime_of
-from fleet.kubernetes.manifests.spark_objects import shares_spark, spark_objects
+from fleet.kubernetes.manifests.pod_template import Object, runtime_of, token_key
+from fleet.kubernetes.manifests.spark_objects import spark_objects, spark_servers
 from fleet.system.code import packed_code
 
 _IMAGE: Final = "fleet:latest"
@@ -100,13 +99,17 @@ def _chosen(spec: FleetSpec, groups: Collection[str]) -> list[GroupSpec]:
 
 def _secrets(spec: FleetSpec, parts: Collection[str]) -> tuple[str, ...]:
     """Names of Secrets that pods of these parts refer to, with the key where it matters."""
-    names, mounts = logins(spec)
-    found = {name: name for name in (*names, *mounts)} if set(parts) - {"network"} else {}
-    if "workers" in parts and any(shares_spark(fleet) for fleet in spec.fleets):
-        found[SPARK] = f"{SPARK} (key {TOKEN_KEY})"
-    for fleet in spec.fleets:
-        if isinstance(fleet.runtime, KubernetesRuntimeSpec):
-            found |= {name: name for name in fleet.runtime.pull_secrets}
+    found: dict[str, str] = {}
+    runtimes = [f.runtime for f in spec.fleets if isinstance(f.runtime, KubernetesRuntimeSpec)]
+    if set(parts) - {"network"}:
+        taken = [name for runtime in runtimes for name in runtime.env_from]
+        taken += [name for runtime in runtimes for name in runtime.mounts]
+        found |= {name: name for name in taken}
+    if "workers" in parts and (servers := spark_servers(spec)):
+        keys = ", ".join(map(token_key, servers))
+        found[SPARK] = f"{SPARK} ({'key' if len(servers) == 1 else 'keys'} {keys})"
+    for runtime in runtimes:
+        found |= {name: name for name in runtime.pull_secrets}
     return tuple(found.values())
 
 

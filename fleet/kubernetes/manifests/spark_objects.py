@@ -1,17 +1,17 @@
-"""The shared Spark Connect server of a namespace: Deployment, Service and who may talk to it.
+"""The shared Spark Connect servers of a namespace: a Deployment and a Service each.
 
 Problem: a JVM per worker costs 600 MB; a server that anybody in the cluster may call runs
-anybody's code. Choice: one server per namespace that `worker.spark: shared` stands for, behind a
-token that server and workers take from the Secret `fleet-spark` (key `token`); the Secret is
-made by the person or the manager, never rendered. One replica, recreated: Connect sessions are
-in its memory, and workers make theirs again, which costs no rebalance. Its executors read Kafka for
-all fleets that share it, so it has the Secrets of each, as variables and as files; what cannot be
-had at once is refused. Cost: one heap for all, and jobs of one fleet may read another's Secrets.
+anybody's code, and its executors read Kafka for the fleets that share it, with their Secrets.
+Choice: `worker.spark: shared` stands for one server for each set of Secrets (`runtime.env_from`
+and `runtime.mounts`), so that no fleet's code reads another fleet's. Each server has a token of
+its own: a key of the Secret `fleet-spark`, which the person or the manager creates and which is
+never rendered. One replica, recreated: Connect sessions are in its memory, and workers create
+theirs again, which costs no rebalance. Cost: one heap for the fleets of a server, and one more JVM
+for each set of Secrets.
 """
 
-import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
@@ -21,6 +21,7 @@ from fleet.kubernetes.manifests.pod_template import (
     HOME,
     Object,
     container_security,
+    env_from,
     image_of,
     placement,
     pod_security,
@@ -33,24 +34,35 @@ from fleet.kubernetes.manifests.pod_template import (
 
 PORT: Final = 15002
 LABELS: Final = {"app.kubernetes.io/name": SPARK, MANAGED_LABEL: MANAGER}
-_SELECTOR: Final = {"app.kubernetes.io/name": SPARK}
-_APART: Final = "name the same in both, or give one of them a Spark of its own (worker.spark)"
+_INSTANCE: Final = "app.kubernetes.io/instance"
+"""Label of a server's pods: its name."""
 
 
 def shares_spark(group: GroupSpec) -> bool:
-    """Whether the group's workers use the namespace's server."""
+    """Whether the group's workers use a server of the namespace."""
     return group.worker is not None and group.worker.spark == "shared"
 
 
+def spark_servers(spec: FleetSpec) -> dict[str, list[GroupSpec]]:
+    """The servers by name, each with the fleets that share it."""
+    found: dict[str, list[GroupSpec]] = {}
+    for group in filter(shares_spark, spec.fleets):
+        found.setdefault(runtime_of(group).spark_server(), []).append(group)
+    return found
+
+
 def spark_objects(spec: FleetSpec) -> list[Object]:
-    """Deployment and Service of the shared server; none where no fleet shares one."""
-    sharing = [group for group in spec.fleets if shares_spark(group)]
-    if not sharing:
-        return []
+    """Service and Deployment of each server; none where no fleet shares one."""
+    servers = spark_servers(spec).items()
+    return [made for name, sharing in servers for made in _objects(name, sharing)]
+
+
+def _objects(name: str, sharing: Sequence[GroupSpec]) -> list[Object]:
     runtime = runtime_of(sharing[0])
     _agreed(sharing)
-    _check_logins(spec, sharing)
-    meta: Object = {"name": SPARK, "namespace": runtime.namespace, "labels": dict(LABELS)}
+    selector = {"app.kubernetes.io/name": SPARK, _INSTANCE: name}
+    labels = {**LABELS, _INSTANCE: name}
+    meta: Object = {"name": name, "namespace": runtime.namespace, "labels": labels}
     return [
         {
             "apiVersion": "v1",
@@ -58,7 +70,7 @@ def spark_objects(spec: FleetSpec) -> list[Object]:
             "metadata": meta,
             "spec": {
                 "type": "ClusterIP",
-                "selector": dict(_SELECTOR),
+                "selector": selector,
                 "ports": [
                     {"name": "connect", "port": PORT, "targetPort": "connect", "protocol": "TCP"}
                 ],
@@ -72,21 +84,26 @@ def spark_objects(spec: FleetSpec) -> list[Object]:
                 "replicas": 1,
                 "revisionHistoryLimit": 2,
                 "strategy": {"type": "Recreate"},
-                "selector": {"matchLabels": dict(_SELECTOR)},
-                "template": _template(sharing),
+                "selector": {"matchLabels": selector},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": _pod(sharing[0], runtime, name),
+                },
             },
         },
     ]
 
 
-def beside_what_serves(wanted: Object, found: Object | None, spec: FleetSpec) -> Object:
+def beside_what_serves(
+    wanted: Object, found: Object | None, sharing: Sequence[GroupSpec]
+) -> Object:
     """One of `spark_objects`, to be applied over the Deployment that is there.
 
     A server that is ready keeps its image unless fleet.yaml names one: it is recreated, and one
     fleet's new code (or a tag that is not there) would take Spark from all that share it.
     """
     ready = int(((found or {}).get("status") or {}).get("readyReplicas") or 0)
-    written = any(runtime_of(each).spark.image for each in spec.fleets if shares_spark(each))
+    written = any(runtime_of(each).spark.image for each in sharing)
     if found is None or not ready or written or wanted["kind"] != found["kind"]:
         return wanted
     made: Object = json.loads(json.dumps(wanted))
@@ -111,63 +128,23 @@ def _server(group: GroupSpec) -> Any:
     return runtime.spark.model_copy(update={"image": runtime.spark.image or image_of(group)})
 
 
-def _check_logins(spec: FleetSpec, sharing: Sequence[GroupSpec]) -> None:
-    """ConfigError where two fleets want something else under one path, or one variable."""
-    first: dict[str, tuple[str, str]] = {}
-    for group in sharing:
-        for secret, path in runtime_of(group).mounts.items():
-            owner, known = first.setdefault(path, (group.group, secret))
-            if known != secret:
-                raise ConfigError(
-                    f"groups {owner} and {group.group} share one Spark server, but mount "
-                    f"different Secrets at {path} ({known} and {secret}): {_APART}"
-                )
-    variables = sorted(_variables(spec.cluster.security.model_dump()))
-    for one, other in itertools.combinations(sharing, 2):
-        ours, theirs = (runtime_of(each).env_from for each in (one, other))
-        if variables and ours and theirs and not set(ours) & set(theirs):
-            raise ConfigError(
-                f"groups {one.group} and {other.group} share one Spark server, but take "
-                f"{', '.join(variables)} from different Secrets ({', '.join(ours)} and "
-                f"{', '.join(theirs)} in runtime.env_from): {_APART}"
-            )
-
-
-def _variables(login: Mapping[str, Any]) -> Iterator[str]:
-    """The environment variables that a login names."""
-    for key, value in login.items():
-        if isinstance(value, Mapping):
-            yield from _variables(value)
-        elif key.endswith("_env") and value:
-            yield str(value)
-
-
-def _template(sharing: Sequence[GroupSpec]) -> Object:
-    group, runtime = sharing[0], runtime_of(sharing[0])
-    mounts = {(name, path) for each in sharing for name, path in runtime_of(each).mounts.items()}
-    container = _container(group, runtime)
-    # Executors take Kafka's credentials from the same variables and files [11].
-    secrets = dict.fromkeys(name for each in sharing for name in runtime_of(each).env_from)
-    if secrets:
-        container["envFrom"] = [{"secretRef": {"name": name}} for name in secrets]
-    container["volumeMounts"] += secret_mounts(mounts)
-    spec: Object = {
+def _pod(group: GroupSpec, runtime: KubernetesRuntimeSpec, server: str) -> Object:
+    return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
         "securityContext": pod_security(),
-        "containers": [container],
+        "containers": [_container(group, runtime, server)],
         "volumes": [
             {"name": "home", "emptyDir": {}},
             {"name": "tmp", "emptyDir": {}},
-            *secret_volumes({name for name, _ in mounts}),
+            *secret_volumes(runtime.mounts),
         ],
+        **placement(runtime),
     }
-    spec |= placement(runtime)
-    return {"metadata": {"labels": dict(LABELS)}, "spec": spec}
 
 
-def _container(group: GroupSpec, runtime: KubernetesRuntimeSpec) -> Object:
+def _container(group: GroupSpec, runtime: KubernetesRuntimeSpec, server: str) -> Object:
     memory = with_surroundings(runtime.spark.memory)
     asks = {"tcpSocket": {"port": "connect"}, "periodSeconds": 2, "timeoutSeconds": 2}
     made: Object = {
@@ -180,7 +157,7 @@ def _container(group: GroupSpec, runtime: KubernetesRuntimeSpec) -> Object:
             {"name": "HOME", "value": HOME},
             {"name": "FLEET_SPARK_MEMORY", "value": runtime.spark.memory},
             {"name": "FLEET_SPARK_MASTER", "value": runtime.spark.master},
-            token(),
+            token(server),
         ],
         "ports": [{"name": "connect", "containerPort": PORT, "protocol": "TCP"}],
         # A JVM of 6 s takes minutes on a node that starts ten at once; one that cannot start ends.
@@ -192,6 +169,10 @@ def _container(group: GroupSpec, runtime: KubernetesRuntimeSpec) -> Object:
         "volumeMounts": [
             {"name": "home", "mountPath": HOME},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+            *secret_mounts(runtime.mounts.items()),
         ],
     }
+    # Executors take Kafka's credentials from the same variables and files [11].
+    if runtime.env_from:
+        made["envFrom"] = env_from(runtime.env_from)
     return made
