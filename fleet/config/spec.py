@@ -363,6 +363,9 @@ class KubernetesRuntimeSpec(Strict):
         default_factory=dict
     )
     """Secrets to mount as files, each with its path; for certificates, for example."""
+    ship_code: bool = True
+    """Ship the code on worker.python_path in a ConfigMap; false refuses python_path, so that pods
+    run only what their image holds."""
     resources: dict[str, Any] = Field(default_factory=dict)
     """Requests and limits of a worker's container."""
     node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
@@ -763,6 +766,16 @@ class GroupSpec(Strict):
                     f"worker.dead_letter_topic {topic} is a topic of this group itself (topics: "
                     f"{entry}), so a poison record would come back for ever: name another topic"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _code_fits(self) -> "GroupSpec":
+        runtime, worker = self.runtime, self.worker
+        if worker is not None and worker.python_path and not getattr(runtime, "ship_code", True):
+            raise ValueError(
+                f"worker.python_path names {', '.join(worker.python_path)}, but runtime.ship_code "
+                "is false: build the code into runtime.image and remove python_path"
+            )
         return self
 
     @property

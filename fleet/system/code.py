@@ -229,7 +229,7 @@ def packed_code(group: GroupSpec) -> tuple[str, bytes | None]:
             entry.size = len(content)
             entry.mode = 0o644
             archive.addfile(entry, io.BytesIO(content))
-    return _image_digest(group.runtime, _digest_of(files)), packed.getvalue()
+    return carried_digest(group.runtime, files), packed.getvalue()
 
 
 def snapshot_code(group: GroupSpec, target: Path) -> str:
@@ -250,6 +250,11 @@ def snapshot_code(group: GroupSpec, target: Path) -> str:
 
 def _in_image(runtime: KubernetesRuntimeSpec, found: "_Found | None") -> str:
     return _image_digest(runtime, "" if found is None else _digest(found.copied))
+
+
+def carried_digest(runtime: KubernetesRuntimeSpec, files: Sequence[tuple[str, bytes]]) -> str:
+    """The digest of an image's name and of the files that a pod got beside it, as packed_code's."""
+    return _image_digest(runtime, _digest_of(files) if files else "")
 
 
 def _image_digest(runtime: KubernetesRuntimeSpec, copied: str) -> str:

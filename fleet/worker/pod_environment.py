@@ -13,17 +13,19 @@ any warm standby takes its predecessor's slot once the lease has expired [12, 13
 """
 
 import hashlib
+import io
 import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError
+from fleet.system.code import carried_digest
 
 REVISION: Final = "FLEET_REVISION"
 TEMPLATE: Final = "FLEET_TEMPLATE_HASH"
@@ -31,6 +33,7 @@ SPARK: Final = "FLEET_SPARK"
 """Address of the shared Connect server, if it is not the Service of the fleet's Secrets."""
 SPARK_TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - PySpark's name of it
 _TILDE: Final = "~"
+CODE_DIGEST: Final = "FLEET_CODE_DIGEST"
 CODE: Final = "code.tgz"
 """The copy of the entrypoint's module or package, beside the settings."""
 
@@ -69,23 +72,27 @@ def spark_url(runtime: KubernetesRuntimeSpec, environ: Mapping[str, str]) -> str
     return environ.get(SPARK) or f"sc://{runtime.spark_server()}.{runtime.namespace}.svc:15002"
 
 
-def unpack(archive: Path, home: Path) -> Path | None:
+def unpack(
+    archive: Path, home: Path, *, runtime: KubernetesRuntimeSpec, environ: Mapping[str, str]
+) -> Path | None:
     """Returns the complete folder with the code of a revision; None without an archive.
 
-    Raises ConfigError if the archive cannot be read or holds more than files below it.
+    Raises ConfigError if the archive cannot be read, holds more than files below it, or is not the
+    code that the pod template names (FLEET_CODE_DIGEST).
     """
-    if not archive.is_file():
-        return None
     try:
-        packed = archive.read_bytes()
+        packed = archive.read_bytes() if archive.is_file() else None
+        files = [] if packed is None else _files(packed)
+        _check_digest(carried_digest(runtime, files), environ.get(CODE_DIGEST), archive)
+        if packed is None:
+            return None
         folder = home / "code" / hashlib.sha256(packed).hexdigest()[:16]
         if folder.is_dir():
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix="."))
         try:
-            with tarfile.open(archive, "r:gz") as tar:
-                _extract(tar, fresh)
+            _write(files, fresh)
             fresh.rename(folder)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -98,21 +105,38 @@ def unpack(archive: Path, home: Path) -> Path | None:
     return folder
 
 
-def _extract(tar: tarfile.TarFile, into: Path) -> None:
-    """Extracts files below `into` and nothing else; Python before 3.11.4 has no such filter."""
+def _check_digest(found: str, wanted: str | None, archive: Path) -> None:
+    """Raises ConfigError for another digest; a template of an earlier release names none."""
+    if wanted and found != wanted:
+        raise ConfigError(
+            f"the code in {archive} has digest {found[:12]}, but the pod template names "
+            f"{wanted[:12]}: the ConfigMap of this revision was changed after it was published; "
+            "delete the ConfigMap, and run `fleet apply` where the code is"
+        )
+
+
+def _files(packed: bytes) -> list[tuple[str, bytes]]:
+    """Returns names and contents of an archive; Python before 3.11.4 has no filter for links."""
+    found = []
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
+        for each in tar:
+            content = tar.extractfile(each) if each.isreg() else None
+            if content is not None:
+                found.append((each.name, content.read()))
+            elif not each.isdir():
+                raise tarfile.TarError(f"{each.name} is not a file below its folder")
+    return found
+
+
+def _write(files: Iterable[tuple[str, bytes]], into: Path) -> None:
+    """Writes files below `into` and nothing else."""
     root = into.resolve()
-    for each in tar:
-        target = (root / each.name.lstrip("/")).resolve()
-        if not (each.isreg() or each.isdir()) or not target.is_relative_to(root):
-            raise tarfile.TarError(f"{each.name} is not a file below its folder")
-        if each.isdir():
-            target.mkdir(parents=True, exist_ok=True)
-            continue
-        content = tar.extractfile(each)
-        assert content is not None
+    for name, content in files:
+        target = (root / name.lstrip("/")).resolve()
+        if not target.is_relative_to(root):
+            raise tarfile.TarError(f"{name} is not a file below its folder")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with content, target.open("wb") as file:
-            shutil.copyfileobj(content, file)
+        target.write_bytes(content)
 
 
 def put_first(folder: Path, environ: "os._Environ[str] | dict[str, str]") -> None:

@@ -185,6 +185,17 @@ def test_code_lies_beside_the_settings_or_is_refused() -> None:
         settings_map(settings(fleet()), code=b"x" * (MOST_CODE + 1))
 
 
+def test_the_template_names_the_code_and_a_setting_refuses_it() -> None:
+    """Of the ConfigMap that others may write; images alone are verified by some clusters."""
+    known = settings(fleet()).model_copy(update={"code_digest": "ab" * 32})
+    container = deployment(known, replicas=1)["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "FLEET_CODE_DIGEST", "value": "ab" * 32} in container["env"]
+    verified = {"ship_code": False}
+    fleet(runtime=verified)
+    with pytest.raises(ValueError, match=r"python_path names src, but runtime\.ship_code is false"):
+        fleet(runtime=verified, worker={"python_path": ["src"]})
+
+
 def test_all_objects_lie_in_the_namespace_and_bear_the_raw_group() -> None:
     made = fleet_objects(settings(fleet("Orders.v1/Ünïcode")))
     assert {o["metadata"]["namespace"] for o in made} == {"fleets"}

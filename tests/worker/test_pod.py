@@ -14,6 +14,7 @@ from fleet.config.settings import WorkerSettings
 from fleet.config.spec import ClusterSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError
 from fleet.kafka_source.login import references
+from fleet.system.code import packed_code
 from fleet.worker.batch.entrypoint import load
 from fleet.worker.broker_reach import make_broker_reach
 from fleet.worker.login_files import LoginFiles
@@ -76,6 +77,12 @@ def archive(path: Path, files: dict[str, str]) -> Path:
     return path
 
 
+def unpacked(archive: Path, home: Path, digest: str = "") -> Path | None:
+    """As a pod of fleet:1 does it, whose template names this digest."""
+    runtime = KubernetesRuntimeSpec(kind="kubernetes", image="fleet:1")
+    return unpack(archive, home, runtime=runtime, environ={"FLEET_CODE_DIGEST": digest})
+
+
 def test_the_code_beside_the_settings_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It is unpacked once, whole, and wins over a folder of the same module."""
     old = tmp_path / "image"
@@ -83,10 +90,10 @@ def test_the_code_beside_the_settings_goes_first(tmp_path: Path, monkeypatch: py
     (old / "pod_job.py").write_text("def process(df, context):\n    raise ValueError\n")
     text = "WHO = 'copied'\n\ndef process(df, context):\n    pass\n"
     packed = archive(tmp_path / "code.tgz", {"pod_job.py": text})
-    folder = unpack(packed, tmp_path / "home")
+    folder = unpacked(packed, tmp_path / "home")
     assert (folder / "pod_job.py").read_text() == text
     stamp = folder.stat().st_mtime_ns
-    assert unpack(packed, tmp_path / "home") == folder, "a container that starts again"
+    assert unpacked(packed, tmp_path / "home") == folder, "a container that starts again"
     assert folder.stat().st_mtime_ns == stamp
     assert [each.name for each in folder.parent.iterdir()] == [folder.name]
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -99,7 +106,7 @@ def test_the_code_beside_the_settings_goes_first(tmp_path: Path, monkeypatch: py
 
 def test_no_archive_is_no_code(tmp_path: Path):
     """Installed code comes with the image."""
-    assert unpack(tmp_path / "code.tgz", tmp_path) is None
+    assert unpacked(tmp_path / "code.tgz", tmp_path) is None
 
 
 @pytest.mark.parametrize("name", ["../beside.py", "a/../../beside.py"])
@@ -109,7 +116,7 @@ def test_an_archive_stays_inside_its_folder(tmp_path: Path, name: str):
     with pytest.raises(
         ConfigError, match=r"code\.tgz cannot be unpacked .*beside\.py is not a file"
     ):
-        unpack(packed, tmp_path / "home")
+        unpacked(packed, tmp_path / "home")
     assert not list((tmp_path / "home" / "code").iterdir())
 
 
@@ -120,14 +127,50 @@ def test_links_are_no_files(tmp_path: Path):
     with tarfile.open(tmp_path / "code.tgz", "w:gz") as tar:
         tar.addfile(link)
     with pytest.raises(ConfigError, match=r"job\.py is not a file below its folder"):
-        unpack(tmp_path / "code.tgz", tmp_path / "home")
+        unpacked(tmp_path / "code.tgz", tmp_path / "home")
+
+
+@pytest.mark.parametrize("change", ["other code", "more code", "no code"])
+def test_code_that_the_template_does_not_name_is_not_run(tmp_path: Path, change: str):
+    """Whoever may write the ConfigMap alone does not choose what a pod runs."""
+    source = tmp_path / "src" / "pod_job.py"
+    source.parent.mkdir()
+    source.write_text("def process(df, context):\n    pass\n")
+    on_path = {"entrypoint": "pod_job:process", "python_path": [str(source.parent)]}
+    runtime = {"kind": "kubernetes", "image": "fleet:1"}
+    digest, packed = packed_code(group_spec(worker=on_path, runtime=runtime))
+    place = tmp_path / "code.tgz"
+    place.write_bytes(packed)
+    folder = unpacked(place, tmp_path / "home", digest)
+    assert (folder / "pod_job.py").read_text() == source.read_text()
+    if change == "no code":
+        place.unlink()
+    else:
+        there = {"pod_job.py": source.read_text()}
+        more = {"site.py": ""} if change == "more code" else {"pod_job.py": "import os\n"}
+        archive(place, {**there, **more})
+    with pytest.raises(
+        ConfigError, match=rf"but the pod template names {digest[:12]}.*fleet apply"
+    ):
+        unpacked(place, tmp_path / "home", digest)
+
+
+def test_code_beside_an_image_that_has_it_is_not_run(tmp_path: Path):
+    """The template names the image alone."""
+    digest, packed = packed_code(group_spec(runtime={"kind": "kubernetes", "image": "fleet:1"}))
+    assert packed is None
+    place = tmp_path / "code.tgz"
+    assert unpacked(place, tmp_path / "home", digest) is None
+    archive(place, {"job.py": ""})
+    with pytest.raises(ConfigError, match="was changed after it was published"):
+        unpacked(place, tmp_path / "home", digest)
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path):
     """With what to do."""
     (tmp_path / "code.tgz").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match="publish the revision again"):
-        unpack(tmp_path / "code.tgz", tmp_path / "home")
+        unpacked(tmp_path / "code.tgz", tmp_path / "home")
 
 
 # --- a certificate renewed under a worker: its client never reads it again --------------------

@@ -187,7 +187,7 @@ def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Obje
         "image": image_of(settings.group),
         "imagePullPolicy": runtime.pull_policy,
         "command": ["fleet", "worker", "--settings", SETTINGS_PATH, "--name", "$(POD_NAME)"],
-        "env": _environment(settings.group),
+        "env": _environment(settings),
         "ports": [{"name": PORT, "containerPort": runtime.http_port, "protocol": "TCP"}],
         **probes(),
         "resources": _resources(settings.group, runtime),
@@ -206,14 +206,20 @@ def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Obje
     return made
 
 
-def _environment(group: GroupSpec) -> list[Object]:
-    """Identifies the pod by the downward API; the hash shows a template that Fleet did not make."""
+def _environment(settings: WorkerSettings) -> list[Object]:
+    """Identifies the pod by the downward API; the hash shows a template that Fleet did not make.
+
+    The digest ties the code in the revision's ConfigMap to the template: whoever may write
+    ConfigMaps alone cannot choose what a pod runs.
+    """
+    group = settings.group
     worker = group.worker
     env = [
         _field("POD_NAME", "metadata.name"),
         _field("FLEET_NAMESPACE", "metadata.namespace"),
         _field("FLEET_REVISION", f"metadata.annotations['{REVISION_ANNOTATION}']"),
         _field("FLEET_TEMPLATE_HASH", f"metadata.labels['{HASH_LABEL}']"),
+        {"name": "FLEET_CODE_DIGEST", "value": settings.code_digest},
         {"name": "FLEET_HOME", "value": HOME},
         {"name": "HOME", "value": HOME},
     ]

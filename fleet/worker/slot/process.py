@@ -306,7 +306,9 @@ class _Worker:
         self._reporter.waits_for = f"Spark ({safe(worker.spark)}) and the entrypoint to be warm"
         began = context.clock.monotonic()
         self._watch_brokers()
-        folder = None if self._code is None else unpack(self._code, self._home)
+        folder = None
+        if self._code is not None and self._pod is not None:
+            folder = unpack(self._code, self._home, runtime=self._pod, environ=os.environ)
         if folder is not None:
             put_first(folder, os.environ)
         paths = (*([] if folder is None else [str(folder)]), *worker.python_path)
