@@ -101,7 +101,6 @@ class KubernetesKind(Rendering):
             cluster=settings.cluster.name,
             group=group.group,
             revision=_raw(settings.revision, environ),
-            slots=group.replicas.max,
             lease=runtime.lease,
             clock=clock,
         )

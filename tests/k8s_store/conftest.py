@@ -42,9 +42,7 @@ class Namespace:
             LeaseStore.for_manager(api, cluster="main", clock=SystemClock(), lease=30.0)
         )
 
-    def worker(
-        self, revision: str = "r1", *, slots: int = 4, lease: float = 30.0, user: str = ADMIN
-    ) -> LeaseStore:
+    def worker(self, revision: str = "r1", *, lease: float = 30.0, user: str = ADMIN) -> LeaseStore:
         """Of a worker of that raw revision, as `user`."""
         return self._kept(
             LeaseStore.for_worker(
@@ -52,7 +50,6 @@ class Namespace:
                 cluster="main",
                 group=GROUP,
                 revision=revision,
-                slots=slots,
                 lease=lease,
                 clock=SystemClock(),
             )

@@ -65,7 +65,7 @@ def test_at_whatever_request_a_new_owner_dies_the_next_one_understands(place, mo
     manager = opened(place, 2)
     finished = False
     for request_number in range(1, 20):
-        dying, other = place.worker("new", slots=2), place.worker("new", slots=2)
+        dying, other = place.worker("new"), place.worker("new")
         dying.slots(GROUP)
         other.slots(GROUP)
         dying_at(dying, request_number, after=after)
@@ -95,7 +95,7 @@ def test_at_whatever_request_a_new_owner_dies_the_next_one_understands(place, mo
 def test_a_take_costs_two_requests(place):
     """And a look none: what stands in the view is enough to begin with."""
     opened(place, 2)
-    worker = place.worker("old", slots=2)
+    worker = place.worker("old")
     worker.slots(GROUP)
     asked = requests_of(worker)
     assert take(worker, 0, "w", "old") is not None

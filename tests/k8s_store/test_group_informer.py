@@ -30,7 +30,7 @@ def changing(place):
 def test_looking_costs_no_request_until_the_change_ends(place, changing):
     """Ten looks a second for minutes would be hundreds of requests."""
     manager, change = changing
-    worker = place.worker("r1", slots=2)
+    worker = place.worker("r1")
     held = worker.take(worker.slots(GROUP)[0], worker="w", revision="r1", spark_session=None)
     report = report_of("w", GROUP, phase="active", slot=0)
     worker.report(report)
@@ -55,7 +55,7 @@ def test_looking_costs_no_request_until_the_change_ends(place, changing):
 def test_a_look_after_a_write_shows_what_was_taken_before_it(place, changing):
     """A slot that was taken before the slot targets shut is not read as free after that."""
     manager, _ = changing
-    worker = place.worker("r1", slots=2)
+    worker = place.worker("r1")
     number = 0
     for turn in range(20):
         number = turn % 2

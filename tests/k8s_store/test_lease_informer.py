@@ -35,7 +35,7 @@ def opened(place, slots: int = 2):
 def test_others_writes_are_seen_at_once(place):
     """A look costs nothing and is behind by some milliseconds."""
     manager = opened(place)
-    worker = place.worker(slots=2)
+    worker = place.worker()
     assert len(worker.slots(GROUP)) == 2
     lags = []
     for number in range(20):
@@ -52,7 +52,7 @@ def test_others_writes_are_seen_at_once(place):
 def test_own_writes_are_read_at_once(place):
     """What a write was answered with is in the view before the watch tells."""
     opened(place)
-    worker = place.worker(slots=2)
+    worker = place.worker()
     for _ in range(10):
         (slot, *_) = worker.slots(GROUP)
         held = worker.take(slot, worker="w", revision="r1", spark_session=None)
@@ -74,7 +74,7 @@ def test_a_slot_can_be_taken_before_anything_else_was_read(place):
 
 def test_a_worker_that_finds_no_targets_concludes_nothing(place):
     """Objects are made beforehand; one that is gone stops nobody."""
-    worker = place.worker(slots=1)
+    worker = place.worker()
     with pytest.raises(Unreachable, match="targets does not exist"):
         worker.targets(GROUP)
     manager = opened(place, 1)
@@ -83,7 +83,7 @@ def test_a_worker_that_finds_no_targets_concludes_nothing(place):
     held = None
 
     def taken() -> bool:
-        """Not at once: a slot that opens later is watched from the first look at it on."""
+        """Once the watch has brought the slot."""
         nonlocal held
         free = worker.slots(GROUP)[0]
         held = worker.take(free, worker="w", revision="r1", spark_session=None)
@@ -111,7 +111,7 @@ def _readable(worker) -> bool:
 def test_a_slot_beyond_what_the_worker_was_started_for_is_watched(place):
     """replicas.max was raised meanwhile."""
     manager = opened(place, 1)
-    worker = place.worker(slots=1)
+    worker = place.worker()
     assert len(worker.slots(GROUP)) == 1
     targets = manager.targets(GROUP)
     assert manager.write_targets(replace(targets, open=frozenset({0, 1, 2})))
@@ -129,8 +129,8 @@ class Scene:
 
     def __init__(self, place) -> None:
         self.manager = opened(place)
-        self.owner = place.worker(slots=2, lease=LEASE_SECONDS)
-        self.standby = place.worker(slots=2, lease=LEASE_SECONDS)
+        self.owner = place.worker(lease=LEASE_SECONDS)
+        self.standby = place.worker(lease=LEASE_SECONDS)
         clock = SystemClock()
         self.looker = SlotWatcher(self.standby, group=GROUP, lease=LEASE_SECONDS, clock=clock)
         self.held = self.owner.take(
@@ -166,7 +166,7 @@ def test_a_server_that_is_away_makes_nobody_a_new_owner(falling, how):
     until(lambda: scene.takeable_slots() == [1])
     away_at = time.monotonic()
     server.freeze() if how == "frozen" else server.kill_server()
-    until(lambda: scene.standby.known_since() is None, LEASE_SECONDS / 2)
+    until(lambda: scene.standby.known_since() is None, LEASE_SECONDS)
     assert scene.takeable_slots() == []
     assert scene.standby.targets(GROUP).open == {0, 1}, "reads answer from what was known"
     began = time.monotonic()
@@ -183,7 +183,8 @@ def test_a_server_that_is_away_makes_nobody_a_new_owner(falling, how):
     server.thaw() if how == "frozen" else server.start()
     until(lambda: scene.standby.known_since() is not None, 15.0)
     known_at = time.monotonic()
-    assert scene.takeable_slots() == [1]
+    scene.standby.return_uncertain_takes()  # as before a report: the server may have done it
+    until(lambda: scene.takeable_slots() == [1], 5.0)
     until(scene.renew, 10.0)
     while time.monotonic() - known_at < LEASE_SECONDS / 2:
         assert 0 not in scene.takeable_slots()
@@ -219,9 +220,9 @@ def test_a_version_that_was_forgotten_is_listed_again(falling):
     """410: the watch cannot go on where it stood."""
     server = falling.server
     manager = opened(falling)
-    worker = falling.worker(slots=2)
+    worker = falling.worker()
     assert worker.slots(GROUP)
-    stream = worker.leases.view._by_name[falling.names.targets]
+    view = worker.leases.view
     for number in range(5):
         assert manager.write_targets(replace(manager.targets(GROUP), open_at=float(number)))
     server.compact()
@@ -229,22 +230,21 @@ def test_a_version_that_was_forgotten_is_listed_again(falling):
     server.start()
     with pytest.raises(Gone):
         for _ in worker.leases.calls.watch(
-            LEASE, since="1", seconds=5, fieldSelector=f"metadata.name={falling.names.targets}"
+            LEASE, since="1", seconds=5, labelSelector=falling.names.of_group
         ).events():
             pass
-    stream._since = "1"
-    stream.stop()
+    view._since = "1"
+    view._end_watch()
     until(lambda: manager.targets(GROUP).open_at == 4.0, 10.0)
     assert manager.write_targets(replace(manager.targets(GROUP), open_at=99.0))
     until(lambda: worker.targets(GROUP).open_at == 99.0, 10.0)  # a reader asks while a watch is out
-    until(lambda: stream.version > 1)
 
 
 def test_closing_ends_the_watches(place):
     """No thread is left."""
     opened(place)
-    worker = place.worker(slots=2)
+    worker = place.worker()
     worker.slots(GROUP)
-    threads = list(worker.leases.view._threads)
+    thread = worker.leases.view._thread
     worker.close()
-    assert not any(thread.is_alive() for thread in threads)
+    assert not thread.is_alive()

@@ -64,7 +64,7 @@ def test_a_manager_reads_plain_revisions_and_a_worker_raw_ones(place):
     pins = {0: Handover(token=0, revision="r1"), 1: Handover(token=0, revision="r2~zzz")}
     assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0, 1}), handover=pins))
 
-    worker = place.worker("r1~abc", slots=2)
+    worker = place.worker("r1~abc")
     targets = worker.targets(GROUP)
     assert targets.handover[0].revision == "r1~abc"
     assert worker.write_targets(replace(targets, open_at=5.0))

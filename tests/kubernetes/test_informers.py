@@ -1,4 +1,4 @@
-"""What an informer holds is never older than what it heard last, however late the rest comes."""
+"""What an informer shows is what the watch brought last, and what was written here since."""
 
 import time
 from collections.abc import Iterator
@@ -9,10 +9,9 @@ import pytest
 
 from fleet.clock import ManualClock, SystemClock
 from fleet.kubernetes.client.calls import Calls
-from fleet.kubernetes.client.informer import LeaseInformer, PodInformer
-from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.client.informer import Informer, PodInformer
 from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.slots import FirstOpening, SlotTargets
+from fleet.slots import SlotTargets
 from tests.support.memory_server import MemoryServer
 from tests.support.waiting import until
 
@@ -45,9 +44,9 @@ def names(pods: PodInformer) -> list[str]:
     return [each["metadata"]["name"] for each in pods.items()]
 
 
-def version(pods: PodInformer, name: str) -> int:
-    return next(int(p["metadata"]["resourceVersion"]) for p in pods.items()
-                if p["metadata"]["name"] == name)  # fmt: skip
+def labels(pods: PodInformer, name: str) -> dict[str, str]:
+    (found,) = (p for p in pods.items() if p["metadata"]["name"] == name)
+    return found["metadata"]["labels"]
 
 
 def test_it_is_listed_once_and_then_told(server, pods):
@@ -61,30 +60,43 @@ def test_it_is_listed_once_and_then_told(server, pods):
     assert all("managedFields" not in each["metadata"] for each in pods.items())
 
 
-def test_late_news_change_nothing(server, pods):
-    """An answer to a write that is overtaken by the watch, in order or not."""
+def test_an_own_write_is_shown_until_the_watch_brings_it(server, pods):
+    """Whatever else comes of that pod before; an answer that is late changes nothing."""
     assert names(pods) == ["a", "b"]
-    now = version(pods, "a")
-    pods.written(pod("a", now + 50))
-    pods.written(pod("a", now + 10))
+    pods._end_watch()
+    until(lambda: not pods._stands, "the end of the watch")
+    server.put(pod("a", theirs="yes"))
+    answer = server.put(pod("a", ours="yes"))
+    pods.written(answer)
     pods.written(None)
-    assert version(pods, "a") == now + 50
-    pods.gone("a", now + 40)
-    assert names(pods) == ["a", "b"], "it was made anew since"
-    pods.gone("a", now + 60)
-    pods.written(pod("a", now + 55))
-    assert names(pods) == ["b"], "it was written before it was deleted"
-    pods.written(pod("a", now + 70))
-    assert names(pods) == ["a", "b"]
+    assert labels(pods, "a") == {**LABELS, "ours": "yes"}
+    until(lambda: pods._stands and not pods._written, "the events")
+    server.put(pod("a", last="yes"))
+    until(lambda: labels(pods, "a") == {**LABELS, "last": "yes"}, "the event")
+    pods.written(answer)
+    assert labels(pods, "a") == {**LABELS, "last": "yes"}
 
 
-def test_a_new_list_says_what_is_gone(server, pods):
-    """Where the watch had lost its place; not what was written after that list was made."""
+def test_a_watch_that_does_not_bring_an_own_write_is_listed_again(server):
+    """A connection that is half gone says nothing for minutes."""
+    clock = ManualClock()
+    with PodInformer(server.api(clock), "app=orders", clock=clock) as pods:
+        assert names(pods) == ["a", "b"]
+        until(lambda: pods._stands, "the watch")
+        pods.written(pod("lost", 7))
+        assert names(pods) == ["a", "b", "lost"]
+        clock.sleep(6.0)
+        until(lambda: names(pods) == ["a", "b"], "a list")
+        assert server.requests == [("GET", "Pod")] * 2
+
+
+def test_a_forgotten_version_is_listed_again(server, pods):
+    """Versions are opaque: the list says what is there, whatever was known."""
     assert names(pods) == ["a", "b"]
-    now = version(pods, "b")
-    pods.written(pod("c", now + 20))
-    pods.listed({"labelSelector": "app=orders"}, [pod("b", now)], now + 10)
-    assert names(pods) == ["b", "c"]
+    server.forgets = True
+    server.delete("Pod", "b")
+    pods._end_watch()
+    until(lambda: names(pods) == ["a"], "a list")
 
 
 def test_what_comes_before_the_first_look_is_passed(server, pods):
@@ -115,15 +127,13 @@ def test_a_watch_that_ends_at_once_is_opened_again_after_a_pause(server, pods):
 
 def test_what_watches_that_end_at_once_have_shown_is_not_known(server):
     """An owner whose renewals nobody hears would look dead, though the server answers."""
-    server.put({"kind": "Lease", "metadata": {"name": "targets"}})
-    clock, lease = SystemClock(), 1.0
+    clock = SystemClock()
     calls = Calls(server.api(clock).connection, namespace="ns", clock=clock)
-    with LeaseInformer(
-        calls, "Lease", ["targets"], pulse="targets", lease=lease, clock=clock
-    ) as made:
-        until(lambda: made.known_since() is not None, "the first watch")
+    with Informer(calls, "Pod", {"labelSelector": "app=orders"}, silence=0.5, clock=clock) as made:
+        made.start()
+        until(lambda: made.known_since() is not None, "the first list")
         server.cut = True
-        made._by_name["targets"].stop()
+        made._end_watch()
         until(lambda: made.known_since() is None, "nothing to be known")
         opened = server.watches
         until(lambda: server.watches > opened + 1, "watches")
@@ -152,52 +162,28 @@ def fleet(server: MemoryServer) -> Iterator[tuple[LeaseStore, LeaseStore]]:
 
     server.before = slow
     worker = LeaseStore.for_worker(
-        api, cluster="main", group="orders", revision="r", slots=100, lease=30.0, clock=clock
+        api, cluster="main", group="orders", revision="r", lease=30.0, clock=clock
     )
     yield manager, worker
     worker.close()
 
 
-def test_what_opens_first_is_watched_before(server):
-    """A hundred standbys must not ask for all of it in the second in which they join."""
-    clock = SystemClock()
-    api = server.api(clock)
-    manager = LeaseStore.for_manager(api, cluster="main", clock=clock, lease=30.0)
-    manager.ensure_objects("orders", slots=9, first=FirstOpening(slots=2, after=60))
-    worker = LeaseStore.for_worker(
-        api, cluster="main", group="orders", revision="r", slots=9, lease=30.0, clock=clock
-    )
-    until(lambda: worker.known_since() is not None, "the watches")
-    worker.close()
-    assert server.watches == 3
-
-
-def test_room_to_grow_costs_no_watch(server, fleet):
-    """Only the slot targets and slots that were ever opened; the first look shows who holds
-    them.
-    """
-    _, worker = fleet
-    assert [slot.owner for slot in worker.slots("orders")] == [None, None, "w2"]
-    until(lambda: worker.known_since() is not None, "the watches")
-    assert server.watches == 4
-
-
-def test_nothing_is_known_before_all_that_is_open_is_listed(fleet):
-    """The slot targets alone says nothing of who lives, whether anybody has looked or not."""
-    _, worker = fleet
-    until(lambda: worker.known_since() is not None, "the watches", every=0.001)
-    names = ObjectNames("main", "orders")
-    assert {names.targets, *names.slots(range(3))} == worker.leases.view._known.keys()
-
-
-def test_what_is_opened_later_is_watched_and_blinds_nobody(server, fleet):
-    """From the first look at it on."""
+def test_a_worker_has_one_watch_whatever_opens(server, fleet):
+    """And no look of it is a request; the first one shows who owns the slots."""
     manager, worker = fleet
-    until(lambda: worker.known_since() is not None, "the watches")
+    assert [slot.owner for slot in worker.slots("orders")] == [None, None, "w2"]
+    until(lambda: worker.known_since() is not None, "the watch")
     since = worker.known_since()
     targets = manager.targets("orders")
     assert manager.write_targets(replace(targets, open=targets.open | {7}))
     until(lambda: len(worker.slots("orders")) == 4, "the slot targets")
     assert manager.take(manager.slots("orders")[3], worker="w7", revision="r", spark_session=None)
     until(lambda: worker.slots("orders")[3].owner == "w7", "its owner")
-    assert (server.watches, worker.known_since()) == (5, since)
+    assert (server.watches, worker.known_since()) == (1, since)
+
+
+def test_nothing_is_known_before_the_list(fleet):
+    """Whether anybody has looked or not."""
+    _, worker = fleet
+    until(lambda: worker.known_since() is not None, "the watch", every=0.001)
+    assert len(worker.leases.view.objects()) == 102

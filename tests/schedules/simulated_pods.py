@@ -146,7 +146,6 @@ class SimulatedPods(SimulatedFleet):
             cluster="main",
             group=GROUP,
             revision=raw_of(pod),
-            slots=16,
             lease=LEASE,
             clock=process,
             watching=watching,

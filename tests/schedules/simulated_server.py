@@ -12,7 +12,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.calls import GRACE
 from fleet.kubernetes.client.connection import Connection
-from fleet.kubernetes.client.informer import LeaseInformer, Reflector
+from fleet.kubernetes.client.informer import Informer
 from tests.schedules.simulated_time import Process
 from tests.schedules.weather import OVERTAKEN, Sky, Weather
 from tests.support.memory_server import Answer, MemoryServer, Object
@@ -72,8 +72,8 @@ class SimulatedServer(MemoryServer):
         before = self.objects.get((kind, name))
         stored = super()._store(kind, name, wanted, what)
         self.written(before, stored, self._writer)
-        for view in self.views if kind == "Lease" else ():
-            view.tell(name)
+        for view in self.views:
+            view.tell(self.get(kind, name))
         return stored
 
 
@@ -91,68 +91,62 @@ class _Waits:
         return False
 
 
-class SimulatedView(LeaseInformer):
-    """A worker's; its streams are fed by moments instead of threads."""
+class SimulatedView(Informer):
+    """A worker's; its list and its events come at moments instead of in a thread."""
 
     def __init__(
         self, *args: Any, server: SimulatedServer, process: Process, changed: Any, **keywords: Any
     ) -> None:
+        super().__init__(*args, **keywords)
         self._server = server
         self._process = process
         self._changed = changed
-        self._streams_by_name: dict[str, Reflector] = {}
-        super().__init__(*args, **keywords)
+        self._next = 0.0
+        """When the last event on its way arrives: none overtakes another."""
         self.stopped: Any = _Waits(process)
         server.views.append(self)
 
-    def _start(self, run: Callable[[], None], name: str) -> None:
-        if name == "pulse":
-            self._process.start(run)
+    def start(self) -> None:
+        """Lists in a thread of the process."""
+        self._process.start(self._list_until_answered)
 
-    def _watch(self, stream: Reflector, name: str) -> None:
-        self._streams_by_name[name.removeprefix("watch ")] = stream
-        self._process.start(lambda: self._list(stream))
-
-    def _list(self, stream: Reflector) -> None:
-        name = stream._selector["fieldSelector"].removeprefix("metadata.name=")
-        while True:
+    def _list_until_answered(self) -> None:
+        while not self._stands:
             try:
-                found, version = self.calls.find(self.kind, fieldSelector=f"metadata.name={name}")
+                self._list()
+                self._stands = True
             except FleetError as error:
-                stream.why = str(error)
+                self._why = str(error)
                 self._process.sleep(0.5)
-                continue
-            self.listed(stream._selector, found, int(version))
-            stream._listed, stream._out_since = True, None
-            self.heard()
-            self._changed()
+        self._changed()
+
+    def _end_watch(self) -> None:
+        self._stands = False
+        self.start()
+
+    def tell(self, stored: Object) -> None:
+        """Brings an object that was written; an event that comes before the list is in it."""
+        if not self._process.alive or stored["kind"] != self.kind:
             return
+        now = self._process.world.now
+        delay = 0.002 + 0.1 * self._process.world.random.random() ** 3
+        self._next = max(self._next, now + delay)
+        self._process.later(self._next - now, lambda: self._comes(stored))
 
-    def tell(self, name: str) -> None:
-        """It was written."""
-        stream = self._streams_by_name.get(name)
-        if stream is not None and self._process.alive:
-            delay = 0.002 + 0.1 * self._process.world.random.random() ** 3
-            self._process.later(delay, lambda: self._comes(name, stream))
-
-    def _comes(self, name: str, stream: Reflector) -> None:
-        if stream._out_since is not None:
-            return  # listed again, once the server is back
+    def _comes(self, stored: Object) -> None:
+        if not self._stands or int(stored["metadata"]["resourceVersion"]) <= int(self._since):
+            return  # listed again once the server is back; or in the list already
         if self._server.weather.over(self._process) is Sky.AWAY:
-            stream._out_since = self.clock.monotonic()
-            self._process.start(lambda: self._list(stream))
+            self._end_watch()
             return
-        found = self._server.objects.get((self.kind, name))
-        if found is not None:
-            self.put(self._server.get(self.kind, name))
-            self.heard()
-            self._changed()
+        self._take("MODIFIED", stored)
+        self._changed()
 
-    def get(self, name: str) -> Object | None:
-        """As it is, without a wait that stops the world."""
-        stream, until = self._by_name[name], self.clock.monotonic() + GRACE
-        while stream.needed and not (name in self._known or stream.denied):
+    def objects(self) -> dict[str, Object]:
+        """Returns them as they are, without a wait that stops the world."""
+        until = self.clock.monotonic() + GRACE
+        while not self._listed:
             if self.clock.monotonic() > until:
-                raise Unreachable(f"{self.kind} {name} could not be read yet: {stream.why}")
+                raise Unreachable(f"no {self.kind} could be read yet: {self._why}")
             self._process.sleep(0.05)
-        return super().get(name)
+        return super().objects()

@@ -38,7 +38,7 @@ def leases(
     if worker is None:
         return LeaseStore.for_manager(api, cluster=cluster, clock=clock, lease=LEASE)
     return LeaseStore.for_worker(
-        api, cluster=cluster, group=GROUP, revision=worker, slots=SLOTS, lease=LEASE, clock=clock
+        api, cluster=cluster, group=GROUP, revision=worker, lease=LEASE, clock=clock
     )
 
 

@@ -206,7 +206,7 @@ def test_one_renewal_is_one_lease_decoded():
     manager = LeaseStore.for_manager(api, cluster="main", clock=clock, lease=30.0)
     held = opened(manager)
     worker = LeaseStore.for_worker(
-        api, cluster="main", group=GROUP, revision="r", slots=SLOTS, lease=30.0, clock=clock
+        api, cluster="main", group=GROUP, revision="r", lease=30.0, clock=clock
     )
     before = worker.slots(GROUP)
     renewed = manager.renew(replace(held, phase=Phase.ACTIVE, batches=3))

@@ -61,7 +61,7 @@ class MemoryServer:
     """One namespace.
 
     silent: how many writes from now on are done, but not answered. away: nothing is done at all.
-    cut: each watch ends as soon as it has begun.
+    cut: each watch ends as soon as it has begun. forgets: the next watch is answered with 410.
     """
 
     def __init__(self, namespace: str = "ns") -> None:
@@ -70,7 +70,7 @@ class MemoryServer:
         self.requests: list[tuple[str, str]] = []
         self.silent = 0
         self.away = False
-        self.cut = False
+        self.cut = self.forgets = False
         self.watches = 0
         """How many were asked for."""
         self.refused_as_too_large = 0
@@ -92,11 +92,11 @@ class MemoryServer:
         return json.loads(json.dumps(self.objects[kind, name]))
 
     def put(self, found: Object) -> Object:
-        """Written by somebody else, whatever was there."""
+        """Written by somebody else, whatever was there; as it is answered."""
         with self._lock:
             kind, name = found["kind"], found["metadata"]["name"]
-            return self._store(kind, name, found, "MODIFIED" if (kind, name) in self.objects
-                               else "ADDED")  # fmt: skip
+            what = "MODIFIED" if (kind, name) in self.objects else "ADDED"
+            return json.loads(json.dumps(self._store(kind, name, found, what)))
 
     def delete(self, kind: str, name: str) -> None:
         """Deleted by somebody else."""
@@ -181,6 +181,9 @@ class MemoryServer:
         self.watches += 1
         if self.cut:
             return Answer(200, {}, iter(()))
+        if self.forgets:
+            self.forgets = False
+            return _refused(410, "too old resource version")
         since = int(query["resourceVersion"])
 
         def lines() -> Iterator[bytes]:

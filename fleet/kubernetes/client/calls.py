@@ -133,8 +133,6 @@ class Calls:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.namespace = namespace
-        self.on_answer: Callable[[], None] = lambda: None
-        """Told of every answer that the server had to ask its own store for."""
         self._connection = connection
         self._clock = clock
         self._jitter = jitter
@@ -292,7 +290,6 @@ class Calls:
     def _answered(self) -> None:
         if self._answering_since is None:
             self._answering_since = self._clock.monotonic()
-        self.on_answer()
 
     def _once(self, request: _Request, seconds: float) -> Object | None:
         timeouts = (min(_CONNECT, seconds), min(_ANSWER, seconds))

@@ -94,6 +94,11 @@ class ObjectNames:
             MANAGED_LABEL: MANAGER,
         }
 
+    @property
+    def of_group(self) -> str:
+        """Returns the `labelSelector` of all of its objects."""
+        return f"{GROUP_LABEL}={self.slug}"
+
     def selector(self) -> dict[str, str]:
         """Returns the labels that select its pods and no others."""
         labels = self.labels()

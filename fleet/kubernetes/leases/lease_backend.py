@@ -34,10 +34,9 @@ from fleet.kubernetes.client.calls import (
     Silent,
     TooLarge,
 )
-from fleet.kubernetes.client.informer import GroupInformer, LeaseInformer, version_of
+from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import (
     CLUSTER_LABEL,
-    GROUP_LABEL,
     MANAGED_LABEL,
     MANAGER,
     ObjectNames,
@@ -152,22 +151,31 @@ Edit = Callable[[Object], Object | None]
 
 
 class RetryOnConflict:
-    """Reads and writes objects of one namespace; a worker's has a view of its Leases."""
+    """Reads and writes objects of one namespace; a worker's has a view of its group's Leases.
 
-    def __init__(self, calls: Calls, *, clock: Clock, view: LeaseInformer | None = None) -> None:
+    group: what the names of that view's objects begin with.
+    """
+
+    def __init__(
+        self, calls: Calls, *, clock: Clock, view: Informer | None = None, group: str = ""
+    ) -> None:
         self.calls = calls
         self._clock = clock
         self._view = view
-        self._wrote: dict[tuple[str, str], int] = {}
+        self._group = group
+        self.on_write: Callable[[Object], None] = lambda _: None
+        """Receives every stored object that no view has."""
 
     def get(self, kind: str, name: str, *, fresh: bool = False) -> Object | None:
-        """Returns the object from the view that follows it, unless it must be fresh."""
+        """Returns the object from the view that has it, unless it must be fresh."""
+        view = None if fresh else self.view_of(kind, name)
+        return self.calls.get(kind, name) if view is None else view.get(name)
+
+    def view_of(self, kind: str, name: str) -> Informer | None:
+        """Returns the view that has an object of this name, if there is one."""
         view = self._view
-        if view is None or not view.follows(name):
-            return self.calls.get(kind, name)
-        if fresh:
-            return self._kept(self.calls.get(kind, name))
-        return view.get(name)
+        shown = view is not None and kind == view.kind and name.startswith(self._group)
+        return view if shown else None
 
     def must_get(self, kind: str, name: str, *, fresh: bool = False) -> Object:
         """Returns the object; raises Missing if it does not exist."""
@@ -176,16 +184,13 @@ class RetryOnConflict:
             raise missing(kind, name)
         return found
 
-    def wrote(self, kind: str, prefix: str) -> int:
-        """Returns the latest version written here of any object with such a name."""
-        written = list(self._wrote.items())
-        return max(
-            (v for (k, name), v in written if k == kind and name.startswith(prefix)), default=0
-        )
-
     def note(self, stored: Object) -> Object:
-        """Records a version that was written here."""
-        self._wrote[stored["kind"], stored["metadata"]["name"]] = version_of(stored)
+        """Records an object that was written here."""
+        view = self.view_of(stored["kind"], stored["metadata"]["name"])
+        if view is None:
+            self.on_write(stored)
+        else:
+            view.put(stored)
         return stored
 
     def swap(self, wanted: Object) -> Object:
@@ -198,12 +203,11 @@ class RetryOnConflict:
         try:
             stored = self.calls.replace(wanted)
         except Silent:
-            stored = self._kept(self.calls.get(kind, name, grace=LOOK))
+            stored = self.calls.get(kind, name, grace=LOOK)
             if stored is not None and not same_state(stored, wanted):
                 raise Conflict(f"{kind} {name} has changed meanwhile") from None
         if stored is None:
             raise missing(kind, name)
-        self._kept(stored)
         return self.note(stored)
 
     def change(
@@ -233,11 +237,6 @@ class RetryOnConflict:
             write_attempts(f"{kind} {name}", clock=self._clock),
         )
         return edit_object(read, made_of, swap, reads_cache=reads_cache, write_attempts=again)
-
-    def _kept(self, found: Object | None) -> Object | None:
-        if found is not None and self._view is not None:
-            self._view.put(found)
-        return found
 
 
 def missing(kind: str, name: str) -> Missing:
@@ -563,12 +562,14 @@ class LeaseBackend:
         clock: Clock,
         lease: float,
         worker: str | None = None,
-        view: LeaseInformer | None = None,
+        view: Informer | None = None,
+        group: str = "",
     ) -> None:
         self.cluster = cluster
         self.calls = calls
         self.view = view
-        self.shelf = RetryOnConflict(calls, clock=clock, view=view)
+        self.shelf = RetryOnConflict(calls, clock=clock, view=view, group=group)
+        self.shelf.on_write = self._wrote
         self.maps = ConfigMaps(self.shelf, cluster=cluster, clock=clock, worker=worker is not None)
         self._clock = clock
         self._lease = lease
@@ -577,7 +578,7 @@ class LeaseBackend:
         # Of a worker: its watches replace an object where it was written, and never change one.
         self._targets: DecodeCache[Object, SlotTargetsLease] = DecodeCache(is_)
         self._slots: DecodeCache[Object, Slot] = DecodeCache(is_)
-        self._followed: dict[tuple[str, str], GroupInformer] = {}
+        self._followed: dict[tuple[str, str], Informer] = {}
         """By group and kind; a manager's, while it changes the group."""
 
     @property
@@ -630,7 +631,8 @@ class LeaseBackend:
                 return None
             return Entry(self._shown_targets(objects.targets_from(found, key.group)), found)
         if key.kind is Kind.SLOT:
-            found = self._lease_of(key.group, key.number, fresh=fresh)
+            name = self.names(key.group).slot(key.number)
+            found = self._lease_named(key.group, name, fresh=fresh)
             if found is None and fresh and self._own is not None:
                 raise missing(LEASE, self.names(key.group).slot(key.number))
             if found is None:
@@ -644,22 +646,26 @@ class LeaseBackend:
     def scan(
         self, group: str, *, fresh: bool
     ) -> tuple[SlotTargetsRecord | None, Mapping[int, Slot]]:
-        """The slot targets and all slots: a manager's by one list, a worker's as its watches
-        tell.
-        """
-        if self._own is None:
-            targets, found = self._listed(group, fresh=fresh)
-        else:
-            targets = self.targets_lease(group, fresh=fresh)
-            numbers = sorted(targets.record.opened)
-            leases = {n: self._lease_of(group, n, fresh=fresh) for n in numbers}
-            found = {n: lease for n, lease in leases.items() if lease is not None}
-        slots = {n: self._slot(each, group, n) for n, each in found.items()}
+        """Returns the slot targets and all slots, by one list if no watch has them."""
+        names = self.names(group)
+        by_name = self._leases(group, fresh=fresh)
+        targets = self._decoded_targets(by_name.get(names.targets), group)
+        prefix = f"{names.slug}-slot-"
+        numbers = {
+            int(name.removeprefix(prefix)): found
+            for name, found in by_name.items()
+            if name.startswith(prefix) and name.removeprefix(prefix).isdigit()
+        }
+        slots = {n: self._slot(each, group, n) for n, each in numbers.items()}
         return self._shown_targets(targets), {n: self._shown(s, targets) for n, s in slots.items()}
 
     def targets_lease(self, group: str, *, fresh: bool = False) -> SlotTargetsLease:
         """Reads the slot targets' Lease as stored."""
-        found = self._targets_object(group, fresh=fresh)
+        return self._decoded_targets(self._targets_object(group, fresh=fresh), group)
+
+    def _decoded_targets(self, found: Object | None, group: str) -> SlotTargetsLease:
+        if found is None and self._own is not None:
+            raise missing(LEASE, self.names(group).targets)
         if found is None:
             return SlotTargetsLease.empty(group)
         if self._own is None:
@@ -673,44 +679,27 @@ class LeaseBackend:
         return self._slots.of((group, number), found, decode)
 
     def _targets_object(self, group: str, *, fresh: bool) -> Object | None:
-        name = self.names(group).targets
-        if self._own is not None:
-            return self.shelf.must_get(LEASE, name, fresh=fresh)
-        return self._lease_named(group, name, fresh=fresh)
+        found = self._lease_named(group, self.names(group).targets, fresh=fresh)
+        if found is None and self._own is not None:
+            raise missing(LEASE, self.names(group).targets)
+        return found
 
     def _lease_named(self, group: str, name: str, *, fresh: bool) -> Object | None:
-        """A Lease: as a watch of the group tells, where one does; else the server."""
+        """Returns a Lease from a watch of the group if one has it, else from the server."""
         followed = None if fresh else self._follow_up(group, LEASE)
-        return self.shelf.get(LEASE, name) if followed is None else followed.get(name)
+        return self.shelf.get(LEASE, name, fresh=fresh) if followed is None else followed.get(name)
 
-    def _lease_of(self, group: str, number: int, *, fresh: bool) -> Object | None:
+    def _leases(self, group: str, *, fresh: bool) -> Mapping[str, Object]:
+        """Returns all Leases of a group by name."""
         names = self.names(group)
-        name = names.slot(number)
-        if self.view is not None and self.view.follows(names.targets):
-            self.view.get(
-                names.targets
-            )  # with the first of which the slots that it names are needed
-            self.view.follow(name)  # opened since we started
-        return self.shelf.get(LEASE, name, fresh=fresh)
-
-    def _listed(self, group: str, *, fresh: bool) -> tuple[SlotTargetsLease, dict[int, Object]]:
-        names = self.names(group)
+        view = self.shelf.view_of(LEASE, names.targets)
+        if view is not None and not fresh:
+            return view.objects()
         by_name = None if fresh else self._follow_up(group, LEASE)
-        if by_name is None:
-            items, _ = self.calls.find(LEASE, labelSelector=f"{GROUP_LABEL}={names.slug}")
-            by_name = {item["metadata"]["name"]: item for item in items}
-        prefix = f"{names.slug}-slot-"
-        numbers = {
-            int(name.removeprefix(prefix)): found
-            for name, found in by_name.items()
-            if name.startswith(prefix) and name.removeprefix(prefix).isdigit()
-        }
-        targets = by_name.get(names.targets)
-        return (
-            SlotTargetsLease.empty(group)
-            if targets is None
-            else objects.targets_from(targets, group)
-        ), numbers
+        if by_name is not None:
+            return by_name
+        items, _ = self.calls.find(LEASE, labelSelector=names.of_group)
+        return {item["metadata"]["name"]: item for item in items}
 
     # --- raw and published revisions ----------------------------------------------------------
 
@@ -824,16 +813,15 @@ class LeaseBackend:
         """Watches a group from now on, instead of reading it (for a manager)."""
         names = self.names(group)
         selectors = {
-            LEASE: {"labelSelector": f"{GROUP_LABEL}={names.slug}"},
+            LEASE: {"labelSelector": names.of_group},
             CONFIG_MAP: {"fieldSelector": f"metadata.name={names.reports}"},
         }
         for kind, selector in selectors.items():
             if self._own is None and (group, kind) not in self._followed:
-                self._followed[group, kind] = GroupInformer(
-                    self.calls, kind, selector, silence=self._lease / 5, clock=self._clock
+                self._followed[group, kind] = following = Informer(
+                    self.calls, kind, selector, silence=self._lease / 2, clock=self._clock
                 )
-        if self._own is None:
-            self.calls.on_answer = self._heard
+                following.start()
 
     def unfollow(self, group: str) -> None:
         """Ends the watch of a group."""
@@ -842,15 +830,14 @@ class LeaseBackend:
             if following is not None:
                 following.close()
 
-    def _heard(self) -> None:
-        for following in list(self._followed.values()):
-            following.heard()
+    def _wrote(self, stored: Object) -> None:
+        for (group, kind), following in list(self._followed.items()):
+            names, name = self.names(group), stored["metadata"]["name"]
+            ours = f"{names.slug}-" if kind == LEASE else names.reports
+            if kind == stored["kind"] and name.startswith(ours):
+                following.put(stored)
 
     def _follow_up(self, group: str, kind: str) -> dict[str, Object] | None:
-        """What is followed of a group, as new as what was written here; None: ask the server."""
+        """Returns what a watch has of a group, with all that was written here; None: no watch."""
         following = self._followed.get((group, kind))
-        if following is None:
-            return None
-        names = self.names(group)
-        ours = f"{names.slug}-" if kind == LEASE else names.reports
-        return following.objects(at_least=self.shelf.wrote(kind, ours))
+        return None if following is None else following.current_objects()

@@ -6,17 +6,16 @@ beforehand, since a worker may create nothing; which pod templates are which rev
 to go; what opens where nobody manages.
 """
 
-import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
 from fleet.clock import Clock
-from fleet.errors import Damaged, FleetError, Unreachable
+from fleet.errors import Damaged, Unreachable
 from fleet.kubernetes.client.api import LONGEST_WAIT, Api, Object
 from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Calls, Denied, Missing
-from fleet.kubernetes.client.informer import LeaseInformer
-from fleet.kubernetes.client.object_names import GROUP_LABEL, MANAGER, ObjectNames
+from fleet.kubernetes.client.informer import Informer
+from fleet.kubernetes.client.object_names import MANAGER, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import LeaseBackend
 from fleet.slots import FirstOpening
@@ -80,12 +79,10 @@ class PatientStore:
 
 # What the slot store asks of the API server: the least that each side needs, as RBAC rules.
 #
-# A worker reads and writes only Leases and ConfigMaps that its Role names; it creates and deletes
-# nothing. `list` and `watch` are authorized by name where the request's only field selector is
-# `metadata.name=NAME`, so a worker holds one watch per Lease: with a label selector it could be
-# one for all, and would show it every other group's Leases. `update` is what a compare-and-set
-# needs (a replacement with the version that was seen), `patch` of ConfigMaps what one key of many
-# needs.
+# A worker writes only Leases and ConfigMaps that its Role names; it creates and deletes nothing. It
+# holds one watch of all Leases of its group, by label. RBAC cannot limit `list` and `watch` to a
+# label, so it may read the other Leases of its namespace. `update` is what a compare-and-set needs
+# (a replacement with the version that was seen), `patch` of ConfigMaps what one key of many needs.
 
 
 Rule = dict[str, Any]
@@ -99,9 +96,9 @@ def worker_rules(names: ObjectNames, *, slots: int) -> list[Rule]:
         {
             **_LEASES,
             "resourceNames": [names.targets, *names.slots(range(slots))],
-            "verbs": ["get", "list", "watch", "update"],
+            "verbs": ["update"],
         },
-        {**_LEASES, "resourceNames": [names.change], "verbs": ["get"]},
+        {**_LEASES, "verbs": ["get", "list", "watch"]},
         {
             **_MAPS,
             "resourceNames": [names.reports, names.stopped_partitions],
@@ -150,38 +147,27 @@ class LeaseStore(Store):
         cluster: str,
         group: str,
         revision: str,
-        slots: int,
         lease: float,
         clock: Clock,
-        watching: Callable[..., LeaseInformer] = LeaseInformer,
+        watching: Callable[..., Informer] = Informer,
     ) -> Self:
         """Opens the store of one group for one of its workers.
 
-        revision: raw (`<revision>~<pod-template-hash>`). slots: replicas.max, as many as the
-        worker's Role names. watching: who follows its Leases.
+        revision: raw (`<revision>~<pod-template-hash>`). watching: who follows its Leases.
         """
-        wide = api.connection.with_room(slots + 8)  # each watch gives its connection back
-        calls = Calls(wide, namespace=api.namespace, clock=clock)
+        calls = Calls(api.connection, namespace=api.namespace, clock=clock)
         names = ObjectNames(cluster, group)
-
-        def opened(found: Object) -> tuple[str, ...] | None:
-            with contextlib.suppress(FleetError):  # readers of the slot targets see it
-                targets = objects.targets_from(found, group)
-                first = range(0 if targets.first is None else targets.first.slots)
-                return names.slots(sorted(targets.record.opened.union(first)))
-            return None
-
-        view = watching(
-            calls,
-            LEASE,
-            [names.targets],
-            pulse=names.targets,
-            lease=lease,
-            clock=clock,
-            named_by=opened,
-        )
+        selector = {"labelSelector": names.of_group}
+        view = watching(calls, LEASE, selector, silence=lease / 2, clock=clock)
+        view.start()
         backend = LeaseBackend(
-            calls, cluster=cluster, clock=clock, lease=lease, worker=revision, view=view
+            calls,
+            cluster=cluster,
+            clock=clock,
+            lease=lease,
+            worker=revision,
+            view=view,
+            group=f"{names.slug}-",
         )
         return cls(backend, clock=clock)
 
@@ -219,11 +205,10 @@ class LeaseStore(Store):
         self.resume(group)
 
     def _group_objects(self, names: ObjectNames) -> list[Object]:
-        selector = f"{GROUP_LABEL}={names.slug}"
         return [
             found
             for kind in (LEASE, CONFIG_MAP)
-            for found in self.leases.calls.find(kind, labelSelector=selector)[0]
+            for found in self.leases.calls.find(kind, labelSelector=names.of_group)[0]
         ]
 
     # --- a group that is being changed ------------------------------------------------------
