@@ -201,6 +201,8 @@ class Store:
 
     unmanaged: ClassVar[bool] = False
     """Whether something else than a manager rolls workers out [22]."""
+    report_every: ClassVar[float] = 0.0
+    """Seconds between two reports of an owner without news; at least one lease."""
 
     def __init__(
         self, backend: Backend, *, clock: Clock, jitter: Callable[[], float] = random.random

@@ -41,7 +41,7 @@ class LeaseGroup(Group):
         self.server = server
         self.namespace = server.namespace()
         self.names = ObjectNames("main", name)
-        self.rules = worker_rules(self.names, slots=MOST_SLOTS)
+        self.rules = worker_rules(self.names, slots=MOST_SLOTS, reports=8)
         server.grant(self.namespace, USER, self.rules)
         api = server.api(self.namespace)
         store = LeaseStore.for_manager(api, cluster="main", clock=SystemClock(), lease=LEASE)

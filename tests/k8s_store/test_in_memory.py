@@ -11,14 +11,14 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import Conflict
-from fleet.kubernetes.client.calls import CONFIG_MAP, COOL, LEASE, Calls, Silent
+from fleet.kubernetes.client.calls import COOL, LEASE, Calls, Silent
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.kubernetes.leases.lease_backend import LeaseBackend, RetryOnConflict
+from fleet.kubernetes.leases.lease_backend import SILENT, LeaseBackend, RetryOnConflict
 from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import TopicPartition
-from fleet.slots import Handover, Phase, Slot, SlotTargets, StoppedPartition, WorkerReport
+from fleet.slots import Handover, Phase, Slot, SlotTargets, StoppedPartition
 from fleet.slots.store import CLAIM_GRACE
 from tests.support.memory_server import Answer, MemoryServer
 from tests.support.slot_records import report_of
@@ -260,39 +260,39 @@ def test_all_marks_are_lifted_by_one_reading(place):
     assert [method for method, _ in place.server.requests] == ["GET"]
 
 
-# --- reports of a worker reports: who writes, and what goes; a ConfigMap takes 1 MiB
-# --------------------
+# --- reports: one Lease for each worker -------------------------------------------------------
 
 
 report = partial(report_of, group=GROUP)
+PLACES = 3
 
 
 class Reports:
-    """A group's reports, as a manager writes and reads them."""
+    """A group's reports: three Leases, and workers without watches."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.server = MemoryServer()
         api = self.server.api(self.clock)
         self.manager = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=30.0)
-        self.manager.report(report("first"))
-
-    def there(self, *told: WorkerReport, at: float) -> None:
-        """These are stored, written at that wall time."""
-        stored = self.server.get(CONFIG_MAP, NAMES.reports)
-        stored["data"].update({each.worker: objects.report_text(each, now=at) for each in told})
-        self.server.put(stored)
+        self.manager.ensure_objects(GROUP, slots=1, reports=PLACES)
 
     def worker(self) -> LeaseStore:
-        """The store of a worker without watches, which reads and writes nothing but its Role's."""
+        """The store of one."""
         api = self.server.api(self.clock)
         calls = Calls(api.connection, namespace=api.namespace, clock=self.clock)
         backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker="r1")
         return LeaseStore(backend, clock=self.clock)
 
-    def told(self) -> dict[str, WorkerReport]:
-        """By worker."""
-        return {each.worker: each for each in self.manager.reports(GROUP)}
+    def told(self) -> list[str]:
+        """The workers that have a report."""
+        return sorted(each.worker for each in self.manager.reports(GROUP))
+
+    def writes(self) -> list[tuple[str, str]]:
+        """What was asked that is no reading, since the last call."""
+        asked = [each for each in self.server.requests if each[0] != "GET"]
+        self.server.requests.clear()
+        return asked
 
 
 @pytest.fixture
@@ -300,118 +300,66 @@ def reports() -> Reports:
     return Reports()
 
 
-def test_who_reads_sees_all_workers_and_writes_nothing(reports):
-    """However many they are: warm standbys are counted, and a reader's Role writes nothing."""
-    reports.there(*(report(f"w{n:03}") for n in range(301)), at=reports.clock.now())
-    reports.server.requests.clear()
-    assert len(reports.told()) == 302
-    assert {method for method, _ in reports.server.requests} == {"GET"}
-
-
-def test_room_is_made_of_the_gone_first(reports):
-    """Whoever has not written for an hour has no pod; nobody living loses a word for that."""
-    now, long = reports.clock.now(), "t" * 4000
-    reports.there(*(report(f"gone{n:03}", traceback=long) for n in range(150)), at=now - 4000)
-    reports.there(*(report(f"live{n:03}", traceback=long) for n in range(95)), at=now - 20)
-    reports.manager.report(report("new", traceback=long))
-    told = reports.told()
-    assert [w for w in told if w.startswith("live")] == [f"live{n:03}" for n in range(95)]
-    assert all(told[w].traceback == long for w in told if w.startswith("live"))
-    assert told["new"].traceback == long
-    gone = [worker for worker in told if worker.startswith("gone")]
-    assert 0 < len(gone) < 100, "no more of them than is needed for a while"
-
-
-def test_where_all_live_the_oldest_tracebacks_go(reports):
-    """Every worker is still seen, the one that writes with all that it says."""
-    now, long = reports.clock.now(), "t" * 4000
-    sick = report("x", error="e" * 1500, traceback=long)
-    reports.there(*(replace(sick, worker=f"w{n:03}") for n in range(180)), at=now - 20)
-    reports.there(*(replace(sick, worker=f"late{n}") for n in range(3)), at=now - 1)
-    reports.manager.report(replace(sick, worker="new"))
-    told = reports.told()
-    assert len(told) == 185
-    assert told["w000"].traceback is None
-    assert str(told["w000"].error).startswith("eee")
-    assert (told["new"], told["late2"].traceback) == (replace(sick, worker="new"), long)
-
-
-def test_what_is_written_while_room_is_made_stays(reports):
-    """A report that came since the look is not put back to what it was."""
-    now, long = reports.clock.now(), "t" * 4000
-    reports.there(*(report(f"w{n:03}", traceback=long) for n in range(250)), at=now - 20)
-    looks = []
-
-    def meanwhile(method, kind, name):
-        if method == "PATCH" and not looks and reports.server.refused_as_too_large:
-            looks.append(name)
-            reports.there(report("w000", batches=7, traceback=long), at=now)
-
-    reports.server.before = meanwhile
-    reports.manager.report(report("new", traceback=long))
-    assert looks
-    assert reports.told()["w000"].batches == 7
-    assert reports.told()["new"].traceback == long
-
-
-# --- the gone, where nobody manages ---------------------------------------------------------
-
-DAY = 86400.0
-
-
-def test_who_writes_drops_what_is_a_day_old(reports):
-    """Nodes and pods come and go for months; the ages of templates are no reports."""
-    now = reports.clock.now()
-    reports.manager.since(GROUP, "abc", now - 9 * DAY)
-    reports.there(report("gone"), report("gone-too"), at=now - DAY - 1)
-    reports.there(report("lately"), at=now - DAY + 60)
-    reports.worker().report(report("w"))
-    assert reports.told().keys() == {"first", "lately", "w"}
-    assert reports.manager.since(GROUP, "abc", now) == now - 9 * DAY
-
-
-def test_they_are_looked_for_once_an_hour(reports):
-    """A report is one request; finding them decodes all."""
+def test_each_report_is_one_write_of_the_workers_own_lease(reports):
+    """Found by the first; with its holder and the time, for whoever looks with kubectl."""
     worker = reports.worker()
     worker.report(report("w"))
-    reports.there(report("gone"), at=reports.clock.now() - 2 * DAY)
-    reports.server.requests.clear()
-    worker.report(report("w"))
-    assert reports.server.requests == [("PATCH", f"ConfigMap/{NAMES.reports}")]
-    assert "gone" in reports.told()
-    reports.clock.sleep(3600.0)
-    reports.there(report("first"), at=reports.clock.now())
-    worker.report(report("w"))
-    assert "gone" not in reports.told()
+    ((method, place),) = reports.writes()[-1:]
+    for counter in (2, 3):
+        worker.report(report("w", counter=counter))
+    assert reports.server.requests == [("PUT", place)] * 2
+    assert reports.manager.reports(GROUP) == (report("w", counter=3),)
+    stored = reports.server.get(LEASE, place.partition("/")[2])["spec"]
+    assert (method, stored["holderIdentity"], stored["leaseDurationSeconds"]) == ("PUT", "w", 30)
 
 
-def test_whose_clock_is_wrong_drops_nobody(reports):
-    """By the other reports too they have to be old: a day ahead, all the living look so."""
-    now = reports.clock.now()
-    reports.there(report("living"), at=now - 3 * DAY)
-    reports.there(report("first"), at=now - 3 * DAY + 20)
-    reports.worker().report(report("ahead"))
-    assert reports.told().keys() == {"living", "first", "ahead"}
-    reports.there(report("ahead"), at=now + 9 * DAY)
-    reports.there(report("living"), report("first"), at=now - 20)
+def test_a_container_that_starts_again_goes_on_in_its_pods_lease(reports):
+    """By the pod's name; another worker takes another."""
     reports.worker().report(report("w"))
-    assert reports.told().keys() == {"living", "first", "ahead", "w"}
+    reports.worker().report(report("other"))
+    (first,) = {place for _, place in reports.writes()[-2:-1]}
+    reports.worker().report(report("w", counter=2))
+    assert reports.writes() == [("PUT", first)]
+    assert reports.told() == ["other", "w"]
 
 
-def test_who_comes_back_meanwhile_stays(reports):
-    """It is another's word by then; what is left is found with a later report."""
-    now = reports.clock.now()
-    reports.there(report("gone"), report("back"), at=now - 2 * DAY)
+def test_a_worker_takes_the_place_of_one_that_is_silent_for_minutes(reports):
+    """Not before; the silent one finds another place if it lives after all."""
+    names = ["a", "b", "c"]
+    stores = {name: reports.worker() for name in names}
+    for name in names:
+        stores[name].report(report(name))
+        reports.clock.sleep(30.0)
+    with pytest.raises(Unreachable, match=r"none of the 3 Leases .* is free for the report of new"):
+        reports.worker().report(report("new"))
+    reports.clock.sleep(SILENT - 90.0)
+    reports.worker().report(report("new"))
+    assert reports.told() == ["b", "c", "new"]
+    reports.manager.forget_worker("c")
+    stores["a"].report(report("a", counter=2))
+    assert reports.told() == ["a", "b", "new"]
 
-    def meanwhile(method, found):
-        reports.server.after = lambda method, found: None
-        reports.there(report("back", batches=7), at=now)
 
-    worker, reports.server.after = reports.worker(), meanwhile
-    worker.report(report("w"))
-    assert reports.told()["back"].batches == 7
-    worker.report(report("w"))
-    assert reports.told().keys() == {"first", "back", "w"}
+def test_two_that_take_the_same_place_both_report(reports):
+    """The server lets one write; the other looks again."""
+    other = reports.worker()
+
+    def meanwhile(method: str, kind: str, name: str) -> None:
+        if method == "PUT":
+            reports.server.before = lambda *_: None
+            place = reports.server.get(LEASE, name)
+            reports.server.put(objects.with_report(place, report("first"), now=1.0, lease=30.0))
+
+    reports.server.before = meanwhile
+    other.report(report("second"))
+    assert reports.told() == ["first", "second"]
+
+
+def test_a_manager_makes_a_place_that_is_missing(reports):
+    """As it makes each of its objects."""
+    for number in range(PLACES + 2):
+        reports.manager.report(report(f"w{number}"))
+    assert reports.told() == [f"w{number}" for number in range(PLACES + 2)]
 
 
 # --- one object's compare-and-set, and how a call that nobody answers is bounded --------------

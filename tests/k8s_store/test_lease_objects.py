@@ -108,11 +108,13 @@ def test_a_long_change_is_packed():
 @examples(60)
 @given(st.from_type(WorkerReport).filter(lambda report: len(report.error or "") < 1000))
 def test_a_report_reads_back(report):
-    """With the time of writing beside it."""
-    key = objects.key_of("", report.worker)
-    found = {"metadata": {"name": "reports"}, "data": {key: objects.report_text(report, now=7.0)}}
-    found["data"]["since.abc"] = "12.5"
-    assert objects.reports_from(found) == {key: (7.0, report)}
+    """With its worker as holder and the time of writing; a Lease that is freed has none."""
+    stored = through_text(objects.with_report(lease(), report, now=7.0, lease=30.0))
+    assert objects.report_from(stored) == report
+    assert (objects.holder_of(stored), objects.renewed_at(stored)) == (report.worker or None, 7.0)
+    free = through_text(objects.with_report(stored, None, now=8.0, lease=30.0))
+    assert (objects.report_from(free), objects.holder_of(free)) == (None, None)
+    assert objects.renewed_at(free) == 0.0
 
 
 @examples(60)
@@ -164,8 +166,8 @@ def test_keys_that_nobody_knows_are_left_out_and_stay_in_the_targets():
     report = WorkerReport(
         worker="w", group="orders", revision="r", phase="active", slot=0, counter=9, http_port=None
     )
-    reports = {"metadata": {"name": "reports"}, "data": {"w": objects.report_text(report, now=7.0)}}
-    assert objects.reports_from(widened(reports)) == {"w": (7.0, report)}
+    reported = widened(objects.with_report(lease(), report, now=7.0, lease=30.0))
+    assert objects.report_from(reported) == report
 
     targets = SlotTargets(
         group="orders",
@@ -185,7 +187,7 @@ def test_keys_that_nobody_knows_are_left_out_and_stay_in_the_targets():
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_keys_are_a_config_maps_and_never_shared(one, two):
     """Whatever a worker, a topic or a note is called."""
-    for prefix in ("", "p.", "note."):
+    for prefix in ("g.", "p.", "note."):
         keys = {objects.key_of(prefix, name) for name in (one, two)}
         assert len(keys) == len({one, two})
         for key in keys:
@@ -193,7 +195,6 @@ def test_keys_are_a_config_maps_and_never_shared(one, two):
             assert key not in {".", ".."}
             assert not key.startswith("..")
             assert all(c.isascii() and (c.isalnum() or c in "-._") for c in key)
-    assert not objects.key_of("", one).startswith("since.")
 
 
 def test_what_is_long_is_shortened():

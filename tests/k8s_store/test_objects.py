@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from fleet.errors import SchemaTooNew
-from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE
+from fleet.kubernetes.client.calls import LEASE
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.slots import FirstOpening, Handover, Pause, SlotTargets
 from tests.support.slot_records import report_of
@@ -23,7 +23,7 @@ def test_objects_are_made_once_and_state_is_left_alone(place):
     """With labels and the raw ids; a second time nothing is made, more slots are."""
     manager = place.manager()
     names = place.names
-    assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 8
+    assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 15
     assert manager.first_opening(GROUP) == FirstOpening(slots=2, after=60)
     found = manager.leases.calls.get(LEASE, names.slot(2))
     assert found["metadata"]["labels"]["fleet/name"] == names.slug
@@ -85,15 +85,14 @@ def test_a_template_is_as_old_as_its_first_worker(place):
     """A container that starts again is not newer thereby [22]."""
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=1)
-    worker = place.worker()
-    assert worker.since(GROUP, "abc", 100.5) == 100.5
+    assert place.worker().since(GROUP, "abc", 100.5) == 100.5
+    place.worker().report(report("w", revision="r1~abc", since=100.5))
     assert place.worker().since(GROUP, "abc", 200.0) == 100.5
-    assert worker.since(GROUP, "def", 200.0) == 200.0
-    worker.report(report("w"))
-    assert manager.reports(GROUP) == (report("w"),)
-    assert manager.keep_reports(GROUP, lambda: ["main-orders-76545408-abc-x7k2p", "w"]) == 0
-    assert worker.since(GROUP, "abc", 300.0) == 100.5
-    assert worker.since(GROUP, "def", 300.0) == 300.0, "no pod of it was left: it is new again"
+    assert place.worker().since(GROUP, "def", 200.0) == 200.0
+    assert manager.keep_reports(GROUP, lambda: ["w"]) == 0
+    assert place.worker().since(GROUP, "abc", 300.0) == 100.5
+    assert manager.keep_reports(GROUP, lambda: ["another"]) == 1
+    assert place.worker().since(GROUP, "abc", 300.0) == 300.0, "no pod of it was left: it is new"
 
 
 def test_reports_of_the_dead_go(place):
@@ -122,31 +121,13 @@ def test_who_comes_while_others_are_counted_stays(place):
     assert [told.worker for told in manager.reports(GROUP)] == ["late"]
 
 
-def test_a_full_object_makes_room(place):
-    """The server takes 1 MiB: the oldest reports go, the new one is stored."""
-    manager = place.manager()
-    manager.ensure_objects(GROUP, slots=1)
-    for number in range(6):
-        told = objects.report_text(report(f"w{number}"), now=float(number))
-        padded = {**json.loads(told), "padding": "x" * 170_000}
-        data = {f"w{number}": json.dumps(padded)}
-        assert manager.leases.calls.merge(CONFIG_MAP, place.names.reports, {"data": data})
-    worker = place.worker()
-    worker.report(report("new", error="y" * 1900, phase="z" * 60_000))
-    kept = [told.worker for told in worker.reports(GROUP)]
-    assert kept[0] == "new"
-    assert "w5" in kept
-    assert "w0" not in kept
-
-
 def test_a_newer_schema_is_refused(place):
     """State of a newer version is left alone, with the version in the message."""
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=1)
     patch = {"metadata": {"annotations": {objects.SCHEMA_ANNOTATION: "99"}}}
-    for name in (place.names.targets, place.names.change):
+    for name in (place.names.targets, place.names.change, place.names.report(0)):
         manager.leases.calls.merge(LEASE, name, patch)
-    manager.leases.calls.merge(CONFIG_MAP, place.names.reports, {**patch, "data": {"w": "{}"}})
     for read in (
         manager.targets,
         manager.slots,

@@ -29,8 +29,8 @@ def _role(place, rules: list[Rule]) -> None:
 
 @contextmanager
 def refused_by_role(place) -> Iterator[None]:
-    """403: somebody replaced the Role, with one that leaves the reports alone."""
-    whole = worker_rules(place.names, slots=1)
+    """403: somebody replaced the Role, with one that reads."""
+    whole = worker_rules(place.names, slots=1, reports=8)
     reading = [
         {**rule, "verbs": [verb for verb in rule["verbs"] if verb != "update"]} for rule in whole
     ]
@@ -94,7 +94,7 @@ class Standby:
 @pytest.mark.parametrize("refused", [refused_by_role, refused_by_webhook])
 def test_refused_writes_make_nobody_a_new_owner(place, refused):
     """For longer than a lease, and when they go through again the owner is the first."""
-    place.server.grant(place.name, WORKER, worker_rules(place.names, slots=1))
+    place.server.grant(place.name, WORKER, worker_rules(place.names, slots=1, reports=8))
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=1)
     assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))

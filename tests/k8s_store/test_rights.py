@@ -22,7 +22,7 @@ SLOTS = 2
 def granted(place):
     """Two groups with open slots; users `worker` (of GROUP), `manager` and `reader`."""
     server = place.server
-    server.grant(place.name, "worker", worker_rules(place.names, slots=SLOTS))
+    server.grant(place.name, "worker", worker_rules(place.names, slots=SLOTS, reports=8))
     server.grant(place.name, "manager", manager_rules())
     server.grant(place.name, "reader", reader_rules())
     manager = place.manager("manager")
@@ -88,7 +88,7 @@ def test_a_worker_is_refused_one_step_beyond(granted):
     own = calls.get(LEASE, granted.names.slot(0))
     assert refused(lambda: calls.delete(LEASE, granted.names.slot(0)))
     assert refused(lambda: calls.create({**own, "metadata": {"name": "x"}}))
-    assert refused(lambda: calls.get(CONFIG_MAP, other.reports))
+    assert refused(lambda: calls.replace(calls.get(LEASE, other.report(0))))
     assert refused(lambda: calls.merge(CONFIG_MAP, other.stopped_partitions, {"data": {"x": "y"}}))
     assert refused(lambda: calls.get(CONFIG_MAP, granted.names.manager_state))
     assert refused(lambda: calls.replace(calls.get(LEASE, granted.names.change)))
@@ -132,7 +132,8 @@ def test_a_worker_that_is_refused_everything_goes_on(granted):
 
 def test_missing_objects_are_not_made_by_a_worker(granted):
     """They are made beforehand, and their names are all that a worker may touch."""
-    granted.manager().leases.calls.delete(CONFIG_MAP, granted.names.reports)
+    for number in range(8):
+        granted.manager().leases.calls.delete(LEASE, granted.names.report(number))
     worker = granted.worker("r1", user="worker")
-    with pytest.raises(Missing, match="reports does not exist"):
+    with pytest.raises(Missing, match="none of the 0 Leases"):
         worker.report(report_of("w", GROUP))

@@ -142,11 +142,12 @@ def test_a_jvm_of_its_own_asks_for_its_cores_and_heap() -> None:
     assert spark_objects(spec) == []
 
 
-def test_leases_are_there_for_every_slot_and_hold_nothing_of_a_worker() -> None:
+def test_leases_are_there_for_every_slot_and_report_and_hold_nothing_of_a_worker() -> None:
     group = fleet(replicas={"min": 2, "max": 5}).fleets[0]
     names = ObjectNames("main", "orders")
     made = leases(names, "fleets", group)
-    assert [lease["metadata"]["name"] for lease in made] == [names.targets, *names.slots(range(5))]
+    expected = [names.targets, *names.slots(range(5)), *names.reports(12)]
+    assert [lease["metadata"]["name"] for lease in made] == expected
     assert all("spec" not in lease for lease in made)
     first = json.loads(made[0]["metadata"]["annotations"]["fleet/first"])
     assert first == {"slots": 2, "after": 60}
@@ -158,7 +159,7 @@ def test_a_rolling_batch_of_dynamic_members_has_leases_beside_all_others() -> No
     group = fleet(worker={"membership": "dynamic"}, **bounds).fleets[0]
     names = ObjectNames("main", "orders")
     made = [lease["metadata"]["name"] for lease in leases(names, "fleets", group)]
-    assert made == [names.targets, *names.slots(range(8))]
+    assert made == [names.targets, *names.slots(range(8)), *names.reports(18)]
     objects = fleet_objects(settings(fleet(worker={"membership": "dynamic"}, **bounds)))
     role = next(o for o in objects if o["kind"] == "Role")
     assert role["rules"][0]["resourceNames"] == made
@@ -366,16 +367,16 @@ WRITES = {"create", "update", "patch", "delete", "deletecollection", "*"}
 def test_a_worker_reads_leases_and_writes_its_own() -> None:
     """By name: another group's Leases are nobody's to write."""
     allowed: dict[tuple[str, str], set[str]] = {}
-    for rule in worker_rules(NAMES, slots=2):
+    for rule in worker_rules(NAMES, slots=2, reports=1):
         for kind in rule["resources"]:
             for name in rule.get("resourceNames", [""]):
                 allowed.setdefault((kind, name), set()).update(rule["verbs"])
     leases = {name: verbs for (kind, name), verbs in allowed.items() if kind == "leases"}
     written = {name for name, verbs in leases.items() if verbs & WRITES}
-    assert written == {NAMES.targets, NAMES.slot(0), NAMES.slot(1)}
+    assert written == {NAMES.targets, NAMES.slot(0), NAMES.slot(1), NAMES.report(0)}
     assert leases[""] == {"get", "list", "watch"}
     maps = {name: verbs for (kind, name), verbs in allowed.items() if kind == "configmaps"}
-    assert maps == {NAMES.reports: {"get", "patch"}, NAMES.stopped_partitions: {"get", "patch"}}
+    assert maps == {NAMES.stopped_partitions: {"get", "patch"}}
 
 
 def test_a_reader_writes_nothing() -> None:

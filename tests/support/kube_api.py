@@ -176,11 +176,18 @@ class KubeApi:
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         """Any request as admin."""
+        return dict(json.loads(self._sent(method, path, body)))
+
+    def metrics(self) -> str:
+        """What the server counts of itself."""
+        return self._sent("GET", "/metrics", None).decode()
+
+    def _sent(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
         request = Request(method, path, body=None if body is None else dict(body))
         response = transmit(self.api("default").connection, request, (10.0, 10.0))
-        content = response.read()
+        content = bytes(response.read())
         assert response.status < 300, content
-        return dict(json.loads(content))
+        return content
 
     # --- parts ------------------------------------------------------------------------------
 

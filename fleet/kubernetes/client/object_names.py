@@ -64,10 +64,13 @@ class ObjectNames:
         """Returns the Lease of the running (or last) change, for the manager only."""
         return f"{self.slug}-change"
 
-    @property
-    def reports(self) -> str:
-        """Returns the ConfigMap of worker reports, one key each."""
-        return f"{self.slug}-reports"
+    def report(self, number: int) -> str:
+        """Returns the Lease of one worker's report: the worker that its holder names."""
+        return f"{self.slug}-report-{number}"
+
+    def reports(self, number: int) -> tuple[str, ...]:
+        """Returns the Leases of so many reports."""
+        return tuple(self.report(each) for each in range(number))
 
     @property
     def stopped_partitions(self) -> str:

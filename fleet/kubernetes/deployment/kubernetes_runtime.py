@@ -122,7 +122,8 @@ class KubernetesRuntime:
         names = self._names(group)
         namespace = self.api.namespace
         slots = max(deployment_objects.most_slots(known.group), self._most_held(group))
-        for each in deployment_objects.access(names, namespace, slots=slots):
+        reports = deployment_objects.most_reports(known.group)
+        for each in deployment_objects.access(names, namespace, slots=slots, reports=reports):
             self.api.apply(each)
         for each in deployment_objects.leases(names, namespace, known.group):
             # The slot targets that a manager opens does not open by itself.

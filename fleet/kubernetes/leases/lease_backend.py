@@ -15,14 +15,15 @@ the other, here. Cost: a manager's reading of one slot reads the slot targets' L
 import contextlib
 import copy
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import is_
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.errors import FleetError, Unreachable
+from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import Conflict, Object
 from fleet.kubernetes.client.calls import (
     CONFIG_MAP,
@@ -37,6 +38,7 @@ from fleet.kubernetes.client.calls import (
 from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import (
     CLUSTER_LABEL,
+    GROUP_ANNOTATION,
     MANAGED_LABEL,
     MANAGER,
     ObjectNames,
@@ -60,82 +62,6 @@ from fleet.slots.backend import (
 from fleet.slots.evidence import WriteLog
 from fleet.slots.sqlite import DecodeCache
 from fleet.slots.store import edit_object, write_attempts
-
-# What a ConfigMap of reports can do without: pure.
-#
-# Problem: pods come and go for months where nobody manages, and the server takes 1 MiB of one
-# object, some 2,000 reports, or 200 with a traceback each; who is not in it does not exist for
-# whoever counts warm standbys. Choice: what was not written anew for a day goes. Where the object
-# is full, what is missed least goes first, and only as much as makes room for a while: reports of
-# workers that have no pod any more, by their silence, then tracebacks and the ends of errors, the
-# oldest first. Cost: beyond 2,000 workers of one group the oldest reports go, and each is back
-# with its worker's next one.
-
-
-KEPT: Final = 3 << 18
-"""Characters that stay: three quarters of what a server takes."""
-GONE_AFTER: Final = 3600.0
-"""Seconds without a report after which a worker has no pod: it writes at least once a lease."""
-_ERROR: Final = 200
-"""Characters of an error that is shortened."""
-
-
-def prune_reports(found: Object, *, keep: str, now: float) -> dict[str, str | None]:
-    """Returns the keys of a group's reports to rewrite; None removes a key.
-
-    keep: the key that room is made for. now: wall time. Raises Damaged.
-    """
-    data = dict(found.get("data") or {})
-    size = sum(len(key) + len(value) for key, value in data.items())
-    written: dict[str, str | None] = {}
-    for key, text in _by_what_is_missed_least(found, keep=keep, now=now):
-        if size <= KEPT:
-            break
-        before = written.get(key, data[key])
-        if before is None:
-            continue
-        size -= len(before) - len(text) if text is not None else len(before) + len(key)
-        written[key] = text
-    return written
-
-
-def silent_for(seconds: float, found: Object, *, keep: str, now: float) -> list[str]:
-    """Returns the keys of old reports, the oldest first.
-
-    By our own clock and by the others' reports: one clock that is wrong drops nobody.
-    """
-    written_at = _written_at(found, keep=keep)
-    latest = min(now, max(written_at.values(), default=now))
-    silent = [key for key, at in written_at.items() if latest - at > seconds]
-    return sorted(silent, key=lambda key: written_at[key])
-
-
-def _by_what_is_missed_least(
-    found: Object, *, keep: str, now: float
-) -> Iterator[tuple[str, str | None]]:
-    written_at = _written_at(found, keep=keep)
-    oldest = sorted(written_at, key=lambda key: written_at[key])
-    for key in silent_for(GONE_AFTER, found, keep=keep, now=now):
-        yield key, None
-    for key in oldest:
-        text = found["data"][key]
-        brief = _without_traceback(text)
-        if len(brief) < len(text):
-            yield key, brief
-    for key in oldest:
-        yield key, None
-
-
-def _written_at(found: Object, *, keep: str) -> dict[str, float]:
-    return {key: at for key, (at, _) in objects.reports_from(found).items() if key != keep}
-
-
-def _without_traceback(text: str) -> str:
-    told = json.loads(text)
-    error = told.get("error")
-    brief = None if error is None else objects.shortened(error, _ERROR)
-    return objects.text({**told, "error": brief, "traceback": None})
-
 
 # Reading and compare-and-set of single objects, for the slot store.
 #
@@ -193,6 +119,12 @@ class RetryOnConflict:
             view.put(stored)
         return stored
 
+    def store(self, wanted: Object) -> Object:
+        """Creates an object that was never read, else swaps it. Raises Conflict."""
+        if "resourceVersion" in wanted["metadata"]:
+            return self.swap(wanted)
+        return self.note(self.calls.create(wanted))
+
     def swap(self, wanted: Object) -> Object:
         """Stores `wanted` if it is based on the latest version; returns it as stored.
 
@@ -229,14 +161,17 @@ class RetryOnConflict:
                 return edit(copy.deepcopy(found))
             return None if make is None else edit(make())
 
-        def swap(wanted: Object, found: Object | None) -> Object:
-            return self.note(self.calls.create(wanted)) if found is None else self.swap(wanted)
-
         reads_cache, again = (
             self._view is not None,
             write_attempts(f"{kind} {name}", clock=self._clock),
         )
-        return edit_object(read, made_of, swap, reads_cache=reads_cache, write_attempts=again)
+        return edit_object(
+            read,
+            made_of,
+            lambda wanted, _: self.store(wanted),
+            reads_cache=reads_cache,
+            write_attempts=again,
+        )
 
 
 def missing(kind: str, name: str) -> Missing:
@@ -247,25 +182,121 @@ def missing(kind: str, name: str) -> Missing:
     )
 
 
-# What stands beside the slots on Kubernetes: reports, pauses, memories, stopped partitions, and
-# the changes that ended.
+# Where the workers of a group report: one Lease for each of them.
 #
-# Problem: dozens of workers write their word every few seconds, and an object takes 1 MiB. Choice:
-# ConfigMaps with one key per worker, partition or memory, each changed by a merge patch that names
-# its key alone, so that no writer meets another; errors are shortened. Whoever writes a report
-# drops those that are a day old, now and then, and makes room where the server takes no more
-# (`fleet.kubernetes.leases.lease_backend`); who reads writes nothing. The last writer of a key
-# wins, as in the local store. Cost: every report stores the whole ConfigMap anew in etcd, some 40
-# KB at a hundred workers; the last twenty changes are kept, not two hundred as locally.
+# Problem: a worker may create nothing, and a Role names objects, but pods have names of chance.
+# Choice: a group has more numbered Leases than workers. A worker takes a free one, or one whose
+# worker has been silent for minutes, by compare-and-set, and is its holder until it is silent
+# itself. A report is the renewal of that Lease, so standbys need no other. Cost: a worker beyond
+# that number cannot report, and no manager counts it.
+
+
+SILENT: Final = 180.0
+"""Seconds without a renewal after which a report's Lease may go to another worker."""
+
+
+class Reports:
+    """Reads and writes the reports of groups' workers; thread-safe.
+
+    leases: returns all Leases of a group, fresh or as a watch has them. worker: creates none.
+    """
+
+    def __init__(
+        self,
+        shelf: "RetryOnConflict",
+        leases: Callable[[str, bool], Mapping[str, Object]],
+        *,
+        clock: Clock,
+        lease: float,
+        worker: bool,
+    ) -> None:
+        self._shelf = shelf
+        self._leases = leases
+        self._clock = clock
+        self._lease = lease
+        self._worker = worker
+        self._own: dict[str, Object] = {}
+        """By worker: its Lease, as last written here."""
+        self._decoded: DecodeCache[Object, WorkerReport | None] = DecodeCache(is_)
+
+    def read(self, names: ObjectNames) -> dict[str, WorkerReport]:
+        """Returns the reports by worker."""
+        found = self._places(names, self._leases(names.group, False))
+        told = (self._decoded.of(name, each, objects.report_from) for name, each in found.items())
+        return {report.worker: report for report in told if report is not None}
+
+    def write(self, names: ObjectNames, report: WorkerReport) -> None:
+        """Replaces a worker's report."""
+        own = self._own.pop(report.worker, None)
+        for _ in write_attempts(f"the report of {report.worker}", clock=self._clock):
+            found = own or self._find(names, report.worker)
+            now = self._clock.now()
+            wanted = objects.with_report(found, report, now=now, lease=self._lease)
+            with contextlib.suppress(Conflict, Missing):
+                self._own[report.worker] = self._shelf.store(wanted)
+                return
+            own = None
+
+    def keep(self, names: ObjectNames, living: Callable[[], Collection[str]]) -> int:
+        """Frees the Leases of workers without a pod; returns how many.
+
+        living: called once the reports are read, so that no worker that reports is younger.
+        """
+        found = self._places(names, self._leases(names.group, True))
+        kept = living()
+        gone = [
+            each for each in found.values() if (objects.holder_of(each) or "") not in {"", *kept}
+        ]
+        return sum(self._free(each) for each in gone)
+
+    def forget(self, names: ObjectNames, worker: str) -> int:
+        """Frees the Lease of a worker that was removed."""
+        found = self._places(names, self._leases(names.group, True))
+        return sum(self._free(each) for each in found.values() if objects.holder_of(each) == worker)
+
+    def _free(self, found: Object) -> bool:
+        with contextlib.suppress(Conflict):  # it reports, or another worker does there
+            free = objects.with_report(found, None, now=self._clock.now(), lease=self._lease)
+            self._shelf.store(free)
+            return True
+        return False
+
+    def _find(self, names: ObjectNames, worker: str) -> Object:
+        """Returns the Lease for a worker's reports: its own, a free one, or the most silent."""
+        found = self._places(names, self._leases(names.group, True))
+        by_holder = {objects.holder_of(each): each for each in found.values()}
+        if worker in by_holder:
+            return by_holder[worker]
+        free = [each for each in found.values() if objects.holder_of(each) is None]
+        if free:  # workers that start together begin at different ones
+            return free[zlib.crc32(worker.encode()) % len(free)]
+        if not self._worker:
+            return objects.blank(LEASE, names.report(len(found)), names)
+        renewed = {name: objects.renewed_at(each) for name, each in found.items()}
+        # A wrong clock may take a living worker's Lease: that worker then takes another.
+        oldest = min(renewed, key=lambda name: renewed[name], default=None)
+        if oldest is None or self._clock.now() - renewed[oldest] < SILENT:
+            raise Missing(
+                f"none of the {len(found)} Leases {names.report(0)} and following is free for the "
+                f"report of {worker}; run `fleet apply`, which creates enough for replicas.max"
+            )
+        return found[oldest]
+
+    def _places(self, names: ObjectNames, found: Mapping[str, Object]) -> dict[str, Object]:
+        prefix = f"{names.slug}-report-"
+        return {name: each for name, each in sorted(found.items()) if name.startswith(prefix)}
+
+
+# What stands beside the slots on Kubernetes: pauses, memories, stopped partitions, and the changes
+# that ended.
+#
+# ConfigMaps have one key per partition or memory, each changed by a merge patch that names its key
+# alone, so that no writer meets another. The last writer of a key wins, as in the local store. The
+# last twenty changes are kept, not two hundred as locally.
 
 
 KEPT_CHANGES: Final = 20
 """Changes kept per group, the running or last one included."""
-REPORTS_AGE: Final = 0.5
-"""Seconds that a worker's reading of all reports serves: only standbys before a free slot ask."""
-_DAY: Final = 86400.0
-_SWEEP: Final = 3600.0
-"""Seconds between two looks of a worker for reports that are a day old."""
 _NOTE: Final = "note."
 
 
@@ -278,8 +309,6 @@ class ConfigMaps:
         self._cluster = cluster
         self._clock = clock
         self._worker = worker
-        self._read: dict[str, tuple[float, dict[str, WorkerReport]]] = {}
-        self._swept: dict[str, float] = {}
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -303,27 +332,6 @@ class ConfigMaps:
                 if key.startswith(_NOTE)
             }
 
-    def reports(
-        self, names: ObjectNames, followed: Mapping[str, Object] | None
-    ) -> dict[str, WorkerReport]:
-        """Returns the reports by worker.
-
-        followed: what a watch tells of the group's ConfigMaps.
-        """
-        now = self._clock.monotonic()
-        if self._worker:
-            read_at, known = self._read.get(names.group, (0.0, {}))
-            if names.group in self._read and now - read_at < REPORTS_AGE:
-                return known
-        if followed is None:
-            found = self._objects.get(CONFIG_MAP, names.reports)
-        else:
-            found = followed.get(names.reports)
-        told = {} if found is None else objects.reports_from(found)
-        reports = {report.worker: report for _, report in told.values()}
-        self._read[names.group] = (now, reports)
-        return reports
-
     # --- writing ----------------------------------------------------------------------------
 
     def merge(self, space: Space, names: ObjectNames | None, values: MapValues | None) -> int:
@@ -334,13 +342,7 @@ class ConfigMaps:
             return self._lift(names, None)
         if space is Space.PAUSES:
             return sum(self._pause(group, told) for group, told in values.items())
-        if names is None:
-            return sum(self._forget(worker) for worker in values)
-        if space is Space.WORKER_REPORTS:
-            for worker, told in values.items():
-                assert isinstance(told, WorkerReport)
-                self._report(names, worker, told)
-            return 0
+        assert names is not None
         if space is Space.MANAGER_STATE:
             data = {
                 objects.key_of(_NOTE, key): None if told is None else objects.text(told)
@@ -349,45 +351,6 @@ class ConfigMaps:
             self._merge(names, names.manager_state, data)
             return 0
         return self._mark(names, values)
-
-    def _report(self, names: ObjectNames, worker: str, report: WorkerReport) -> None:
-        key = objects.key_of("", worker)
-        self._read.pop(names.group, None)
-        data = {key: objects.report_text(report, now=self._clock.now())}
-        try:
-            stored = self._merge(names, names.reports, data)
-        except TooLarge as error:
-            self._make_room(names, keep=key)
-            try:
-                stored = self._merge(names, names.reports, data)
-            except TooLarge:
-                raise Unreachable(f"{names.reports} is full: {error}") from error
-        if stored is not None:
-            self._sweep(names, stored, keep=key)
-
-    def _sweep(self, names: ObjectNames, stored: Object, *, keep: str) -> None:
-        """Drop reports that are a day old: where nobody manages, no change ever does it."""
-        now = self._clock.monotonic()
-        if names.group in self._swept and now - self._swept[names.group] < _SWEEP:
-            return
-        with contextlib.suppress(FleetError):  # our report is stored; the next one tries again
-            gone = silent_for(_DAY, stored, keep=keep, now=self._clock.now())
-            if gone:
-                self._write_as_seen(stored, dict.fromkeys(gone))
-            self._swept[names.group] = now
-
-    def _forget(self, worker: str) -> int:
-        """Of a worker that was removed, whatever its group."""
-        key, gone = objects.key_of("", worker), 0
-        self._read.clear()
-        for found in self._reports():
-            if key in (found.get("data") or {}):
-                name = found["metadata"]["name"]
-                stored = self._calls.merge(CONFIG_MAP, name, {"data": {key: None}})
-                if stored is not None:
-                    self._objects.note(stored)
-                    gone += 1
-        return gone
 
     def _mark(self, names: ObjectNames, values: MapValues) -> int:
         marks = [told for told in values.values() if isinstance(told, StoppedPartition)]
@@ -458,70 +421,7 @@ class ConfigMaps:
             stored = objects.archived(found.get("data") or {})[:limit]
             return tuple(objects.archived_change(value) for _, value in stored)
 
-    # --- workers that are gone, and when templates came ---------------------------------------
-
-    def keep_reports(self, names: ObjectNames, living: Callable[[], Collection[str]]) -> int:
-        """Removes the reports of workers without a pod; returns how many.
-
-        living: asked once the reports are read, so that nobody who reports is younger.
-        With them goes how old the templates are of which there is no pod any more: a template
-        that comes back is new again [22].
-        """
-        found = self._objects.get(CONFIG_MAP, names.reports)
-        if found is None:
-            return 0
-        workers = living()
-        kept = {objects.key_of("", worker) for worker in workers}
-        gone = [key for key in objects.reports_from(found) if key not in kept]
-        old = objects.unused_templates(found, workers)
-        if gone or old:
-            self._merge(names, names.reports, dict.fromkeys([*gone, *old]))
-        return len(gone)
-
-    def since(self, names: ObjectNames, template_hash: str, now: float) -> float:
-        """Returns when the first worker of a pod template started; `now` if it is this one.
-
-        It tells who is newest [22]; a container that starts again must not become it thereby.
-        """
-        key = objects.since_key(template_hash)
-        for _ in write_attempts(names.reports, clock=self._clock):
-            found = self._objects.must_get(CONFIG_MAP, names.reports)
-            told = (found.get("data") or {}).get(key)
-            if told is not None:
-                with objects.reading(found):
-                    return float(told)
-            with contextlib.suppress(Conflict):  # another report, most likely
-                self._write_as_seen(found, {key: repr(now)})
-                return now
-        return now
-
     # --- parts ------------------------------------------------------------------------------
-
-    def _make_room(self, names: ObjectNames, *, keep: str) -> None:
-        """Drop or shorten what others said; never what came since it was looked at."""
-        for _ in write_attempts(names.reports, clock=self._clock):
-            found = self._objects.must_get(CONFIG_MAP, names.reports)
-            data = prune_reports(found, keep=keep, now=self._clock.now())
-            with contextlib.suppress(Conflict):  # another report, most likely
-                self._write_as_seen(found, data)
-                return
-
-    def _reports(self) -> list[Object]:
-        """The ConfigMaps of reports of all groups of this cluster."""
-        ours = f"{MANAGED_LABEL}={MANAGER}"
-        found, _ = self._calls.find(CONFIG_MAP, labelSelector=ours)
-        return [
-            each
-            for each in found
-            if each["metadata"]["name"].endswith("-reports")
-            and objects.annotation(each, CLUSTER_LABEL) == self._cluster
-        ]
-
-    def _write_as_seen(self, found: Object, data: Mapping[str, str | None]) -> None:
-        """Set these keys (None removes) if nobody wrote since; else Conflict."""
-        metadata = found["metadata"]
-        seen = {"resourceVersion": metadata["resourceVersion"]}
-        self._calls.merge(CONFIG_MAP, metadata["name"], {"metadata": seen, "data": dict(data)})
 
     def _merge(
         self, names: ObjectNames, name: str, data: Mapping[str, str | None]
@@ -571,6 +471,13 @@ class LeaseBackend:
         self.shelf = RetryOnConflict(calls, clock=clock, view=view, group=group)
         self.shelf.on_write = self._wrote
         self.maps = ConfigMaps(self.shelf, cluster=cluster, clock=clock, worker=worker is not None)
+        self.reports = Reports(
+            self.shelf,
+            lambda group, fresh: self._leases(group, fresh=fresh),
+            clock=clock,
+            lease=lease,
+            worker=worker is not None,
+        )
         self._clock = clock
         self._lease = lease
         self._own = worker
@@ -578,8 +485,8 @@ class LeaseBackend:
         # Of a worker: its watches replace an object where it was written, and never change one.
         self._targets: DecodeCache[Object, SlotTargetsLease] = DecodeCache(is_)
         self._slots: DecodeCache[Object, Slot] = DecodeCache(is_)
-        self._followed: dict[tuple[str, str], Informer] = {}
-        """By group and kind; a manager's, while it changes the group."""
+        self._followed: dict[str, Informer] = {}
+        """By group; a manager's, while it changes the group."""
 
     @property
     def writes(self) -> WriteLog:
@@ -612,7 +519,7 @@ class LeaseBackend:
         """Ends the watches."""
         if self.view is not None:
             self.view.close()
-        for group, _ in list(self._followed):
+        for group in list(self._followed):
             self.unfollow(group)
 
     def names(self, group: str) -> ObjectNames:
@@ -686,7 +593,7 @@ class LeaseBackend:
 
     def _lease_named(self, group: str, name: str, *, fresh: bool) -> Object | None:
         """Returns a Lease from a watch of the group if one has it, else from the server."""
-        followed = None if fresh else self._follow_up(group, LEASE)
+        followed = None if fresh else self._follow_up(group)
         return self.shelf.get(LEASE, name, fresh=fresh) if followed is None else followed.get(name)
 
     def _leases(self, group: str, *, fresh: bool) -> Mapping[str, Object]:
@@ -695,7 +602,7 @@ class LeaseBackend:
         view = self.shelf.view_of(LEASE, names.targets)
         if view is not None and not fresh:
             return view.objects()
-        by_name = None if fresh else self._follow_up(group, LEASE)
+        by_name = None if fresh else self._follow_up(group)
         if by_name is not None:
             return by_name
         items, _ = self.calls.find(LEASE, labelSelector=names.of_group)
@@ -773,11 +680,9 @@ class LeaseBackend:
         """As stored. Raises Conflict, which is a ConcurrentWrite, where somebody else wrote
         first.
         """
-        if found is not None:
-            return self.shelf.swap(wanted)
-        if self._own is not None:
+        if found is None and self._own is not None:
             raise missing(LEASE, wanted["metadata"]["name"])
-        return self.shelf.note(self.calls.create(wanted))
+        return self.shelf.store(wanted)
 
     def ended_changes(self, group: str, *, limit: int) -> tuple[Change, ...]:
         """Returns ended changes, latest first."""
@@ -790,8 +695,7 @@ class LeaseBackend:
         names = self.names(group)
         if space is not Space.WORKER_REPORTS:
             return self.maps.entries(space, names)
-        followed = self._follow_up(group, CONFIG_MAP)
-        reports = self.maps.reports(names, followed)
+        reports = self.reports.read(names)
         if self._own is not None or not reports:
             return reports
         templates = self.targets_lease(group).templates
@@ -799,7 +703,22 @@ class LeaseBackend:
 
     def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
         """Replaces these keys; None removes one."""
-        return self.maps.merge(space, None if group is None else self.names(group), values)
+        if space is not Space.WORKER_REPORTS:
+            return self.maps.merge(space, None if group is None else self.names(group), values)
+        for told in (values or {}).values():
+            if isinstance(told, WorkerReport):
+                self.reports.write(self.names(told.group), told)
+        gone = [worker for worker, told in (values or {}).items() if told is None]
+        return sum(self.reports.forget(self.names(g), w) for w in gone for g in self._groups(group))
+
+    def _groups(self, group: str | None) -> Collection[str]:
+        """Returns the group, or else all groups of this cluster that have Leases."""
+        if group is not None:
+            return [group]
+        found, _ = self.calls.find(LEASE, labelSelector=f"{MANAGED_LABEL}={MANAGER}")
+        ours = [each for each in found if objects.annotation(each, CLUSTER_LABEL) == self.cluster]
+        groups = (objects.annotation(each, GROUP_ANNOTATION) for each in ours)
+        return {each for each in groups if each is not None}
 
     # --- a group that is being changed ------------------------------------------------------
 
@@ -811,33 +730,26 @@ class LeaseBackend:
 
     def follow(self, group: str) -> None:
         """Watches a group from now on, instead of reading it (for a manager)."""
-        names = self.names(group)
-        selectors = {
-            LEASE: {"labelSelector": names.of_group},
-            CONFIG_MAP: {"fieldSelector": f"metadata.name={names.reports}"},
-        }
-        for kind, selector in selectors.items():
-            if self._own is None and (group, kind) not in self._followed:
-                self._followed[group, kind] = following = Informer(
-                    self.calls, kind, selector, silence=self._lease / 2, clock=self._clock
-                )
-                following.start()
+        if self._own is None and group not in self._followed:
+            selector = {"labelSelector": self.names(group).of_group}
+            self._followed[group] = following = Informer(
+                self.calls, LEASE, selector, silence=self._lease / 2, clock=self._clock
+            )
+            following.start()
 
     def unfollow(self, group: str) -> None:
         """Ends the watch of a group."""
-        for kind in (LEASE, CONFIG_MAP):
-            following = self._followed.pop((group, kind), None)
-            if following is not None:
-                following.close()
+        following = self._followed.pop(group, None)
+        if following is not None:
+            following.close()
 
     def _wrote(self, stored: Object) -> None:
-        for (group, kind), following in list(self._followed.items()):
-            names, name = self.names(group), stored["metadata"]["name"]
-            ours = f"{names.slug}-" if kind == LEASE else names.reports
-            if kind == stored["kind"] and name.startswith(ours):
+        for group, following in list(self._followed.items()):
+            ours = stored["metadata"]["name"].startswith(f"{self.names(group).slug}-")
+            if ours and stored["kind"] == following.kind:
                 following.put(stored)
 
-    def _follow_up(self, group: str, kind: str) -> dict[str, Object] | None:
+    def _follow_up(self, group: str) -> dict[str, Object] | None:
         """Returns what a watch has of a group, with all that was written here; None: no watch."""
-        following = self._followed.get((group, kind))
+        following = self._followed.get(group)
         return None if following is None else following.current_objects()

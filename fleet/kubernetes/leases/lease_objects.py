@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -137,6 +137,7 @@ BEAT: Final = f"{PREFIX}/beat"
 """When somebody last tried whether Leases can be written (fleet.slots.evidence)."""
 SLOT: Final = f"{PREFIX}/slot"
 CHANGE: Final = f"{PREFIX}/change"
+REPORT: Final = f"{PREFIX}/report"
 
 MOST_ERROR: Final = 2000
 """Characters of an error that are kept (of a mark's a quarter): many must fit into one object."""
@@ -145,11 +146,6 @@ KEPT_TEMPLATES: Final = 50
 _PACKED: Final = "z:"
 _PACK_FROM: Final = 8192
 _KEY: Final = re.compile(r"[A-Za-z0-9_-][-._A-Za-z0-9]{0,200}")
-_SINCE: Final = "since."
-_NAME_BEGINS: Final = 58
-"""Characters of a generated name that the API server takes of what is asked for."""
-_NAME_ENDS: Final = 5
-"""Characters that it adds."""
 
 
 # --- any object -----------------------------------------------------------------------------
@@ -413,56 +409,51 @@ def archived(data: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(((k, v) for k, v in data.items() if k.startswith("change.")), reverse=True))
 
 
+# --- reports --------------------------------------------------------------------------------
+
+
+def report_from(found: Object) -> WorkerReport | None:
+    """Reads a report from its Lease; None if no worker has it."""
+    with reading(found):
+        stored = annotation(found, REPORT)
+        return None if stored is None else from_json(WorkerReport, json.loads(stored))
+
+
+def with_report(found: Object, report: WorkerReport | None, *, now: float, lease: float) -> Object:
+    """Writes a report into its Lease, renewed now by its worker; None frees the Lease."""
+    if report is None:
+        return annotate({**found, "spec": {}}, {REPORT: None})
+    error = None if report.error is None else shortened(report.error)
+    spec = {
+        "holderIdentity": report.worker,
+        "leaseDurationSeconds": max(1, round(lease)),
+        "renewTime": stamp(now),
+    }
+    told = text(as_json(replace(report, error=error)))
+    return annotate({**found, "spec": spec}, {REPORT: told})
+
+
+def holder_of(found: Object) -> str | None:
+    """Returns the holder of a Lease."""
+    return (found.get("spec") or {}).get("holderIdentity") or None
+
+
+def renewed_at(found: Object) -> float:
+    """Returns the wall time of a Lease's last renewal; 0 if there is none."""
+    with reading(found):
+        renewed = (found.get("spec") or {}).get("renewTime")
+        return 0.0 if renewed is None else datetime.fromisoformat(renewed).timestamp()
+
+
 # --- keys and values of ConfigMaps ----------------------------------------------------------
 
 
 def key_of(prefix: str, name: str) -> str:
     """Returns a ConfigMap key; names with other characters get a hash."""
     plain = prefix + name
-    if _KEY.fullmatch(plain) and not (not prefix and name.startswith((_SINCE, "x."))):
+    if _KEY.fullmatch(plain):
         return plain
     return f"{prefix}x.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
-
-
-def since_key(template_hash: str) -> str:
-    """Of the wall time at which the first worker of a template came."""
-    return key_of(_SINCE, template_hash)
-
-
-def unused_templates(found: Object, workers: Iterable[str]) -> list[str]:
-    """Returns the keys of templates without a pod.
-
-    found: the ConfigMap of reports. A pod is called `<deployment>-<hash>-` and five letters; where
-    that is too long, the end of the hash is missing.
-    """
-    deployment = found["metadata"]["name"].removesuffix("-reports")
-    begun = {name[:-_NAME_ENDS] for name in workers}
-    return [
-        key
-        for key in found.get("data") or {}
-        if key.startswith(_SINCE)
-        and f"{deployment}-{key.removeprefix(_SINCE)}-"[:_NAME_BEGINS] not in begun
-    ]
-
-
-def report_text(report: WorkerReport, *, now: float) -> str:
-    """A report, and when it was written: the oldest go where room is short."""
-    error = None if report.error is None else shortened(report.error)
-    return text({**as_json(replace(report, error=error)), "at": round(now, 3)})
-
-
-def reports_from(found: Object) -> dict[str, tuple[float, WorkerReport]]:
-    """Returns (wall time of writing, report) by key."""
-    with reading(found):
-        told = {
-            key: json.loads(value)
-            for key, value in (found.get("data") or {}).items()
-            if not key.startswith(_SINCE)
-        }
-        return {
-            key: (float(value.get("at", 0.0)), from_json(WorkerReport, value))
-            for key, value in told.items()
-        }
 
 
 def partition_key(tp: TopicPartition) -> str:

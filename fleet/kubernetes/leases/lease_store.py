@@ -90,18 +90,22 @@ _LEASES = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
 _MAPS = {"apiGroups": [""], "resources": ["configmaps"]}
 
 
-def worker_rules(names: ObjectNames, *, slots: int) -> list[Rule]:
-    """Returns the rules of a fleet's workers; `slots`: replicas.max, the number of Leases."""
+def worker_rules(names: ObjectNames, *, slots: int, reports: int) -> list[Rule]:
+    """Returns the rules of a fleet's workers; slots, reports: how many Leases there are."""
     return [
         {
             **_LEASES,
-            "resourceNames": [names.targets, *names.slots(range(slots))],
+            "resourceNames": [
+                names.targets,
+                *names.slots(range(slots)),
+                *names.reports(reports),
+            ],
             "verbs": ["update"],
         },
         {**_LEASES, "verbs": ["get", "list", "watch"]},
         {
             **_MAPS,
-            "resourceNames": [names.reports, names.stopped_partitions],
+            "resourceNames": [names.stopped_partitions],
             "verbs": ["get", "patch"],
         },
     ]
@@ -127,6 +131,7 @@ class LeaseStore(Store):
     """
 
     unmanaged = True
+    report_every = 60.0
 
     def __init__(self, backend: LeaseBackend, *, clock: Clock) -> None:
         super().__init__(backend, clock=clock)
@@ -173,7 +178,9 @@ class LeaseStore(Store):
 
     # --- objects ----------------------------------------------------------------------------
 
-    def ensure_objects(self, group: str, *, slots: int, first: FirstOpening | None = None) -> int:
+    def ensure_objects(
+        self, group: str, *, slots: int, reports: int = 8, first: FirstOpening | None = None
+    ) -> int:
         """Creates a group's missing Leases and ConfigMaps; returns how many.
 
         What is there is left alone, state above all; `first` is written where the slot targets'
@@ -182,8 +189,9 @@ class LeaseStore(Store):
         names, calls = self.leases.names(group), self.leases.calls
         targets = self.leases.targets_lease(group, fresh=True)
         there = {found["metadata"]["name"] for found in self._group_objects(names)}
-        wanted = {LEASE: [names.targets, names.change, *names.slots(range(slots))]}
-        wanted[CONFIG_MAP] = [names.reports, names.stopped_partitions, names.manager_state]
+        leases = [*names.slots(range(slots)), *names.reports(reports)]
+        wanted = {LEASE: [names.targets, names.change, *leases]}
+        wanted[CONFIG_MAP] = [names.stopped_partitions, names.manager_state]
         missing = [(k, n) for k, some in wanted.items() for n in some if n not in there]
         for kind, name in missing:
             calls.apply(objects.blank(kind, name, names), manager=MANAGER)
@@ -197,7 +205,7 @@ class LeaseStore(Store):
     def forget(self, group: str) -> None:
         """Deletes a group's Leases, ConfigMaps of state and pause."""
         names = self.leases.names(group)
-        maps = {names.reports, names.stopped_partitions, names.manager_state}
+        maps = {names.stopped_partitions, names.manager_state}
         for found in self._group_objects(names):
             kind, name = found["kind"], found["metadata"]["name"]
             if kind == LEASE or name in maps:
@@ -268,8 +276,13 @@ class LeaseStore(Store):
 
         living: asked once the reports are read.
         """
-        return self.leases.maps.keep_reports(self.leases.names(group), living)
+        return self.leases.reports.keep(self.leases.names(group), living)
 
     def since(self, group: str, template_hash: str, now: float) -> float:
-        """Returns when the first worker of a pod template started; `now` if it is this one."""
-        return self.leases.maps.since(self.leases.names(group), template_hash, now)
+        """Returns when the first worker of a pod template started; `now` if it is this one.
+
+        Reports of a template that no pod runs any more are removed, so it is new when it returns.
+        """
+        told = self.leases.reports.read(self.leases.names(group)).values()
+        same = [r for r in told if objects.template_hash(r.revision) == template_hash]
+        return min((r.since for r in same if r.since is not None), default=now)

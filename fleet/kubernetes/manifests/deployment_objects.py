@@ -51,6 +51,11 @@ def most_slots(group: GroupSpec) -> int:
     return group.replicas.max + (group.rollout.max_parallel if dynamic else 0)
 
 
+def most_reports(group: GroupSpec) -> int:
+    """Returns the number of Leases for reports: enough while every pod has a successor."""
+    return 2 * (most_slots(group) + group.replicas.standby)
+
+
 def metadata(names: ObjectNames, namespace: str, name: str, **annotations: str) -> Object:
     """Returns the metadata of an object; `annotations` are added to the raw ids."""
     return {
@@ -116,7 +121,7 @@ def budget(names: ObjectNames, namespace: str) -> Object:
     }
 
 
-def access(names: ObjectNames, namespace: str, *, slots: int) -> list[Object]:
+def access(names: ObjectNames, namespace: str, *, slots: int, reports: int) -> list[Object]:
     """Returns ServiceAccount, Role and RoleBinding of workers, for their Leases and maps."""
     account, role = names.service_account, names.role
     return [
@@ -130,7 +135,7 @@ def access(names: ObjectNames, namespace: str, *, slots: int) -> list[Object]:
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "Role",
             "metadata": metadata(names, namespace, role),
-            "rules": worker_rules(names, slots=slots),
+            "rules": worker_rules(names, slots=slots, reports=reports),
         },
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -147,11 +152,12 @@ def access(names: ObjectNames, namespace: str, *, slots: int) -> list[Object]:
 
 
 def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]:
-    """Returns the Leases of the slot targets and of free slots 0 to most_slots - 1."""
+    """Returns the Leases of the slot targets, of free slots and of reports."""
     first = json.dumps({"slots": first_slots(group), "after": FIRST_AFTER})
     return [
         _lease(names, namespace, names.targets, **{FIRST_ANNOTATION: first}),
         *(_lease(names, namespace, name) for name in names.slots(range(most_slots(group)))),
+        *(_lease(names, namespace, name) for name in names.reports(most_reports(group))),
     ]
 
 
@@ -164,14 +170,14 @@ def _lease(names: ObjectNames, namespace: str, name: str, **annotations: str) ->
 
 
 def maps(names: ObjectNames, namespace: str) -> list[Object]:
-    """Returns the empty ConfigMaps of worker reports and stopped partitions."""
+    """Returns the empty ConfigMap of stopped partitions."""
     return [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": metadata(names, namespace, name),
         }
-        for name in (names.reports, names.stopped_partitions)
+        for name in (names.stopped_partitions,)
     ]
 
 
@@ -223,7 +229,7 @@ def fleet_objects(
     if replicas is None:
         replicas = first_slots(group) + group.replicas.standby
     return [
-        *access(names, namespace, slots=most_slots(group)),
+        *access(names, namespace, slots=most_slots(group), reports=most_reports(group)),
         *leases(names, namespace, group),
         *maps(names, namespace),
         settings_map(settings, code=code),

@@ -1,8 +1,9 @@
 """What a worker reports of itself: the stored report and the HTTP status, from one set of facts.
 
-A report is stored with every renewal that has news, else once per lease, because on Kubernetes each
-write stores the reports of the whole group. The status is available before a store or a Spark is,
-so that probes see what a start waits for. It never asks the store.
+A standby stores a report every third of the lease, which is its sign of life. An owner renews its
+slot instead. It stores a report with every renewal that has news, else once per lease, or once per
+minute if the store asks for that (`report_every`). The status is available before a store or a
+Spark is, so that probes see what a start waits for. It never asks the store.
 """
 
 import contextlib
@@ -259,8 +260,6 @@ _STALLED: Final = 30.0
 """Seconds without a turn of the consumer thread after which the worker is not live."""
 _FIRST_BATCHES: Final = 10
 """Batches of which each is reported with the next renewal."""
-_COUNTS_AGE: Final = 30.0
-"""Seconds that an owner's reported counts may be old, however long its lease."""
 _WELL: Final = frozenset({"active", "draining", "drained", "closed"})
 """Phases of an owner that has committed a batch, or found nothing to read, since its take."""
 
@@ -358,7 +357,7 @@ class Reporter:
             self.write()
 
     def on_renewed(self) -> None:
-        """Writes what is new after a renewal, or if the last report is a lease old.
+        """Writes what is new after a renewal, or if the last report is a lease (or more) old.
 
         The slot shows that an owner lives. A worker without a slot, or with an error, is watched by
         its reports: one lease without any is a death (Canary), so it writes every time.
@@ -367,8 +366,8 @@ class Reporter:
             return
         with self._lock, contextlib.suppress(FleetError):
             report = self._report()
-            # A renewal that comes a little early still counts as the third.
-            due = min(self._context.lease, _COUNTS_AGE) * 5 / 6
+            # A renewal that comes a little early still counts.
+            due = max(self._context.lease, self._store.report_every) - self._context.lease / 6
             old = self._clock.monotonic() - self._written_at >= due
             watched = report.slot is None or report.error is not None
             if old or watched or _news(report) != self._told:

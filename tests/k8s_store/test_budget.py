@@ -1,0 +1,58 @@
+"""What a fleet at rest asks of the API server, counted there: renewals, one watch each, no more."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fleet.slots import SlotTargets
+from tests.support.pods_at_rest import PodAtRest, requests_at, watches_at
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.kubernetes
+GROUP = "orders"
+PODS, SLOTS = 6, 4
+LEASE_SECONDS = 3.0
+MEASURED = 6.0
+
+
+@pytest.fixture
+def fleet(place) -> Iterator[list[PodAtRest]]:
+    """Six pods of four slots, all of them owned; the others are standbys."""
+    manager = place.manager()
+    manager.ensure_objects(GROUP, slots=SLOTS)
+    assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset(range(SLOTS))))
+    made = [
+        PodAtRest(
+            lambda: place.worker(lease=LEASE_SECONDS),
+            group=GROUP,
+            name=f"w{number}",
+            revision="r1",
+            lease=LEASE_SECONDS,
+        )
+        for number in range(PODS)
+    ]
+    try:
+        for pod in made:
+            pod.start()
+        yield made
+    finally:
+        for pod in made:
+            pod.close()
+
+
+def test_a_fleet_at_rest_keeps_its_budget(place, fleet):
+    """One write per pod and third of a lease, one watch per pod; nothing is read or polled."""
+    others = watches_at(place.server) - len(fleet)
+    until(lambda: sum(pod.slot is not None for pod in fleet) == SLOTS, "all slots owned")
+    time.sleep(LEASE_SECONDS / 2)
+    first, began = requests_at(place.server), time.monotonic()
+    time.sleep(MEASURED)
+    took = time.monotonic() - began
+    asked = {key: n - first.get(key, 0.0) for key, n in requests_at(place.server).items()}
+    written = sum(n for (verb, _), n in asked.items() if verb in {"PUT", "PATCH", "POST"})
+    thirds = took / (LEASE_SECONDS / 3)
+    # Each pod may begin a third more, and report once; the server renews a Lease of its own.
+    assert PODS * (thirds - 2) <= written <= PODS * (thirds + 2) + took / 10 + 1, asked
+    assert {verb for (verb, _), n in asked.items() if n and verb in {"GET", "LIST"}} == set(), asked
+    assert watches_at(place.server) == others + PODS
