@@ -5,7 +5,8 @@ exactly those that it is asked to; its supervisor or the kubelet restarts them w
 Runtimes are found through the entry-point group `fleet.runtimes`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -152,6 +153,22 @@ class ManifestOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorOptions:
+    """Sets what the operator watches, and how often it looks."""
+
+    namespaces: tuple[str, ...]
+    clusters: Path
+    """Folder with a file for each cluster: fleet.yaml without fleets."""
+    home: Path
+    environ: Mapping[str, str]
+    actor: str
+    interval: float
+    """Seconds between two passes over a resource at rest."""
+    listen: str | None = None
+    """Address of /healthz and /readyz; None: nothing listens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifests:
     """Holds the objects of a fleet.yaml in the order to apply them."""
 
@@ -199,3 +216,15 @@ class RuntimeKind(Protocol):
         """
         del spec, made, environ, clock
         return ()
+
+    def operate(
+        self,
+        options: OperatorOptions,
+        *,
+        stop: threading.Event,
+        say: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        """Keeps the fleets that resources of this place declare, until `stop`."""
+        del options, stop, say, clock
+        raise ConfigError("this runtime has no resources that an operator could keep")

@@ -340,6 +340,24 @@ class SparkConnect(Strict):
     """Requests and limits of the container; default: memory for the heap and its overhead."""
 
 
+class PodMetadata(Strict):
+    """Adds labels and annotations to pods."""
+
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels to add to the pods."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Annotations to add to the pods."""
+
+
+class PodTemplate(Strict):
+    """Patches the pods of workers."""
+
+    metadata: PodMetadata = PodMetadata()
+    """Labels and annotations to add; Fleet's own stay."""
+    spec: dict[str, Any] = Field(default_factory=dict)
+    """Patch of the PodSpec, merged as `kubectl patch` does; the worker's container is `worker`."""
+
+
 class KubernetesRuntimeSpec(Strict):
     """Runs the workers of a fleet as pods of one Deployment."""
 
@@ -378,6 +396,8 @@ class KubernetesRuntimeSpec(Strict):
     """Labels to add to the pods."""
     annotations: dict[LabelKey, str] = Field(default_factory=dict)
     """Annotations to add to the pods."""
+    pod_template: PodTemplate = PodTemplate()
+    """Strategic merge patch over the workers' pods: affinity, priority, sidecars, volumes."""
     http_port: Annotated[int, Field(ge=1024, le=65535)] = 9464
     """Port of probes and metrics, named `http` in the pod."""
     spark: SparkConnect = SparkConnect()

@@ -36,6 +36,7 @@ from dagster import (
 from fleet.config.spec import GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.resources import FleetResource
+from fleet.decide.backoff import aim_of, wait_after
 from fleet.decide.refusals import pause_refusal
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
@@ -79,8 +80,6 @@ START_SECONDS = 120.0
 SETTLE_SECONDS = 60.0
 """Seconds of a membership change beyond drains and warm-ups."""
 _UP_TO_DATE = "no change needed"
-FIRST_WAIT = 300.0
-LONGEST_WAIT = 3600.0
 LEASE_POLL_SECONDS = 1.0
 """Seconds between two polls of the leases within a tick."""
 GOLDEN_RATIO = 0.618033988749895
@@ -118,17 +117,6 @@ def max_runtime(plan: Plan, fleet: GroupSpec) -> int:
     """Returns the seconds after which Dagster's run monitoring stops the run [36]."""
     steps = sum(step_seconds(step, fleet) for step in plan.steps)
     return int(START_SECONDS + 2 * fleet.runtime.lease + steps)
-
-
-def wait_after(failures: int) -> float:
-    """Returns the wait after failed runs with the same target: it doubles, up to an hour."""
-    return 0.0 if failures == 0 else min(FIRST_WAIT * 2.0 ** (failures - 1), LONGEST_WAIT)
-
-
-def aim_of(plan: Plan) -> str:
-    """Returns the plan's target, stable between ticks: slots, revision and kinds of steps."""
-    kinds = "+".join(step.kind.value.replace(" ", "-") for step in plan.steps)
-    return f"{plan.wanted}:{plan.revision}:{kinds}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ which may only own its fleet's slots. Imports that only a manager needs stand in
 each worker's pod pays for the others.
 """
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -20,7 +21,7 @@ from fleet.slots.store import Store
 from fleet.worker.pod_environment import raw_revision
 
 if TYPE_CHECKING:
-    from fleet.act.runtime import ManifestOptions, Manifests
+    from fleet.act.runtime import ManifestOptions, Manifests, OperatorOptions
     from fleet.decide.adopted import Adopted
     from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 
@@ -51,7 +52,25 @@ class Rendering:
             return validate_objects(api, made.objects)
 
 
-class KubernetesKind(Rendering):
+class Operating(Rendering):
+    """Implements the operator of `fleet.act.runtime.RuntimeKind`."""
+
+    def operate(
+        self,
+        options: "OperatorOptions",
+        *,
+        stop: threading.Event,
+        say: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        """See `fleet.kubernetes.operator.process`."""
+        from fleet.kubernetes.operator.process import Operator  # noqa: PLC0415
+
+        with Operator(options, clock=clock, say=say) as operator:
+            operator.run(stop)
+
+
+class KubernetesKind(Operating):
     """Implements `fleet.act.runtime.RuntimeKind` for a Kubernetes namespace."""
 
     def open(

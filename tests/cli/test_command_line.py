@@ -72,7 +72,7 @@ def test_without_a_file_a_command_names_init(command, capsys, tmp_path):
 
 def test_every_command_is_covered():
     """A new command is either tried without a file or named here."""
-    without = {"demo", "dev", "init", "doctor", "completion", "simulate"}
+    without = {"demo", "dev", "init", "doctor", "completion", "operator", "simulate"}
     assert set(cli.COMMANDS) - set(NEEDS_FILE) == without
 
 

@@ -11,7 +11,6 @@ import yaml
 
 from fleet import cli
 from fleet.act.runtime import ManifestOptions
-from fleet.clock import SystemClock
 from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.object_names import SPARK
 from fleet.kubernetes.deployment.spark_servers import ensure_tokens
@@ -32,11 +31,8 @@ def api(kube_api: KubeApi) -> Iterator[Api]:
     """A namespace of its own, with the CRDs of Prometheus Operator."""
     with kube_api.api(kube_api.namespace()) as found:
         for kind, plural in _OPERATOR:
-            _create(found, _crd(kind, plural))
+            kube_api.define(_crd(kind, plural))
         yield found
-
-
-_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def _crd(kind: str, plural: str) -> dict[str, Any]:
@@ -62,20 +58,6 @@ def _crd(kind: str, plural: str) -> dict[str, Any]:
             ],
         },
     }
-
-
-def _create(api: Api, crd: dict[str, Any]) -> None:
-    """Create it and wait until it is served."""
-    path = f"{_CRDS}/{crd['metadata']['name']}"
-    api._call("POST", _CRDS, body=crd)
-    clock = SystemClock()
-    deadline = clock.monotonic() + 20.0
-    while clock.monotonic() < deadline:
-        conditions = (api._call("GET", path) or {}).get("status", {}).get("conditions") or []
-        if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
-            return
-        clock.sleep(0.1)
-    raise AssertionError(f"{path} is not served")
 
 
 def kubectl(*arguments: str, stdin: str | None = None) -> str:

@@ -31,13 +31,11 @@ from fleet.dagster.dead_runs import (
 )
 from fleet.dagster.reconcile_schedule import (
     TickOutcome,
-    aim_of,
     busy_groups,
     failures_of,
     max_runtime,
     request_for,
     summary,
-    wait_after,
 )
 from fleet.dagster.resources import FleetResource
 from fleet.model import StepKind
@@ -105,21 +103,6 @@ def test_a_rolling_batch_may_be_proven_twice():
         for how in ("static", "dynamic")
     )
     assert dynamic - static == int(group().canary_limit)
-
-
-@pytest.mark.parametrize(
-    ("failures", "seconds"), [(0, 0), (1, 300), (2, 600), (3, 1200), (9, 3600)]
-)
-def test_failures_are_waited_out(failures, seconds):
-    """The same aim is not tried every minute for ever."""
-    assert wait_after(failures) == seconds
-
-
-def test_aim_ignores_the_plans_id():
-    """Plans of two ticks for the same thing have one aim; another count of slots has another."""
-    assert aim_of(plan(step())) == aim_of(plan(step()))
-    assert aim_of(plan(step())) != aim_of(plan(step(), wanted=3))
-    assert aim_of(plan(step())) != aim_of(plan(step(StepKind.LEAVE)))
 
 
 def test_skipped_tick_says_why():

@@ -1,9 +1,10 @@
 """Write what the code says of itself: `python -m tests.reference.pages`.
 
-The keys of docs/reference/fleet-yaml.md and fleet.schema.json come from fleet/config/spec*.py, the
-help in cli.md from the commands, the columns in json.md from fleet/commands/groups/group_status.py,
-the table in acls.md from fleet/config/acls.py; in docs/contributing, the tables of benchmark-log.md
-and faults.md from docs/data. tests/reference/test_pages.py compares all with the code.
+The keys of docs/reference/fleet-yaml.md, fleet.schema.json and the CRD in k8s/chart/files come from
+fleet/config/spec*.py, the help in cli.md from the commands, the columns in json.md from
+fleet/commands/groups/group_status.py, the table in acls.md from fleet/config/acls.py; in
+docs/contributing, the tables of benchmark-log.md and faults.md from docs/data.
+tests/reference/test_pages.py compares all with the code.
 """
 
 import ast
@@ -25,8 +26,9 @@ from fleet.cli import COMMANDS, SECTIONS, cli
 from fleet.commands.groups.group_status import GROUPS, PARTITIONS, SLOTS
 from fleet.config import acls
 from fleet.config.load import _bare, _bounds, _literals, _models, _tag_of
-from fleet.config.spec import FleetSpec, seconds
+from fleet.config.spec import FleetSpec, GroupSpec, seconds
 from tests.faults import matrix_table
+from tests.reference.crd import definition
 from tests.support.needs import repository
 
 AGAIN = "python -m tests.reference.pages"
@@ -156,6 +158,12 @@ def schema() -> str:
     return json.dumps(_as_written(made), indent=1, sort_keys=True) + "\n"
 
 
+def crd() -> str:
+    """The CustomResourceDefinition of ConsumerFleet, with one entry of the file as its spec."""
+    models = {m.__name__: m for m in [GroupSpec, *_below(GroupSpec)]}
+    return definition(models, told, AGAIN)
+
+
 def _tagged(model: type[BaseModel]) -> str | None:
     tags = (key for key in ("protocol", "policy", "kind") if key in model.model_fields)
     return next(tags, None) if _tag_of(model) else None
@@ -267,6 +275,7 @@ PAGES = {
     "docs/contributing/benchmark-log.md": rebalance_page,
     "docs/contributing/faults.md": matrix_page,
     "fleet/config/fleet.schema.json": schema,
+    "k8s/chart/files/consumerfleets.yaml": crd,
 }
 
 

@@ -174,6 +174,22 @@ class KubeApi:
         """Create something as admin."""
         return self.send("POST", path, body)
 
+    def define(self, crd: Mapping[str, Any]) -> None:
+        """Create a kind, unless it exists, and wait until it is served."""
+        group = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        path = f"{group}/{crd['metadata']['name']}"
+        with self.api("default") as api:
+            if api._call("GET", path, missing=None) is None:
+                api._call("POST", group, body=dict(crd))
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                found = api._call("GET", path) or {}
+                conditions = found.get("status", {}).get("conditions") or ()
+                if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
+                    return
+                time.sleep(0.1)
+        raise AssertionError(f"{path} is not served: {conditions}")
+
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         """Any request as admin."""
         return dict(json.loads(self._sent(method, path, body)))

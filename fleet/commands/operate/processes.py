@@ -1,4 +1,4 @@
-"""`fleet worker`, `supervise` and `exporter`: processes that run for months."""
+"""`fleet worker`, `supervise`, `exporter` and `operator`: processes that run for months."""
 
 import contextlib
 import os
@@ -13,12 +13,15 @@ import click
 
 from fleet.commands.invocation import (
     Invocation,
+    actor,
     common,
     group_names,
     listen_option,
     stop_on_signals,
+    verbose_option,
 )
 from fleet.errors import ConfigError
+from fleet.system.runtimes import runtime_kind
 from fleet.text import visible
 
 if TYPE_CHECKING:
@@ -244,3 +247,65 @@ def _print_once(fleet: "Fleet") -> None:
 
 def _say(sentence: str) -> None:
     click.echo(f"fleet exporter: {visible(sentence)}", err=True)
+
+
+@click.command(epilog="Example:  fleet operator --watch-namespace orders --watch-namespace billing")
+@click.option(
+    "--watch-namespace",
+    "namespaces",
+    metavar="NAME",
+    multiple=True,
+    help="Namespace to watch; repeatable (default: $FLEET_NAMESPACE).",
+)
+@click.option(
+    "--clusters",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    default=Path("/etc/fleet/clusters"),
+    show_default=True,
+    help="Folder with NAME.yaml for each cluster: fleet.yaml without fleets.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(1.0, 3600.0),
+    metavar="SECONDS",
+    default=30.0,
+    show_default=True,
+    help="Seconds between two passes over a resource at rest.",
+)
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Address of /healthz and /readyz (default: none)."
+)
+@verbose_option
+def operator(
+    *, namespaces: tuple[str, ...], clusters: Path, interval: float, listen: str | None
+) -> None:
+    """Keep the ConsumerFleets of Kubernetes.
+
+    Each resource declares one fleet, with an entry of fleet.yaml as its spec. The operator plans
+    and carries out its changes as `fleet apply` does, and writes status and Events. Runs until
+    SIGTERM or Ctrl-C; the next operator continues an unfinished change.
+    """
+    from fleet.act.runtime import OperatorOptions
+    from fleet.clock import SystemClock
+    from fleet.system.home import fleet_home
+
+    watched = namespaces or tuple(filter(None, [os.environ.get("FLEET_NAMESPACE")]))
+    if not watched:
+        raise click.UsageError("give --watch-namespace NAME, or set FLEET_NAMESPACE")
+    options = OperatorOptions(
+        namespaces=tuple(dict.fromkeys(watched)),
+        clusters=clusters,
+        home=fleet_home(),
+        environ=os.environ,
+        actor=f"operator {actor()}",
+        interval=interval,
+        listen=listen,
+    )
+    runtime_kind("kubernetes").operate(
+        options, stop=stop_on_signals(), say=_operator_says, clock=SystemClock()
+    )
+
+
+def _operator_says(sentence: str) -> None:
+    click.echo(f"fleet operator: {visible(sentence)}", err=True)

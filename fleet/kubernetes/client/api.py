@@ -40,6 +40,7 @@ TRANSPORT: Final = (urllib3.exceptions.HTTPError, OSError)
 
 _PLACES: Final = {
     "ConfigMap": ("/api/v1", "configmaps"),
+    "ConsumerFleet": ("/apis/fleet-for-kafka.io/v1alpha1", "consumerfleets"),
     "Deployment": ("/apis/apps/v1", "deployments"),
     "Event": ("/api/v1", "events"),
     "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers"),
@@ -138,18 +139,19 @@ class Api(Closing):
         return made
 
     def merge(
-        self, kind: str, name: str, patch: Object, *, seen: Object | None = None
+        self, kind: str, name: str, patch: Object, *, seen: Object | None = None, part: str = ""
     ) -> Object | None:
         """Changes some fields; None if the object does not exist.
 
         seen: the object as it was when this was decided; Conflict where it is another by now.
+        part: the subresource, such as `status`.
         """
         if seen is not None:
             version = seen["metadata"]["resourceVersion"]
             patch = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": version}}
         return self._call(
             "PATCH",
-            self._path(kind, name),
+            self._path(kind, f"{name}/{part}" if part else name),
             body=patch,
             query=[("fieldManager", MANAGER)],
             content_type="application/merge-patch+json",

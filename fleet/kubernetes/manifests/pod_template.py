@@ -26,6 +26,7 @@ from fleet.kubernetes.client.object_names import (
     SPARK,
     ObjectNames,
 )
+from fleet.kubernetes.manifests.overlay import overlaid
 
 # How long a pod may take for its ends, and what its probes ask: pure functions of the spec.
 #
@@ -136,13 +137,14 @@ def template(settings: WorkerSettings, *, names: ObjectNames) -> Object:
     spec |= placement(runtime)
     if runtime.spread:
         spec["topologySpreadConstraints"] = _spread(names)
-    return {
-        "metadata": {
-            "labels": {**runtime.labels, **names.labels()},
-            "annotations": annotations,
-        },
-        "spec": spec,
-    }
+    made = overlaid(
+        {"metadata": {"labels": dict(runtime.labels), "annotations": {}}, "spec": spec},
+        runtime.pod_template.model_dump(),
+    )
+    # What finds the pods again is not the user's.
+    made["metadata"]["labels"] |= names.labels()
+    made["metadata"]["annotations"] |= annotations
+    return made
 
 
 def placement(runtime: KubernetesRuntimeSpec) -> Object:

@@ -1,0 +1,1 @@
+"""ConsumerFleet resources: what they declare, and the operator that carries them out."""

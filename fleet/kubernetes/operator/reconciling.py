@@ -1,0 +1,391 @@
+"""Makes one ConsumerFleet so, pass by pass: plan, carry out, report; at its end drain.
+
+Problem: a resource may change, vanish or be wrong at any moment, several managers may act on its
+group, and whoever declared it only sees the resource. Choice: a pass does what `fleet apply` does,
+under the same lease of the group; what it finds goes into the status, and each decision becomes an
+Event. A change that failed waits before the next try (`fleet.decide.backoff`). The children get an
+ownerReference by a patch of their own, so that every manager may apply them again. Cost: a resource
+that changes during a change waits for its end.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fleet.clock import Clock
+from fleet.decide.backoff import wait_left
+from fleet.decide.refusals import pause_refusal
+from fleet.errors import ConfigError, FleetError, Refused, Unreachable
+from fleet.kubernetes.client.api import Api, Object, again_on_conflict
+from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
+from fleet.kubernetes.operator.resource import (
+    FINALIZER,
+    GROUP,
+    KIND,
+    VERSION,
+    DeclaredFleet,
+    cluster_text,
+    spec_of,
+)
+from fleet.kubernetes.operator.status import (
+    FleetView,
+    PassOutcome,
+    news_of,
+    status_of,
+    timestamp,
+)
+from fleet.manager.cycle import Fleet
+from fleet.model import Plan, ReceiptResult
+from fleet.slots import Change, ChangeState
+from fleet.text import duration
+
+CHILDREN: Final = (
+    "Deployment",
+    "PodDisruptionBudget",
+    "Lease",
+    "ConfigMap",
+    "RoleBinding",
+    "Role",
+    "ServiceAccount",
+)
+"""Kinds of a fleet's objects, in the order of their deletion."""
+_STATUS_EVERY: Final = 60.0
+"""Seconds between two writes of the status if only the lag changes."""
+_SOON: Final = 5.0
+"""Seconds until the next pass while another manager changes the group, or after an error."""
+_LONGEST_EVENT: Final = 1000
+_LONGEST_NAME: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorContext:
+    """What all resources of a namespace share."""
+
+    api: Api
+    clusters: Path
+    """Folder of the clusters' files."""
+    home: Path
+    environ: Mapping[str, str]
+    clock: Clock
+    actor: str
+    interval: float
+    """Seconds between two passes at rest."""
+
+
+class Reconciler:
+    """Keeps one ConsumerFleet. For one thread."""
+
+    def __init__(self, context: OperatorContext, name: str, *, say: Callable[[str], None]) -> None:
+        self._context = context
+        self._name = name
+        self._say = say
+        self._fleet: Fleet | None = None
+        self._opened_from: object = None
+        self._has_adopted = False
+        self._is_gone = False
+        self._written: Object | None = None
+        self._written_at = 0.0
+        self._last_event: tuple[str, str] = ("", "")
+
+    def close(self) -> None:
+        """Closes its connections; workers go on."""
+        fleet, self._fleet = self._fleet, None
+        if fleet is not None:
+            fleet.close()
+
+    def run(self, declared: DeclaredFleet, *, rival: str | None) -> float | None:
+        """Makes one pass and returns the seconds until the next; None once the resource is gone.
+
+        rival: an older ConsumerFleet of the same group.
+        """
+        try:
+            if declared.is_deleted:
+                return self._delete(declared)
+            self._keep_finalizer(declared)
+            with self._reporting(declared) as report:
+                if rival is not None:
+                    report(_stalled("Conflict", f"ConsumerFleet {rival} has this group already"))
+                    return self._context.interval
+                report(self._converge(declared))
+        except FleetError as error:  # of the API server; the next pass tries again
+            self._say(str(error))
+            return _SOON
+        return self._next_pass()
+
+    def _next_pass(self) -> float:
+        """Returns the seconds until the next pass, by what was reported last."""
+        conditions = {c["type"]: c for c in (self._written or {}).get("conditions", ())}
+        moves = conditions.get("Reconciling", {}).get("status") == "True"
+        return _SOON if moves else self._context.interval
+
+    # --- a pass -----------------------------------------------------------------------------
+
+    def _converge(self, declared: DeclaredFleet) -> PassOutcome:
+        """Plans, and carries the plan out."""
+        fleet, group = self._open(declared), declared.group
+        left = fleet.change(group)
+        if left is not None and left.state is ChangeState.RUNNING:
+            alive = fleet.change_alive(group)
+            if alive is not False:
+                said = f"{left.actor} is changing the group"
+                return PassOutcome(reason="Changing", message=said, reconciling=True)
+            return self._apply(declared, fleet)
+        plan = fleet.plan(group)
+        if not plan.steps:
+            fleet.keep_current(plan)
+            self._adopt(declared, fleet)
+            return PassOutcome(reason="UpToDate", message="no change needed")
+        if plan.refusals:
+            reason = _reason_of(fleet, group)
+            said = f"holds {_steps_of(plan)}: {' '.join(plan.refusals)}"
+            self._event(declared, reason, said, warns=True)
+            return _stalled(reason, said)
+        wait = wait_left(plan, fleet.readable_changes(group), fleet.clock.now())
+        if wait and left is not None:
+            said = f"{left.state}: {left.sentence}; next try in {duration(wait)}"
+            return _stalled(_word_of(left.state), said)
+        self._event(declared, "Planned", _steps_of(plan))
+        return self._apply(declared, fleet)
+
+    def _apply(self, declared: DeclaredFleet, fleet: Fleet) -> PassOutcome:
+        def progress(sentence: str) -> None:
+            self._say(sentence)
+            if sentence.startswith("step "):
+                self._event(declared, "Step", sentence)
+                outcome = PassOutcome(reason="Changing", message=sentence, reconciling=True)
+                with contextlib.suppress(FleetError):
+                    self._write(declared, self._view(fleet, declared.group), outcome)
+
+        self._has_adopted = False
+        change = fleet.apply(declared.group, actor=self._context.actor, progress=progress)
+        self._adopt(declared, fleet)
+        return self._told(declared, change)
+
+    def _told(self, declared: DeclaredFleet, change: Change) -> PassOutcome:
+        """Writes the Events of a change that ended."""
+        for receipt in change.receipts:
+            if receipt.result is ReceiptResult.DIFFERS:
+                said = (
+                    f"step {receipt.step + 1} of plan {change.plan.id} cost {receipt.rebalances} "
+                    f"rebalances, expected {receipt.expected_cost}. {' '.join(receipt.sentences)}"
+                )
+                self._event(declared, "ReceiptDiffers", said, warns=True)
+        reason = _word_of(change.state)
+        if change.state is ChangeState.DONE:
+            if change.plan.steps:
+                self._event(declared, reason, f"{_steps_of(change.plan)}: {change.sentence}")
+            return PassOutcome(reason="UpToDate", message=change.sentence)
+        self._event(declared, reason, change.sentence, warns=True)
+        return _stalled(reason, f"{change.state}: {change.sentence}")
+
+    def _open(self, declared: DeclaredFleet) -> Fleet:
+        """Opens what the resource and its cluster's file say now."""
+        text = cluster_text(self._context.clusters, declared.cluster)
+        key = (text, declared.spec)
+        if self._fleet is None or key != self._opened_from:
+            spec = spec_of(declared, text, namespace=self._context.api.namespace)
+            self.close()
+            self._fleet = Fleet(
+                spec=spec,
+                config=Path(f"ConsumerFleet {self._context.api.namespace}/{declared.name}"),
+                home=self._context.home / self._context.api.namespace / declared.name,
+                bootstrap=spec.cluster.bootstrap_servers,
+                environ=self._context.environ,
+                clock=self._context.clock,
+            )
+            self._opened_from = key
+            self._has_adopted = False
+        return self._fleet
+
+    # --- children ---------------------------------------------------------------------------
+
+    def _children(self, fleet: Fleet, group: str) -> Iterator[tuple[str, Object]]:
+        slug = ObjectNames(fleet.spec.cluster.name, group).slug
+        for kind in CHILDREN:
+            for found in self._context.api.find(kind, f"{GROUP_LABEL}={slug}")[0]:
+                yield kind, found
+
+    def _adopt(self, declared: DeclaredFleet, fleet: Fleet) -> None:
+        """Makes the resource the owner of its objects: at first, and after each change."""
+        if self._has_adopted:
+            return
+        mine = declared.reference()
+        for kind, found in self._children(fleet, declared.group):
+            self._own(kind, found, mine)
+        self._has_adopted = True
+
+    def _own(self, kind: str, found: Object, mine: Object | None) -> None:
+        """Writes the ownerReference of one object; None removes it."""
+        owners = found["metadata"].get("ownerReferences") or []
+        others = [each for each in owners if each.get("kind") != KIND]
+        wanted = [*others, *([] if mine is None else [mine])]
+        if wanted != owners:
+            patch = {"metadata": {"ownerReferences": wanted}}
+            self._context.api.merge(kind, found["metadata"]["name"], patch)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def _keep_finalizer(self, declared: DeclaredFleet) -> None:
+        finalizers = declared.meta.get("finalizers") or []
+        if FINALIZER not in finalizers:
+            patch = {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
+            self._context.api.merge(KIND, declared.name, patch, seen=declared.found)
+
+    def _delete(self, declared: DeclaredFleet) -> float | None:
+        """Drains the workers, or leaves them; then lets the resource go."""
+        if FINALIZER not in (declared.meta.get("finalizers") or ()):
+            return None
+        with self._reporting(declared):
+            outcome = PassOutcome(reason="Deleting", message="workers drain", reconciling=True)
+            self._write(declared, None, outcome)
+            if declared.is_orphaning:
+                self._leave_workers(declared)
+            else:
+                self._drain(declared)
+            self._let_go(declared)
+            self._is_gone = True
+        return None if self._is_gone else _SOON
+
+    def _leave_workers(self, declared: DeclaredFleet) -> None:
+        fleet = self._open(declared)
+        for kind, found in self._children(fleet, declared.group):
+            self._own(kind, found, None)
+        self._event(declared, "Orphaned", "the workers go on without a manager")
+
+    def _drain(self, declared: DeclaredFleet) -> None:
+        fleet, group = self._open(declared), declared.group
+        fleet.abort_change(group, actor=self._context.actor)
+        fleet.down(progress=self._say)
+        for kind, found in list(self._children(fleet, group)):
+            self._context.api.delete(kind, found["metadata"]["name"])
+        if any(pause.group == group for pause in fleet.pauses()):
+            fleet.store.resume(group)
+        self._event(declared, "Drained", "all workers have left the group together")
+
+    def _let_go(self, declared: DeclaredFleet) -> None:
+        api = self._context.api
+
+        def remove() -> None:
+            found = api.get(KIND, declared.name)
+            finalizers = (found or {"metadata": {}})["metadata"].get("finalizers") or []
+            if found is not None and FINALIZER in finalizers:
+                kept = [each for each in finalizers if each != FINALIZER]
+                api.merge(KIND, declared.name, {"metadata": {"finalizers": kept}}, seen=found)
+
+        again_on_conflict(self._context.clock, remove)
+        self.close()
+
+    # --- telling ----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reporting(self, declared: DeclaredFleet) -> Iterator[Callable[[PassOutcome], None]]:
+        """Writes the outcome of a pass, or of the error that ended it, into the status."""
+
+        def report(outcome: PassOutcome) -> None:
+            view = None if self._fleet is None else self._view(self._fleet, declared.group)
+            self._write(declared, view, outcome)
+
+        try:
+            yield report
+        except ConfigError as error:
+            self._fail(declared, _stalled("InvalidSpec", str(error)))
+        except Refused as error:
+            self._fail(declared, _stalled("Refused", str(error)))
+        except Unreachable as error:
+            said = PassOutcome(
+                reason="Unreachable", message=str(error), reconciling=True, unknown=True
+            )
+            self._fail(declared, said)
+        except FleetError as error:
+            self._fail(declared, _stalled("Failed", str(error)))
+
+    def _fail(self, declared: DeclaredFleet, outcome: PassOutcome) -> None:
+        self._say(outcome.message)
+        self._event(declared, outcome.reason, outcome.message, warns=True)
+        self._write(declared, None, outcome)
+
+    def _view(self, fleet: Fleet, group: str) -> FleetView:
+        seen = fleet.snapshot([group]).groups.get(group)
+        return FleetView(
+            targets=fleet.targets(group),
+            slots=fleet.slots(group),
+            reports=fleet.reports(group),
+            workers=fleet.workers(group),
+            change=fleet.change(group),
+            lag=None if seen is None else seen.lag,
+            storm=fleet.last_storm(group) is not None,
+        )
+
+    def _write(self, declared: DeclaredFleet, view: FleetView | None, outcome: PassOutcome) -> None:
+        """Writes the status if there is news, or if the lag has not been written for a minute."""
+        now = self._context.clock.now()
+        if self._written is not None:
+            declared.status = self._written
+        status = status_of(declared, view, outcome, now=now)
+        before = self._written or declared.status
+        same = all(before.get(key) == value for key, value in news_of(status).items())
+        late = now - self._written_at >= _STATUS_EVERY
+        if same and (not late or before.get("lag") == status.get("lag", before.get("lag"))):
+            return
+        self._context.api.merge(KIND, declared.name, {"status": status}, part="status")
+        self._written, self._written_at = {**before, **status}, now
+
+    def _event(
+        self, declared: DeclaredFleet, reason: str, message: str, *, warns: bool = False
+    ) -> None:
+        """Writes an Event, once for the same sentence in a row. A lost one stops nothing."""
+        if (reason, message) == self._last_event:
+            return
+        self._last_event = (reason, message)
+        now = timestamp(self._context.clock.now())
+        namespace = self._context.api.namespace
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{declared.name[:_LONGEST_NAME]}.{uuid.uuid4().hex[:16]}",
+                "namespace": namespace,
+            },
+            "involvedObject": {
+                "apiVersion": f"{GROUP}/{VERSION}",
+                "kind": KIND,
+                "name": declared.name,
+                "namespace": namespace,
+                "uid": declared.meta["uid"],
+            },
+            "type": "Warning" if warns else "Normal",
+            "reason": reason,
+            "message": message[:_LONGEST_EVENT],
+            "source": {"component": "fleet-operator"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        with contextlib.suppress(FleetError):
+            self._context.api.create(event)
+
+
+def _stalled(reason: str, message: str) -> PassOutcome:
+    return PassOutcome(reason=reason, message=message, stalled=True)
+
+
+def _word_of(state: ChangeState) -> str:
+    """Returns `RolledBack` for `rolled back`."""
+    return state.value.title().replace(" ", "")
+
+
+def _steps_of(plan: Plan) -> str:
+    """Describes a plan with its expected costs."""
+    return "; ".join(
+        f"{step.sentence} (expected rebalances: {step.expected_cost})" for step in plan.steps
+    )
+
+
+def _reason_of(fleet: Fleet, group: str) -> str:
+    """Names what holds a plan."""
+    if pause_refusal(fleet.pauses(), group):
+        return "Paused"
+    return "Storm" if fleet.last_storm(group) else "Refused"

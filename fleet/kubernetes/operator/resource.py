@@ -1,0 +1,143 @@
+"""Reads a ConsumerFleet as the fleet.yaml that it stands for. Pure.
+
+Problem: a resource and fleet.yaml must mean the same, and a person who may write resources must
+not read the operator's files, variables or logins. Choice: `spec.fleet` is one entry of `fleets:`,
+read by the loader of fleet.yaml below the file of its cluster, which the operator's pod mounts.
+Nothing of the resource is expanded, and what would reach into the operator's pod is overwritten:
+namespace, kubeconfig and folders of code. Cost: an error in the cluster's file is reported by every
+resource that names it.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from fleet.config.load import load
+from fleet.config.spec import FleetSpec
+from fleet.errors import ConfigError
+from fleet.kubernetes.client.api import Object
+
+GROUP: Final = "fleet-for-kafka.io"
+VERSION: Final = "v1alpha1"
+KIND: Final = "ConsumerFleet"
+PLURAL: Final = "consumerfleets"
+FINALIZER: Final = f"{GROUP}/drain"
+DEFAULT_CLUSTER: Final = "main"
+EXTERNAL: Final = "external"
+ORPHAN: Final = "Orphan"
+
+
+class DeclaredFleet:
+    """One version of a ConsumerFleet."""
+
+    def __init__(self, found: Object) -> None:
+        self.found = found
+        self.meta: Object = found["metadata"]
+        self.spec: Object = found.get("spec") or {}
+        self.status: Object = found.get("status") or {}
+
+    @property
+    def name(self) -> str:
+        """Returns its name."""
+        return str(self.meta["name"])
+
+    @property
+    def generation(self) -> int:
+        """Returns the number that every change of its spec raises."""
+        return int(self.meta.get("generation") or 0)
+
+    @property
+    def group(self) -> str:
+        """Returns the consumer group."""
+        return str((self.spec.get("fleet") or {}).get("group") or "")
+
+    @property
+    def cluster(self) -> str:
+        """Returns the name of its cluster's file."""
+        return str((self.spec.get("clusterRef") or {}).get("name") or DEFAULT_CLUSTER)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Tells whether its deletion was requested."""
+        return bool(self.meta.get("deletionTimestamp"))
+
+    @property
+    def is_orphaning(self) -> bool:
+        """Tells whether its workers go on after its deletion."""
+        return self.spec.get("deletionPolicy") == ORPHAN
+
+    @property
+    def is_external(self) -> bool:
+        """Tells whether `spec.replicas` is the number of slots."""
+        return (self.spec.get("scaling") or {}).get("policy") == EXTERNAL
+
+    def age(self) -> tuple[str, str]:
+        """Returns a key that sorts the oldest resource first."""
+        return str(self.meta.get("creationTimestamp") or ""), str(self.meta.get("uid") or "")
+
+    def reference(self) -> Object:
+        """Returns the ownerReference of its children."""
+        return {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "name": self.name,
+            "uid": self.meta["uid"],
+            "controller": True,
+            "blockOwnerDeletion": False,
+        }
+
+
+def cluster_text(folder: Path, name: str) -> str:
+    """Returns the file of a cluster. Raises ConfigError with the known clusters."""
+    file = folder / f"{name}.yaml"
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name) or not file.is_file():
+        known = ", ".join(sorted(each.stem for each in folder.glob("*.yaml"))) or "none"
+        raise ConfigError(
+            f"spec.clusterRef.name: the operator has no cluster {name!r}; known: {known}; add it "
+            "to the chart's `clusters`"
+        )
+    return file.read_text(encoding="utf-8")
+
+
+def spec_of(declared: DeclaredFleet, cluster: str, *, namespace: str) -> FleetSpec:
+    """Returns the file with one fleet that a resource stands for; cluster: its cluster's file.
+
+    Raises ConfigError with every problem by its key.
+    """
+    text = f"{cluster.rstrip()}\nfleets:\n  - {json.dumps(_entry(declared, namespace))}\n"
+    path = Path(f"cluster {declared.cluster}")
+    try:
+        spec = load(path, {}, text=text)
+    except ConfigError as error:
+        last = text.count("\n")
+        inside = re.compile(rf"^{re.escape(str(path))}:{last}: fleets\[0\]\.?", re.MULTILINE)
+        raise ConfigError(inside.sub("spec.fleet.", str(error))) from error
+    if spec.fleets[0].worker is None:
+        raise ConfigError("spec.fleet.worker is missing: write at least worker.entrypoint")
+    if spec.cluster.bootstrap_servers == "embedded":
+        raise ConfigError(
+            f"cluster {declared.cluster} has no bootstrap_servers: write host:port in the chart's "
+            "`clusters`"
+        )
+    # A resource is there to be carried out; its cluster's file or the fleet may say otherwise.
+    return spec.model_copy(update={"mode": spec.mode or "act"})
+
+
+def _entry(declared: DeclaredFleet, namespace: str) -> Object:
+    entry: Object = dict(declared.spec.get("fleet") or {})
+    runtime: dict[str, Any] = dict(entry.get("runtime") or {})
+    entry["runtime"] = {
+        **runtime,
+        "kind": "kubernetes",
+        "namespace": namespace,
+        "context": None,
+        "deployment": None,
+        "pod_template": declared.spec.get("podTemplate") or {},
+    }
+    if isinstance(entry.get("worker"), dict):
+        entry["worker"] = {**entry["worker"], "python_path": []}
+    wanted = declared.spec.get("replicas")
+    if declared.is_external and wanted is not None:
+        entry["scaling"] = {"policy": "fixed", "workers": wanted}
+    return entry

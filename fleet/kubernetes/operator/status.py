@@ -1,0 +1,171 @@
+"""Computes the status of a ConsumerFleet: what `kubectl get`, Argo CD and Helm read. Pure.
+
+Conditions follow kstatus: Reconciling while a change runs, Stalled if a person has to act, and
+Ready once every open slot has a worker that has committed or polled.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fleet.kubernetes.client.api import Object
+from fleet.kubernetes.operator.resource import DeclaredFleet
+from fleet.model import Receipt
+from fleet.slots import Change, ChangeState, Phase, Slot, SlotTargets, WorkerProcess, WorkerReport
+
+READY: Final = "Ready"
+RECONCILING: Final = "Reconciling"
+STALLED: Final = "Stalled"
+_LONGEST_MESSAGE: Final = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOutcome:
+    """What one pass of the operator over a resource came to."""
+
+    reason: str
+    """One word for programs, such as `Paused`."""
+    message: str
+    reconciling: bool = False
+    stalled: bool = False
+    unknown: bool = False
+    """Kafka or the API server does not answer, so that nothing is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetView:
+    """What Fleet stores of a group, and its lag."""
+
+    targets: SlotTargets
+    slots: tuple[Slot, ...] = ()
+    reports: tuple[WorkerReport, ...] = ()
+    workers: tuple[WorkerProcess, ...] = ()
+    change: Change | None = None
+    lag: int | None = None
+    storm: bool = False
+
+    @property
+    def open(self) -> frozenset[int]:
+        """Returns the open slots without quarantined ones."""
+        return self.targets.open - self.targets.quarantined
+
+    @property
+    def owners(self) -> dict[str, int]:
+        """Returns the slot of each worker that owns one."""
+        return {s.owner: s.number for s in self.slots if s.owner and not s.owner_ended}
+
+    @property
+    def ready(self) -> int:
+        """Counts open slots whose owner has committed or polled."""
+        active = {s.number for s in self.slots if s.phase is Phase.ACTIVE and not s.owner_ended}
+        return len(active & self.open)
+
+    @property
+    def standbys(self) -> int:
+        """Counts warm workers without a slot."""
+        running = {w.name for w in self.workers if w.running}
+        return sum(r.phase == "standby" and r.worker in running for r in self.reports)
+
+
+def status_of(
+    declared: DeclaredFleet, view: FleetView | None, outcome: PassOutcome, *, now: float
+) -> Object:
+    """Returns the status; without a view, what was known before stays."""
+    made: Object = {"observedGeneration": declared.generation}
+    if view is not None:
+        made |= {
+            "replicas": len(view.owners),
+            "slots": {"open": len(view.open), "owned": len(view.owners), "ready": view.ready},
+            "standbys": view.standbys,
+            "storm": view.storm,
+            "lag": None if view.lag is None else _rounded(view.lag),
+            **_change(view.change),
+        }
+    made["conditions"] = _conditions(declared, view, outcome, now)
+    return made
+
+
+def news_of(status: Object) -> Object:
+    """Returns what is written at once if it changes; the lag alone waits."""
+    return {key: value for key, value in status.items() if key != "lag"}
+
+
+def _rounded(count: int) -> int:
+    """Returns a number by its two leading digits."""
+    size: int = 10 ** max(0, len(str(count)) - 2)
+    return count // size * size
+
+
+def _change(change: Change | None) -> dict[str, Any]:
+    if change is None:
+        return {}
+    made: dict[str, Any] = {
+        "change": {
+            "plan": change.plan.id,
+            "state": change.state.value,
+            "step": f"{min(change.step + 1, len(change.plan.steps))}/{len(change.plan.steps)}",
+            "message": _cut(change.sentence),
+            "actor": change.actor,
+            "startedAt": timestamp(change.started_at),
+        }
+    }
+    if change.receipts:
+        made["lastReceipt"] = _receipt(change.receipts[-1])
+    return made
+
+
+def _receipt(receipt: Receipt) -> Object:
+    return {
+        "plan": receipt.plan_id,
+        "result": receipt.result.value,
+        "rebalances": receipt.rebalances,
+        "expectedRebalances": str(receipt.expected_cost),
+        "movedPartitions": receipt.moved,
+        "message": _cut(" ".join(receipt.sentences)),
+    }
+
+
+def _conditions(
+    declared: DeclaredFleet, view: FleetView | None, outcome: PassOutcome, now: float
+) -> list[Object]:
+    running = view is not None and view.change is not None
+    running = running and view.change.state is ChangeState.RUNNING  # type: ignore[union-attr]
+    told = {"reason": outcome.reason, "message": _cut(outcome.message)}
+    wanted = (
+        {"type": READY, **_ready(view, outcome)},
+        {"type": RECONCILING, "status": _word(outcome.reconciling or running), **told},
+        {"type": STALLED, "status": _word(outcome.stalled), **told},
+    )
+    before = {each["type"]: each for each in declared.status.get("conditions") or ()}
+    made = []
+    for each in wanted:
+        known = before.get(each["type"], {})
+        same = known.get("status") == each["status"] and known.get("lastTransitionTime")
+        since = str(known["lastTransitionTime"]) if same else timestamp(now)
+        generation = declared.generation
+        made.append({**each, "observedGeneration": generation, "lastTransitionTime": since})
+    return made
+
+
+def _ready(view: FleetView | None, outcome: PassOutcome) -> dict[str, str]:
+    told = {"reason": outcome.reason, "message": _cut(outcome.message)}
+    if outcome.unknown:
+        return {"status": "Unknown", **told}
+    if outcome.stalled or view is None or (outcome.reconciling and not view.targets.version):
+        return {"status": "False", **told}
+    count = f"{view.ready} of {len(view.open)} open slots have a ready worker"
+    status = _word(view.ready == len(view.open))
+    return {"status": status, "reason": "Slots", "message": count}
+
+
+def _word(value: bool) -> str:
+    return "True" if value else "False"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
+
+
+def timestamp(at: float) -> str:
+    """Returns a wall time as Kubernetes writes it."""
+    return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,191 @@
+"""The operator and its resource on a real API server; without nodes, so that no worker starts."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.errors import ConfigError, FleetError
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.operator.resource import FINALIZER, KIND
+from tests.support import waiting
+from tests.support.declared_fleets import Declared, crd, resource
+from tests.support.kube_api import KubeApi
+
+pytestmark = pytest.mark.kubernetes
+
+WORKER = {"entrypoint": "fleet.demo.orders:process", "spark": "local[1]"}
+
+
+def entry(group: str, **keys: Any) -> dict[str, Any]:
+    """One entry of fleet.yaml whose pods never find a node."""
+    return {
+        "group": group,
+        "topics": [f"{group}-topic"],
+        "create": {"partitions": 2},
+        "worker": dict(WORKER),
+        "runtime": {"image": "fleet:1", "lease": "5s", "node_selector": {"there-is": "none"}},
+        "rollout": {"warm_timeout": "5s", "drain_timeout": "1s"},
+        **keys,
+    }
+
+
+@pytest.fixture
+def place(control_plane: KubeApi, tmp_path: Path) -> Iterator[Declared]:
+    """A namespace of a server that knows the kind."""
+    control_plane.define(crd())
+    with control_plane.api(control_plane.namespace()) as api:
+        yield Declared(api, {"KUBECONFIG": str(control_plane.kubeconfig())}, tmp_path)
+
+
+Broken = Callable[[dict[str, Any]], None]
+
+
+def _set(*path: Any) -> Broken:
+    *steps, key, value = path
+
+    def change(spec: dict[str, Any]) -> None:
+        for step in steps:
+            spec = spec.setdefault(step, {})
+        spec[key] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (_set("fleet", "worker", "max_pol_interval", "5m"), "unknown field"),
+        (_set("fleet", "replicas", "min", -1), "should be greater than or equal to 0"),
+        (_set("fleet", "rollout", "bake", "a while"), "should match"),
+        (_set("fleet", "worker", "protocol", "clasic"), "Unsupported value"),
+        (_set("fleet", "topics", []), "should have at least 1 items"),
+        (_set("fleet", "runtime", "namespace", "kube-system"), "unknown field"),
+        (_set("fleet", "worker", "python_path", ["/var/run/secrets"]), "unknown field"),
+        (_set("replicas", 3), "needs spec.scaling.policy external"),
+        (_set("deletionPolicy", "Keep"), "Unsupported value"),
+        (_set("clusterRef", {"name": "../etc"}), "should match"),
+    ],
+)
+def test_the_server_refuses_what_fleet_yaml_refuses(
+    place: Declared, broken: Broken, why: str
+) -> None:
+    """By the schema alone, before the operator sees it."""
+    spec = {"fleet": entry("orders")}
+    broken(spec)
+    asked = [("fieldManager", "test"), ("fieldValidation", "Strict"), ("dryRun", "All")]
+    with pytest.raises(FleetError, match=why):
+        place.api._call(
+            "POST",
+            place.api._path(KIND),
+            body=resource("orders", place.api.namespace, **spec),
+            query=asked,
+        )
+
+
+def test_a_resource_cannot_move_to_another_group(place: Declared) -> None:
+    """Its workers would be left behind."""
+    place.write("orders", fleet=entry("orders"))
+    with pytest.raises(FleetError, match="the group cannot change"):
+        place.write("orders", fleet=entry("payments"))
+    with pytest.raises(FleetError, match="the cluster cannot change"):
+        place.write("orders", fleet=entry("orders"), clusterRef={"name": "other"})
+
+
+def test_what_cannot_be_read_is_said_in_the_status(place: Declared) -> None:
+    """By its key; the resource is mended and goes on without a restart."""
+    place.cluster("127.0.0.1:1", defaults={"replicas": {"max": 3}})
+    wrong = entry("orders", rollout={"drain_timeout": "10m"})
+    place.write("orders", fleet=wrong)
+    place.write("nowhere", fleet=entry("nowhere"), clusterRef={"name": "other"})
+    with place.operator():
+        said = place.until("orders", "Stalled", "InvalidSpec")
+        assert said.startswith("spec.fleet.")
+        assert "max_poll_interval 300s must exceed rollout.drain_timeout 600s" in said
+        said = place.until("nowhere", "Stalled", "InvalidSpec")
+        assert "no cluster 'other'; known: main" in said
+        place.write("orders", fleet=entry("orders"))
+        said = place.until("orders", "Ready", "Unreachable", "Unknown")
+        assert place.condition("orders", "Stalled")["status"] == "False"
+    found = place.found("orders")
+    assert found is not None
+    assert FINALIZER in found["metadata"]["finalizers"]
+    assert found["status"]["observedGeneration"] == found["metadata"]["generation"] == 2
+    assert "InvalidSpec" in place.events("orders")
+
+
+def test_the_older_of_two_resources_has_the_group(place: Declared) -> None:
+    """Both would write the same objects."""
+    place.cluster("127.0.0.1:1")
+    place.write("first", fleet=entry("orders"))
+    place.write("second", fleet=entry("orders"))
+    first = (place.found("first") or {})["metadata"]
+    second = (place.found("second") or {})["metadata"]
+    by_age = sorted([first, second], key=lambda m: (m["creationTimestamp"], m["uid"]))
+    older, younger = (each["name"] for each in by_age)
+    with place.operator():
+        assert f"ConsumerFleet {older} has this group" in place.until(
+            younger, "Stalled", "Conflict"
+        )
+        place.until(older, "Ready", "Unreachable", "Unknown")
+
+
+def test_no_definition_is_said_at_once(kube_api: KubeApi, tmp_path: Path) -> None:
+    """As whoever forgot the chart, or the namespace in it, sees it."""
+    kube_api.define(crd())
+    namespace = kube_api.namespace()
+    kube_api.grant(namespace, "reader", [])
+    with kube_api.api(namespace, "reader") as api:
+        place = Declared(api, {"KUBECONFIG": str(kube_api.kubeconfig("reader"))}, tmp_path)
+        with place.made() as operator, pytest.raises(ConfigError, match="watchNamespaces"):
+            operator.run(threading.Event())
+
+
+def test_a_life_without_workers(place: Declared, broker: Any, unique: str) -> None:
+    """Planned, tried, failed with the reason, not tried again at once; then drained and deleted."""
+    group = f"orders-{unique}"
+    place.cluster(broker.bootstrap_servers)
+    place.write("orders", fleet=entry(group))
+    slug = ObjectNames("main", group).slug
+    with place.operator():
+        said = place.until("orders", "Stalled", "Failed")
+        assert "warm" in said
+        found = place.found("orders")
+        assert found is not None
+        assert found["status"]["change"]["state"] == "failed"
+        deployment = place.api.get("Deployment", slug)
+        assert deployment is not None
+        assert [o["uid"] for o in deployment["metadata"]["ownerReferences"]] == [
+            found["metadata"]["uid"]
+        ]
+        waiting.until(
+            lambda: "next try in" in place.condition("orders", "Stalled")["message"], "a pause"
+        )
+        events = place.events("orders")
+        assert len(events["Planned"]) == 1
+        assert {"Step", "Failed"} <= set(events)
+
+        place.api.delete(KIND, "orders")
+        place.gone("orders")
+    for kind in ("Deployment", "Lease", "ConfigMap", "Role", "ServiceAccount"):
+        left = place.api.find(kind, f"fleet/name={slug}")[0]
+        assert not left, kind
+    assert "Drained" in place.events("orders")
+
+
+def test_orphaned_workers_stay(place: Declared, broker: Any, unique: str) -> None:
+    """Nothing owns them any more, so that nothing deletes them with the resource."""
+    group = f"orders-{unique}"
+    place.cluster(broker.bootstrap_servers)
+    place.write("orders", fleet=entry(group), deletionPolicy="Orphan")
+    slug = ObjectNames("main", group).slug
+    with place.operator():
+        place.until("orders", "Stalled", "Failed")
+        place.api.delete(KIND, "orders")
+        place.gone("orders")
+    deployment = place.api.get("Deployment", slug)
+    assert deployment is not None
+    assert not deployment["metadata"].get("ownerReferences")
+    assert "Orphaned" in place.events("orders")
