@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,10 @@ BUILT: Final = {
     "kubelet": f"{_UPSTREAM}/kubelet",
     "kube-proxy": f"{_UPSTREAM}/kube-proxy",
     "dns": "./dns",
+    "helm": "helm.sh/helm/v3/cmd/helm",
 }
+_MODULES: Final = {"helm": "helm"}
+"""Program → folder with a Go module of its own: others are not rebuilt for its versions."""
 PACKAGED: Final = {
     "etcd": "etcd-server",
     "containerd": "containerd",
@@ -96,12 +100,14 @@ def build(say: Say) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = [name for name in BUILT if not _is_built(target, name)]
         if wanted:
-            say(f"building {', '.join(wanted)} {VERSION}")
+            say(f"building {', '.join(wanted)} for Kubernetes {VERSION}")
             fresh = target / ".new"
             fresh.mkdir(exist_ok=True)
-            packages = [BUILT[name] for name in wanted]
             go = _find_go()
-            retry("go build", lambda: _build(go, packages, fresh, say))
+            for module in dict.fromkeys(_MODULES.get(name, ".") for name in wanted):
+                packages = [BUILT[n] for n in wanted if _MODULES.get(n, ".") == module]
+                build = partial(_build, go, packages, fresh, say, folder=_SOURCES / module)
+                retry("go build", build)
             for name in wanted:
                 (fresh / name).replace(target / name)
                 write_whole(_stamp(target, name), _digest(name))
@@ -125,7 +131,7 @@ def _find_go() -> str:
     return go
 
 
-def _build(go: str, packages: Sequence[str], target: Path, say: Say) -> None:
+def _build(go: str, packages: Sequence[str], target: Path, say: Say, *, folder: Path) -> None:
     """One command for all: while one is linked, which takes one core, others are compiled."""
     flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}"
     with subprocess.Popen(
@@ -133,7 +139,7 @@ def _build(go: str, packages: Sequence[str], target: Path, say: Say) -> None:
             *(go, "build", "-v", "-trimpath", f"-gcflags=all={_QUICK_COMPILE}"),
             *("-ldflags", flags, "-o", f"{target}/", *packages),
         ],
-        cwd=_SOURCES,
+        cwd=folder,
         env={
             **os.environ,
             **_QUICK_COMPILER,
@@ -169,7 +175,8 @@ def _go_folder() -> Path:
 
 
 def _digest(name: str) -> str:
-    files = ["go.mod", "go.sum"]
+    module = _MODULES.get(name, ".")
+    files = [f"{module}/go.mod", f"{module}/go.sum"]
     if name in {"dns", "pause"}:
         files.append(f"{name}/main.go")
     text = "".join((_SOURCES / file).read_text(encoding="utf-8") for file in files)
