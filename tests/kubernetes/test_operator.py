@@ -189,3 +189,27 @@ def test_orphaned_workers_stay(place: Declared, broker: Any, unique: str) -> Non
     assert deployment is not None
     assert not deployment["metadata"].get("ownerReferences")
     assert "Orphaned" in place.events("orders")
+
+
+def test_replicas_are_scaled_by_whoever_does(place: Declared, broker: Any, unique: str) -> None:
+    """They begin with what is there; the subresource writes them, and a plan follows."""
+    group = f"orders-{unique}"
+    place.cluster(broker.bootstrap_servers)
+    place.write("orders", fleet=entry(group, replicas={"min": 2}), scaling={"policy": "external"})
+    with place.operator():
+        waiting.until(lambda: "Planned" in place.events("orders"), "a plan")
+        assert (place.found("orders") or {})["spec"]["replicas"] == 2
+        patch = {"spec": {"replicas": 1}}
+        scaled = place.api.merge(KIND, "orders", patch, part="scale")
+        assert scaled is not None
+        assert scaled["kind"] == "Scale"
+        place.until("orders", "Stalled", "Failed")
+        assert (place.found("orders") or {})["spec"]["replicas"] == 1
+        assert "2" in place.events("orders")["Planned"][0]
+
+
+def test_only_a_fleet_that_says_so_is_scaled_from_outside(place: Declared) -> None:
+    """Another number would be undone by its policy."""
+    place.write("orders", fleet=entry("orders"))
+    with pytest.raises(FleetError, match=r"needs spec\.scaling\.policy external"):
+        place.api.merge(KIND, "orders", {"spec": {"replicas": 3}}, part="scale")

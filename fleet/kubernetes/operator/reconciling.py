@@ -20,7 +20,7 @@ from fleet.decide.backoff import wait_left
 from fleet.decide.refusals import pause_refusal
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Object, again_on_conflict
-from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
+from fleet.kubernetes.client.object_names import GROUP_LABEL, SLOT_LABEL, ObjectNames
 from fleet.kubernetes.operator.resource import (
     FINALIZER,
     GROUP,
@@ -88,6 +88,8 @@ class Reconciler:
         self._is_gone = False
         self._written: Object | None = None
         self._written_at = 0.0
+        self._labelled: dict[str, str] | None = None
+        """Slot label of each pod that has one; None: not read yet."""
         self._last_event: tuple[str, str] = ("", "")
 
     def close(self) -> None:
@@ -126,6 +128,8 @@ class Reconciler:
     def _converge(self, declared: DeclaredFleet) -> PassOutcome:
         """Plans, and carries the plan out."""
         fleet, group = self._open(declared), declared.group
+        if declared.is_external and declared.replicas is None:
+            return self._begin_external(declared, fleet)
         left = fleet.change(group)
         if left is not None and left.state is ChangeState.RUNNING:
             alive = fleet.change_alive(group)
@@ -137,7 +141,7 @@ class Reconciler:
         if not plan.steps:
             fleet.keep_current(plan)
             self._adopt(declared, fleet)
-            return PassOutcome(reason="UpToDate", message="no change needed")
+            return PassOutcome(reason="UpToDate", message=_at_rest(declared, plan))
         if plan.refusals:
             reason = _reason_of(fleet, group)
             said = f"holds {_steps_of(plan)}: {' '.join(plan.refusals)}"
@@ -150,6 +154,15 @@ class Reconciler:
         self._event(declared, "Planned", _steps_of(plan))
         return self._apply(declared, fleet)
 
+    def _begin_external(self, declared: DeclaredFleet, fleet: Fleet) -> PassOutcome:
+        """Writes the number of slots that an autoscaler begins with."""
+        opened = fleet.targets(declared.group).open
+        wanted = len(opened) or max(1, fleet.group(declared.group).replicas.min)
+        self._context.api.merge(KIND, declared.name, {"spec": {"replicas": wanted}})
+        return PassOutcome(
+            reason="Changing", message=f"spec.replicas begins with {wanted}", reconciling=True
+        )
+
     def _apply(self, declared: DeclaredFleet, fleet: Fleet) -> PassOutcome:
         def progress(sentence: str) -> None:
             self._say(sentence)
@@ -157,7 +170,7 @@ class Reconciler:
                 self._event(declared, "Step", sentence)
                 outcome = PassOutcome(reason="Changing", message=sentence, reconciling=True)
                 with contextlib.suppress(FleetError):
-                    self._write(declared, self._view(fleet, declared.group), outcome)
+                    self._publish(declared, fleet, outcome)
 
         self._has_adopted = False
         change = fleet.apply(declared.group, actor=self._context.actor, progress=progress)
@@ -285,8 +298,10 @@ class Reconciler:
         """Writes the outcome of a pass, or of the error that ended it, into the status."""
 
         def report(outcome: PassOutcome) -> None:
-            view = None if self._fleet is None else self._view(self._fleet, declared.group)
-            self._write(declared, view, outcome)
+            if self._fleet is None:
+                self._write(declared, None, outcome)
+            else:
+                self._publish(declared, self._fleet, outcome)
 
         try:
             yield report
@@ -307,10 +322,30 @@ class Reconciler:
         self._event(declared, outcome.reason, outcome.message, warns=True)
         self._write(declared, None, outcome)
 
+    def _publish(self, declared: DeclaredFleet, fleet: Fleet, outcome: PassOutcome) -> None:
+        view = self._view(fleet, declared.group)
+        self._label_owners(view)
+        self._write(declared, view, outcome)
+
+    def _label_owners(self, view: FleetView) -> None:
+        """Labels the pods that own a slot, and no others."""
+        api = self._context.api
+        if self._labelled is None:
+            found, _ = api.find("Pod", view.selector)
+            labels = {pod["metadata"]["name"]: pod["metadata"]["labels"] for pod in found}
+            self._labelled = {name: each[SLOT_LABEL] for name, each in labels.items()}
+        wanted = {name: str(number) for name, number in view.owners.items()}
+        for name in self._labelled.keys() | wanted.keys():
+            if self._labelled.get(name) != wanted.get(name):
+                api.merge("Pod", name, {"metadata": {"labels": {SLOT_LABEL: wanted.get(name)}}})
+        self._labelled = wanted
+
     def _view(self, fleet: Fleet, group: str) -> FleetView:
         seen = fleet.snapshot([group]).groups.get(group)
+        slug = ObjectNames(fleet.spec.cluster.name, group).slug
         return FleetView(
             targets=fleet.targets(group),
+            selector=f"{GROUP_LABEL}={slug},{SLOT_LABEL}",
             slots=fleet.slots(group),
             reports=fleet.reports(group),
             workers=fleet.workers(group),
@@ -370,6 +405,15 @@ class Reconciler:
 
 def _stalled(reason: str, message: str) -> PassOutcome:
     return PassOutcome(reason=reason, message=message, stalled=True)
+
+
+def _at_rest(declared: DeclaredFleet, plan: Plan) -> str:
+    if not declared.is_external or declared.replicas in {None, plan.wanted}:
+        return "no change needed"
+    return (
+        f"spec.replicas is {declared.replicas}, but fleet.replicas and the partitions allow "
+        f"{plan.wanted}"
+    )
 
 
 def _word_of(state: ChangeState) -> str:

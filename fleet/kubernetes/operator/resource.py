@@ -72,6 +72,12 @@ class DeclaredFleet:
         """Tells whether `spec.replicas` is the number of slots."""
         return (self.spec.get("scaling") or {}).get("policy") == EXTERNAL
 
+    @property
+    def replicas(self) -> int | None:
+        """Returns the wanted slots that others write; None: nobody has written them."""
+        wanted = self.spec.get("replicas")
+        return None if wanted is None else int(wanted)
+
     def age(self) -> tuple[str, str]:
         """Returns a key that sorts the oldest resource first."""
         return str(self.meta.get("creationTimestamp") or ""), str(self.meta.get("uid") or "")
@@ -137,7 +143,6 @@ def _entry(declared: DeclaredFleet, namespace: str) -> Object:
     }
     if isinstance(entry.get("worker"), dict):
         entry["worker"] = {**entry["worker"], "python_path": []}
-    wanted = declared.spec.get("replicas")
-    if declared.is_external and wanted is not None:
-        entry["scaling"] = {"policy": "fixed", "workers": wanted}
+    if declared.is_external and declared.replicas is not None:
+        entry["scaling"] = {"policy": "fixed", "workers": declared.replicas}
     return entry

@@ -37,6 +37,8 @@ class FleetView:
     """What Fleet stores of a group, and its lag."""
 
     targets: SlotTargets
+    selector: str = ""
+    """Selects the pods that own a slot."""
     slots: tuple[Slot, ...] = ()
     reports: tuple[WorkerReport, ...] = ()
     workers: tuple[WorkerProcess, ...] = ()
@@ -75,6 +77,7 @@ def status_of(
     if view is not None:
         made |= {
             "replicas": len(view.owners),
+            "selector": view.selector,
             "slots": {"open": len(view.open), "owned": len(view.owners), "ready": view.ready},
             "standbys": view.standbys,
             "storm": view.storm,
