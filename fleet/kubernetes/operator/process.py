@@ -16,7 +16,7 @@ from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kubernetes.client.api import Api, connect
 from fleet.kubernetes.client.calls import Calls
-from fleet.kubernetes.client.informer import GroupInformer
+from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.operator.reconciling import OperatorContext, Reconciler
 from fleet.kubernetes.operator.resource import KIND, PLURAL, DeclaredFleet
 from fleet.system.closing import Closing
@@ -133,13 +133,14 @@ class WatchedNamespace(Closing):
             interval=options.interval,
         )
         calls = Calls(api.connection, namespace=api.namespace, clock=clock)
-        self._informer = GroupInformer(calls, KIND, {}, silence=_SILENCE, clock=clock)
+        self._informer = Informer(calls, KIND, {}, silence=_SILENCE, clock=clock)
+        self._informer.start()
         self._keepers: dict[str, ResourceKeeper] = {}
         self.is_known = False
 
     def turn(self) -> None:
         """Hands what the watch knows to the keepers."""
-        found = self._informer.objects(at_least=0)
+        found = self._informer.current_objects()
         self.is_known = found is not None
         if found is None:
             return
