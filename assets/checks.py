@@ -1,10 +1,10 @@
-"""The checks of every declared group: lag, storm, receipt.
+"""The checks of every declared group: lag, freshness, storm, receipt.
 
-`group_checks(fleet, blocking={"lag"})` keeps an asset behind a group from running in the same job
-while the group lags.
+`build_group_checks(fleet, blocking={"freshness"})` keeps assets behind a group from running in the
+same job while its oldest record is older than max_lag.
 """
 
 from assets.fleets import FLEETS
-from fleet.dagster import group_checks
+from fleet.dagster import build_group_checks
 
-checks = [each for fleet in FLEETS for each in group_checks(fleet)]
+checks = [each for fleet in FLEETS for each in build_group_checks(fleet)]

@@ -19,6 +19,6 @@ defs = Definitions(
     ],
     asset_checks=checks.checks,
     jobs=[*changes.jobs, *history.jobs],
-    schedules=schedules.schedules,
-    sensors=sensors.sensors,
+    schedules=[*schedules.reconcile, *schedules.mornings, *schedules.history],
+    sensors=[*sensors.watches, *sensors.storms],
 )

@@ -1,7 +1,7 @@
 """The history tables, and the job that updates them."""
 
 from assets.fleets import FLEETS
-from fleet.dagster import history_assets, history_job
+from fleet.dagster import build_history_assets, build_history_job
 
-history = [history_assets(fleet) for fleet in FLEETS]
-jobs = [history_job(fleet) for fleet in FLEETS]
+history = [build_history_assets(fleet) for fleet in FLEETS]
+jobs = [build_history_job(fleet) for fleet in FLEETS]

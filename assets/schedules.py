@@ -6,10 +6,12 @@
 """
 
 from assets.fleets import FLEETS
-from fleet.dagster import history_schedule, reconcile_schedules, scale_schedules
+from fleet.dagster import (
+    build_history_schedule,
+    build_reconcile_schedules,
+    build_scale_schedules,
+)
 
-schedules = [
-    each
-    for fleet in FLEETS
-    for each in (*reconcile_schedules(fleet), *scale_schedules(fleet), history_schedule(fleet))
-]
+reconcile = [each for fleet in FLEETS for each in build_reconcile_schedules(fleet)]
+mornings = [each for fleet in FLEETS for each in build_scale_schedules(fleet)]
+history = [build_history_schedule(fleet) for fleet in FLEETS]

@@ -1,6 +1,7 @@
 """What observes the cluster: the state of every group, and storms of rebalances."""
 
 from assets.fleets import FLEETS
-from fleet.dagster import storm_sensor, watch_sensor
+from fleet.dagster import build_storm_sensor, build_watch_sensor
 
-sensors = [each for fleet in FLEETS for each in (watch_sensor(fleet), storm_sensor(fleet))]
+watches = [build_watch_sensor(fleet) for fleet in FLEETS]
+storms = [build_storm_sensor(fleet) for fleet in FLEETS]

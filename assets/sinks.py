@@ -6,11 +6,11 @@ from pathlib import Path
 from dagster import AutomationCondition, MaterializeResult, asset
 
 from assets.fleets import FLEETS
-from fleet.dagster import group_key, sink_assets
+from fleet.dagster import build_sink_assets, group_key
 
 GROUP = "orders-enrichment"  # of `fleet demo` and fleet.example.yaml
 
-tables = [each for fleet in FLEETS for each in sink_assets(fleet)]
+tables = [each for fleet in FLEETS for each in build_sink_assets(fleet)]
 
 
 @asset(

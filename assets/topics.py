@@ -1,6 +1,6 @@
 """The topics that the groups read and write."""
 
 from assets.fleets import FLEETS
-from fleet.dagster import topic_assets
+from fleet.dagster import build_topic_assets
 
-topics = [each for fleet in FLEETS for each in topic_assets(fleet)]
+topics = [each for fleet in FLEETS for each in build_topic_assets(fleet)]

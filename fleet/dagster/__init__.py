@@ -4,25 +4,25 @@ from fleet.dagster.asset_keys import group_key, history_key, plan_key, rollout_k
 from fleet.dagster.change_assets import (
     PlanConfig,
     RolloutConfig,
-    change_assets,
-    change_jobs,
+    build_change_assets,
+    build_change_jobs,
     execute_rollout,
 )
 from fleet.dagster.component import FleetAssetProps, FleetComponent
-from fleet.dagster.definitions import build_definitions, group_checks
+from fleet.dagster.definitions import build_definitions, build_group_checks
 from fleet.dagster.group_assets import (
-    group_assets,
-    history_assets,
-    history_job,
-    history_schedule,
-    topic_assets,
+    build_group_assets,
+    build_history_assets,
+    build_history_job,
+    build_history_schedule,
+    build_topic_assets,
 )
-from fleet.dagster.reconcile_schedule import reconcile_schedules
+from fleet.dagster.reconcile_schedule import build_reconcile_schedules
 from fleet.dagster.resources import FleetResource
-from fleet.dagster.scale_schedules import scale_at, scale_schedules
-from fleet.dagster.sink_assets import sink_assets
-from fleet.dagster.storm_sensor import storm_sensor
-from fleet.dagster.watch_sensor import watch_sensor
+from fleet.dagster.scale_schedules import build_scale_schedules, scale_at
+from fleet.dagster.sink_assets import build_sink_assets
+from fleet.dagster.storm_sensor import build_storm_sensor
+from fleet.dagster.watch_sensor import build_watch_sensor
 
 __all__ = [
     "FleetAssetProps",
@@ -30,25 +30,25 @@ __all__ = [
     "FleetResource",
     "PlanConfig",
     "RolloutConfig",
+    "build_change_assets",
+    "build_change_jobs",
     "build_definitions",
-    "change_assets",
-    "change_jobs",
+    "build_group_assets",
+    "build_group_checks",
+    "build_history_assets",
+    "build_history_job",
+    "build_history_schedule",
+    "build_reconcile_schedules",
+    "build_scale_schedules",
+    "build_sink_assets",
+    "build_storm_sensor",
+    "build_topic_assets",
+    "build_watch_sensor",
     "execute_rollout",
-    "group_assets",
-    "group_checks",
     "group_key",
-    "history_assets",
-    "history_job",
     "history_key",
-    "history_schedule",
     "plan_key",
-    "reconcile_schedules",
     "rollout_key",
     "scale_at",
-    "scale_schedules",
-    "sink_assets",
-    "storm_sensor",
-    "topic_assets",
     "topic_key",
-    "watch_sensor",
 ]

@@ -348,7 +348,7 @@ def record_result(
     return MaterializeResult(metadata=metadata)
 
 
-def change_assets(
+def build_change_assets(
     fleet: FleetResource, execute: Execute = execute_rollout
 ) -> list[AssetsDefinition]:
     """Returns both assets, or none if no group has workers."""
@@ -359,7 +359,7 @@ def change_assets(
     )
 
 
-def change_jobs(fleet: FleetResource) -> "list[UnresolvedAssetJobDefinition]":
+def build_change_jobs(fleet: FleetResource) -> "list[UnresolvedAssetJobDefinition]":
     """Returns the job of all groups, or none if no group has workers."""
     if not asset_keys.managed_groups(fleet.spec):
         return []

@@ -24,7 +24,12 @@ from dagster import (
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.change_assets import Execute, change_assets, change_jobs, execute_rollout
+from fleet.dagster.change_assets import (
+    Execute,
+    build_change_assets,
+    build_change_jobs,
+    execute_rollout,
+)
 from fleet.dagster.check_outcomes import (
     freshness_outcome,
     lag_outcome,
@@ -32,18 +37,18 @@ from fleet.dagster.check_outcomes import (
     storm_outcome,
 )
 from fleet.dagster.group_assets import (
-    group_assets,
-    history_assets,
-    history_job,
-    history_schedule,
-    topic_assets,
+    build_group_assets,
+    build_history_assets,
+    build_history_job,
+    build_history_schedule,
+    build_topic_assets,
 )
-from fleet.dagster.reconcile_schedule import reconcile_schedules
+from fleet.dagster.reconcile_schedule import build_reconcile_schedules
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
-from fleet.dagster.scale_schedules import scale_schedules
-from fleet.dagster.sink_assets import depths, sink_assets
-from fleet.dagster.storm_sensor import storm_sensor
-from fleet.dagster.watch_sensor import missing_group, watch_sensor
+from fleet.dagster.scale_schedules import build_scale_schedules
+from fleet.dagster.sink_assets import build_sink_assets, depths
+from fleet.dagster.storm_sensor import build_storm_sensor
+from fleet.dagster.watch_sensor import build_watch_sensor, missing_group
 from fleet.manager.lag_assessment import compute_lag_statuses
 from fleet.manager.past import read_last_minutes
 from fleet.text import duration
@@ -81,7 +86,7 @@ def check_specs(
     ]
 
 
-def group_checks(
+def build_group_checks(
     fleet: FleetResource, *, blocking: Collection[str] = ()
 ) -> list[AssetChecksDefinition]:
     """Defines the checks of all declared groups.
@@ -185,20 +190,20 @@ def cluster_definitions(
 ) -> Definitions:
     """Builds the definitions of one cluster, with a team's own rollout and attributes of assets."""
     assets: list[AssetsDefinition | AssetSpec] = [
-        *topic_assets(fleet),
-        *group_assets(fleet),
-        *sink_assets(fleet),
-        *change_assets(fleet, execute),
-        history_assets(fleet),
+        *build_topic_assets(fleet),
+        *build_group_assets(fleet),
+        *build_sink_assets(fleet),
+        *build_change_assets(fleet, execute),
+        build_history_assets(fleet),
     ]
     return Definitions(
         assets=map_asset_specs(translate or (lambda spec: spec), assets),
-        asset_checks=group_checks(fleet),
-        jobs=[*change_jobs(fleet), history_job(fleet)],
+        asset_checks=build_group_checks(fleet),
+        jobs=[*build_change_jobs(fleet), build_history_job(fleet)],
         schedules=[
-            *reconcile_schedules(fleet),
-            *scale_schedules(fleet),
-            history_schedule(fleet),
+            *build_reconcile_schedules(fleet),
+            *build_scale_schedules(fleet),
+            build_history_schedule(fleet),
         ],
-        sensors=[watch_sensor(fleet), storm_sensor(fleet)],
+        sensors=[build_watch_sensor(fleet), build_storm_sensor(fleet)],
     )

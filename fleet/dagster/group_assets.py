@@ -156,7 +156,7 @@ def history_specs(spec: FleetSpec) -> list[AssetSpec]:
     ]
 
 
-def history_assets(fleet: FleetResource) -> AssetsDefinition:
+def build_history_assets(fleet: FleetResource) -> AssetsDefinition:
     """Defines the assets of all tables, which one process updates."""
 
     @multi_asset(
@@ -182,7 +182,7 @@ def pipes_client() -> PipesSubprocessClient:
     )
 
 
-def history_job(fleet: FleetResource) -> "UnresolvedAssetJobDefinition":
+def build_history_job(fleet: FleetResource) -> "UnresolvedAssetJobDefinition":
     """Defines the job that updates all tables in one run."""
     cluster = fleet.spec.cluster.name
     keys = [asset_keys.history_key(cluster, table) for table in TABLES]
@@ -195,7 +195,7 @@ def history_job(fleet: FleetResource) -> "UnresolvedAssetJobDefinition":
     )
 
 
-def history_schedule(fleet: FleetResource) -> ScheduleDefinition:
+def build_history_schedule(fleet: FleetResource) -> ScheduleDefinition:
     """Defines the schedule: every ten minutes, if it is turned on or named in fleet.yaml."""
     name = asset_keys.definition_name(fleet.spec.cluster.name, RECORD)
     runs = RECORD in fleet.spec.dagster.schedules
@@ -381,13 +381,13 @@ def discovered_spec(spec: FleetSpec) -> AssetSpec:
     )
 
 
-def topic_assets(fleet: FleetResource) -> list[AssetsDefinition]:
+def build_topic_assets(fleet: FleetResource) -> list[AssetsDefinition]:
     """Defines the assets of all topics in fleet.yaml."""
     topics, _ = depths(fleet.spec)
     return _observed_assets(fleet, "topics", topic_specs(fleet.spec), topics.values())
 
 
-def group_assets(fleet: FleetResource) -> list[AssetSpec | AssetsDefinition]:
+def build_group_assets(fleet: FleetResource) -> list[AssetSpec | AssetsDefinition]:
     """Defines the assets of all groups in fleet.yaml, and one for other groups."""
     spec = fleet.spec
     named = (group_spec(spec, each) for each in spec.fleets)

@@ -336,7 +336,7 @@ def rotate(fleets: Sequence[GroupSpec], turn: float) -> list[GroupSpec]:
     return [*fleets[start:], *fleets[:start]]
 
 
-def reconcile_schedules(fleet: FleetResource) -> list[ScheduleDefinition]:
+def build_reconcile_schedules(fleet: FleetResource) -> list[ScheduleDefinition]:
     """Defines the schedule, or none if no group has workers; off unless fleet.yaml names it."""
     spec = fleet.spec
     if not asset_keys.managed_groups(spec):

@@ -87,7 +87,7 @@ def scale_at(
     return scale
 
 
-def scale_schedules(fleet: FleetResource) -> list[ScheduleDefinition]:
+def build_scale_schedules(fleet: FleetResource) -> list[ScheduleDefinition]:
     """Defines a schedule for each `scale_at` of fleet.yaml."""
     return [
         scale_at(

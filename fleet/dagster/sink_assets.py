@@ -62,7 +62,7 @@ def depths(spec: FleetSpec) -> tuple[dict[str, int], dict[str, int]]:
     }
 
 
-def sink_assets(fleet: FleetResource) -> list[AssetSpec]:
+def build_sink_assets(fleet: FleetResource) -> list[AssetSpec]:
     """Returns an external asset for each table in `writes:` of fleet.yaml.
 
     Args:

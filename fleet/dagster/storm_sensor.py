@@ -201,7 +201,7 @@ def tick_sentence(storms: list[str], problem: str) -> str:
     return f"Storms are unknown: {problem}." if problem else text
 
 
-def storm_sensor(fleet: FleetResource) -> SensorDefinition:
+def build_storm_sensor(fleet: FleetResource) -> SensorDefinition:
     """Defines the sensor; it runs by default, because it changes nothing in Kafka."""
     cluster = fleet.spec.cluster.name
 

@@ -558,7 +558,7 @@ def _tick(context: SensorEvaluationContext, live: Live) -> SensorResult:
     )
 
 
-def watch_sensor(fleet: FleetResource) -> SensorDefinition:
+def build_watch_sensor(fleet: FleetResource) -> SensorDefinition:
     """Defines the sensor; it runs by default, because it changes nothing in Kafka."""
     cluster = fleet.spec.cluster.name
 

@@ -10,7 +10,7 @@ from dagster import (
     in_process_executor,
 )
 
-from fleet.dagster import asset_keys, group_assets, group_checks
+from fleet.dagster import asset_keys, build_group_assets, build_group_checks
 
 pytestmark = pytest.mark.broker
 
@@ -29,8 +29,8 @@ def test_a_failed_check_blocks_what_is_behind_the_group(scene, blocking):
 
     chosen = AssetSelection.checks_for_assets(key) | AssetSelection.assets(report)
     defs = Definitions(
-        assets=[*group_assets(scene.resource), report],
-        asset_checks=group_checks(scene.resource, blocking=blocking),
+        assets=[*build_group_assets(scene.resource), report],
+        asset_checks=build_group_checks(scene.resource, blocking=blocking),
         jobs=[define_asset_job("nightly", selection=chosen, executor_def=in_process_executor)],
     )
     with DagsterInstance.ephemeral() as instance:

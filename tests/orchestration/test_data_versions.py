@@ -80,8 +80,8 @@ class Downstream:
         def partitioning() -> None: ...
 
         self.scene, self.instance = scene, instance
-        topics = group_assets.topic_assets(scene.resource)
-        groups = group_assets.group_assets(scene.resource)
+        topics = group_assets.build_topic_assets(scene.resource)
+        groups = group_assets.build_group_assets(scene.resource)
         self.definitions = Definitions(assets=[*topics, *groups, orders_model, partitioning])
         self.sensor_cursor: str | None = None
         self.cursor = evaluate_automation_conditions(self.definitions, instance).cursor
@@ -113,8 +113,8 @@ def test_a_commit_runs_what_is_behind_the_group_and_partitions_what_is_behind_th
             assert behind.ticked() == set()
         observed = materialize(
             [
-                *group_assets.topic_assets(scene.resource),
-                *group_assets.group_assets(scene.resource),
+                *group_assets.build_topic_assets(scene.resource),
+                *group_assets.build_group_assets(scene.resource),
             ],
             selection=AssetSelection.assets(
                 group_key("main", scene.plain), topic_key("main", scene.topic)

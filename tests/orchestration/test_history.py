@@ -15,7 +15,7 @@ from dagster import DagsterInstance, materialize
 from fleet.clock import SystemClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster.asset_keys import history_key
-from fleet.dagster.group_assets import TABLES, history_assets
+from fleet.dagster.group_assets import TABLES, build_history_assets
 from fleet.dagster.resources import FleetResource
 from fleet.errors import LostLease
 from fleet.history.tables import TablePlace, Tables, Writer
@@ -28,11 +28,11 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import sys
 from dagster import materialize, DagsterInstance
-from fleet.dagster.group_assets import history_assets
+from fleet.dagster.group_assets import build_history_assets
 from fleet.dagster.resources import FleetResource
 
 materialize(
-    [history_assets(FleetResource(config=sys.argv[1], home=sys.argv[2]))],
+    [build_history_assets(FleetResource(config=sys.argv[1], home=sys.argv[2]))],
     instance=DagsterInstance.ephemeral(),
     raise_on_error=False,
 )
@@ -42,7 +42,7 @@ materialize(
 def recorded(scene):
     """One run of the asset in this process; metadata by table."""
     done = materialize(
-        [history_assets(scene.resource)],
+        [build_history_assets(scene.resource)],
         instance=DagsterInstance.ephemeral(),
     )
     assert done.success
@@ -132,7 +132,7 @@ def test_a_run_records_tells_and_can_be_ended(scene, tmp_path, monkeypatch):
 
 def test_every_table_is_an_asset_with_a_freshness_policy():
     """And the schedule waits until somebody turns it on."""
-    made = history_assets(
+    made = build_history_assets(
         FleetResource.of(FleetSpec.model_validate({"cluster": {"name": "main"}, "fleets": []}))
     )
     assert {spec.key for spec in made.specs} == {history_key("main", t) for t in TABLES}

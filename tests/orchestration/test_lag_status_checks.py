@@ -18,8 +18,8 @@ from dagster import (
 from fleet.clock import ManualClock, SystemClock
 from fleet.commands.groups.group_status import gather
 from fleet.dagster import asset_keys
-from fleet.dagster.definitions import group_checks
-from fleet.dagster.group_assets import group_assets
+from fleet.dagster.definitions import build_group_checks
+from fleet.dagster.group_assets import build_group_assets
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.watch_sensor import watch
 from fleet.history.tables import TablePlace, Writer
@@ -102,7 +102,7 @@ def checked(scene, instance):
     """The check as a person runs it, and by the sensor's tick."""
     key = asset_keys.group_key("main", scene.plain)
     run = materialize(
-        [*group_assets(scene.resource), *group_checks(scene.resource)],
+        [*build_group_assets(scene.resource), *build_group_checks(scene.resource)],
         selection=AssetSelection.checks_for_assets(key),
         instance=instance,
     )

@@ -3,7 +3,7 @@
 from dagster import AssetKey, Definitions, asset
 
 from fleet.config.spec import FleetSpec
-from fleet.dagster import FleetResource, build_definitions, group_checks, group_key, topic_key
+from fleet.dagster import FleetResource, build_definitions, build_group_checks, group_key, topic_key
 from fleet.dagster.sink_assets import writers_of_topics
 
 WORKER = {"entrypoint": "job:process", "protocol": "classic", "dead_letter_topic": "orders.dead"}
@@ -40,7 +40,7 @@ def test_a_job_of_all_of_them_can_be_made():
     fleet = FleetResource.of(SPEC)
     built = build_definitions(fleet)
     Definitions.validate_loadable(built)
-    blocking = group_checks(fleet, blocking={"lag"})
+    blocking = build_group_checks(fleet, blocking={"lag"})
     Definitions.validate_loadable(Definitions(assets=built.assets, asset_checks=blocking))
 
 

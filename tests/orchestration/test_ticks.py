@@ -22,8 +22,8 @@ from dagster import (
 
 from fleet.dagster import asset_keys, build_definitions, watch_sensor
 from fleet.dagster.dead_runs import StartedRun, end_dead_runs
-from fleet.dagster.definitions import group_checks
-from fleet.dagster.group_assets import group_assets
+from fleet.dagster.definitions import build_group_checks
+from fleet.dagster.group_assets import build_group_assets
 from fleet.dagster.live import live_cluster
 from fleet.dagster.reconcile_schedule import tick
 from fleet.dagster.storm_sensor import watch_storms
@@ -161,7 +161,7 @@ def test_checks_can_be_run_by_hand(scene, instance):
     """The page's Execute button reads the same cluster."""
     with scene.member(scene.plain):
         result = materialize(
-            [*group_assets(scene.resource), *group_checks(scene.resource)],
+            [*build_group_assets(scene.resource), *build_group_checks(scene.resource)],
             selection=AssetSelection.checks_for_assets(asset_keys.group_key("main", scene.plain)),
             instance=instance,
         )

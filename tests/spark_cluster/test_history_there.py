@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance, materialize
 
-from fleet.dagster.group_assets import history_assets
+from fleet.dagster.group_assets import build_history_assets
 from fleet.dagster.resources import FleetResource
 from fleet.history.tables import Tables
 from fleet.system.ports import on_free_ports
@@ -117,7 +117,7 @@ def test_dagsters_run_is_the_clusters_too(
     config, state = home / "fleet.yaml", home / "home"
     with DagsterInstance.ephemeral() as instance:
         done = materialize(
-            [history_assets(FleetResource(config=str(config), home=str(state)))],
+            [build_history_assets(FleetResource(config=str(config), home=str(state)))],
             instance=instance,
         )
     assert done.success
