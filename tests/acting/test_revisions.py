@@ -277,7 +277,7 @@ def test_workers_of_settings_that_cannot_be_read_can_be_rolled_back(
         group=lambda _: spec,
         runtime=runtime,
         store=store,
-        storm=lambda _: None,
+        storm=lambda *_: None,
         change_alive=lambda _: False,
         _revisions=lambda: at_home,
         _broker_limits=UNKNOWN,

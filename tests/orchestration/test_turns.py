@@ -10,7 +10,7 @@ from dagster import DagsterInstance
 from fleet.clock import ManualClock
 from fleet.config.spec import GroupSpec
 from fleet.dagster.reconcile_schedule import TICK_DEADLINE, Tick, TickOutcome, rotate
-from tests.orchestration.made import group
+from tests.orchestration.made import group, spec
 
 GROUPS = 1_000
 BEGINNING = 1_795_617_180
@@ -25,7 +25,7 @@ def instance() -> Iterator[DagsterInstance]:
 
 def reached(instance: DagsterInstance, minute: int, fleets: list[GroupSpec]) -> set[str]:
     """Whom a tick has a look at."""
-    cycle: Any = SimpleNamespace(clock=ManualClock())
+    cycle: Any = SimpleNamespace(clock=ManualClock(), spec=spec())
     snapshot: Any = SimpleNamespace()
     said = Tick(cycle, instance, snapshot, partitions=[]).all(
         rotate(fleets, minute + BEGINNING // 60)

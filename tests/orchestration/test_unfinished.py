@@ -15,7 +15,7 @@ from fleet.manager.cycle import Fleet
 from fleet.slots import Pause
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
-from tests.orchestration.made import group
+from tests.orchestration.made import group, spec
 from tests.support.clocks import Turning
 from tests.support.plans import plan_of
 
@@ -32,6 +32,7 @@ class Cluster:
             group().model_copy(update={"group": f"g{n}", "runtime": runtime}) for n in range(groups)
         ]
         self.clock = Turning()
+        self.spec = spec()
         self.store = Store(MemoryBackend(Memory(), clock=self.clock), clock=self.clock)
         for each in self.fleets:
             plan = plan_of(group=each.group, id=f"plan of {each.group}")

@@ -194,7 +194,7 @@ GOLDEN = [
     pytest.param(
         "fleets: [3]\n",
         "fleet.yaml:1: fleets[0]: 3 is not a mapping of group, mode, owner, labels, topics, "
-        "create, worker, replicas, scaling, rollout, storm, max_lag, runtime",
+        "writes, create, worker, replicas, scaling, scale_at, rollout, storm, max_lag, runtime",
         id="fleet-no-mapping",
     ),
     pytest.param(

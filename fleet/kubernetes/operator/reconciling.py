@@ -9,6 +9,7 @@ that changes during a change waits for its end.
 """
 
 import contextlib
+import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class Reconciler:
         self._has_adopted = False
         self._is_gone = False
         self._written: Object | None = None
-        self._written_at = 0.0
+        self._written_at = -math.inf
         self._labelled: dict[str, str] | None = None
         """Slot label of each pod that has one; None: not read yet."""
         self._last_event: tuple[str, str] = ("", "")
@@ -356,17 +357,17 @@ class Reconciler:
 
     def _write(self, declared: DeclaredFleet, view: FleetView | None, outcome: PassOutcome) -> None:
         """Writes the status if there is news, or if the lag has not been written for a minute."""
-        now = self._context.clock.now()
+        now, at = self._context.clock.now(), self._context.clock.monotonic()
         if self._written is not None:
             declared.status = self._written
         status = status_of(declared, view, outcome, now=now)
         before = self._written or declared.status
         same = all(before.get(key) == value for key, value in news_of(status).items())
-        late = now - self._written_at >= _STATUS_EVERY
+        late = at - self._written_at >= _STATUS_EVERY
         if same and (not late or before.get("lag") == status.get("lag", before.get("lag"))):
             return
         self._context.api.merge(KIND, declared.name, {"status": status}, part="status")
-        self._written, self._written_at = {**before, **status}, now
+        self._written, self._written_at = {**before, **status}, at
 
     def _event(
         self, declared: DeclaredFleet, reason: str, message: str, *, warns: bool = False
