@@ -28,7 +28,7 @@ ALLOWED = {
     "fleet/kafka_source/login.py": "signers, RFC 7519 and librdkafka say when a token expires",
     "fleet/log/readers/log_view.py": STAMPS,
     "fleet/manager/cycle.py": "until when a person holds a number of slots; stamps of records",
-    "fleet/kubernetes/leases/lease_backend.py": "which report nobody renews; a take is a comparison",
+    "fleet/kubernetes/leases/lease_backend.py": "which report nobody renews",
     "fleet/worker/member/membership.py": "`open_at`, once; the wait itself is monotonic",
     "fleet/sinks/parquet.py": STAMPS,
     "fleet/worker/slot/slot_owner.py": "`open_at`, once, as the members that wait; its bound",

@@ -288,6 +288,7 @@ def explain_undo(asked: Decision, wanted: int, group: str) -> str | None:
     if asked.wanted == wanted and asked.memory == ScalingMemory(current=wanted):
         return None
     return (
-        f"the policy will undo this at its next check: {asked.sentence}; to keep "
+        f"the policy of the group (`scaling:` in fleet.yaml) will undo this at its next check: "
+        f"{asked.sentence}; to keep "
         f"{plural(wanted, 'slot')} for two hours, run `fleet scale {group} {wanted} --pin 2h`"
     )

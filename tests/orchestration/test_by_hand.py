@@ -40,7 +40,7 @@ def test_a_hold_is_obeyed_by_every_plan_and_ends_by_itself(scene, fleet):
 def test_scaling_by_hand_says_what_the_policy_will_make_of_it(scene, fleet):
     """Not where the policy wants just that, and not where it is held."""
     (undone, *_) = fleet.plan(scene.managed, wanted=4).notes
-    assert "the policy will undo this at its next check: fixed at 2" in undone
+    assert "will undo this at its next check: fixed at 2" in undone
     assert f"`fleet scale {scene.managed} 4 --pin 2h`" in undone
     assert not any("undo" in note for note in fleet.plan(scene.managed, wanted=2).notes)
     held = fleet.plan(scene.managed, wanted=4, pin=7200.0).notes

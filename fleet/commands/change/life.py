@@ -130,7 +130,9 @@ def init(
     for problem in snapshot.problems:
         click.echo(f"fleet: {visible(problem)}", err=True)
     count = len(snapshot.groups)
-    click.echo(f"{path}: wrote {plural(count, 'group')} of {cluster.bootstrap_servers}")
+    embedded = cluster.bootstrap_servers == "embedded"
+    place = "the embedded broker" if embedded else cluster.bootstrap_servers
+    click.echo(f"{path}: wrote {plural(count, 'group')} of {place}")
     if runtime is not None:
         click.echo(
             f"  {plural(len(found), 'Deployment')} in namespace {namespace}, "

@@ -322,7 +322,9 @@ def _of_topics(
     if not ranges:
         topics = sorted(subscribed_topics(fleet.snapshot([group.group]).topics, group))
         if not topics:
-            raise FleetError(f"no topic of {', '.join(group.topics)} exists: use --from FILE")
+            raise FleetError(
+                f"no topic of {', '.join(group.topics)} exists: create it, or use --from FILE"
+            )
         ranges = last_records(fleet.client, topics, sample, isolation=isolation)
     table = read(fleet.client, ranges, isolation=isolation)
     if table.num_rows == 0:
