@@ -375,6 +375,8 @@ class KubernetesRuntimeSpec(Strict):
     """imagePullSecrets of the pods."""
     deployment: DnsSubdomain | None = None
     """Deployment of external consumers (no `worker`), which Fleet observes and scales."""
+    service_account: DnsSubdomain | None = None
+    """ServiceAccount of the workers; default: Fleet makes one for each group, with its Role."""
     env_from: tuple[DnsSubdomain, ...] = ()
     """Secrets whose keys become environment variables, such as Kafka credentials."""
     mounts: dict[DnsSubdomain, Annotated[str, AfterValidator(mount_path)]] = Field(

@@ -143,38 +143,6 @@ def test_no_definition_is_said_at_once(kube_api: KubeApi, tmp_path: Path) -> Non
             operator.run(threading.Event())
 
 
-def test_a_life_without_workers(place: Declared, broker: Any, unique: str) -> None:
-    """Planned, tried, failed with the reason, not tried again at once; then drained and deleted."""
-    group = f"orders-{unique}"
-    place.cluster(broker.bootstrap_servers)
-    place.write("orders", fleet=entry(group))
-    slug = ObjectNames("main", group).slug
-    with place.operator():
-        said = place.until("orders", "Stalled", "Failed")
-        assert "warm" in said
-        found = place.found("orders")
-        assert found is not None
-        assert found["status"]["change"]["state"] == "failed"
-        deployment = place.api.get("Deployment", slug)
-        assert deployment is not None
-        assert [o["uid"] for o in deployment["metadata"]["ownerReferences"]] == [
-            found["metadata"]["uid"]
-        ]
-        waiting.until(
-            lambda: "next try in" in place.condition("orders", "Stalled")["message"], "a pause"
-        )
-        events = place.events("orders")
-        assert len(events["Planned"]) == 1
-        assert {"Step", "Failed"} <= set(events)
-
-        place.api.delete(KIND, "orders")
-        place.gone("orders")
-    for kind in ("Deployment", "Lease", "ConfigMap", "Role", "ServiceAccount"):
-        left = place.api.find(kind, f"fleet/name={slug}")[0]
-        assert not left, kind
-    assert "Drained" in place.events("orders")
-
-
 def test_orphaned_workers_stay(place: Declared, broker: Any, unique: str) -> None:
     """Nothing owns them any more, so that nothing deletes them with the resource."""
     group = f"orders-{unique}"

@@ -8,11 +8,9 @@ import pytest
 import yaml
 
 from fleet.act.runtime import ManifestOptions
-from fleet.clock import SystemClock
 from fleet.config.spec import FleetSpec
 from fleet.errors import FleetError
 from fleet.kubernetes.client.api import Api
-from fleet.kubernetes.client.connection import Connection
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.manifests.rendering import manifests
 from tests.support.kube_api import KubeApi
@@ -33,6 +31,7 @@ class Ground:
 
     api: Api
     elsewhere: str
+    server: KubeApi
 
     def may(self, who: str, verb: str, what: str, name: str = "", *, where: str = "") -> bool:
         """Whether the server would let a ServiceAccount do that: `group/resource/subresource`."""
@@ -66,20 +65,8 @@ class Ground:
 
     def as_(self, who: str) -> Api:
         """The API with a token of that ServiceAccount."""
-        path = f"/api/v1/namespaces/{self.api.namespace}/serviceaccounts/{who}/token"
-        asked = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": 600},
-        }
-        made = self.api._call("POST", path, body=asked)
-        assert made is not None
-        mine = self.api.connection
-        told = f"Bearer {made['status']['token']}"
-        other = Connection(
-            host=mine.host, pools=lambda room: mine.with_room(room).pool, authorization=lambda: told
-        )
-        return Api(other, namespace=self.api.namespace, clock=SystemClock())
+        namespace = self.api.namespace
+        return self.server.api(namespace, self.server.account(namespace, who))
 
 
 def spec(namespace: str) -> FleetSpec:
@@ -108,7 +95,7 @@ def ground(kube_api: KubeApi) -> Iterator[Ground]:
             if each["kind"] not in {"Deployment", "PersistentVolumeClaim"}:
                 api.apply(each)
         api.apply(lease(name, ORDERS.change))
-        yield Ground(api, elsewhere)
+        yield Ground(api, elsewhere, kube_api)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +109,7 @@ def launching(kube_api: KubeApi) -> Iterator[Ground]:
         for each in made:
             if each["kind"] in {"ServiceAccount", "Role", "RoleBinding"}:
                 api.apply(each)
-        yield Ground(api, "default")
+        yield Ground(api, "default", kube_api)
 
 
 def lease(namespace: str, name: str) -> dict[str, Any]:

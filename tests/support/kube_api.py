@@ -49,6 +49,8 @@ class KubeApi:
         self._etcd: subprocess.Popen[bytes] | None = None
         self.controllers: subprocess.Popen[bytes] | None = None
         """The controller manager beside it, where one runs."""
+        self._tokens: dict[str, str] = {}
+        """Of users that are ServiceAccounts."""
         self._write_files()
 
     @property
@@ -143,7 +145,7 @@ class KubeApi:
             "kind": "Config",
             "current-context": "scratch",
             "clusters": [{"name": "scratch", "cluster": cluster}],
-            "users": [{"name": user, "user": {"token": user}}],
+            "users": [{"name": user, "user": {"token": self._tokens.get(user, user)}}],
             "contexts": [{"name": "scratch", "context": context}],
         }
         path.write_text(yaml.safe_dump(told))
@@ -153,6 +155,22 @@ class KubeApi:
         """A namespace, as this user sees it."""
         environ = {"KUBECONFIG": str(self.kubeconfig(user))}
         return connect(namespace=namespace, context=None, environ=environ, clock=SystemClock())
+
+    def account(self, namespace: str, account: str, *, pod: Mapping[str, Any] | None = None) -> str:
+        """A user of `api` and `kubeconfig` with a token of that ServiceAccount, as a pod has it."""
+        spec: dict[str, Any] = {"expirationSeconds": 3600}
+        if pod is not None:
+            meta = pod["metadata"]
+            bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+            spec["boundObjectRef"] = bound
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec,
+        }  # fmt: skip
+        token = self.post(path, asked)["status"]["token"]
+        user = f"{namespace}-{account}-{uuid.uuid4().hex[:6]}"
+        self._tokens[user] = str(token)
+        return user
 
     def namespace(self) -> str:
         name = f"test-{uuid.uuid4().hex[:10]}"
@@ -245,6 +263,7 @@ class KubeApi:
             "--service-cluster-ip-range=10.96.0.0/24",
             "--endpoint-reconciler-type=none",
             "--disable-admission-plugins=ServiceAccount",
+            "--allow-privileged",
             "--shutdown-delay-duration=0s",
         ]
 

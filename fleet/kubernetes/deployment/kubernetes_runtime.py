@@ -122,8 +122,7 @@ class KubernetesRuntime:
         names = self._names(group)
         namespace = self.api.namespace
         slots = max(deployment_objects.most_slots(known.group), self._most_held(group))
-        reports = deployment_objects.most_reports(known.group)
-        for each in deployment_objects.access(names, namespace, slots=slots, reports=reports):
+        for each in deployment_objects.own_access(names, known.group, slots=slots):
             self.api.apply(each)
         for each in deployment_objects.leases(names, namespace, known.group):
             # The slot targets that a manager opens does not open by itself.

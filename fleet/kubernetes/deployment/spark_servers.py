@@ -73,8 +73,16 @@ def ensure_spark(spec: FleetSpec, api: Api) -> None:
 
 
 def ensure_tokens(api: Api, servers: Iterable[str]) -> None:
-    """Creates the Secret, and in it the keys that are missing; others stay as they are."""
-    found = api.get("Secret", SPARK)
+    """Creates the Secret, and in it the keys that are missing; others stay as they are.
+
+    A login that may not read Secrets leaves it to whoever installed Fleet.
+    """
+    try:
+        found = api.get("Secret", SPARK)
+    except Unreachable:
+        raise
+    except FleetError:  # this login may not read Secrets
+        return
     there = set((found or {}).get("data") or {})
     missing = {token_key(each): secrets.token_hex(32) for each in servers}
     missing = {key: value for key, value in missing.items() if key not in there}

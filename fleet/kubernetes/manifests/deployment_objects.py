@@ -121,6 +121,14 @@ def budget(names: ObjectNames, namespace: str) -> Object:
     }
 
 
+def own_access(names: ObjectNames, group: GroupSpec, *, slots: int) -> list[Object]:
+    """Returns what `access` does, unless the platform made the account (`service_account`)."""
+    runtime = runtime_of(group)
+    if runtime.service_account:
+        return []
+    return access(names, runtime.namespace, slots=slots, reports=most_reports(group))
+
+
 def access(names: ObjectNames, namespace: str, *, slots: int, reports: int) -> list[Object]:
     """Returns ServiceAccount, Role and RoleBinding of workers, for their Leases and maps."""
     account, role = names.service_account, names.role
@@ -229,7 +237,7 @@ def fleet_objects(
     if replicas is None:
         replicas = first_slots(group) + group.replicas.standby
     return [
-        *access(names, namespace, slots=most_slots(group), reports=most_reports(group)),
+        *own_access(names, group, slots=most_slots(group)),
         *leases(names, namespace, group),
         *maps(names, namespace),
         settings_map(settings, code=code),

@@ -123,7 +123,7 @@ def template(settings: WorkerSettings, *, names: ObjectNames) -> Object:
         REVISION_ANNOTATION: settings.revision,
     }
     spec: Object = {
-        "serviceAccountName": names.service_account,
+        "serviceAccountName": runtime.service_account or names.service_account,
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds(group),

@@ -22,6 +22,7 @@ from fleet.decide.refusals import pause_refusal
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Object, again_on_conflict
 from fleet.kubernetes.client.object_names import GROUP_LABEL, SLOT_LABEL, ObjectNames
+from fleet.kubernetes.manifests.pod_template import runtime_of
 from fleet.kubernetes.operator.resource import (
     FINALIZER,
     GROUP,
@@ -43,16 +44,10 @@ from fleet.model import Plan, ReceiptResult
 from fleet.slots import Change, ChangeState
 from fleet.text import duration
 
-CHILDREN: Final = (
-    "Deployment",
-    "PodDisruptionBudget",
-    "Lease",
-    "ConfigMap",
-    "RoleBinding",
-    "Role",
-    "ServiceAccount",
-)
+CHILDREN: Final = ("Deployment", "PodDisruptionBudget", "Lease", "ConfigMap")
 """Kinds of a fleet's objects, in the order of their deletion."""
+_ACCESS: Final = ("RoleBinding", "Role", "ServiceAccount")
+"""Kinds that Fleet makes too unless `runtime.service_account` names an account."""
 _STATUS_EVERY: Final = 60.0
 """Seconds between two writes of the status if only the lag changes."""
 _SOON: Final = 5.0
@@ -218,7 +213,8 @@ class Reconciler:
 
     def _children(self, fleet: Fleet, group: str) -> Iterator[tuple[str, Object]]:
         slug = ObjectNames(fleet.spec.cluster.name, group).slug
-        for kind in CHILDREN:
+        made_by_others = runtime_of(fleet.group(group)).service_account
+        for kind in CHILDREN if made_by_others else (*CHILDREN, *_ACCESS):
             for found in self._context.api.find(kind, f"{GROUP_LABEL}={slug}")[0]:
                 yield kind, found
 

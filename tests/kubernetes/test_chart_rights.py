@@ -1,0 +1,318 @@
+"""What the chart's accounts may do, each tried with their tokens on a real API server.
+
+First all that a manager could do by the Role of the manifests and the operator may not.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet.config.settings import WorkerSettings
+from fleet.errors import FleetError
+from fleet.kubernetes.client.api import Api, Object
+from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
+from fleet.kubernetes.manifests import deployment_objects
+from fleet.kubernetes.operator.resource import KIND
+from tests.kubernetes.test_chart import VALUES, rendered
+from tests.kubernetes.test_operator import entry
+from tests.support import waiting
+from tests.support.declared import ON_KUBERNETES, fleet_spec, group_spec, settings_of
+from tests.support.declared_fleets import Declared
+from tests.support.kube_api import KubeApi, program
+
+pytestmark = pytest.mark.kubernetes
+
+ORDERS, PAYMENTS = ObjectNames("main", "orders"), ObjectNames("main", "payments")
+POD = f"{ORDERS.slug}-5d9f8c7b6d-x2x4z"
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A namespace that a release in another one watches."""
+
+    server: KubeApi
+    admin: Api
+    system: str
+    operator: Api
+    worker: Api
+
+    @property
+    def namespace(self) -> str:
+        return self.admin.namespace
+
+    def settings(self, group: str = "orders", **runtime: Any) -> WorkerSettings:
+        """What workers start from, with the chart's account."""
+        place = {**ON_KUBERNETES, "namespace": self.namespace, "service_account": "fleet-worker"}
+        spec = fleet_spec()
+        return settings_of(group_spec(group, runtime={**place, **runtime}), cluster=spec.cluster)
+
+    def deployment(self, **runtime: Any) -> Object:
+        """The workers' Deployment as the operator applies it."""
+        return deployment_objects.deployment(self.settings(**runtime), replicas=0)
+
+
+def object_of(kind: str, name: str, version: str = "v1", **more: Any) -> Object:
+    """An object without Fleet's labels."""
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **more}
+
+
+def pod(name: str, labels: dict[str, str]) -> Object:
+    container = {"name": "worker", "image": "fleet:1"}
+    made = object_of("Pod", name, spec={"containers": [container]})
+    made["spec"]["serviceAccountName"] = "fleet-worker"
+    made["metadata"]["labels"] = labels
+    return made
+
+
+def installed(server: KubeApi) -> tuple[str, str]:
+    """All of the chart but what would start pods: its namespace, and the one that it watches."""
+    system, namespace = server.namespace(), server.namespace()
+    objects = rendered(system, {**VALUES, "watchNamespaces": [namespace]})
+    subprocess.run(
+        [program("kubectl"), "--kubeconfig", str(server.kubeconfig()), "apply", "-f", "-"],
+        input=yaml.safe_dump_all(each for each in objects if each["kind"] != "Deployment"),
+        text=True, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    return system, namespace
+
+
+@pytest.fixture(scope="module")
+def shop(kube_api: KubeApi) -> Iterator[Shop]:
+    """A fleet's objects in it, another fleet's, and what is nobody's."""
+    system, namespace = installed(kube_api)
+    with kube_api.api(namespace) as admin:
+        admin.apply(pod(POD, ORDERS.labels()))
+        admin.apply(pod("theirs", {"app": "theirs"}))
+        admin.apply(object_of("ConfigMap", "theirs"))
+        for names in (ORDERS, PAYMENTS):
+            group = Shop(kube_api, admin, system, admin, admin).settings(names.group).group
+            for each in deployment_objects.leases(names, namespace, group):
+                admin.create(each)
+            for each in deployment_objects.maps(names, namespace):
+                admin.apply(each)
+            change = object_of("Lease", names.change, "coordination.k8s.io/v1")
+            change["metadata"]["labels"] = names.labels()
+            admin.apply(change)
+        bound = admin.get("Pod", POD)
+        operator = kube_api.api(namespace, kube_api.account(system, "fleet-operator"))
+        worker = kube_api.api(namespace, kube_api.account(namespace, "fleet-worker", pod=bound))
+        made = Shop(kube_api, admin, system, operator, worker)
+        for api in (operator, worker):  # policies are heard of a moment later
+            writes = partial(api.merge, "ConfigMap", "theirs", {"data": {"a": "b"}})
+            waiting.until(partial(refusal, writes), "the policies")
+        yield made
+        operator.close()
+        worker.close()
+
+
+def refusal(act: Callable[[], object]) -> str:
+    """Why the server refuses; empty where it does not."""
+    try:
+        act()
+    except FleetError as error:
+        return str(error)
+    return ""
+
+
+PRIVILEGED = {"privileged": True, "allowPrivilegeEscalation": True}
+ROLE = object_of(
+    "Role", "greedy", "rbac.authorization.k8s.io/v1",
+    rules=[{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}],
+)  # fmt: skip
+BINDING = object_of(
+    "RoleBinding", "greedy", "rbac.authorization.k8s.io/v1",
+    roleRef={
+        "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "fleet-operator",
+    },
+    subjects=[{"kind": "ServiceAccount", "name": "default", "namespace": "default"}],
+)  # fmt: skip
+TOKEN = object_of("Secret", "token", type="kubernetes.io/service-account-token")
+TOKEN["metadata"]["annotations"] = {"kubernetes.io/service-account.name": "default"}
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda api: api.get("Secret", "kafka"),
+        lambda api: api.get("Secret", "fleet-spark"),
+        lambda api: api.find("Secret"),
+        lambda api: api.create(object_of("Secret", "made")),
+        lambda api: api.create(TOKEN),
+        lambda api: api.delete("Secret", "fleet-spark"),
+        lambda api: api.create(ROLE),
+        lambda api: api.create(BINDING),
+        lambda api: api.merge("Role", "fleet-operator", {"rules": []}),
+        lambda api: api.create(object_of("ServiceAccount", "made")),
+        lambda api: api.create(pod("made", ORDERS.labels())),
+        lambda api: api.merge("ConsumerFleet", "orders", {"spec": {}}, part="scale"),
+        lambda api: api.delete("ConsumerFleet", "orders"),
+    ],
+)
+def test_an_operator_has_no_right_to(shop: Shop, act: Callable[[Api], object]) -> None:
+    """By RBAC alone: no Secret, no Role, no account, no pod of its own making."""
+    assert "forbidden" in refusal(lambda: act(shop.operator))
+
+
+def image(name: str) -> Callable[[Api], object]:
+    """Swap a pod's image."""
+    patch = {"spec": {"containers": [{"name": "worker", "image": "other:1"}]}}
+    kind = "application/strategic-merge-patch+json"
+    return lambda api: api._call("PATCH", api._path("Pod", name), body=patch, content_type=kind)
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (image("theirs"), "only objects with Fleet's labels"),
+        (image(POD), "only the metadata of pods"),
+        (lambda api: api.delete("Pod", "theirs"), "only objects with Fleet's labels"),
+        (lambda api: api.delete("ConfigMap", "theirs"), "only objects with Fleet's labels"),
+        (lambda api: api.create(object_of("ConfigMap", "made")), "only objects with Fleet's"),
+        (
+            lambda api: api.create(object_of("Lease", "made", "coordination.k8s.io/v1")),
+            "only objects with Fleet's",
+        ),
+        (
+            lambda api: api.merge("ConfigMap", "theirs", {"metadata": {"labels": ORDERS.labels()}}),
+            "only objects with Fleet's",
+        ),
+    ],
+)
+def test_an_operator_writes_only_what_is_fleets(
+    shop: Shop, act: Callable[[Api], object], why: str
+) -> None:
+    """RBAC would let it; and a label that it writes itself is none."""
+    assert why in refusal(lambda: act(shop.operator))
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"serviceAccountName": "admin"}, "only with the workers' accounts"),
+        ({"hostNetwork": True}, "no privileged pod"),
+        ({"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}, "no privileged pod"),
+        (
+            {"containers": [{"name": "worker", "securityContext": PRIVILEGED}]},
+            "no privileged pod",
+        ),
+        (
+            {"initContainers": [{"name": "a", "image": "a:1", "securityContext": PRIVILEGED}]},
+            "no privileged pod",
+        ),
+    ],
+)
+def test_no_patch_of_pods_gives_more_than_a_worker_has(
+    shop: Shop, spec: dict[str, Any], why: str
+) -> None:
+    """Whoever may write a ConsumerFleet gets no more through the operator."""
+    wanted = shop.deployment(pod_template={"spec": spec})
+    assert why in refusal(lambda: shop.operator.apply(wanted, trial=True))
+
+
+def test_an_operator_does_its_work(shop: Shop) -> None:
+    """Its Deployment, the labels of its pods, its leases; in its namespaces alone."""
+    assert not refusal(lambda: shop.operator.apply(shop.deployment(), trial=True))
+    patch = {"metadata": {"labels": {"fleet/slot": "0"}}}
+    assert not refusal(lambda: shop.operator.merge("Pod", POD, patch))
+    elsewhere = shop.server.namespace()
+    user = shop.server.account(shop.system, "fleet-operator")
+    for namespace in (elsewhere, shop.system):
+        with shop.server.api(namespace, user) as api:
+            for kind in ("Deployment", "Lease", "ConfigMap", "Pod", KIND):
+                assert "forbidden" in refusal(lambda: api.find(kind))  # noqa: B023 - called here
+
+
+def lease(holder: str | None) -> Object:
+    return {"spec": {"holderIdentity": holder, "leaseTransitions": 1}}
+
+
+def replaced(api: Api, admin: Api, name: str, holder: str | None) -> Callable[[], object]:
+    """Write a Lease as a compare-and-set does."""
+
+    def act() -> object:
+        found = admin.get("Lease", name)
+        assert found is not None
+        return api._call("PUT", api._path("Lease", name), body={**found, **lease(holder)})
+
+    return act
+
+
+def test_a_worker_takes_a_slot_of_its_fleet_for_itself(shop: Shop) -> None:
+    """As the pod whose token it is; no other fleet's, and not for another pod."""
+    mine, theirs = ORDERS.slot(0), PAYMENTS.slot(0)
+    assert not refusal(replaced(shop.worker, shop.admin, mine, POD))
+    assert "only for itself" in refusal(replaced(shop.worker, shop.admin, mine, "another"))
+    assert not refusal(replaced(shop.worker, shop.admin, mine, None))
+    assert "of its own fleet" in refusal(replaced(shop.worker, shop.admin, theirs, POD))
+    shop.admin.merge("Lease", mine, lease("another"))
+    assert not refusal(replaced(shop.worker, shop.admin, mine, "another"))  # says that it ended
+
+
+def test_a_worker_writes_its_report_and_nothing_of_the_managers(shop: Shop) -> None:
+    """The change, other maps and other fleets' are refused."""
+    data = {"data": {"a": "b"}}
+    assert not refusal(lambda: shop.worker.merge("ConfigMap", ORDERS.reports, data))
+    refused = {
+        PAYMENTS.reports: "of its own fleet",
+        "theirs": "of its own fleet",
+    }
+    for name, why in refused.items():
+        assert why in refusal(lambda: shop.worker.merge("ConfigMap", name, data))  # noqa: B023
+    assert "only slots" in refusal(replaced(shop.worker, shop.admin, ORDERS.change, POD))
+    stolen = {"metadata": {"labels": {GROUP_LABEL: PAYMENTS.slug}}}
+    assert refusal(lambda: shop.worker.merge("ConfigMap", ORDERS.reports, stolen))
+
+
+def test_a_token_that_is_no_pods_writes_nothing(shop: Shop) -> None:
+    """Of a pod of another name, or of none."""
+    other = shop.admin.apply(pod("something-else", ORDERS.labels()))
+    for bound in (None, other):
+        user = shop.server.account(shop.namespace, "fleet-worker", pod=bound)
+        with shop.server.api(shop.namespace, user) as api:
+            assert "of its own fleet" in refusal(
+                replaced(api, shop.admin, ORDERS.slot(1), "something-else")
+            )
+
+
+def test_a_life_by_these_rights(
+    control_plane: KubeApi, broker: Any, unique: str, tmp_path: Path
+) -> None:
+    """Planned, tried, failed for want of nodes, not tried again at once; drained and deleted."""
+    group = f"orders-{unique}"
+    slug = ObjectNames("main", group).slug
+    system, namespace = installed(control_plane)
+    config = control_plane.kubeconfig(control_plane.account(system, "fleet-operator"))
+    with control_plane.api(namespace) as api:
+        place = Declared(api, {"KUBECONFIG": str(config)}, tmp_path)
+        runtime = {"kind": "kubernetes", "service_account": "fleet-worker"}
+        place.cluster(broker.bootstrap_servers, defaults={"runtime": runtime})
+        place.write("orders", fleet=entry(group))
+        with place.operator():
+            assert "warm" in place.until("orders", "Stalled", "Failed")
+            found = place.found("orders")
+            assert found is not None
+            assert found["status"]["change"]["state"] == "failed"
+            deployment = api.get("Deployment", slug)
+            assert deployment is not None
+            owners = [each["uid"] for each in deployment["metadata"]["ownerReferences"]]
+            assert owners == [found["metadata"]["uid"]]
+            waiting.until(
+                lambda: "next try in" in place.condition("orders", "Stalled")["message"], "a pause"
+            )
+            events = place.events("orders")
+            assert len(events["Planned"]) == 1
+            assert {"Step", "Failed"} <= set(events)
+
+            api.delete(KIND, "orders")
+            place.gone("orders")
+        assert "Drained" in place.events("orders")
+        for kind in ("Deployment", "Lease", "ConfigMap", "PodDisruptionBudget"):
+            assert not api.find(kind, f"{GROUP_LABEL}={slug}")[0], kind
+    assert "forbidden" not in json.dumps(place.said)
