@@ -470,7 +470,8 @@ class Fleet(Closing):
         memory = from_json_or_none(ScalingMemory, note) or ScalingMemory()
         unit = "pod" if adopted else "slot"
         decision = self._decide(group, snapshot, current=current, memory=memory, unit=unit)
-        self.store.put_manager_state(group, "scaling", as_json(decision.memory))
+        if (kept := as_json(decision.memory)) != note:
+            self.store.put_manager_state(group, "scaling", kept)
         pin = self.pin(group)
         return (
             decision if pin is None else apply_pin(decision, pin, now=self.clock.now(), unit=unit)

@@ -269,7 +269,7 @@ def _say(sentence: str) -> None:
     "--interval",
     type=click.FloatRange(1.0, 3600.0),
     metavar="SECONDS",
-    default=30.0,
+    default=60.0,
     show_default=True,
     help="Seconds between two passes over a resource at rest.",
 )
