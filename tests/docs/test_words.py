@@ -47,6 +47,7 @@ TARGETS = {
     "how-to/alerts.md": 600,
     "how-to/history.md": 700,
     "how-to/kubernetes.md": 1200,
+    "how-to/consumer-fleets.md": 550,
     "how-to/adopt.md": 500,
     "how-to/dagster.md": 900,
     "how-to/sinks.md": 1000,

@@ -1,7 +1,4 @@
-"""The chart: linted, rendered, judged by a real API server, installed on the real cluster.
-
-What docs/how-to/kubernetes.md shows is run here.
-"""
+"""The chart: linted, rendered, and judged by a real API server."""
 
 import json
 import os

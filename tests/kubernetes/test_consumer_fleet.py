@@ -89,11 +89,14 @@ def test_what_is_wrong_is_told_by_its_key(spec: dict[str, Any], cluster: str, wh
 
 def test_an_unknown_cluster_is_told_with_the_known_ones(tmp_path: Path) -> None:
     """A name leads nowhere else."""
-    (tmp_path / "main.yaml").write_text(CLUSTER)
-    assert cluster_text(tmp_path, "main") == CLUSTER
-    for name in ("other", "../main", ""):
+    folder = tmp_path / "clusters"
+    folder.mkdir()
+    for file in (folder / "main.yaml", tmp_path / "secret.yaml"):
+        file.write_text(CLUSTER)
+    assert cluster_text(folder, "main") == CLUSTER
+    for name in ("other", "../secret", ""):
         with pytest.raises(ConfigError, match="known: main"):
-            cluster_text(tmp_path, name)
+            cluster_text(folder, name)
 
 
 CHANGE = Change(
@@ -108,7 +111,9 @@ CHANGE = Change(
     sentence="done, as planned",
 )
 VIEW = FleetView(
-    targets=SlotTargets(group="orders", version=1, open=frozenset({0, 1})),
+    targets=SlotTargets(
+        group="orders", version=1, open=frozenset({0, 1, 2, 3}), quarantined=frozenset({3})
+    ),
     slots=(
         Slot(group="orders", number=0, owner="pod-a", phase=Phase.ACTIVE),
         Slot(group="orders", number=1, owner="pod-b", phase=Phase.JOINING),
@@ -144,9 +149,9 @@ def conditions(view: FleetView | None, outcome: PassOutcome = QUIET) -> dict[str
 
 
 def test_the_status_counts_slots_that_work() -> None:
-    """A dead owner and a pod that is gone do not count; the lag has two digits."""
+    """No dead owner, quarantined slot or pod that is gone counts; the lag has two digits."""
     made = status_of(declared(), VIEW, QUIET, now=0.0)
-    assert made["slots"] == {"open": 2, "owned": 2, "ready": 1}
+    assert made["slots"] == {"open": 3, "owned": 2, "ready": 1}
     assert (made["replicas"], made["standbys"], made["lag"]) == (2, 1, 12_000)
     assert made["change"]["step"] == "1/1"
     assert made["observedGeneration"] == 3

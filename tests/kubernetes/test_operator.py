@@ -181,3 +181,17 @@ def test_only_a_fleet_that_says_so_is_scaled_from_outside(place: Declared) -> No
     place.write("orders", fleet=entry("orders"))
     with pytest.raises(FleetError, match=r"needs spec\.scaling\.policy external"):
         place.api.merge(KIND, "orders", {"spec": {"replicas": 3}}, part="scale")
+
+
+def test_a_namespace_that_is_deleted_goes(place: Declared, broker: Any, unique: str) -> None:
+    """Its controller deletes what the operator drains by, in any order."""
+    place.cluster(broker.bootstrap_servers)
+    place.write("orders", fleet=entry(f"orders-{unique}"))
+    with place.operator():
+        place.until("orders", "Stalled", "Failed")
+        place.api.delete("Namespace", place.api.namespace)
+        place.gone("orders")
+        waiting.until(
+            lambda: place.api.get("Namespace", place.api.namespace) is None,
+            "the namespace to be gone",
+        )
