@@ -18,6 +18,7 @@ CONTROLLERS = (
     "garbage-collector-controller",
     "namespace-controller",
     "resourcequota-controller",
+    "horizontal-pod-autoscaler-controller",
 )
 
 
@@ -43,6 +44,7 @@ def _controllers(server: KubeApi, folder: Path, port: int) -> Iterator[None]:
                 f"--cert-dir={folder / 'controller-certs'}",
                 "--kube-api-qps=200",
                 "--kube-api-burst=200",
+                "--horizontal-pod-autoscaler-sync-period=1s",
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
