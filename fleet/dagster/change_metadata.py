@@ -1,15 +1,16 @@
-"""Builds the Dagster metadata of plans and receipts: sentences, markdown tables, JSON.
+"""Builds the Dagster metadata of plans and receipts: sentences, tables, numbers, JSON.
 
 The web page shows text and numbers at once and plots numbers over time; tables and JSON open on a
 click. So important facts are sentences, and every count is a number. Sentences contain client ids,
-which any member may choose: this module escapes pictures, links and tags in markdown.
+which any member may choose: this module escapes pictures, links and tags in markdown. The page
+shows cells of tables as they are.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dagster import MetadataValue
+from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
 
 from fleet.decide.receipts import describe_expected_cost
 from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult
@@ -17,8 +18,8 @@ from fleet.slots import Change
 from fleet.slots.codec import as_json
 from fleet.text import expected_within
 
-_ACTIVE: Final = str.maketrans({"[": "&#91;", "<": "&lt;", "|": "&#124;"})
-"""Escapes for links, pictures, tags and cells. Entities, because a backslash can be escaped."""
+_ACTIVE: Final = str.maketrans({"[": "&#91;", "<": "&lt;"})
+"""Escapes for links, pictures and tags. Entities, because a backslash can be escaped."""
 
 
 def escape_markdown(text: object) -> str:
@@ -38,22 +39,17 @@ def code_block(text: str, *, kind: str = "") -> MetadataValue[Any]:
     return MetadataValue.md(f"{fence}{kind}\n{text}\n{fence}")
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Renders a markdown table; cells lose their line breaks."""
-
-    def line(cells: Sequence[object]) -> str:
-        return "| " + " | ".join(map(escape_markdown, cells)) + " |"
-
-    return "\n".join([line(head), line(["---"] * len(head)), *(line(row) for row in rows)])
-
-
-def seconds_text(value: float, digits: int) -> str:
-    """Formats seconds with a non-breaking space before the unit."""
-    return f"{value:.{digits}f}\u00a0s"
+def table(
+    columns: Mapping[str, str], rows: Iterable[Sequence[str | float | bool | None]]
+) -> MetadataValue[Any]:
+    """Renders a table; `columns` names each column's type, and None is an empty cell."""
+    schema = TableSchema([TableColumn(name, kind) for name, kind in columns.items()])
+    records = [TableRecord(dict(zip(columns, row, strict=True))) for row in rows]
+    return MetadataValue.table(records, schema)
 
 
-def _if_known(value: float | None, digits: int) -> str:
-    return "?" if value is None else seconds_text(value, digits)
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def count_range(low: int | None, high: int | None) -> str:
@@ -63,24 +59,18 @@ def count_range(low: int | None, high: int | None) -> str:
     return str(high) if low == high else f"{low}-{high}"
 
 
-def total_rebalances(expected_costs: Iterable[ExpectedCost]) -> str:
-    """Sums the expected rebalances of all steps."""
-    known = list(expected_costs)
-    return count_range(sum(p.rebalances_min for p in known), sum(p.rebalances_max for p in known))
+EXPECTED_COST: Final = {
+    "rebalances": "string",
+    "moved": "string",
+    "downtime p50 (s)": "float",
+    "downtime p95 (s)": "float",
+    "settled after (s)": "float",
+    "backlog then": "int",
+}
 
 
-EXPECTED_COST_HEAD: Final = (
-    "rebalances",
-    "moved",
-    "downtime p50",
-    "downtime p95",
-    "settled after",
-    "backlog then",
-)
-
-
-def expected_cost_cells(expected_cost: ExpectedCost) -> tuple[str, ...]:
-    """Returns the cells of EXPECTED_COST_HEAD; an unknown figure is `?`."""
+def expected_cost_cells(expected_cost: ExpectedCost) -> tuple[str | float | None, ...]:
+    """Returns the cells of EXPECTED_COST; an unknown figure is None."""
     return (
         expected_within(
             expected_cost.rebalances_expected,
@@ -90,74 +80,97 @@ def expected_cost_cells(expected_cost: ExpectedCost) -> tuple[str, ...]:
         expected_within(
             expected_cost.moved_expected, expected_cost.moved_min, expected_cost.moved_max
         ),
-        _if_known(expected_cost.downtime_s, 2),
-        _if_known(expected_cost.downtime_p95_s, 2),
-        _if_known(expected_cost.settled_s, 1),
-        "?" if expected_cost.backlog is None else f"{expected_cost.backlog:,}",
+        _rounded(expected_cost.downtime_s, 2),
+        _rounded(expected_cost.downtime_p95_s, 2),
+        _rounded(expected_cost.settled_s, 1),
+        expected_cost.backlog,
     )
 
 
-def plan_table(plan: Plan) -> str:
+def plan_table(plan: Plan) -> MetadataValue[Any]:
     """Renders the steps with their expected costs."""
-    rows = [
+    columns = {"step": "int", "kind": "string", "slots": "string", **EXPECTED_COST}
+    return table(
+        {**columns, "what happens": "string"},
         (
-            number,
-            step.kind.value,
-            ", ".join(map(str, step.slots)) or "none",
-            *expected_cost_cells(step.expected_cost),
-            " ".join(filter(None, (step.sentence, step.expected_cost.note))),
-        )
-        for number, step in enumerate(plan.steps, start=1)
-    ]
-    return markdown(("step", "kind", "slots", *EXPECTED_COST_HEAD, "what happens"), rows)
-
-
-def ways_table(plan: Plan) -> str:
-    """Renders the alternatives of a plan, with the chosen one."""
-    rows = [
-        (
-            way.step + 1,
-            way.way,
-            f"in {seconds_text(way.starts_in_s, 0)}" if way.starts_in_s else "now",
-            way.rebalances,
-            way.moved,
-            _if_known(way.downtime_s, 2),
-            _if_known(way.downtime_p95_s, 2),
-            seconds_text(way.settled_s, 1),
-            "?" if way.backlog is None else f"{way.backlog:,}",
-            "yes" if way.keeps_limits else "no",
-            ", ".join(["chosen"] * way.chosen + ["cheapest"] * way.cheapest),
-        )
-        for way in plan.alternatives
-    ]
-    return markdown(("step", "way", "starts", *EXPECTED_COST_HEAD, "keeps the limits", ""), rows)
-
-
-def receipts_table(receipts: Iterable[Receipt]) -> str:
-    """Renders expected and recorded figures, a row per step."""
-    rows = [
-        (
-            r.step + 1,
-            r.kind.value,
-            str(r.expected_cost),
-            r.rebalances,
-            r.external_rebalances,
-            r.aborted,
-            r.moved,
-            "none" if r.longest_downtime_s is None else seconds_text(r.longest_downtime_s, 2),
-            _if_known(r.settled_s, 1),
-            seconds_text(r.seconds, 1),
-            r.result.value,
-            describe_expected_cost(r.expected_cost) or "?",
-            " ".join(r.sentences),
-        )
-        for r in receipts
-    ]
-    head = (
-        *("step", "kind", "expected", "recorded", "external", "aborted", "moved"),
-        *("longest downtime", "settled after", "took", "result", "expected cost", "notes"),
+            (
+                number,
+                step.kind.value,
+                ", ".join(map(str, step.slots)) or "none",
+                *expected_cost_cells(step.expected_cost),
+                " ".join(filter(None, (step.sentence, step.expected_cost.note))),
+            )
+            for number, step in enumerate(plan.steps, start=1)
+        ),
     )
-    return markdown(head, rows)
+
+
+def ways_table(plan: Plan) -> MetadataValue[Any]:
+    """Renders the alternatives of a plan, with the chosen one."""
+    columns = {"step": "int", "way": "string", "starts in (s)": "float"}
+    figures = {**EXPECTED_COST, "rebalances": "int", "moved": "int"}
+    marks = dict.fromkeys(("keeps the limits", "chosen", "cheapest"), "bool")
+    return table(
+        {**columns, **figures, **marks},
+        (
+            (
+                way.step + 1,
+                way.way,
+                round(way.starts_in_s, 1),
+                way.rebalances,
+                way.moved,
+                _rounded(way.downtime_s, 2),
+                _rounded(way.downtime_p95_s, 2),
+                _rounded(way.settled_s, 1),
+                way.backlog,
+                way.keeps_limits,
+                way.chosen,
+                way.cheapest,
+            )
+            for way in plan.alternatives
+        ),
+    )
+
+
+_RECEIPT: Final = {
+    "step": "int",
+    "kind": "string",
+    "expected": "string",
+    **dict.fromkeys(("recorded", "external", "aborted", "moved"), "int"),
+    **dict.fromkeys(("longest downtime (s)", "settled after (s)", "took (s)"), "float"),
+    **dict.fromkeys(("result", "expected cost", "notes"), "string"),
+}
+
+
+def receipts_table(receipts: Iterable[Receipt]) -> MetadataValue[Any]:
+    """Renders expected and recorded figures, a row per step."""
+    return table(
+        _RECEIPT,
+        (
+            (
+                r.step + 1,
+                r.kind.value,
+                str(r.expected_cost),
+                r.rebalances,
+                r.external_rebalances,
+                r.aborted,
+                r.moved,
+                _rounded(r.longest_downtime_s, 2),
+                _rounded(r.settled_s, 1),
+                round(r.seconds, 1),
+                r.result.value,
+                describe_expected_cost(r.expected_cost) or None,
+                " ".join(r.sentences),
+            )
+            for r in receipts
+        ),
+    )
+
+
+def total_rebalances(expected_costs: Iterable[ExpectedCost]) -> str:
+    """Sums the expected rebalances of all steps."""
+    known = list(expected_costs)
+    return count_range(sum(p.rebalances_min for p in known), sum(p.rebalances_max for p in known))
 
 
 def join_sentences(*parts: str, group: str = "") -> str:
@@ -188,9 +201,10 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
     """Builds the metadata of the plan asset."""
     return {
         "sentence": plan_sentence(plan),
-        "plan": MetadataValue.md(plan_table(plan) if plan.steps else "no steps"),
-        "other ways": MetadataValue.md(ways_table(plan) if plan.alternatives else "none"),
+        "plan": plan_table(plan),
+        "other ways": ways_table(plan),
         "expected rebalances": total_rebalances(s.expected_cost for s in plan.steps),
+        "expected rebalances, at most": sum(s.expected_cost.rebalances_max for s in plan.steps),
         "wanted slots": plan.wanted,
         "steps": len(plan.steps),
         "refusals": bullet_list(plan.refusals),
@@ -228,7 +242,7 @@ def change_metadata(change: Change) -> dict[str, Any]:
     downtimes = [r.longest_downtime_s for r in receipts if r.longest_downtime_s is not None]
     shown: dict[str, Any] = {
         "sentence": change_sentence(change),
-        "receipt": MetadataValue.md(receipts_table(receipts) if receipts else "no step was taken"),
+        "receipt": receipts_table(receipts),
         "result": worst_result(change),
         "state": change.state.value,
         "expected rebalances": total_rebalances(r.expected_cost for r in receipts),
@@ -237,7 +251,7 @@ def change_metadata(change: Change) -> dict[str, Any]:
         "partitions moved": sum(r.moved for r in receipts),
         "slots": change.plan.wanted,
         "notes": bullet_list(change.plan.notes),
-        "plan": MetadataValue.md(plan_table(change.plan) if change.plan.steps else "no steps"),
+        "plan": plan_table(change.plan),
         "plan id": change.plan.id,
         "revision": change.plan.revision,
         "actor": change.actor,
