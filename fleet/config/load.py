@@ -492,6 +492,14 @@ def load(path: Path, environ: Mapping[str, str], *, text: str | None = None) -> 
     return _loaded(_read(path) if text is None else text, path, environ)
 
 
+def group_lines(path: Path, environ: Mapping[str, str]) -> dict[str, int]:
+    """Returns the line of each fleet of a valid fleet.yaml, by group."""
+    root, _ = read_tree(_read(path), environ)
+    fleets = None if root is None else root.value.get("fleets")
+    found = [] if fleets is None else fleets.value or []
+    return {each.value["group"].plain(): each.line for each in found}
+
+
 class LoginFile(NamedTuple):
     """Holds a login that a separate file describes."""
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from dagster import (
     AssetDep,
@@ -24,10 +25,12 @@ from dagster import (
     AssetSelection,
     AssetSpec,
     BetaWarning,
+    CodeReferencesMetadataValue,
     DataVersion,
     DefaultScheduleStatus,
     DynamicPartitionsDefinition,
     FreshnessPolicy,
+    LocalFileCodeReference,
     MetadataValue,
     ObserveResult,
     PipesMessageHandler,
@@ -387,9 +390,32 @@ def build_topic_assets(fleet: FleetResource) -> list[AssetsDefinition]:
     return _observed_assets(fleet, "topics", topic_specs(fleet.spec), topics.values())
 
 
+def _links(spec: FleetSpec, group: str, path: Path, line: int | None) -> dict[str, Any]:
+    """Returns where the group is declared, and where `fleet ui` shows it."""
+    found: dict[str, Any] = {}
+    if line is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BetaWarning)  # there is no other form of it
+            found["dagster/code_references"] = CodeReferencesMetadataValue(
+                code_references=[
+                    LocalFileCodeReference(file_path=str(path), line_number=line, label=path.name)
+                ]
+            )
+    if spec.ui.url is not None:
+        page = f"{spec.ui.url.rstrip('/')}/groups/{quote(group, safe='')}"
+        found["fleet ui"] = MetadataValue.url(page)
+    return found
+
+
 def build_group_assets(fleet: FleetResource) -> list[AssetSpec | AssetsDefinition]:
     """Defines the assets of all groups in fleet.yaml, and one for other groups."""
     spec = fleet.spec
-    named = (group_spec(spec, each) for each in spec.fleets)
+    lines = fleet.group_lines
+    named = (
+        group_spec(spec, each).merge_attributes(
+            metadata=_links(spec, each.group, fleet.path, lines.get(each.group))
+        )
+        for each in spec.fleets
+    )
     _, groups = depths(spec)
     return [discovered_spec(spec), *_observed_assets(fleet, "groups", named, groups.values())]

@@ -16,7 +16,7 @@ from typing import Any
 from dagster_pipes import open_dagster_pipes
 
 from fleet import cli
-from fleet.history.tables import Tables
+from fleet.history.tables import TABLES, Tables
 from fleet.model.rebalances import Rebalance
 from fleet.report.wording import cause_text, clock_text, duration_text, members_text
 
@@ -56,7 +56,10 @@ def run_history_command(*arguments: str) -> tuple[int, dict[str, Any] | None]:
 def metadata(done: dict[str, Any], table: str) -> dict[str, Any]:
     """Builds the metadata of one table, the most useful figures first."""
     held = done["tables"][table]
-    shown: dict[str, Any] = {"dagster/row_count": held["rows"]}
+    shown: dict[str, Any] = {
+        "dagster/row_count": held["rows"],
+        "dagster/column_schema": {"raw_value": _column_schema(table), "type": "table_schema"},
+    }
     if table == "rebalances":
         shown |= _last_rebalances(done["path"], end=time.time())
     if "added" in done:
@@ -69,6 +72,11 @@ def metadata(done: dict[str, Any], table: str) -> dict[str, Any]:
         "size (MB)": round(held["bytes"] / 1e6, 3),
         "path": done["path"],
     }
+
+
+def _column_schema(table: str) -> dict[str, Any]:
+    """Builds Dagster's schema of a table's columns."""
+    return {"columns": [{"name": each.name, "type": str(each.type)} for each in TABLES[table]]}
 
 
 def _last_rebalances(path: str, *, end: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 from dagster import ConfigurableResource, Failure
 from pydantic import Field
 
-from fleet.config.load import load
+from fleet.config.load import group_lines, load
 from fleet.config.spec import FleetSpec, Selection
 from fleet.errors import FleetError
 
@@ -63,8 +63,18 @@ class FleetResource(ConfigurableResource):  # type: ignore[type-arg]
 
         Raises ConfigError, whose sentence the web page shows for the code location.
         """
-        environ = {**os.environ, **self.environment()}
-        return self._select(load(Path(environ.get("FLEET_CONFIG") or "fleet.yaml"), environ))
+        return self._select(load(self.path, os.environ))
+
+    @property
+    def group_lines(self) -> dict[str, int]:
+        """Returns the line of each group in the file; none if the spec was given, not read."""
+        path = self.path
+        return group_lines(path, os.environ) if path.exists() else {}
+
+    @property
+    def path(self) -> Path:
+        """Returns the path of fleet.yaml."""
+        return Path(self.config or os.environ.get("FLEET_CONFIG") or "fleet.yaml").absolute()
 
     def _select(self, spec: FleetSpec) -> FleetSpec:
         """Returns the spec without the fleets that the selection leaves out."""

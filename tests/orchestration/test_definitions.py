@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from dagster import (
+    AssetKey,
     AssetsDefinition,
     DagsterInstance,
     DefaultScheduleStatus,
@@ -172,6 +173,25 @@ def test_an_odd_group_id_is_a_partition_and_an_asset_of_its_own():
     assert sorted(deleted.partition_keys) == sorted(request.partition_keys)
     assert set(map(name_of, ODD)) == set(request.partition_keys)
     assert max(map(len, request.partition_keys)) <= 100
+
+
+def test_a_group_links_to_its_line_and_to_its_page(tmp_path):
+    """The line of the file that declares it; the page only if it has a public address."""
+    path = tmp_path / "fleet.yaml"
+    text = FLEET_YAML.read_text()
+    path.write_text(text)
+    key = AssetKey(["main", "groups", "billing.v1"])
+
+    def links() -> dict[str, object]:
+        graph = build_definitions(FleetResource(config=str(path))).resolve_asset_graph()
+        return dict(graph.get(key).metadata)
+
+    (line,) = links()["dagster/code_references"].code_references
+    assert text.splitlines()[line.line_number - 1].strip() == "- group: billing.v1"
+    assert line.file_path == str(path)
+    assert "fleet ui" not in links()
+    path.write_text(text + "ui: {url: 'https://fleet.example.com/'}\n")
+    assert links()["fleet ui"].url == "https://fleet.example.com/groups/billing.v1"
 
 
 def test_raw_ids_are_metadata():
