@@ -517,9 +517,10 @@ class Alerts(Strict):
 class DagsterSpec(Strict):
     """Sets what Dagster runs by itself."""
 
-    schedules: tuple[Literal["reconcile", "record_history"], ...] = ()
+    schedules: tuple[Literal["reconcile", "record_history", "new_partitions"], ...] = ()
     """Schedules to start by default; you can stop each in Dagster's page. `reconcile` plans and
-    applies every group in mode act once a minute. `record_history` updates the history tables."""
+    applies every group in mode act once a minute. `record_history` updates the history tables.
+    `new_partitions` is a sensor: it plans and applies a group once its topic has new partitions."""
     groups: Selection = Selection()
     """Groups that Dagster observes beside the declared ones."""
     watermark: Annotated[Duration, Field(ge=1.0, le=604_800.0)] = 3600.0

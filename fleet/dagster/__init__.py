@@ -17,7 +17,10 @@ from fleet.dagster.group_assets import (
     build_history_schedule,
     build_topic_assets,
 )
-from fleet.dagster.reconcile_schedule import build_reconcile_schedules
+from fleet.dagster.reconcile_schedule import (
+    build_new_partitions_sensors,
+    build_reconcile_schedules,
+)
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.scale_schedules import build_scale_schedules, scale_at
 from fleet.dagster.sink_assets import build_sink_assets
@@ -38,6 +41,7 @@ __all__ = [
     "build_history_assets",
     "build_history_job",
     "build_history_schedule",
+    "build_new_partitions_sensors",
     "build_reconcile_schedules",
     "build_scale_schedules",
     "build_sink_assets",

@@ -82,6 +82,11 @@ def group_key(cluster: str, group: str) -> AssetKey:
     return AssetKey([cluster, "groups", name_of(group)])
 
 
+def partitions_key(cluster: str) -> AssetKey:
+    """Returns the key of the topics' partition counts, a partition per topic."""
+    return AssetKey([cluster, "topic_partitions"])
+
+
 def plan_key(cluster: str) -> AssetKey:
     """Returns the key of the groups' last plans, a partition per group."""
     return AssetKey([cluster, _PLAN])

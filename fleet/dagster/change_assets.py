@@ -41,6 +41,11 @@ from fleet.dagster.change_metadata import (
     plan_sentence,
 )
 from fleet.dagster.check_outcomes import receipt_outcome
+from fleet.dagster.reconcile_schedule import (
+    build_partitions_assets,
+    on_new_partitions,
+    partitions_deps,
+)
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
 from fleet.decide.adopted import approval_mismatch
 from fleet.errors import ConfigError, FleetError, Refused
@@ -203,6 +208,8 @@ def plan_asset(fleet: FleetResource) -> AssetsDefinition:
 
     @asset(
         key=asset_keys.plan_key(cluster),
+        deps=partitions_deps(spec),
+        automation_condition=on_new_partitions(spec),
         partitions_def=group_partitions(spec),
         group_name=CHANGES,
         kinds={"plan"},
@@ -230,7 +237,8 @@ def rollout_asset(fleet: FleetResource, execute: Execute) -> AssetsDefinition:
 
     @asset(
         key=asset_keys.rollout_key(cluster),
-        deps=[asset_keys.plan_key(cluster)],
+        deps=[asset_keys.plan_key(cluster), *partitions_deps(spec)],
+        automation_condition=on_new_partitions(spec),
         partitions_def=group_partitions(spec),
         group_name=CHANGES,
         kinds={"rollout"},
@@ -351,12 +359,14 @@ def record_result(
 def build_change_assets(
     fleet: FleetResource, execute: Execute = execute_rollout
 ) -> list[AssetsDefinition]:
-    """Returns both assets, or none if no group has workers."""
-    return (
-        [plan_asset(fleet), rollout_asset(fleet, execute)]
-        if asset_keys.managed_groups(fleet.spec)
-        else []
-    )
+    """Returns plan, rollout and the partition counts they depend on; none without workers."""
+    if not asset_keys.managed_groups(fleet.spec):
+        return []
+    return [
+        *build_partitions_assets(fleet),
+        plan_asset(fleet),
+        rollout_asset(fleet, execute),
+    ]
 
 
 def build_change_jobs(fleet: FleetResource) -> "list[UnresolvedAssetJobDefinition]":

@@ -10,16 +10,39 @@ A code server that starts again also starts the count again. Cost: a dead run sh
 minutes. A run that makes other assets too is left to Dagster's `run_monitoring` and to users.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from dagster import DagsterInstance, DagsterRunStatus, RunRecord
+from dagster import DagsterInstance, DagsterRunStatus, RunRecord, RunsFilter
 
 from fleet.config.spec import GroupSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.reconcile_schedule import all_runs
 from fleet.slots import Change, ChangeState
 from fleet.text import duration
+
+# Every run of a state, without a limit.
+#
+# Problem: a limit shows only the newest runs of a long queue. A group whose run waits behind them
+# would look idle, and a dead run would never end. Choice: page by page, oldest first, so that new
+# runs are on the last page. Cost: a query per 500 runs, which reads each run completely.
+
+
+PAGE = 500
+
+
+def all_runs(
+    instance: DagsterInstance, statuses: Collection[DagsterRunStatus]
+) -> Iterator[RunRecord]:
+    """Yields the runs in one of these states, oldest first."""
+    filters = RunsFilter(statuses=list(statuses))
+    last: str | None = None
+    while True:
+        page = instance.get_run_records(filters, limit=PAGE, cursor=last, ascending=True)
+        yield from page
+        if len(page) < PAGE:
+            return
+        last = page[-1].dagster_run.run_id
+
 
 UNCHANGED_TICKS = 3
 IDLE_TICKS = 6

@@ -43,7 +43,10 @@ from fleet.dagster.group_assets import (
     build_history_schedule,
     build_topic_assets,
 )
-from fleet.dagster.reconcile_schedule import build_reconcile_schedules
+from fleet.dagster.reconcile_schedule import (
+    build_new_partitions_sensors,
+    build_reconcile_schedules,
+)
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
 from fleet.dagster.scale_schedules import build_scale_schedules
 from fleet.dagster.sink_assets import build_sink_assets, depths
@@ -205,5 +208,9 @@ def cluster_definitions(
             *build_scale_schedules(fleet),
             build_history_schedule(fleet),
         ],
-        sensors=[build_watch_sensor(fleet), build_storm_sensor(fleet)],
+        sensors=[
+            build_watch_sensor(fleet),
+            build_storm_sensor(fleet),
+            *build_new_partitions_sensors(fleet),
+        ],
     )

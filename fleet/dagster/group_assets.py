@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -304,23 +304,28 @@ def _observed_assets(
     ops = asset_keys.split_into_ops(
         (spec.key, depth, spec) for spec, depth in zip(specs, depths, strict=True)
     )
-    return [
-        _observe_op(fleet, name if number == 1 else f"{name}_{number}", of_op)
-        for number, of_op in enumerate(ops, start=1)
-    ]
 
-
-def _observe_op(fleet: FleetResource, name: str, specs: list[AssetSpec]) -> AssetsDefinition:
     def observe(context: AssetExecutionContext) -> Iterator[ObserveResult]:
         with fleet_errors_as_failures(), fleet.open() as cycle:
             yield from _versions_now(cycle, context)
 
+    return [
+        observe_op(name if number == 1 else f"{name}_{number}", of_op, observe)
+        for number, of_op in enumerate(ops, start=1)
+    ]
+
+
+def observe_op(
+    name: str, specs: Sequence[AssetSpec], observe: Callable[..., Iterator[ObserveResult]]
+) -> AssetsDefinition:
+    """Defines observed assets by one op.
+
+    Dagster's stable decorator makes one op for each asset: 300 groups would be 300 ops.
+    """
     with warnings.catch_warnings():
-        # The stable form has one asset for each op, and 300 ops make an unreadable graph.
         warnings.simplefilter("ignore", BetaWarning)
-        made: AssetsDefinition = multi_observable_source_asset(
-            name=name, specs=specs, can_subset=True
-        )(observe)
+        define = multi_observable_source_asset(name=name, specs=specs, can_subset=True)
+    made: AssetsDefinition = define(observe)
     return made
 
 

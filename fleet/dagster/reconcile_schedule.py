@@ -19,23 +19,38 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster import (
+    AssetDep,
+    AssetExecutionContext,
+    AssetKey,
+    AssetsDefinition,
+    AssetSelection,
+    AssetSpec,
+    AutomationCondition,
+    AutomationConditionSensorDefinition,
     DagsterEventType,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
+    DataVersion,
     DefaultScheduleStatus,
-    RunRecord,
+    DefaultSensorStatus,
+    ObserveResult,
     RunRequest,
     RunsFilter,
     ScheduleDefinition,
     ScheduleEvaluationContext,
     SkipReason,
+    StaticPartitionMapping,
+    StaticPartitionsDefinition,
     schedule,
 )
 
-from fleet.config.spec import GroupSpec
+from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.resources import FleetResource
+from fleet.dagster.dead_runs import all_runs
+from fleet.dagster.group_assets import observe_op, topic_metadata, topic_version
+from fleet.dagster.live import live_cluster
+from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
 from fleet.decide.backoff import aim_of, wait_after
 from fleet.decide.refusals import pause_refusal
 from fleet.errors import FleetError
@@ -46,30 +61,6 @@ from fleet.text import duration, plural
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
-
-
-# Every run of a state, without a limit.
-#
-# Problem: a limit shows only the newest runs of a long queue. A group whose run waits behind them
-# would look idle, and a dead run would never end. Choice: page by page, oldest first, so that new
-# runs are on the last page. Cost: a query per 500 runs, which reads each run completely.
-
-
-PAGE = 500
-
-
-def all_runs(
-    instance: DagsterInstance, statuses: Collection[DagsterRunStatus]
-) -> Iterator[RunRecord]:
-    """Yields the runs in one of these states, oldest first."""
-    filters = RunsFilter(statuses=list(statuses))
-    last: str | None = None
-    while True:
-        page = instance.get_run_records(filters, limit=PAGE, cursor=last, ascending=True)
-        yield from page
-        if len(page) < PAGE:
-            return
-        last = page[-1].dagster_run.run_id
 
 
 RECONCILE = "reconcile"
@@ -313,7 +304,9 @@ def tick(
     partitions: the job's partitions when it was loaded. Dagster fails the tick for another one.
     """
     try:
-        with resource.open() as cycle:
+        with live_cluster(resource) as live, resource.open() as cycle:
+            # Else each plan reads its group's log, which takes up to 0.2 s.
+            cycle.tail = live.cluster.tail if live.cluster.tail.is_current() else None
             acting = [f for f in cycle.spec.fleets if cycle.spec.mode_of(f) == "act"]
             snapshot = cycle.snapshot([f.group for f in acting])
             this = Tick(cycle, context.instance, snapshot, partitions=partitions)
@@ -322,8 +315,10 @@ def tick(
     except FleetError as error:
         return SkipReason(str(error))
     requests = [s.request for s in said if s.request is not None]
+    if not requests:  # a log line makes a file for each tick
+        return SkipReason(summary(said))
     context.log.info(summary(said))
-    return requests or SkipReason(summary(said))
+    return requests
 
 
 def rotate(fleets: Sequence[GroupSpec], turn: float) -> list[GroupSpec]:
@@ -358,3 +353,94 @@ def build_reconcile_schedules(fleet: FleetResource) -> list[ScheduleDefinition]:
         return tick(context, fleet, loaded)
 
     return [reconcile]
+
+
+# New partitions of a topic ask for a plan and a rollout of the groups that read it.
+#
+# Problem: Dagster maps an asset without partitions to all partitions downstream, and a run for each
+# of 300 groups is wrong. Choice: one more asset has a partition for each topic of a group in mode
+# act. Its data version is the topic's number of partitions, and a static mapping leads to the
+# groups. The automation sensor of both assets is off until you turn it on or fleet.yaml names it.
+# Cost: its runs use the executor of the code location.
+
+
+NEW_PARTITIONS = "new_partitions"
+
+
+def acting_topics(spec: FleetSpec) -> dict[str, list[str]]:
+    """Returns the topics and patterns of groups in mode act, with the names of these groups."""
+    found: dict[str, list[str]] = {}
+    for name, fleet in asset_keys.managed_groups(spec).items():
+        for topic in fleet.topics if spec.mode_of(fleet) == "act" else ():
+            found.setdefault(topic, []).append(name)
+    return found
+
+
+def build_partitions_assets(fleet: FleetResource) -> list[AssetsDefinition]:
+    """Defines the asset of partition counts; none if no group is in mode act."""
+    spec = fleet.spec
+    cluster = spec.cluster.name
+    by_name = {asset_keys.name_of(topic): topic for topic in acting_topics(spec)}
+    if not by_name:
+        return []
+    observed = AssetSpec(
+        key=asset_keys.partitions_key(cluster),
+        deps=[asset_keys.topic_key(cluster, topic) for topic in sorted(by_name.values())],
+        partitions_def=StaticPartitionsDefinition(sorted(by_name)),
+        group_name="topics",
+        kinds={"kafka", "topic"},
+        description="Number of partitions of each topic that a group in mode act reads.",
+        metadata={"cluster": cluster},
+    )
+
+    def observe(context: AssetExecutionContext) -> Iterator[ObserveResult]:
+        topic = by_name[context.partition_key]
+        with fleet_errors_as_failures(), fleet.open() as cycle:
+            topics = cycle.snapshot([]).topics
+        yield ObserveResult(
+            data_version=DataVersion(topic_version(topics, topic)),
+            metadata=topic_metadata(topics, topic),
+        )
+
+    return [
+        observe_op(asset_keys.definition_name(cluster, "observe_partitions"), [observed], observe)
+    ]
+
+
+def partitions_deps(spec: FleetSpec) -> list[AssetDep]:
+    """Returns the dependency of plan and rollout on the partition counts."""
+    if not (acting := acting_topics(spec)):
+        return []
+    key = asset_keys.partitions_key(spec.cluster.name)
+    mapping = StaticPartitionMapping({asset_keys.name_of(t): acting[t] for t in acting})
+    return [AssetDep(key, partition_mapping=mapping)]
+
+
+def on_new_partitions(spec: FleetSpec) -> "AutomationCondition[AssetKey] | None":
+    """Returns the condition of plan and rollout: the partitions of a topic of the group changed.
+
+    It allows only this dependency: a plan that you materialize asks for no rollout.
+    """
+    if not acting_topics(spec):
+        return None
+    counts = AssetSelection.assets(asset_keys.partitions_key(spec.cluster.name))
+    return AutomationCondition.any_deps_updated().allow(counts)
+
+
+def build_new_partitions_sensors(
+    fleet: FleetResource,
+) -> list[AutomationConditionSensorDefinition]:
+    """Defines the sensor that evaluates the condition; none if no group is in mode act."""
+    spec = fleet.spec
+    if not acting_topics(spec):
+        return []
+    cluster, runs = spec.cluster.name, NEW_PARTITIONS in spec.dagster.schedules
+    target = AssetSelection.assets(asset_keys.plan_key(cluster), asset_keys.rollout_key(cluster))
+    return [
+        AutomationConditionSensorDefinition(
+            asset_keys.definition_name(cluster, NEW_PARTITIONS),
+            target=target,
+            default_status=DefaultSensorStatus.RUNNING if runs else DefaultSensorStatus.STOPPED,
+            description="Starts a run for each group in mode act whose topic has new partitions.",
+        )
+    ]

@@ -53,6 +53,7 @@ from fleet.dagster.group_assets import (
     watermark_of,
 )
 from fleet.dagster.live import INTERVAL_SECONDS, Live, live_cluster
+from fleet.dagster.reconcile_schedule import acting_topics
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.sink_assets import writers_of_topics
 from fleet.decide.lag_status import GroupLagStatus, LagStatus
@@ -471,15 +472,22 @@ def topic_observations(
 ) -> tuple[list[AssetObservation], SensorMemory]:
     """Returns an observation for each topic with another partition count, and the new memory."""
     found = {topic: topic_version(topics, topic) for topic in writers_of_topics(spec)}
+    cluster, acting = spec.cluster.name, acting_topics(spec)
     made = [
         AssetObservation(
-            asset_key=asset_keys.topic_key(spec.cluster.name, topic),
+            asset_key=key,
+            partition=partition,
             description=f"{topic} has {version} partitions.",
             metadata=topic_metadata(topics, topic),
             tags=asset_keys.version_tags(version),
         )
         for topic, version in found.items()
         if memory.topics.get(topic) != version
+        for key, partition in (
+            (asset_keys.topic_key(cluster, topic), None),
+            (asset_keys.partitions_key(cluster), asset_keys.name_of(topic)),
+        )
+        if partition is None or topic in acting
     ]
     return made, (memory if found == memory.topics else replace(memory, topics=found))
 

@@ -7,7 +7,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from dagster import (
-    AssetKey,
     AssetSelection,
     AutomationCondition,
     DagsterInstance,
@@ -21,6 +20,7 @@ from dagster import (
 
 from fleet.dagster import group_assets
 from fleet.dagster.asset_keys import group_key, topic_key
+from fleet.dagster.change_assets import build_change_assets
 from fleet.dagster.group_assets import group_version, topic_version, watermark_of
 from fleet.dagster.watch_sensor import watch
 from fleet.lag.snapshot import Figures
@@ -81,8 +81,9 @@ class Downstream:
 
         self.scene, self.instance = scene, instance
         topics = group_assets.build_topic_assets(scene.resource)
-        groups = group_assets.build_group_assets(scene.resource)
-        self.definitions = Definitions(assets=[*topics, *groups, orders_model, partitioning])
+        self.observed = [*topics, *group_assets.build_group_assets(scene.resource)]
+        ours = build_change_assets(scene.resource)
+        self.definitions = Definitions(assets=[*self.observed, *ours, orders_model, partitioning])
         self.sensor_cursor: str | None = None
         self.cursor = evaluate_automation_conditions(self.definitions, instance).cursor
 
@@ -95,27 +96,32 @@ class Downstream:
             self.instance.report_runless_asset_event(event)
         seen = evaluate_automation_conditions(self.definitions, self.instance, cursor=self.cursor)
         self.cursor = seen.cursor
-        return {each.key.to_user_string() for each in seen.results if not each.true_subset.is_empty}
+        asked = [each.true_subset for each in seen.results if not each.true_subset.is_empty]
+        for each in asked:
+            if each.is_partitioned:
+                assert each.expensively_compute_partition_keys() == {self.scene.managed}
+        return {each.key.to_user_string() for each in asked}
 
 
 @pytest.mark.broker
 def test_a_commit_runs_what_is_behind_the_group_and_partitions_what_is_behind_the_topic(
     scene, instance, monkeypatch
 ):
-    """Events without a new version run nothing: another member, or a run that observes."""
+    """Events without a new version run nothing: another member, or a run that observes.
+
+    The group in mode act asks for its plan and rollout, in its own partition alone.
+    """
     monkeypatch.setattr(group_assets, "MARGIN_SECONDS", 0.0)
     scene.config.write_text(f"{scene.config.read_text()}dagster: {{watermark: 1s}}\n")
     behind = Downstream(scene, instance)
     with scene.member(scene.plain):
         time.sleep(1.1)  # the second of the last commit is over
-        assert behind.ticked() == {"orders_model", "partitioning"}, "the first versions"
+        first = {"orders_model", "partitioning", "main/plan", "main/rollout"}
+        assert behind.ticked() == first, "they had no version before"
         with scene.member(scene.plain):
             assert behind.ticked() == set()
         observed = materialize(
-            [
-                *group_assets.build_topic_assets(scene.resource),
-                *group_assets.build_group_assets(scene.resource),
-            ],
+            behind.observed,
             selection=AssetSelection.assets(
                 group_key("main", scene.plain), topic_key("main", scene.topic)
             ),
@@ -132,13 +138,15 @@ def test_a_commit_runs_what_is_behind_the_group_and_partitions_what_is_behind_th
             assert time.monotonic() < deadline
             time.sleep(0.5)
         assert fired == {"orders_model"}
+        time.sleep(1.1)
+        behind.ticked()  # the second of that commit is over
         assert behind.ticked() == set()
 
         admin = AdminClient({"bootstrap.servers": scene.bootstrap})
         admin.create_partitions([NewPartitions(scene.topic, 6)])[scene.topic].result(60)
-        while "partitioning" not in (fired := behind.ticked()):
+        while not (fired := behind.ticked()):
             assert time.monotonic() < deadline
             time.sleep(0.5)
+    assert fired == {"partitioning", "main/plan", "main/rollout"}
     last = instance.get_latest_data_version_record(topic_key("main", scene.topic), is_source=True)
     assert last.asset_observation.data_version == "6"
-    assert AssetKey(["main", "topics", scene.topic]) == topic_key("main", scene.topic)

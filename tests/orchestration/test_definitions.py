@@ -332,7 +332,7 @@ def test_three_hundred_groups_load_quickly():
     began = time.process_time()  # of this process: others may use the machine
     definitions = build_definitions(FleetResource.of(FleetSpec(fleets=fleets)))
     Definitions.validate_loadable(definitions)
-    assert len(definitions.resolve_asset_graph().get_all_asset_keys()) == 300 + 20 + 1 + 2 + 5
+    assert len(definitions.resolve_asset_graph().get_all_asset_keys()) == 300 + 20 + 1 + 1 + 2 + 5
     assert time.process_time() - began < 20
     assert sum(len(job.nodes) for job in definitions.resolve_all_job_defs()) < 20, "no op per group"
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -11,7 +12,7 @@ from dagster._core.definitions.schedule_definition import ScheduleExecutionData
 
 from fleet.clock import ManualClock
 from fleet.config.spec import FleetSpec
-from fleet.dagster import build_definitions
+from fleet.dagster import build_definitions, reconcile_schedule
 from fleet.dagster.asset_keys import definition_name
 from fleet.dagster.reconcile_schedule import RECONCILE
 from fleet.dagster.resources import FleetResource
@@ -38,6 +39,8 @@ class Cycle:
         self.clock = ManualClock()
         self.store = Store(MemoryBackend(Memory(), clock=self.clock), clock=self.clock)
 
+    tail = None
+
     def snapshot(self, groups: list[str]) -> None:
         """Plans of this one need none."""
 
@@ -53,6 +56,14 @@ class Opened(FleetResource):
     @contextlib.contextmanager
     def open(self) -> Iterator[Any]:
         yield Opened.cycle
+
+
+@pytest.fixture(autouse=True)
+def _no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no cluster behind these groups."""
+    tail = SimpleNamespace(is_current=lambda: False)
+    live = SimpleNamespace(cluster=SimpleNamespace(tail=tail))
+    monkeypatch.setattr(reconcile_schedule, "live_cluster", lambda _: contextlib.nullcontext(live))
 
 
 @pytest.fixture(scope="module")

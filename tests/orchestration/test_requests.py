@@ -18,7 +18,7 @@ from dagster import (
 from dagster._core.utils import make_new_run_id
 
 from fleet.config.spec import GroupSpec
-from fleet.dagster import asset_keys, build_definitions, reconcile_schedule
+from fleet.dagster import asset_keys, build_definitions, dead_runs
 from fleet.dagster.change_assets import group_partitions
 from fleet.dagster.dead_runs import (
     IDLE,
@@ -239,7 +239,7 @@ def test_a_run_of_another_clusters_group_of_that_name_is_none_of_ours():
 
 def test_all_runs_that_are_not_over_are_seen(monkeypatch):
     """However many wait: a group that is not seen busy is asked for again every minute."""
-    monkeypatch.setattr(reconcile_schedule, "PAGE", 3)
+    monkeypatch.setattr(dead_runs, "PAGE", 3)
     groups = {f"g{n}" for n in range(10)}
     with DagsterInstance.ephemeral() as instance:
         for name in sorted(groups):
@@ -249,7 +249,7 @@ def test_all_runs_that_are_not_over_are_seen(monkeypatch):
 
 def test_a_dead_run_is_found_behind_any_number_of_others(monkeypatch):
     """Those of other people in the same Dagster, too, begun before it and after it."""
-    monkeypatch.setattr(reconcile_schedule, "PAGE", 3)
+    monkeypatch.setattr(dead_runs, "PAGE", 3)
     with DagsterInstance.ephemeral() as instance:
         for name in [*["theirs"] * 5, group().group, *["theirs"] * 5]:
             started(instance, name)
