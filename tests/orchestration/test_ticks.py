@@ -28,7 +28,11 @@ from fleet.dagster.live import live_cluster
 from fleet.dagster.reconcile_schedule import tick
 from fleet.dagster.storm_sensor import watch_storms
 from fleet.dagster.watch_sensor import refresh_groups, watch
+from fleet.decide.storms import Storm
 from fleet.errors import Unreachable
+from fleet.log.readers.group_log import GroupLog
+from fleet.manager.cycle import STORM_NOTE
+from fleet.slots.codec import as_json
 from fleet.slots.sqlite import DATABASE
 from fleet.slots.store import Store
 from tests.support.plans import plan_of
@@ -60,10 +64,22 @@ def stormy(scene, instance, cursor=None):
 
 
 def planned(scene, instance):
-    """One tick of the schedule."""
+    """One tick of the schedule; a quiet one writes no log file."""
     now = datetime.now(UTC)
     context = build_schedule_context(instance=instance, scheduled_execution_time=now)
-    return tick(context, scene.resource, [scene.managed])
+    asked = tick(context, scene.resource, [scene.managed])
+    assert context.has_captured_logs() is not isinstance(asked, SkipReason)
+    return asked
+
+
+def by_hand(scene, instance):
+    """The checks of the plain group as a person runs them."""
+    result = materialize(
+        [*build_group_assets(scene.resource), *build_group_checks(scene.resource)],
+        selection=AssetSelection.checks_for_assets(asset_keys.group_key("main", scene.plain)),
+        instance=instance,
+    )
+    return {each.check_name: each for each in result.get_asset_check_evaluations()}
 
 
 def test_first_tick_tells_all_the_next_one_nothing(scene, instance):
@@ -157,22 +173,47 @@ def test_a_storm_is_told_once_and_holds_the_schedule(scene, instance):
     assert "client rdkafka joins every" in str(held.skip_message)
 
 
+def test_the_storm_check_has_one_memory(scene, instance):
+    """The sensor knows a storm that a plan has stored, and so does the check that a person runs.
+
+    By its window alone there would be none: it holds no more than the budget.
+    """
+    scene.config.write_text(scene.config.read_text().replace("rebalances: 1", "rebalances: 2"))
+    with scene.member(scene.plain), scene.member(scene.plain), scene.resource.open() as fleet:
+        assert fleet.storm(scene.plain) is None
+        now = fleet.clock.now()
+        storm = Storm(
+            cluster="main", group=scene.plain, since=now - 900, seen_at=now - 5, rebalances=3,
+            moved=0, budget=2, budget_moved=None, window=600.0, cause="join", top_offender=None,
+            summary="members join",
+        )  # fmt: skip
+        fleet.store.put_manager_state(scene.plain, STORM_NOTE, as_json(storm))
+        told = stormy(scene, instance)
+        found = by_hand(scene, instance)[asset_keys.STORM]
+    (checked,) = [e for e in told.asset_events if e.asset_key.path[-1] == scene.plain]
+    assert (checked.passed, found.passed) == (False, False)
+    assert "storm for 15 min" in told.skip_reason.skip_message
+
+
 def test_checks_can_be_run_by_hand(scene, instance):
     """The page's Execute button reads the same cluster."""
     with scene.member(scene.plain):
-        result = materialize(
-            [*build_group_assets(scene.resource), *build_group_checks(scene.resource)],
-            selection=AssetSelection.checks_for_assets(asset_keys.group_key("main", scene.plain)),
-            instance=instance,
-        )
-    found = {e.check_name: e for e in result.get_asset_check_evaluations()}
+        found = by_hand(scene, instance)
     assert found[asset_keys.LAG].passed
     assert found[asset_keys.FRESHNESS].passed
     assert found[asset_keys.STORM].passed
 
 
-def test_schedule_asks_only_for_groups_that_act_and_need_it(scene, instance):
-    """A group in mode act without workers gets one run; one whose run is not over gets none."""
+def test_schedule_asks_only_for_groups_that_act_and_need_it(scene, instance, monkeypatch):
+    """A group in mode act without workers gets one run; one whose run is not over gets none.
+
+    No plan reads its group's log: 300 of them took longer than a tick may.
+    """
+
+    def read(*_: object, **__: object) -> None:
+        pytest.fail("a plan reads the log of its group")
+
+    monkeypatch.setattr(GroupLog, "read", read)
     (asked,) = planned(scene, instance)
     assert isinstance(asked, RunRequest)
     assert asked.run_key == asked.tags[asset_keys.PLAN_TAG]
