@@ -265,7 +265,11 @@ def up(invocation: Invocation, *, meant: Meant, dry_run: bool, yes: bool) -> Non
             click.echo(f"the embedded broker of {fleet_home()} is not running: plans are unknown")
         else:
             with invocation.open() as fleet:
-                _show_plans(fleet, _wanted(fleet, meant))
+                refused = _show_plans(fleet, _wanted(fleet, meant))
+            if refused and dry_run:
+                raise Refused(" ".join(refused))
+            for sentence in refused:
+                click.echo(visible(sentence))
     groups = ", ".join(meant.named) or f"every {'selected ' * bool(meant.select)}group in mode act"
     actions = ["start the embedded broker"] * away + [f"carry out the plan of {groups}"]
     if not agree(actions, yes=yes, dry_run=dry_run):
@@ -291,16 +295,17 @@ def _wanted(fleet: "Fleet", meant: Meant) -> tuple[str, ...]:
     return meant.chosen(fleet, among=is_acting(fleet))
 
 
-def _show_plans(fleet: "Fleet", names: tuple[str, ...]) -> None:
-    """Prints the plan of each group, or why there is none."""
-    console, snapshot = stdout(), fleet.snapshot(names)
+def _show_plans(fleet: "Fleet", names: tuple[str, ...]) -> list[str]:
+    """Prints the plan of each group; returns why others have none."""
+    console, snapshot, refused = stdout(), fleet.snapshot(names), []
     for name in names:
         try:
             print_plan(console, fleet.plan(name, snapshot=snapshot))
         except FleetError as error:
-            click.echo(f"{name}: {visible(str(error))}")
+            refused.append(f"{name}: {error}")
     if not names:
         click.echo("none of the declared groups has mode: act")
+    return refused
 
 
 @click.command(epilog="Examples:  fleet down --dry-run  |  fleet down --purge --yes")
