@@ -67,7 +67,7 @@ def _fleet(
     manager = LeaseStore.for_manager(
         server.api(namespace), cluster="main", clock=clock, lease=lease
     )
-    manager.ensure_objects(group, slots=slots)
+    manager.ensure_objects(group, slots=slots, reports=2 * pods)
     assert manager.write_targets(SlotTargets(group=group, open=frozenset(range(slots))))
 
     def open_store() -> LeaseStore:

@@ -18,7 +18,7 @@ from fleet.kubernetes.leases.lease_backend import SILENT, LeaseBackend, RetryOnC
 from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import TopicPartition
-from fleet.slots import Handover, Phase, Slot, SlotTargets, StoppedPartition
+from fleet.slots import Handover, Phase, Slot, StoppedPartition
 from fleet.slots.store import CLAIM_GRACE
 from tests.support.memory_server import Answer, MemoryServer
 from tests.support.slot_records import report_of
@@ -35,6 +35,7 @@ class Place:
         self.server = MemoryServer()
         api = self.server.api(self.clock)
         self.manager = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=30.0)
+        self.manager.ensure_objects(GROUP, slots=3)
         self.write(open=frozenset({0, 1, 2}))
         for slot in self.manager.slots(GROUP):
             held = self.manager.take(slot, worker="old", revision="old", spark_session="s-old")
@@ -50,8 +51,7 @@ class Place:
 
     def write(self, **fields: object) -> None:
         """The slot targets, whatever it was."""
-        targets = self.manager.targets(GROUP) if self.server.objects else SlotTargets(group=GROUP)
-        assert self.manager.write_targets(replace(targets, **fields)) is not None
+        assert self.manager.write_targets(replace(self.manager.targets(GROUP), **fields))
 
     def slot(self, number: int) -> Slot:
         return next(s for s in self.manager.slots(GROUP) if s.number == number)
@@ -150,7 +150,7 @@ def claimed(place: Place) -> None:
     """Worker `dead` claims the trial for slot 0 and gets no further."""
 
     def dies(method: str, found: dict) -> None:
-        if found["metadata"]["name"] == NAMES.targets and method == "PUT":
+        if found["metadata"]["name"] == NAMES.answers and method == "PUT":
             raise Died
 
     place.server.after = dies
@@ -196,7 +196,7 @@ def test_a_claim_that_was_used_is_over(place):
 
 
 def test_used_claims_go_with_the_next_one(place):
-    """Else the slot targets would grow with every revision."""
+    """Else the answers would grow with every revision."""
     place.hold(0, "a", "new")
     assert place.take(1, "b", "newer") is not None
     trials = place.manager.leases.targets_lease(GROUP, fresh=True).record.canaries

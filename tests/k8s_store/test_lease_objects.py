@@ -75,17 +75,18 @@ def test_an_unwritten_lease_is_a_free_slot():
     st.frozensets(st.text(max_size=10)),
 )
 def test_the_targets_lease_reads_back(targets, opened, templates, canaries, committed):
-    """All that it holds; `first` is left to whoever rendered it."""
+    """All that it holds with that of the answers; `first` is left to whoever rendered it."""
+    opened |= targets.open
     record = SlotTargetsRecord(
         targets=targets, opened=opened, canaries=canaries, committed=committed
     )
-    held = SlotTargetsLease(record=record, templates=PublishedTemplates(templates))
+    held = SlotTargetsLease(record=record, templates=PublishedTemplates(templates), answered=3)
     found = lease()
     found["metadata"]["annotations"][objects.FIRST] = '{"slots":2,"after":60}'
     stored = through_text(objects.with_targets(found, held))
-    assert objects.targets_from(stored, "orders") == replace(
-        held, first=FirstOpening(slots=2, after=60)
-    )
+    beside = objects.with_record_of_workers(lease(), record, answer=None, seen=3)
+    read = objects.with_answers_of(objects.targets_from(stored, "orders"), through_text(beside))
+    assert read == replace(held, first=FirstOpening(slots=2, after=60))
 
 
 @examples(60)

@@ -23,7 +23,7 @@ def test_objects_are_made_once_and_state_is_left_alone(place):
     """With labels and the raw ids; a second time nothing is made, more slots are."""
     manager = place.manager()
     names = place.names
-    assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 15
+    assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 16
     assert manager.first_opening(GROUP) == FirstOpening(slots=2, after=60)
     found = manager.leases.calls.get(LEASE, names.slot(2))
     assert found["metadata"]["labels"]["fleet/name"] == names.slug
@@ -55,7 +55,7 @@ def test_objects_that_were_applied_from_manifests_are_taken_as_they_are(place):
 
 
 def test_a_manager_reads_plain_revisions_and_a_worker_raw_ones(place):
-    """Of templates that the manager rendered; a worker writes the slot targets back as it was."""
+    """Of templates that the manager rendered; a worker's answer leaves the pins as they are."""
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=2)
     manager.register_template(GROUP, "abc", "r1")
@@ -67,7 +67,7 @@ def test_a_manager_reads_plain_revisions_and_a_worker_raw_ones(place):
     worker = place.worker("r1~abc")
     targets = worker.targets(GROUP)
     assert targets.handover[0].revision == "r1~abc"
-    assert worker.write_targets(replace(targets, open_at=5.0))
+    assert worker.write_targets(replace(targets, quarantined=frozenset({3})))
     assert manager.targets(GROUP).handover == pins
     (zero, one) = worker.slots(GROUP)
     assert worker.take(zero, worker="x", revision="r1~hand", spark_session=None) is None

@@ -52,11 +52,13 @@ def test_a_worker_can_do_its_work(granted):
     assert worker.change(GROUP) is None
     targets = worker.targets(GROUP)
     assert worker.write_targets(replace(targets, rejoin={0: held.token})) is not None
+    assert worker.committed_topics(GROUP, "orders") == {"orders"}
+    worker.beat(GROUP)
     assert worker.release(held, clean=True)
 
 
 def test_a_worker_of_a_new_revision_can_claim_its_trial(granted):
-    """The slot targets' Lease is its to write, and all slots of its group to read."""
+    """The Lease of answers is its to write, and all slots of its group to read."""
     worker = granted.worker("r1", user="worker")
     for slot in worker.slots(GROUP):
         held = worker.take(slot, worker="w", revision="r1", spark_session=None)
@@ -75,7 +77,7 @@ def refused(call) -> bool:
 
 
 def test_a_worker_is_refused_one_step_beyond(granted):
-    """Another group's objects to write, its maps to read; creating and deleting.
+    """The slot targets and another group's objects to write; creating and deleting.
 
     Leases of the namespace are its to read: RBAC knows no labels.
     """
@@ -85,6 +87,7 @@ def test_a_worker_is_refused_one_step_beyond(granted):
     external = calls.get(LEASE, other.slot(0))
     assert refused(lambda: calls.replace(external))
     assert refused(lambda: calls.replace(calls.get(LEASE, other.targets)))
+    assert refused(lambda: calls.replace(calls.get(LEASE, granted.names.targets)))
     own = calls.get(LEASE, granted.names.slot(0))
     assert refused(lambda: calls.delete(LEASE, granted.names.slot(0)))
     assert refused(lambda: calls.create({**own, "metadata": {"name": "x"}}))

@@ -146,7 +146,7 @@ def test_leases_are_there_for_every_slot_and_report_and_hold_nothing_of_a_worker
     group = fleet(replicas={"min": 2, "max": 5}).fleets[0]
     names = ObjectNames("main", "orders")
     made = leases(names, "fleets", group)
-    expected = [names.targets, *names.slots(range(5)), *names.reports(12)]
+    expected = [names.targets, names.answers, *names.slots(range(5)), *names.reports(12)]
     assert [lease["metadata"]["name"] for lease in made] == expected
     assert all("spec" not in lease for lease in made)
     first = json.loads(made[0]["metadata"]["annotations"]["fleet/first"])
@@ -159,10 +159,10 @@ def test_a_rolling_batch_of_dynamic_members_has_leases_beside_all_others() -> No
     group = fleet(worker={"membership": "dynamic"}, **bounds).fleets[0]
     names = ObjectNames("main", "orders")
     made = [lease["metadata"]["name"] for lease in leases(names, "fleets", group)]
-    assert made == [names.targets, *names.slots(range(8)), *names.reports(18)]
+    assert made == [names.targets, names.answers, *names.slots(range(8)), *names.reports(18)]
     objects = fleet_objects(settings(fleet(worker={"membership": "dynamic"}, **bounds)))
     role = next(o for o in objects if o["kind"] == "Role")
-    assert role["rules"][0]["resourceNames"] == made
+    assert role["rules"][0]["resourceNames"] == made[1:], "all but the slot targets"
 
 
 def test_a_fixed_policy_says_how_many_slots_open_first() -> None:
@@ -373,7 +373,7 @@ def test_a_worker_reads_leases_and_writes_its_own() -> None:
                 allowed.setdefault((kind, name), set()).update(rule["verbs"])
     leases = {name: verbs for (kind, name), verbs in allowed.items() if kind == "leases"}
     written = {name for name, verbs in leases.items() if verbs & WRITES}
-    assert written == {NAMES.targets, NAMES.slot(0), NAMES.slot(1), NAMES.report(0)}
+    assert written == {NAMES.answers, NAMES.slot(0), NAMES.slot(1), NAMES.report(0)}
     assert leases[""] == {"get", "list", "watch"}
     maps = {name: verbs for (kind, name), verbs in allowed.items() if kind == "configmaps"}
     assert maps == {NAMES.stopped_partitions: {"get", "patch"}}

@@ -18,6 +18,7 @@ from fleet.kubernetes.leases.lease_objects import raw_revision
 from fleet.kubernetes.leases.lease_store import LeaseStore, PatientStore
 from fleet.kubernetes.manifests.pod_template import grace_seconds
 from fleet.slots import Change, Slot, SlotTargets
+from fleet.slots.backend import SlotTargetsRecord
 from fleet.slots.store import Store
 from fleet.worker.slot.process import end_former_slots
 from tests.schedules.simulated_broker import GROUP
@@ -205,12 +206,13 @@ class SimulatedPods(SimulatedFleet):
 
     def memory_targets(self) -> SlotTargets:
         """The slot targets."""
-        found = self._lease(NAMES.targets)
-        return (
-            SlotTargets(group=GROUP)
-            if found is None
-            else objects.targets_from(found, GROUP).record.targets
-        )
+        found = self._record(self._lease(NAMES.targets), self._lease(NAMES.answers))
+        return SlotTargets(group=GROUP) if found is None else found.targets
+
+    def _record(self, targets: Object | None, answers: Object | None) -> SlotTargetsRecord | None:
+        if targets is None:
+            return None
+        return objects.with_answers_of(objects.targets_from(targets, GROUP), answers).record
 
     def memory_change(self) -> Change | None:
         """The last one."""
@@ -221,15 +223,18 @@ class SimulatedPods(SimulatedFleet):
         name = after["metadata"]["name"]
         if after["kind"] != "Lease" or process is None:
             return
-        if name == NAMES.targets:
-            old = None if before is None else objects.targets_from(before, GROUP).record
-            self._written(old, objects.targets_from(after, GROUP).record, process)
-        elif name == NAMES.change:
-            was = None if before is None else objects.change_from(before)
-            now = objects.change_from(after)
+        if name in {NAMES.targets, NAMES.answers}:
+            targets, answers = self._lease(NAMES.targets), self._lease(NAMES.answers)
+            was = (before, answers) if name == NAMES.targets else (targets, before)
+            now = self._record(targets, answers)
             if now is not None:
-                self._written(was, now, process)
-        else:
+                self._written(self._record(*was), now, process)
+        elif name == NAMES.change:
+            last = None if before is None else objects.change_from(before)
+            change = objects.change_from(after)
+            if change is not None:
+                self._written(last, change, process)
+        elif name.startswith(NAMES.slot(0)[:-1]):
             number = int(name.rpartition("-")[2])
             had = None if before is None else objects.slot_from(before, GROUP, number)
             if had is not None:

@@ -57,7 +57,7 @@ class SimulatedServer(MemoryServer):
         if sky is Sky.READ_ONLY and writes:
             told = "etcdserver: mvcc: database space exceeded"
             return Answer(500, {"kind": "Status", "message": told, "code": 500})
-        if "targets" in url:
+        if "targets" in url or "/leases?" in url:
             process.reaches_targets()
         return self._asked(process, method, url, **rest)
 

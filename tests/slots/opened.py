@@ -11,6 +11,7 @@ from fleet.slots.backend import KEPT_CHANGES
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.sqlite import SqliteStore
 from fleet.slots.store import Store
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from fleet.kubernetes.leases.lease_store import LeaseStore
@@ -40,6 +41,49 @@ def leases(
     return LeaseStore.for_worker(
         api, cluster=cluster, group=GROUP, revision=worker, lease=LEASE, clock=clock
     )
+
+
+class WorkerAndManager:
+    """A worker's store; what only managers write goes through one, until the worker sees it."""
+
+    _OURS = frozenset({"write_targets", "begin_change", "adopt", "advance"})
+
+    def __init__(self, worker: "LeaseStore", manager: "LeaseStore") -> None:
+        self.worker = worker
+        self._manager = manager
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._OURS:
+            return getattr(self.worker, name)
+
+        def call(*args: Any, **keywords: Any) -> Any:
+            try:
+                return getattr(self._manager, name)(*args, **keywords)
+            finally:
+                self._catch_up()
+
+        return call
+
+    def _catch_up(self) -> None:
+        names, leases = self.worker.leases.names(GROUP), self.worker.leases
+        for name in (names.targets, names.change):
+            until(
+                lambda name=name: leases.view.get(name) == _bare(leases.calls.get("Lease", name)),
+                "the watch",
+                every=0.01,
+            )
+
+    def close(self) -> None:
+        """Both."""
+        self.worker.close()
+        self._manager.close()
+
+
+def _bare(found: Any) -> Any:
+    """As a watch keeps it."""
+    if found is not None:
+        found["metadata"].pop("managedFields", None)
+    return found
 
 
 @dataclass
@@ -90,6 +134,9 @@ class Stores:
             store = leases(self.kubeconfig, self.namespace, cluster, worker)
             if self.kind == "follower":
                 store.follow(GROUP)
+            if self.kind == "worker":
+                manager = leases(self.kubeconfig, self.namespace, cluster)
+                store = WorkerAndManager(store, manager)
         self._open.append(store)
         return store
 

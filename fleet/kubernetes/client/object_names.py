@@ -53,6 +53,11 @@ class ObjectNames:
         """Returns the Lease of the slot targets."""
         return f"{self.slug}-targets"
 
+    @property
+    def answers(self) -> str:
+        """Returns the Lease of what workers answer to the slot targets."""
+        return f"{self.slug}-answers"
+
     def slot(self, number: int) -> str:
         """Returns the Lease of one slot."""
         return f"{self.slug}-slot-{number}"

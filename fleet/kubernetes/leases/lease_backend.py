@@ -17,7 +17,7 @@ import copy
 import json
 import zlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
 from typing import Final
@@ -45,6 +45,7 @@ from fleet.kubernetes.client.object_names import (
     pauses,
 )
 from fleet.kubernetes.leases import lease_objects as objects
+from fleet.kubernetes.leases.answers import answer_between
 from fleet.kubernetes.leases.lease_objects import SlotTargetsLease, same_state
 from fleet.slots import Change, ChangeState, Pause, Slot, StoppedPartition, WorkerReport
 from fleet.slots.backend import (
@@ -227,15 +228,15 @@ class Reports:
 
     def write(self, names: ObjectNames, report: WorkerReport) -> None:
         """Replaces a worker's report."""
-        own = self._own.pop(report.worker, None)
+        own, fresh = self._own.pop(report.worker, None), False
         for _ in write_attempts(f"the report of {report.worker}", clock=self._clock):
-            found = own or self._find(names, report.worker)
+            found = own or self._find(names, report.worker, fresh=fresh)
             now = self._clock.now()
             wanted = objects.with_report(found, report, now=now, lease=self._lease)
             with contextlib.suppress(Conflict, Missing):
                 self._own[report.worker] = self._shelf.store(wanted)
                 return
-            own = None
+            own, fresh = None, True
 
     def keep(self, names: ObjectNames, living: Callable[[], Collection[str]]) -> int:
         """Frees the Leases of workers without a pod; returns how many.
@@ -261,9 +262,9 @@ class Reports:
             return True
         return False
 
-    def _find(self, names: ObjectNames, worker: str) -> Object:
+    def _find(self, names: ObjectNames, worker: str, *, fresh: bool) -> Object:
         """Returns the Lease for a worker's reports: its own, a free one, or the most silent."""
-        found = self._places(names, self._leases(names.group, True))
+        found = self._places(names, self._leases(names.group, fresh))
         by_holder = {objects.holder_of(each): each for each in found.values()}
         if worker in by_holder:
             return by_holder[worker]
@@ -447,6 +448,15 @@ class ConfigMaps:
             self._calls.merge(CONFIG_MAP, made["metadata"]["name"], {"data": dict(data)})
 
 
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    """The slot targets as read: their Lease, that of the answers, and what both say."""
+
+    stored: Object | None
+    answers: Object | None
+    lease: SlotTargetsLease
+
+
 class LeaseBackend:
     """`fleet.slots.backend.Backend` in one namespace; thread-safe.
 
@@ -483,7 +493,9 @@ class LeaseBackend:
         self._own = worker
         self._names: dict[str, ObjectNames] = {}
         # Of a worker: its watches replace an object where it was written, and never change one.
-        self._targets: DecodeCache[Object, SlotTargetsLease] = DecodeCache(is_)
+        self._targets: DecodeCache[tuple[Object | None, Object | None], SlotTargetsLease] = (
+            DecodeCache(lambda one, two: all(map(is_, one, two)))
+        )
         self._slots: DecodeCache[Object, Slot] = DecodeCache(is_)
         self._followed: dict[str, Informer] = {}
         """By group; a manager's, while it changes the group."""
@@ -501,10 +513,10 @@ class LeaseBackend:
     def beat(self, group: str) -> None:
         """Writes a Lease between the slots, to test rights and connection.
 
-        A worker's Role names the slot targets; the change that a manager looks at is there.
+        A worker's Role names the answers; the change that a manager looks at is there.
         """
         names = self.names(group)
-        name = names.change if self._own is None else names.targets
+        name = names.change if self._own is None else names.answers
         self.shelf.change(LEASE, name, lambda found: objects.beaten(found, now=self._clock.now()))
 
     def version(self) -> int:
@@ -533,10 +545,12 @@ class LeaseBackend:
     def read(self, key: Key, *, fresh: bool) -> Entry | None:
         """Reads an object. Raises Missing for a worker if there is none, which proves nothing."""
         if key.kind is Kind.TARGETS:
-            found = self._targets_object(key.group, fresh=fresh)
-            if found is None:
+            by_name, names = self._leases(key.group, fresh=fresh), self.names(key.group)
+            found, answers = by_name.get(names.targets), by_name.get(names.answers)
+            lease = self._decoded_targets(by_name, key.group)
+            if found is None and answers is None:
                 return None
-            return Entry(self._shown_targets(objects.targets_from(found, key.group)), found)
+            return Entry(self._shown_targets(lease), _Targets(found, answers, lease))
         if key.kind is Kind.SLOT:
             name = self.names(key.group).slot(key.number)
             found = self._lease_named(key.group, name, fresh=fresh)
@@ -556,7 +570,7 @@ class LeaseBackend:
         """Returns the slot targets and all slots, by one list if no watch has them."""
         names = self.names(group)
         by_name = self._leases(group, fresh=fresh)
-        targets = self._decoded_targets(by_name.get(names.targets), group)
+        targets = self._decoded_targets(by_name, group)
         prefix = f"{names.slug}-slot-"
         numbers = {
             int(name.removeprefix(prefix)): found
@@ -567,29 +581,29 @@ class LeaseBackend:
         return self._shown_targets(targets), {n: self._shown(s, targets) for n, s in slots.items()}
 
     def targets_lease(self, group: str, *, fresh: bool = False) -> SlotTargetsLease:
-        """Reads the slot targets' Lease as stored."""
-        return self._decoded_targets(self._targets_object(group, fresh=fresh), group)
+        """Reads the slot targets, their pins as stored."""
+        return self._decoded_targets(self._leases(group, fresh=fresh), group)
 
-    def _decoded_targets(self, found: Object | None, group: str) -> SlotTargetsLease:
+    def _decoded_targets(self, by_name: Mapping[str, Object], group: str) -> SlotTargetsLease:
+        """Returns the slot targets with what workers answered to them."""
+        names = self.names(group)
+        found, answers = by_name.get(names.targets), by_name.get(names.answers)
         if found is None and self._own is not None:
-            raise missing(LEASE, self.names(group).targets)
-        if found is None:
-            return SlotTargetsLease.empty(group)
-        if self._own is None:
-            return objects.targets_from(found, group)
-        return self._targets.of(group, found, lambda stored: objects.targets_from(stored, group))
+            raise missing(LEASE, names.targets)
+
+        def decode(stored: tuple[Object | None, Object | None]) -> SlotTargetsLease:
+            empty = SlotTargetsLease.empty(group)
+            lease = empty if stored[0] is None else objects.targets_from(stored[0], group)
+            return objects.with_answers_of(lease, stored[1])
+
+        both = (found, answers)
+        return decode(both) if self._own is None else self._targets.of(group, both, decode)
 
     def _slot(self, found: Object, group: str, number: int) -> Slot:
         if self._own is None:
             return objects.slot_from(found, group, number)
         decode = partial(objects.slot_from, group=group, number=number)
         return self._slots.of((group, number), found, decode)
-
-    def _targets_object(self, group: str, *, fresh: bool) -> Object | None:
-        found = self._lease_named(group, self.names(group).targets, fresh=fresh)
-        if found is None and self._own is not None:
-            raise missing(LEASE, self.names(group).targets)
-        return found
 
     def _lease_named(self, group: str, name: str, *, fresh: bool) -> Object | None:
         """Returns a Lease from a watch of the group if one has it, else from the server."""
@@ -628,25 +642,46 @@ class LeaseBackend:
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
         """Stores `value` unless it changed; only a manager creates a group's objects."""
+        if isinstance(value, SlotTargetsRecord):
+            return self._swap_targets(key.group, value, seen)
         found = None if seen is None else seen.version
         assert found is None or isinstance(found, dict)
-        if isinstance(value, SlotTargetsRecord):
-            return self._swap_targets(key.group, value, found)
         if isinstance(value, Slot):
             return self._swap_slot(value, seen, found)
         return self._swap_change(value, seen, found)
 
     def _swap_targets(
-        self, group: str, record: SlotTargetsRecord, found: Object | None
+        self, group: str, record: SlotTargetsRecord, seen: Entry | None
     ) -> SlotTargetsRecord:
-        if found is None and not record.targets.version:
-            return record  # of other people's groups there is no slot targets that anybody writes
+        """Writes the Lease of the answers, or of the slot targets: each change concerns one."""
         names = self.names(group)
-        base = found or objects.blank(LEASE, names.targets, names)
-        lease = objects.targets_from(base, group)
-        targets = lease.templates.targets_as_stored(record.targets)
-        wanted = objects.with_targets(base, replace(lease, record=replace(record, targets=targets)))
-        return self._shown_targets(objects.targets_from(self._store(wanted, found), group))
+        was = _Targets(None, None, SlotTargetsLease.empty(group)) if seen is None else seen.version
+        before = record if seen is None else seen.value
+        assert isinstance(was, _Targets)
+        assert isinstance(before, SlotTargetsRecord)
+        stored, answers, lease = was.stored, was.answers, was.lease
+        workers = (record.canaries, record.committed) != (before.canaries, before.committed)
+        if workers or self._own is not None:
+            base = answers or objects.blank(LEASE, names.answers, names)
+            answer = None
+            if record.targets != before.targets:
+                number = lease.answered + 1
+                answer = answer_between(before.targets, record.targets, number=number)
+            seen_by_manager = 0 if stored is None else objects.targets_from(stored, group).answered
+            answers = self._store(
+                objects.with_record_of_workers(base, record, answer=answer, seen=seen_by_manager),
+                answers,
+            )
+        elif stored is None and not record.targets.version:
+            return record  # of other people's groups there is no slot targets that anybody writes
+        else:
+            base = stored or objects.blank(LEASE, names.targets, names)
+            targets = lease.templates.targets_as_stored(record.targets)
+            wanted = replace(lease, record=replace(record, targets=targets))
+            stored = self._store(objects.with_targets(base, wanted), stored)
+        both = {names.targets: stored, names.answers: answers}
+        found = {name: each for name, each in both.items() if each is not None}
+        return self._shown_targets(self._decoded_targets(found, group))
 
     def _swap_slot(self, slot: Slot, seen: Entry | None, found: Object | None) -> Slot:
         names = self.names(slot.group)

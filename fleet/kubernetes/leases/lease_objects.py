@@ -22,6 +22,7 @@ from typing import Any, Final
 from fleet.errors import Damaged, SchemaTooNew
 from fleet.kubernetes.client.calls import VERSIONS
 from fleet.kubernetes.client.object_names import PREFIX, ObjectNames
+from fleet.kubernetes.leases.answers import Answer, with_answers
 from fleet.model import TopicPartition
 from fleet.slots import (
     Change,
@@ -131,6 +132,9 @@ FIRST: Final = f"{PREFIX}/first"
 CANARIES: Final = f"{PREFIX}/canaries"
 GOING: Final = f"{PREFIX}/going"
 COMMITTED: Final = f"{PREFIX}/committed"
+ANSWERS: Final = f"{PREFIX}/answers"
+ANSWERED: Final = f"{PREFIX}/answered"
+"""Number of the last answer that the slot targets contain."""
 TOKEN: Final = f"{PREFIX}/token"
 """Of the change whose actor was the last to write the slot targets, or to adopt a change."""
 BEAT: Final = f"{PREFIX}/beat"
@@ -302,11 +306,16 @@ def beaten(found: Object, *, now: float) -> Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTargetsLease:
-    """All that the slot targets' Lease says. Pins are as stored: of what the manager published."""
+    """The slot targets' Lease, with what workers answered to it if that was read too.
+
+    Pins are as stored: of what the manager published.
+    """
 
     record: SlotTargetsRecord
     templates: PublishedTemplates = field(default_factory=PublishedTemplates)
     first: FirstOpening | None = None
+    answered: int = 0
+    """Number of the last answer of a worker that the record contains."""
 
     @classmethod
     def empty(cls, group: str) -> "SlotTargetsLease":
@@ -325,15 +334,14 @@ def targets_from(found: Object, group: str) -> SlotTargetsLease:
                 if targets is None
                 else from_json(SlotTargets, unpacked(targets)),
                 opened=frozenset(json.loads(annotation(found, OPENED) or "[]")),
-                canaries=canaries_from_json(json.loads(annotation(found, CANARIES) or "{}")),
                 going=frozenset(json.loads(annotation(found, GOING) or "[]")),
-                committed=frozenset(unpacked(annotation(found, COMMITTED) or "[]")),
                 token=int(annotation(found, TOKEN) or 0),
             ),
             templates=PublishedTemplates(dict(json.loads(annotation(found, TEMPLATES) or "{}"))),
             first=None
             if first is None
             else FirstOpening(slots=first["slots"], after=first["after"]),
+            answered=int(annotation(found, ANSWERED) or 0),
         )
 
 
@@ -351,10 +359,56 @@ def with_targets(found: Object, lease: SlotTargetsLease) -> Object:
             else None,
             OPENED: text(sorted(record.opened)),
             TEMPLATES: text(dict(lease.templates.known)),
-            CANARIES: text(canaries_as_json(record.canaries)) if record.canaries else None,
             GOING: text(sorted(record.going)) if record.going else None,
-            COMMITTED: packed(sorted(record.committed)) if record.committed else None,
             TOKEN: str(record.token) if record.token else None,
+            ANSWERED: str(lease.answered) if lease.answered else None,
+        },
+    )
+
+
+# --- what workers answer --------------------------------------------------------------------
+
+
+def answers_from(found: Object) -> tuple[Answer, ...]:
+    """Reads the answers of a group's workers from their Lease."""
+    with reading(found):
+        stored = json.loads(annotation(found, ANSWERS) or "[]")
+        return tuple(from_json(Answer, each) for each in stored)
+
+
+def with_answers_of(lease: SlotTargetsLease, found: Object | None) -> SlotTargetsLease:
+    """Returns the slot targets with what their Lease of answers says."""
+    if found is None:
+        return lease
+    with reading(found):
+        answers = answers_from(found)
+        targets = with_answers(lease.record.targets, answers, seen=lease.answered)
+        record = replace(
+            lease.record,
+            targets=targets,
+            opened=lease.record.opened | targets.open,
+            canaries=canaries_from_json(json.loads(annotation(found, CANARIES) or "{}")),
+            committed=frozenset(unpacked(annotation(found, COMMITTED) or "[]")),
+        )
+    latest = max((each.number for each in answers), default=0)
+    return replace(lease, record=record, answered=max(lease.answered, latest))
+
+
+def with_record_of_workers(
+    found: Object, record: SlotTargetsRecord, *, answer: Answer | None, seen: int
+) -> Object:
+    """Returns the Lease of answers with claims, committed topics and one more answer.
+
+    seen: number of the last answer that the slot targets contain; it and those before it go.
+    """
+    kept = [each for each in answers_from(found) if each.number > seen]
+    answers = [*kept, *(() if answer is None else (answer,))]
+    return annotate(
+        found,
+        {
+            ANSWERS: text([as_json(each) for each in answers]) if answers else None,
+            CANARIES: text(canaries_as_json(record.canaries)) if record.canaries else None,
+            COMMITTED: packed(sorted(record.committed)) if record.committed else None,
         },
     )
 

@@ -79,7 +79,8 @@ class PatientStore:
 
 # What the slot store asks of the API server: the least that each side needs, as RBAC rules.
 #
-# A worker writes only Leases and ConfigMaps that its Role names; it creates and deletes nothing. It
+# A worker writes only Leases and ConfigMaps that its Role names, not the slot targets: what it
+# changes there is an answer (`fleet.kubernetes.leases.answers`). It creates and deletes nothing. It
 # holds one watch of all Leases of its group, by label. RBAC cannot limit `list` and `watch` to a
 # label, so it may read the other Leases of its namespace. `update` is what a compare-and-set needs
 # (a replacement with the version that was seen), `patch` of ConfigMaps what one key of many needs.
@@ -96,7 +97,7 @@ def worker_rules(names: ObjectNames, *, slots: int, reports: int) -> list[Rule]:
         {
             **_LEASES,
             "resourceNames": [
-                names.targets,
+                names.answers,
                 *names.slots(range(slots)),
                 *names.reports(reports),
             ],
@@ -190,7 +191,7 @@ class LeaseStore(Store):
         targets = self.leases.targets_lease(group, fresh=True)
         there = {found["metadata"]["name"] for found in self._group_objects(names)}
         leases = [*names.slots(range(slots)), *names.reports(reports)]
-        wanted = {LEASE: [names.targets, names.change, *leases]}
+        wanted = {LEASE: [names.targets, names.answers, names.change, *leases]}
         wanted[CONFIG_MAP] = [names.stopped_partitions, names.manager_state]
         missing = [(k, n) for k, some in wanted.items() for n in some if n not in there]
         for kind, name in missing:

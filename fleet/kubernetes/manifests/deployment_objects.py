@@ -160,10 +160,11 @@ def access(names: ObjectNames, namespace: str, *, slots: int, reports: int) -> l
 
 
 def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]:
-    """Returns the Leases of the slot targets, of free slots and of reports."""
+    """Returns the Leases of the slot targets and their answers, of free slots and of reports."""
     first = json.dumps({"slots": first_slots(group), "after": FIRST_AFTER})
     return [
         _lease(names, namespace, names.targets, **{FIRST_ANNOTATION: first}),
+        _lease(names, namespace, names.answers),
         *(_lease(names, namespace, name) for name in names.slots(range(most_slots(group)))),
         *(_lease(names, namespace, name) for name in names.reports(most_reports(group))),
     ]
