@@ -1,18 +1,24 @@
 """The operator and its resource on a real API server; without nodes, so that no worker starts."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet.clock import SystemClock
 from fleet.errors import ConfigError, FleetError
 from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.operator.resource import FINALIZER, KIND
+from fleet.model import StepKind
+from fleet.slots import Pause
 from tests.support import waiting
 from tests.support.declared_fleets import Declared, crd, resource
 from tests.support.kube_api import KubeApi
+from tests.support.plans import plan_of, step_of
 
 pytestmark = pytest.mark.kubernetes
 
@@ -195,3 +201,58 @@ def test_a_namespace_that_is_deleted_goes(place: Declared, broker: Any, unique: 
             lambda: place.api.get("Namespace", place.api.namespace) is None,
             "the namespace to be gone",
         )
+
+
+def store_of(place: Declared) -> LeaseStore:
+    """As another manager of that namespace has it."""
+    return LeaseStore.for_manager(place.api, cluster="main", clock=SystemClock(), lease=5.0)
+
+
+def test_a_pause_holds_and_says_so(place: Declared, broker: Any, unique: str) -> None:
+    """The plan is shown and not carried out; once it is lifted the plan is."""
+    group = f"orders-{unique}"
+    place.cluster(broker.bootstrap_servers)
+    store = store_of(place)
+    store.pause(Pause(group=group, reason="an audit", by="ann", at=0.0))
+    place.write("orders", fleet=entry(group))
+    with place.operator():
+        said = place.until("orders", "Stalled", "Paused")
+        assert "paused by ann (an audit)" in said
+        assert place.api.get("Deployment", ObjectNames("main", group).slug) is None
+        store.resume(group)
+        place.until("orders", "Stalled", "Failed")
+    assert "Planned" in place.events("orders")
+
+
+def test_the_groups_lease_decides_among_managers(place: Declared, broker: Any, unique: str) -> None:
+    """Another manager's change is waited for, and finished if nothing is heard of it any more."""
+    group = f"orders-{unique}"
+    place.cluster(broker.bootstrap_servers)
+    plan = plan_of(step_of(StepKind.OPEN, [0]), group=group)
+    store = store_of(place)
+    assert store.begin_change(plan, actor="dagster", started_at=time.time(), lease=5.0)
+    place.write("orders", fleet=entry(group))
+    with place.operator():
+        said = place.until("orders", "Reconciling", "Changing")
+        assert "dagster is changing the group" in said
+        assert "Planned" not in place.events("orders")
+        waiting.until(
+            lambda: (change := store.change(group)) and change.actor == "operator test",
+            "the operator to adopt the change",
+        )
+        place.until("orders", "Stalled", "Failed")
+
+
+def test_one_operator_keeps_several_namespaces(control_plane: KubeApi, place: Declared) -> None:
+    """Each resource is kept where it is."""
+    place.cluster("127.0.0.1:1")
+    with control_plane.api(control_plane.namespace()) as api:
+        there = resource("orders", api.namespace, fleet=entry("orders"))
+        api.apply(there)
+        place.write("orders", fleet=entry("payments"))
+        with place.operator(api.namespace):
+            place.until("orders", "Ready", "Unreachable", "Unknown")
+            waiting.until(
+                lambda: "conditions" in ((api.get(KIND, "orders") or {}).get("status") or {}),
+                "the other namespace's resource to be looked at",
+            )

@@ -54,10 +54,10 @@ class Declared:
         """Create a resource, or replace what it declares."""
         self.api.apply(resource(name, self.api.namespace, **spec))
 
-    def made(self) -> Operator:
-        """The operator of this namespace, as its command makes it."""
+    def made(self, *others: str) -> Operator:
+        """The operator of this namespace and others, as its command makes it."""
         options = OperatorOptions(
-            namespaces=(self.api.namespace,),
+            namespaces=(self.api.namespace, *others),
             clusters=self.clusters,
             home=self._folder / "home",
             environ=self._environ,
@@ -67,10 +67,10 @@ class Declared:
         return Operator(options, clock=SystemClock(), say=self.said.append)
 
     @contextmanager
-    def operator(self) -> Iterator[Operator]:
+    def operator(self, *others: str) -> Iterator[Operator]:
         """The operator while it runs."""
         stop = threading.Event()
-        operator = self.made()
+        operator = self.made(*others)
         thread = threading.Thread(target=operator.run, args=(stop,))
         thread.start()
         try:
