@@ -25,6 +25,7 @@ VALUES: dict[str, Any] = {
         }
     },
     "kafka": {"envFrom": ["kafka"], "mounts": {"kafka-tls": "/etc/kafka"}},
+    "networkPolicy": {"egress": [{"ports": [{"port": 9092, "protocol": "TCP"}]}]},
     "operator": {"priorityClassName": "high", "tolerations": [{"operator": "Exists"}]},
 }
 

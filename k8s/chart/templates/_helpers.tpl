@@ -72,3 +72,14 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{- /* What a pod may reach, if the platform says so. */}}
+{{- define "fleet.egress" -}}
+{{- with .Values.networkPolicy.egress -}}
+policyTypes: [Ingress, Egress]
+egress:
+  {{- toYaml . | nindent 2 }}
+{{- else -}}
+policyTypes: [Ingress]
+{{- end }}
+{{- end }}
