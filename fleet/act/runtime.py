@@ -217,6 +217,11 @@ class RuntimeKind(Protocol):
         del spec, made, environ, clock
         return ()
 
+    def declared(self, resource: Mapping[str, Any], clusters: Path) -> Manifests:
+        """Renders what the operator makes of a resource; clusters: as of OperatorOptions."""
+        del resource, clusters
+        raise ConfigError("this runtime has no resources that an operator could keep")
+
     def operate(
         self,
         options: OperatorOptions,

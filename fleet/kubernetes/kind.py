@@ -7,8 +7,9 @@ each worker's pod pays for the others.
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
@@ -54,6 +55,16 @@ class Rendering:
 
 class Operating(Rendering):
     """Implements the operator of `fleet.act.runtime.RuntimeKind`."""
+
+    def declared(self, resource: Mapping[str, Any], clusters: Path) -> "Manifests":
+        """See `fleet.kubernetes.operator.resource`."""
+        from fleet.act.runtime import ManifestOptions  # noqa: PLC0415
+        from fleet.kubernetes.operator.resource import opened  # noqa: PLC0415
+
+        spec = opened(resource, clusters)
+        made = self.manifests(spec, ManifestOptions(text="", parts=frozenset({"workers"})))
+        objects = tuple(each for each in made.objects if each["kind"] != "Namespace")
+        return replace(made, objects=objects)
 
     def operate(
         self,

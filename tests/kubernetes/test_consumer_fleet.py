@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from fleet import cli
 from fleet.config.spec import FixedScaling, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.operator.resource import DeclaredFleet, cluster_text, spec_of
@@ -190,3 +192,33 @@ def test_a_condition_keeps_its_time_while_it_stays() -> None:
         "Reconciling": "1970-01-01T00:00:00Z",
         "Stalled": "1970-01-01T00:01:00Z",
     }
+
+
+def test_what_the_operator_makes_is_rendered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From two files, without a cluster; what is wrong is told as the operator tells it."""
+    (tmp_path / "main.yaml").write_text(CLUSTER)
+    file = tmp_path / "orders.yml"
+    asked = ["render", "consumer-fleet", str(file), "--clusters", str(tmp_path)]
+    file.write_text(yaml.safe_dump(resource("orders", "shop", fleet=ENTRY)))
+    assert cli.run(asked) == 0
+    made = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert {each["metadata"]["namespace"] for each in made} == {"shop"}
+    assert "Deployment" in {each["kind"] for each in made}
+    for text, why in (
+        (yaml.safe_dump(resource("orders", "shop", fleet={"group": "orders"})), "spec.fleet"),
+        ("kind: Pod", "no ConsumerFleet"),
+        ("[]", "no ConsumerFleet"),
+        ("a: 1\n---\nb: 2", "no single YAML document"),
+        ("a: [", "no single YAML document"),
+        ("kind: ConsumerFleet\nmetadata: {name: a}\nspec: []", "spec is not a mapping: '[]'"),
+        (
+            "kind: ConsumerFleet\nmetadata: {name: a}\nspec: {fleet: 3}",
+            "spec.fleet is not a mapping",
+        ),
+        ("kind: ConsumerFleet\nmetadata: {name: a}\nspec: {scaling: x}", "is not a mapping: 'x'"),
+    ):
+        file.write_text(text)
+        assert cli.run(asked) == 2, text
+        assert why in capsys.readouterr().err

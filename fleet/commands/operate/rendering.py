@@ -236,6 +236,37 @@ def manifests(
         )
 
 
+@render.command(
+    name="consumer-fleet", epilog="Example:  fleet render consumer-fleet orders.yaml --clusters ."
+)
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--clusters",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    required=True,
+    help="Folder with NAME.yaml for each cluster: fleet.yaml without fleets.",
+)
+@output_as("yaml", "json", json_is=" (one List)")
+@verbose_option
+def consumer_fleet(*, file: Path, clusters: Path, output: Literal["yaml", "json"]) -> None:
+    """Render what the operator makes of a ConsumerFleet.
+
+    Checks the resource as the operator does, and asks no cluster. FILE holds one ConsumerFleet.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is no single YAML document: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file} holds no ConsumerFleet")
+    kind: RuntimeKind = runtime_kind("kubernetes")
+    made = kind.declared(found, clusters)
+    click.echo(as_json(made) if output == "json" else as_yaml(made.objects), nl=False)
+
+
 def as_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     """Renders one document per object; texts of several lines stay readable."""
     return "".join(f"---\n{dump(each)}" for each in objects)

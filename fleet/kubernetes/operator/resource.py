@@ -10,6 +10,7 @@ resource that names it.
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,12 @@ FINALIZER: Final = f"{GROUP}/drain"
 DEFAULT_CLUSTER: Final = "main"
 EXTERNAL: Final = "external"
 ORPHAN: Final = "Orphan"
+_MAPPINGS: Final = (
+    ("spec", "fleet", "runtime"),
+    ("spec", "podTemplate"),
+    ("spec", "clusterRef"),
+    ("spec", "scaling"),
+)
 
 
 class DeclaredFleet:
@@ -92,6 +99,29 @@ class DeclaredFleet:
             "controller": True,
             "blockOwnerDeletion": False,
         }
+
+
+def opened(found: Mapping[str, Any], clusters: Path) -> FleetSpec:
+    """Returns what a resource from a file stands for. Raises ConfigError."""
+    meta = found.get("metadata")
+    if found.get("kind") != KIND or not isinstance(meta, Mapping) or "name" not in meta:
+        raise ConfigError(f"this is no {KIND} with a metadata.name: {str(found)[:100]}")
+    _check_mappings(found)
+    declared = DeclaredFleet(dict(found))
+    text = cluster_text(clusters, declared.cluster)
+    return spec_of(declared, text, namespace=str(meta.get("namespace") or "default"))
+
+
+def _check_mappings(found: Mapping[str, Any]) -> None:
+    """Checks what the API server checks before the operator sees a resource."""
+    for steps in _MAPPINGS:
+        value: Any = found
+        for depth, step in enumerate(steps, start=1):
+            value = value.get(step)
+            if value is not None and not isinstance(value, Mapping):
+                path = ".".join(steps[:depth])
+                raise ConfigError(f"{path} is not a mapping: {str(value)[:100]!r}")
+            value = value or {}
 
 
 def cluster_text(folder: Path, name: str) -> str:
