@@ -316,7 +316,8 @@ class Reconciler:
 
     def _fail(self, declared: DeclaredFleet, outcome: PassOutcome) -> None:
         self._say(outcome.message)
-        self._event(declared, outcome.reason, outcome.message, warns=True)
+        if not (outcome.unknown and outcome.reason == self._last_event[0]):  # its words vary
+            self._event(declared, outcome.reason, outcome.message, warns=True)
         self._write(declared, None, outcome)
 
     def _publish(self, declared: DeclaredFleet, fleet: Fleet, outcome: PassOutcome) -> None:
