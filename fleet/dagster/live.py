@@ -6,6 +6,7 @@ again if fleet.yaml changed or a tick failed, and closed if no tick has used it 
 Cost: memory of the code server (`fleet.manager.live_cluster`).
 """
 
+import atexit
 import contextlib
 import secrets
 import threading
@@ -17,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from fleet.dagster.dead_runs import GroupChange, StartedRun
 from fleet.dagster.resources import FleetResource
-from fleet.errors import FleetError
-from fleet.lag.snapshot import Snapshot
+from fleet.errors import FleetError, Unreachable
 
 if TYPE_CHECKING:
     from fleet.clock import Clock
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS: Final = 15
 """Seconds between two ticks of a sensor."""
 IDLE_SECONDS: Final = 600.0
+_TRIES: Final = 4
 _CLOSE_SECONDS: Final = 60.0
 """Seconds until a replaced cluster is closed: another tick may still use it."""
 
@@ -51,8 +52,9 @@ class Live:
                 )
             )
             self._stack = stack.pop_all()
-        self._lock = threading.Lock()
-        self._seen: tuple[float, Snapshot] | None = None
+        atexit.register(self.close)  # before the connections' own, which must not meet the tail
+        self.failures = 0
+        """Ticks in a row that did not end well."""
         self._idle: threading.Timer | None = None
         self._keepers: dict[str, StateKeeper[Any]] = {}
         self.changes: dict[str, GroupChange] = {}
@@ -62,14 +64,6 @@ class Live:
         self.discovered: frozenset[str] | None = None
         """Undeclared groups whose partitions are in Dagster; None: not compared yet."""
         self._problems: frozenset[str] = frozenset()
-
-    def refresh(self) -> Snapshot:
-        """Returns the present snapshot; the one of another tick if it is a second old at most."""
-        with self._lock:
-            now = self.fleet.clock.monotonic()
-            if self._seen is None or now - self._seen[0] > 1.0:
-                self._seen = now, self.cluster.refresh()
-            return self._seen[1]
 
     def keeper(
         self,
@@ -100,6 +94,7 @@ class Live:
         """Closes all connections."""
         if self._idle is not None:
             self._idle.cancel()
+        atexit.unregister(self.close)
         self._stack.close()
 
 
@@ -118,7 +113,11 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def live_cluster(resource: FleetResource) -> Iterator[Live]:
-    """Yields the resource's open cluster. An error in the body makes the next tick open it anew."""
+    """Yields the resource's open cluster.
+
+    The next tick opens it anew after an error in the body. A cluster that does not answer stays
+    open for `_TRIES` ticks, because reading its log again would cost it more.
+    """
     key = repr(resource)
     with _LOCK:
         live = _OPEN.get(key)
@@ -128,12 +127,17 @@ def live_cluster(resource: FleetResource) -> Iterator[Live]:
         if live is None:
             live = _OPEN[key] = Live(resource)
         live.close_after(IDLE_SECONDS, partial(_expire, key, live))
+    live.failures += 1
     try:
         yield live
-    except BaseException:
-        with _LOCK:
-            _forget(key, live)
+    except Unreachable:
+        if live.failures >= _TRIES:
+            _expire(key, live, wait=_CLOSE_SECONDS)
         raise
+    except BaseException:
+        _expire(key, live, wait=_CLOSE_SECONDS)
+        raise
+    live.failures = 0
 
 
 def _forget(key: str, live: Live, *, wait: float = _CLOSE_SECONDS) -> None:
@@ -142,9 +146,9 @@ def _forget(key: str, live: Live, *, wait: float = _CLOSE_SECONDS) -> None:
         live.close_after(wait, live.close)
 
 
-def _expire(key: str, live: Live) -> None:
+def _expire(key: str, live: Live, *, wait: float = 0.0) -> None:
     with _LOCK:
-        _forget(key, live, wait=0.0)
+        _forget(key, live, wait=wait)
 
 
 def close_all() -> None:
@@ -209,11 +213,13 @@ class StateKeeper(Generic[S]):
                 value = {"token": token, **self.encode(state)}
                 self.store.put_manager_state(_NO_GROUP, self.name, value)
                 self._token, self._stored = token, state
-        if self._known and self._known[-1][1] is state:
-            last = self._known.pop()[0]
-            number = int(last.partition(".")[2])
-        else:
-            number = self._number = self._number + 1
-        cursor = f"{self._token}.{number}"
+        if (
+            self._known
+            and self._known[-1][1] is state
+            and self._known[-1][0].startswith(self._token)
+        ):
+            return self._known[-1][0]
+        self._number += 1
+        cursor = f"{self._token}.{self._number}"
         self._known = [*self._known[-1:], (cursor, state)]
         return cursor

@@ -295,7 +295,7 @@ def missing_group(group: str) -> GroupSnapshot:
 
 def refresh_groups(live: Live) -> WatchRefresh:
     """Refreshes the live view, and reads the changes of declared groups."""
-    seen, spec = live.refresh(), live.fleet.spec
+    seen, spec = live.cluster.refresh(), live.fleet.spec
     problems = read_changes(live)
     running = [
         group

@@ -209,10 +209,14 @@ def test_a_new_process_reads_what_was_stored():
 
 def test_a_tick_whose_result_was_lost_is_told_again():
     """The next one begins with the cursor before it."""
-    keeper, (first, second) = Ground().keeper(), states(2)
+    ground, (first, second) = Ground(), states(2)
+    keeper = ground.keeper()
     cursor = keeper.keep(first)
-    keeper.keep(second)
+    told = keeper.keep(second)
     assert keeper.load(cursor) is first
+    ground.clock.sleep(STORE_SECONDS)
+    assert keeper.keep(second) != told, "now it is stored"
+    assert keeper.load(told) is second
 
 
 @pytest.mark.parametrize("cursor", [None, "", "x", "[]", "00000000.1", '{"v":4,"g":"","r":{}}'])
