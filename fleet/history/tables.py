@@ -19,7 +19,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache, partial, reduce
 from operator import and_
@@ -174,13 +174,20 @@ def row_of(made: Rebalance | MembershipSpan) -> dict[str, Any]:
 
 
 def value_of(kind: type[T], row: Mapping[str, Any]) -> T:
-    """Makes the value of a row."""
+    """Makes the value of a row. A field that a later release added is null there: its default."""
     names = {column: name for name, column in _VALUES[kind].items()}
-    fields = {
+    known = {
         names.get(column, column): () if value is None and column in _LISTS else value
         for column, value in row.items()
+        if value is not None or names.get(column, column) not in _DEFAULTED[kind]
     }
-    return _codec(kind).validate_python(fields)  # type: ignore[no-any-return]
+    return _codec(kind).validate_python(known)  # type: ignore[no-any-return]
+
+
+_DEFAULTED: Final[Mapping[type[Any], frozenset[str]]] = {
+    kind: frozenset(each.name for each in fields(kind) if each.default is not MISSING)
+    for kind in _VALUES
+}
 
 
 _LISTS: Final = frozenset(

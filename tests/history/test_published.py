@@ -176,6 +176,7 @@ def test_a_column_that_a_release_adds_is_published(tmp_path, clock, monkeypatch)
         held = published(tmp_path, "rebalances")
         assert held == recorded(tmp_path, "rebalances")
         assert sorted(str(row["aborted"]) for row in held) == ["0", "0", "None", "None"]
+        assert [each.aborted for each in Tables(tmp_path).rebalances()] == [0, 0, 0, 0]
 
 
 @pytest.mark.spark
