@@ -164,7 +164,7 @@ class GroupChanges:
         def kept(targets: SlotTargets) -> SlotTargets | None:
             slots = self.store.slots(self.group)
             closed = {slot.number for slot in slots if slot.phase is Phase.CLOSED}
-            after = replace(targets, leaving=targets.leaving & closed, handover={}, rejoin={})
+            after = replace(targets.without_requests(), leaving=targets.leaving & closed)
             return None if after == targets else after
 
         self.store.change_targets(self.group, kept, by=adopted)
@@ -368,7 +368,7 @@ class Performer:
             return
 
         def without(targets: SlotTargets) -> SlotTargets | None:
-            kept = replace(targets, handover={}, rejoin={})
+            kept = targets.without_requests()
             return None if kept == targets else kept
 
         self.store.change_targets(self.spec.group, without, by=lease.change)

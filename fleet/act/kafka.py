@@ -283,7 +283,7 @@ def leave_for_good(
 
 def _empty(targets: SlotTargets) -> SlotTargets | None:
     """Returns targets without open slots and requests; None if no slot is open."""
-    emptied = replace(targets, open=frozenset(), leaving=frozenset(), handover={}, rejoin={})
+    emptied = replace(targets.without_requests(), open=frozenset(), leaving=frozenset())
     return emptied if targets.open else None
 
 

@@ -15,7 +15,7 @@ the rules.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -110,6 +110,10 @@ class SlotTargets:
     """Slots that no worker may take, because an external process uses their instance id."""
     plan_id: str | None = None
     """The change that wrote `leaving` and `handover`; its lease is the group's (see Change)."""
+
+    def without_requests(self) -> "SlotTargets":
+        """Returns it without what owners are asked for; `leaving` stays."""
+        return replace(self, handover={}, rejoin={})
 
 
 class ChangeState(StrEnum):
