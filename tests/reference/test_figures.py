@@ -26,6 +26,8 @@ from fleet.config.spec import (
     StormSpec,
 )
 from fleet.decide import storms
+from fleet.decide.lag_status import Grace
+from fleet.history.tables import TABLES
 from fleet.worker.batch import adaptive_reader, batches, columnar, executor, poison_search
 from fleet.worker.member import pipeline
 from tests.conformance.test_other_brokers import RELEASES
@@ -94,6 +96,16 @@ FIGURES = [
 def test_a_page_says_the_code_s_figure(page: str, words: str) -> None:
     """The sentence is there, with the constant in it."""
     assert words in said(page)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_column_of_the_history_has_a_row(table: str) -> None:
+    """And no other has one; `cluster` is a common rule of the page."""
+    page = (repository() / "docs/reference/history-tables.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## {table}\n")[2].partition("\n## ")[0]
+    cells = (line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert named == {*TABLES[table].names} - {"cluster"}
 
 
 def test_the_demo_s_help_says_how_long_it_takes() -> None:
