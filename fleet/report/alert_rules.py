@@ -263,6 +263,7 @@ class _Rules:
             "partition (lag status LOSS).",
             wait=self._soon,
         )
+        past = Grace().rewound / 60
         for name, runbook, status, what, why in (
             (
                 *("FleetGroupHeld", "group-held", "HELD", "waits for an open transaction"),
@@ -270,7 +271,7 @@ class _Rules:
             ),
             (
                 *("FleetGroupRewind", "group-rewind", "REWIND", "reads records again"),
-                "The committed offset of a partition moved back in the last 10 minutes",
+                f"The committed offset of a partition moved back in the last {past:g} minutes",
             ),
             (
                 *("FleetGroupFallsBehind", "group-falls-behind", "WARN", "falls behind"),

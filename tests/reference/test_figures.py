@@ -39,7 +39,10 @@ COST = "docs/concepts/cost.md"
 READING = "docs/concepts/reading-modes.md"
 DELIVERY = "docs/concepts/delivery.md"
 STORMS = "docs/concepts/storms.md"
+METRICS = "docs/reference/metrics.md"
+REWIND = "docs/troubleshoot/runbooks/group-rewind.md"
 BATCH = BatchSpec()
+GRACE = Grace()
 WORDS = {2: "two", 3: "three", 8: "eight", 10: "ten"}
 DEMO_TAKES = "two to four minutes"
 
@@ -77,6 +80,14 @@ FIGURES = [
     (STORMS, f"rebalances: {StormSpec().rebalances} "),
     (STORMS, f"window: {StormSpec().window / 60:g}m"),
     (STORMS, f"cooldown: {StormSpec().cooldown / 60:g}m"),
+    (METRICS, f"{GRACE.least:g} s or {WORDS[GRACE.gaps]} usual gaps between commits"),
+    (METRICS, f"at most {GRACE.most / 60:g} minutes"),
+    (METRICS, f"at most {GRACE.allowed} record waits"),
+    (METRICS, f"the commit moved back in the last {GRACE.rewound / 60:g} minutes"),
+    (REWIND, f"moved back in the last {GRACE.rewound / 60:g} minutes"),
+    (REWIND, f"or after {GRACE.rewound / 60:g} minutes"),
+    (METRICS, f"{WORDS[storms.TOGETHER]} or more groups"),
+    ("docs/how-to/alerts.md", f"{WORDS[storms.TOGETHER]} or more groups in a storm"),
     (COST, f"downtime of a partition ≤ {roll.MOST_DOWNTIME:g} s"),
     (COST, f"settled in ≤ {sync_join.MOST_SETTLED:g} s"),
     (COST, f"downtime ≤ {sync_join.MOST_DOWNTIME:g} s and one batch"),
