@@ -347,12 +347,11 @@ class Performer:
         """Adds to a failure what the runtime could not finish."""
         try:
             self.runtime.finish_removals(self.spec.group, failed=True)
-            frozen = self.runtime.frozen(self.spec.group)
         except LostLease:
             raise
         except FleetError as error:
             return f"{sentence}; {error}"
-        return sentence if frozen is None else f"{sentence}; {frozen}"
+        return sentence
 
     def _end(self, lease: ChangeLease, state: ChangeState, sentence: str) -> Change:
         self.progress(f"{state}: {sentence}")

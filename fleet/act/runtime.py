@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
@@ -23,11 +23,26 @@ from fleet.slots.store import Store
 from fleet.system.log_files import LogPart
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutStatus:
+    """Says how far a place that replaces workers by itself has come."""
+
+    complete: bool
+    """Whether only workers of the revision run, and all of them are available."""
+    stalled: str | None = None
+    """Why nothing has moved for longer than it may; None while it moves."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the receipt."""
+
+
 class Runtime(Protocol):
     """Starts, lists and removes workers of one cluster's fleets.
 
     Methods with a body suit a place where only Fleet starts, stops and counts workers.
     """
+
+    replaces_workers: ClassVar[bool] = False
+    """Whether the place replaces workers of another revision by itself once one is started."""
 
     @property
     def store(self) -> Store:
@@ -85,19 +100,22 @@ class Runtime(Protocol):
         del group
         return None
 
+    def rollout(self, group: str, revision: str) -> RolloutStatus:
+        """Returns how far the place has replaced the group's workers by the revision's.
+
+        `start` began that. Raises FleetError if the place cannot go on.
+        """
+        del group, revision
+        return RolloutStatus(complete=True)
+
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """Finishes removals at the end of a group's change.
 
-        failed: the change failed, and what no slot uses is undone. given_up: it was aborted. Called
-        before the change ends, so that a dead actor's successor calls it too. Raises FleetError if
-        other workers were removed than requested.
+        failed: the change failed, and a revision that no slot runs is given up. given_up: it was
+        aborted. Called before the change ends, so that a dead actor's successor calls it too.
+        Raises FleetError if removed workers do not end.
         """
         del group, failed, given_up
-
-    def frozen(self, group: str) -> str | None:
-        """Describes what an interrupted change left frozen, and how to unfreeze it."""
-        del group
-        return None
 
     def vetoes(self, plan: Plan) -> Vetoes:
         """Returns this runtime's refusals and notes on a plan."""

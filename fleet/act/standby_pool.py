@@ -7,7 +7,7 @@ module counts and requests; the runtime keeps processes alive.
 from collections.abc import Callable, Collection
 from typing import Final
 
-from fleet.act.runtime import Runtime
+from fleet.act.runtime import RolloutStatus, Runtime
 from fleet.clock import Clock
 from fleet.config.settings import settings_if_readable
 from fleet.errors import FleetError, NoRoom
@@ -207,8 +207,17 @@ class StandbyPool:
                 )
                 raise FleetError(f"worker {worker.name} of revision {revision} {what}: {reason}")
 
+    @property
+    def replaces_workers(self) -> bool:
+        """Tells whether the place replaces workers of another revision by itself."""
+        return self._runtime.replaces_workers
+
+    def rollout(self, revision: str) -> RolloutStatus:
+        """Returns how far the place has replaced workers by the revision's."""
+        return self._runtime.rollout(self._group, revision)
+
     def remove(self, names: Collection[str], *, grace: float) -> None:
-        """Removes exactly these workers."""
+        """Removes these workers."""
         if names:
             self._runtime.remove(tuple(names), grace=grace)
 

@@ -807,18 +807,6 @@ class Fleet(Closing):
             self.runtime.finish_removals(group, given_up=True)
         return aborted
 
-    def unfreeze(self, group: str) -> str | None:
-        """Unfreezes what an ended change left frozen, and returns it; None if nothing was.
-
-        Raises Refused if a change is unfinished, which must end first.
-        """
-        if self._changing(group).running() is not None:
-            raise Refused(f"a change of group {group} is still running; wait for its end")
-        frozen = self.runtime.frozen(group)
-        if frozen is not None:
-            self.runtime.finish_removals(group, given_up=True)
-        return frozen
-
     def refusal(self, group: str) -> str | None:
         """Returns why the runtime has fewer workers than open slots and standbys need."""
         spec = self.group(group)

@@ -76,15 +76,20 @@ class Slot:
         return f"{self.group}-{self.number}"
 
 
+STAYS: Final = -1
+"""Token of a pin that asks no owner to go: standbys of other revisions are kept waiting."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
     """Asks the owner with this token to drain and release; then only `revision` may take it.
 
-    The request is void once the token has changed. The pin stays until it is removed, or until the
-    slot could be taken and the revision had no living standby for one lease.
+    The request is void once the token has changed. The pin stays until it is removed. It ends by
+    itself if the slot could be taken and the revision had no living standby for two seconds.
     """
 
     token: int
+    """Token of the owner; STAYS: no owner is asked, and the revision keeps the slot."""
     revision: str
 
 
@@ -164,7 +169,7 @@ class WorkerReport:
     group: str
     revision: str
     phase: str
-    """starting | standby | joining | active | draining | drained | closed | failed."""
+    """starting | standby | joining | active | draining | drained | closed | failed | ended."""
     slot: int | None
     counter: int
     http_port: int | None

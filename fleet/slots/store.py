@@ -243,6 +243,10 @@ class Store:
         del group
         return None
 
+    def rank(self, worker: str, *, owns: bool) -> None:
+        """Records whether the worker owns a slot, for those who remove workers by number."""
+        del worker, owns
+
     def since(self, group: str, template_hash: str, now: float) -> float:
         """Returns the wall time of a pod template's first worker: `now` if that is the caller."""
         del group, template_hash
@@ -384,7 +388,7 @@ class Store:
         are as seen.
 
         That is a free slot, or one whose lease the caller has seen expire. Enforces a Handover's
-        revision, except that of `void`, of which the caller has seen no standby for a lease.
+        revision, except that of `void`, of which the caller has seen no standby for a while.
         Without a Handover it enforces `waits_for_canary`, over the slots as stored at that moment.
         So two standbys whose revision owned no slot do not both get another revision's. Token + 1,
         phase joining, clean False, batches 0, no error, `lease`. member_id and the former owner's

@@ -15,7 +15,16 @@ from typing import Final
 
 from fleet.errors import LostLease
 from fleet.model import Plan
-from fleet.slots import Change, ChangeState, Handover, Phase, Slot, SlotTargets, WorkerReport
+from fleet.slots import (
+    STAYS,
+    Change,
+    ChangeState,
+    Handover,
+    Phase,
+    Slot,
+    SlotTargets,
+    WorkerReport,
+)
 from fleet.slots.backend import SlotTargetsRecord
 
 # The first owner of a revision among a group's slots is its canary [22].
@@ -83,17 +92,23 @@ def is_alone(slots: Iterable[Slot], former: Slot | None, revision: str) -> bool:
 def describe_missing_canary(
     targets: SlotTargets, slots: Iterable[Slot], revision: str
 ) -> str | None:
-    """Says which slot has to show first that this revision works; None if it has.
+    """Says why a standby of this revision is on trial; None if its revision works.
 
-    A managed roll has pins, and stops its Deployment by itself.
+    A Deployment replaces no pod for one that is on trial: the revision's first slot has to show
+    that it works, or a manager keeps all slots at the revision that they run.
     """
     slots = tuple(slots)
-    if targets.handover or has_good_canary(slots, revision):
+    usable = targets.open - targets.leaving - targets.quarantined
+    pins = targets.handover.items()
+    kept = {pin.revision for n, pin in pins if pin.token == STAYS and n in usable} - {revision}
+    if kept:
+        return f"waits while slots stay with revision {min(kept)}"
+    if has_good_canary(slots, revision):
         return None
     shows = sorted(
         slot.number
         for slot in slots
-        if slot.number in targets.open - targets.leaving - targets.quarantined
+        if slot.number in usable
         and (slot.owner is None or slot.revision == revision or slot.phase in _DRAINING_PHASES)
     )
     return (

@@ -4,9 +4,10 @@ They go by the store alone, as real ones do, and every turn of the clock is a tu
 What they cost is kept: a generation for each joint subscribe, for each leave.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from fleet.act.runtime import RolloutStatus
 from fleet.errors import NoRoom
 from fleet.model import GroupState
 from fleet.model.rebalances import Rebalance, RebalanceCounts
@@ -77,6 +78,7 @@ class Crowd:
     refusal: str | None = None
     room: int | None = None
     """Of workers, in all; None: for any number."""
+    deployment: Callable[[str], RolloutStatus] | None = None
     asked: list[int] = field(default_factory=list)
     """How many were to be started, each time."""
 
@@ -127,8 +129,14 @@ class Crowd:
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         self.rested += 1
 
-    def frozen(self, group: str) -> str | None:
-        return None
+    @property
+    def replaces_workers(self) -> bool:
+        return self.deployment is not None
+
+    def rollout(self, group: str, revision: str) -> RolloutStatus:
+        """Of a Deployment that replaces workers here."""
+        assert self.deployment is not None
+        return self.deployment(revision)
 
     # --- as a Ledger and a Leaver -------------------------------------------------------------
 

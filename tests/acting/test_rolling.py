@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fleet.act.runtime import RolloutStatus
 from fleet.model import StepKind
 from fleet.slots import ChangeState, Handover, Phase
 from tests.acting.standbys import GROUP, LEASE, Behaviour
@@ -464,3 +465,84 @@ def test_an_old_owner_that_does_not_let_go_is_no_first_batch(scene):
     done = here.perform(step_of(ROLL, (0,), "new"))
     assert done.state is ChangeState.ROLLED_BACK, done.sentence
     assert here.clock.monotonic() - began < 200
+
+
+class Deployment:
+    """Replaces old workers once a worker of the new revision is warm, one at each look."""
+
+    def __init__(self, here, *, stalls: str | None = None) -> None:
+        self.crowd, self.stalls = here.crowd, stalls
+        self.back = False
+
+    def __call__(self, revision: str) -> RolloutStatus:
+        wanted = [w for w in self.crowd.people.values() if w.wanted]
+        old = [w for w in wanted if w.revision == "old"]
+        new = [w for w in wanted if w.revision == "new"]
+        if self.stalls is None and new and all(w.phase in {"standby", "active"} for w in new):
+            owners_last = sorted(old, key=lambda w: w.slot is not None)
+            self.crowd.remove([w.name for w in owners_last[:1]], grace=1.0)
+            if old[1:]:
+                self.crowd.start(GROUP, "new", 1)
+        complete = not [w for w in self.crowd.people.values() if w.revision == "old" and w.slot]
+        return RolloutStatus(complete=complete and not old, stalled=self.stalls)
+
+
+def test_a_deployment_rolls_the_rest_by_itself(scene):
+    """One canary is handed over; no other slot is asked for, and no pin stays."""
+    here = scene()
+    here.running(4)
+    here.crowd.deployment = Deployment(here)
+    asked = pinned(here)
+    done = here.perform(step_of(ROLL, range(4)))
+    assert done.state is ChangeState.DONE, done.sentence
+    assert here.revisions() == ["new"] * 4
+    assert [r.rebalances for r in done.receipts] == [0]
+    assert [pins for pins in asked if pins] == [[0]]
+    assert here.targets().handover == {}
+
+
+def test_a_deployment_that_stands_still_goes_back(scene):
+    """After the canary: all workers of the new revision are removed, and the old serve again."""
+    here = scene()
+    here.running(3)
+    here.crowd.deployment = Deployment(here, stalls="it has timed out progressing")
+    done = here.perform(step_of(ROLL, range(3)))
+    assert done.state is ChangeState.ROLLED_BACK
+    assert done.sentence == "it has timed out progressing; all slots run old again"
+    assert here.revisions() == ["old"] * 3
+    assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
+
+
+def test_going_back_is_carried_on(scene):
+    """The next manager goes back as well, whatever the Deployment says by then."""
+    here = scene()
+    here.running(3)
+    here.crowd.deployment = Deployment(here, stalls="it has timed out progressing")
+    change = here.begin(step_of(ROLL, range(3)))
+    said = "all slots go back"
+    adopted = here.killed_when(change, lambda: any(said in each for each in here.told))
+    here.crowd.deployment = Deployment(here)
+    done = here.performer().perform(adopted)
+    assert done.state is ChangeState.ROLLED_BACK, done.sentence
+    assert here.revisions() == ["old"] * 3
+
+
+def test_a_slot_that_nobody_takes_ends_the_wait(scene):
+    """The Deployment has rolled out, and a slot is quarantined meanwhile."""
+    here = scene()
+    here.running(2)
+    here.crowd.deployment = lambda _: RolloutStatus(complete=True)
+    done = here.perform(step_of(ROLL, range(2)))
+    assert done.state is ChangeState.FAILED
+    assert "no worker of revision new took slot 1 within" in done.sentence
+
+
+def test_a_roll_of_the_same_revision_is_the_managers(scene):
+    """`fleet roll` of unchanged code: the template is the same, so a Deployment does nothing."""
+    here = scene()
+    here.running(2)
+    here.crowd.deployment = lambda _: RolloutStatus(complete=True)
+    before = [s.owner for s in here.slots()]
+    done = here.perform(step_of(ROLL, (0, 1), "old"), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    assert not set(before) & {s.owner for s in here.slots()}

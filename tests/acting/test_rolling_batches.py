@@ -4,8 +4,9 @@ together [22].
 
 import pytest
 
+from fleet.act.runtime import RolloutStatus
 from fleet.model import GroupState, StepKind
-from fleet.slots import ChangeState, Phase
+from fleet.slots import STAYS, ChangeState, Phase
 from tests.acting.standbys import GROUP
 from tests.support.plans import TWO, step_of
 
@@ -24,6 +25,29 @@ def test_a_rolling_batch_joins_before_the_old_leave(scene):
     assert [r.rebalances for r in done.receipts] == [2]
     assert {s.revision for s in here.slots() if s.number in here.targets().open} == {"new"}
     assert here.targets().handover == {}
+
+
+def test_a_deployment_is_kept_from_old_owners(scene):
+    """Where a Deployment replaces workers, the old slots stay with what they run until the batch
+    has left; no pin stays.
+    """
+    here = scene(worker={"membership": "dynamic"})
+    here.running(2)
+    here.crowd.deployment = lambda _: RolloutStatus(complete=True)
+    kept: set[tuple[int, str]] = set()
+    turn = here.clock.turn
+
+    def watch():
+        pins = here.targets().handover.items()
+        kept.update((n, pin.revision) for n, pin in pins if pin.token == STAYS)
+        turn()
+
+    here.clock.turn = watch
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), expected_cost=TWO))
+    assert done.state is ChangeState.DONE, done.sentence
+    assert kept == {(0, "old"), (1, "old")}
+    assert here.targets().handover == {}
+    assert [r.rebalances for r in done.receipts] == [2]
 
 
 @pytest.mark.parametrize("dies", [None, {0, 1, 2, 3}, {0, 1}])

@@ -22,7 +22,7 @@ def yard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
     """Two pods run, one was evicted by its node and stays; Spark serves them."""
     monkeypatch.setattr("fleet.kubernetes.deployment.kubernetes_runtime._SLACK_SECONDS", -1.5)
     made = Yard(SystemClock())
-    made.deploy(a=3)
+    made.deploy("a", 3)
     made.change_pod("a0", phase="Failed", reason="Evicted", conditions=[])
     for kind in ("Deployment", "Service"):
         made.server.put({"kind": kind, "metadata": {"name": SPARK, "labels": LABELS}})

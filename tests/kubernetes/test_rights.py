@@ -180,7 +180,7 @@ def test_an_exporter_looks_and_changes_nothing(ground: Ground) -> None:
     ("what", "verbs"),
     [
         ("apps:deployments", ALL),
-        ("apps:replicasets", ("get", "list", "patch")),
+        ("apps:replicasets", ("get", "list")),
         ("pods", ("get", "list", "watch", "patch", "delete")),
         ("configmaps", ALL),
         (LEASES, ALL),

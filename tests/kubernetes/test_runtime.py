@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
+from fleet.act.runtime import RolloutStatus
 from fleet.clock import SystemClock
 from fleet.config.load import load
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.errors import FleetError, NoRoom, Refused
 from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
-from fleet.kubernetes.deployment import rolling
+from fleet.kubernetes.deployment import rollout
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.kubernetes.kind import KIND
 from fleet.model import Severity, StepKind
@@ -52,6 +53,7 @@ class Place:
                     "spark": "local[1]",
                 },
                 "replicas": {"min": 1, "max": 4},
+                "rollout": {"bake": "1s"},
                 "runtime": {**runtime, "node_selector": {"there-is": "no-such-node"}},
             },
             *more.values(),
@@ -138,10 +140,10 @@ def test_a_life(place: Place) -> None:
 def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
     place: Place, monkeypatch: pytest.MonkeyPatch, used: bool
 ) -> None:
-    """With half of its pods refused: where no slot runs the new template, the old one is back and
-    keeps itself; else it stays held, which is told, until somebody lets it go.
+    """With half of its pods refused: where no slot runs the new template, the old one is back; else
+    the controller goes on.
     """
-    monkeypatch.setattr(rolling, "_REFUSED_SECONDS", 1.0)
+    monkeypatch.setattr(rollout, "_REFUSED_SECONDS", 1.0)
     first = place.open()
     old = place.publish(first)
     before = first.start("orders", old, 2)
@@ -151,27 +153,26 @@ def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
     runtime = place.open()
     new = place.publish(runtime)
     place.kubelet.quota(3)
+    place.kubelet.auto = False
     with pytest.raises(NoRoom, match="exceeded quota") as short:
         runtime.start("orders", new, 2)
     (made,) = short.value.started
-    place.kubelet.ready()
     if used:
         store = runtime.store
         targets = store.targets("orders")
         assert store.write_targets(replace(targets, open=frozenset({0}))) is not None
         slot = store.slots("orders")[0]
         assert store.take(slot, worker=made, revision=new, spark_session=None) is not None
+    assert runtime.rollout("orders", new) == RolloutStatus(complete=False)
     runtime.finish_removals("orders", failed=True)
-    told = runtime.frozen("orders")
+    place.kubelet.auto = True
     if used:
-        assert told is not None
-        assert f"frozen with 1 pods of {new} and 2 pods of {old}" in told
-        assert told.endswith("`fleet apply orders --abort` to end it")
-        assert {w.name for w in runtime.workers()} == {made, *before}
-        runtime.finish_removals("orders", given_up=True)
+        place.kubelet.until(lambda: runtime.rollout("orders", new).complete)
+        assert not set(before) & {w.name for w in runtime.workers()}
+        runtime.finish_removals("orders")
     else:
         place.kubelet.until(lambda: {w.name for w in runtime.workers()} == set(before))
-    assert runtime.frozen("orders") is None
+        place.kubelet.until(lambda: runtime.rollout("orders", old).complete)
     runtime.close()
 
 

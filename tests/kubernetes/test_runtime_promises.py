@@ -99,9 +99,6 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
                 assert "exceeded quota" in (refused.sentence or "")
                 shop.rest(4)
         assert (pods(shop), held(shop)) == (there, owners), "nothing came or went for good"
-        with shop.fleet() as fleet:
-            assert fleet.unfreeze(shop.group) is None, "and nothing is held"
-
         up = applied(shop, wanted=5)
         assert up.state is ChangeState.DONE, up.sentence
         assert rebalances(pod_broker, shop.group) == before + 1

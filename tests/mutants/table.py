@@ -217,12 +217,6 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "not self.pending_join", "True"),
     "48-client-is-given-what-another-owns": ("sim.assignors:", "sim/test_client_assignors.py",
         "owner.get(p, member_id) == member_id", "True"),
-    "49-numbers-written-before-the-controller-rests": (
-        "kubernetes.deployment.pod_counts:pod_counts_of", "kubernetes/test_pod_counts.py",
-        "seen and newest == told and (newest in of_it)", "newest == told and newest in of_it"),
-    "49-one-pod-too-many": (
-        "kubernetes.deployment.pod_counts:grow", "kubernetes/test_pod_counts.py",
-        "shape.total + count", "shape.total + count + 1"),
     "50-topic-made-again-is-the-same": (
         "worker.batch.adaptive_reader:AdaptiveReader.add_partition", "ranges/test_switch.py",
         "known and self._first_ids.setdefault(tp.topic, topic_id) != topic_id", "False"),

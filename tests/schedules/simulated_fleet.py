@@ -75,6 +75,8 @@ class Body(NamedTuple):
 class SimulatedFleet:
     """See the module."""
 
+    replaces_workers = False
+
     def __init__(self, seed: int, *, static: bool, partitions: int, supervised: bool) -> None:
         self.world = world = Simulation(seed)
         self.static, self.lease, self.times = static, LEASE, TIMES
@@ -232,10 +234,6 @@ class SimulatedFleet:
 
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """Removals go on by themselves."""
-
-    def frozen(self, group: str) -> str | None:
-        """Nothing is."""
-        return None
 
     # --- what managers have around them -------------------------------------------------------
 

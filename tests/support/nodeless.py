@@ -16,9 +16,12 @@ from fleet.config.spec import FleetSpec
 from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
-from fleet.kubernetes.deployment.pod_counts import PodCounts, RegisteredTemplates
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_ready
-from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.deployment.rollout import (
+    DeploymentState,
+    RegisteredTemplates,
+    WorkerDeployment,
+)
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
 from tests.support import waiting
@@ -33,7 +36,7 @@ class Ground:
         self.clock = SystemClock()
         self.names = ObjectNames("main", "orders")
         self.mirror = PodInformer(api, GROUP_LABEL, clock=self.clock)
-        self.rolling = self.another()
+        self.rollout = self.another()
         self.unready: set[str] = set()
         self.auto = True
         self._stop = threading.Event()
@@ -45,12 +48,14 @@ class Ground:
             api.create(each)
         self._kubelet.start()
 
-    def another(self, api: Api | None = None) -> Rolling:
+    def another(self, api: Api | None = None) -> WorkerDeployment:
         """What the next manager has."""
         way = api or self.api
         store = LeaseStore.for_manager(way, cluster="main", clock=self.clock, lease=10.0)
         templates = RegisteredTemplates(store, self.names.group, clock=self.clock)
-        return Rolling(way, self.names, pods=self.mirror, templates=templates, clock=self.clock)
+        return WorkerDeployment(
+            way, self.names, pods=self.mirror, templates=templates, clock=self.clock
+        )
 
     def spec(self, image: str) -> FleetSpec:
         """A file with one fleet of that image."""
@@ -61,7 +66,7 @@ class Ground:
             "image": image,
             "node_selector": {"there-is": "no-such-node"},
         }
-        return fleet_spec(declaration(worker=job, runtime=place))
+        return fleet_spec(declaration(worker=job, runtime=place, rollout={"bake": 1}))
 
     def settings(self, revision: str) -> WorkerSettings:
         """What workers of a revision start from."""
@@ -99,17 +104,17 @@ class Ground:
 
     def start(self, revision: str, count: int) -> tuple[str, ...]:
         """More of a revision."""
-        return self.rolling.start(self.settings(revision), count=count)
+        return self.rollout.start(self.settings(revision), count=count)
 
     def living(self) -> list[dict[str, Any]]:
         """Pods that are not on their way out."""
-        return [p for p in self.rolling.pods() if not is_gone(p)]
+        return [p for p in self.rollout.pods() if not is_gone(p)]
 
-    def shape(self) -> PodCounts:
+    def state(self) -> DeploymentState:
         """Of its Deployment."""
-        _, shape = self.rolling.look()
-        assert shape is not None
-        return shape
+        _, state = self.rollout.look()
+        assert state is not None
+        return state
 
     def by_revision(self) -> dict[str, int]:
         """How many of which revision, or hash."""
@@ -122,17 +127,13 @@ class Ground:
         """
         waiting.until(
             settled, "the controllers", progress=self._seen, still=seconds, every=0.05,
-            picture=lambda: str(self.rolling.look()[1]),
+            picture=lambda: str(self.rollout.look()[1]),
         )  # fmt: skip
 
     def _seen(self) -> Hashable:
-        _, shape = self.rolling.look()
-        return str(shape), frozenset((p["metadata"]["name"], is_ready(p)) for p in self.living())
-
-    def acted(self) -> bool:
-        """Whether the controllers have done what was written, and the watch has told of it."""
-        _, shape = self.rolling.look()
-        return shape is None or (shape.settled and shape.total == len(self.living()))
+        return str(self.rollout.look()[1]), frozenset(
+            (p["metadata"]["name"], is_ready(p)) for p in self.living()
+        )
 
     def ready(self) -> None:
         """All pods are ready but those that shall not be."""
@@ -141,14 +142,21 @@ class Ground:
 
     def remove(self, *names: str) -> None:
         """Ask, and wait until it is done."""
-        self.rolling.mark(names)
-        self.until(lambda: not self.rolling.settle())
+        self.rollout.remove(names)
+        self.until(lambda: not self.rollout.settle())
+
+    def owns(self, *names: str) -> None:
+        """Pods whose workers say that they own a slot; all others are standbys."""
+        store = LeaseStore.for_manager(self.api, cluster="main", clock=self.clock, lease=10.0)
+        for pod in self.living():
+            name = pod["metadata"]["name"]
+            store.rank(name, owns=name in names)
 
     def stays(self, expected: dict[str, int], seconds: float = 1.5) -> None:
         """For a while nothing else comes or goes."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            assert self.by_revision() == expected, self.rolling.look()[1]
+            assert self.by_revision() == expected, self.rollout.look()[1]
             time.sleep(0.05)
 
     def names_of(self, revision: str) -> list[str]:

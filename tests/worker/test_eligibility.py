@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.slots import FirstOpening, Handover, Phase, Slot, SlotTargets, WorkerReport
+from fleet.slots import STAYS, FirstOpening, Handover, Phase, Slot, SlotTargets, WorkerReport
 from fleet.slots.sqlite import SqliteStore
 from fleet.slots.transitions import (
     describe_doubt,
@@ -100,11 +100,18 @@ def pinned(number: int, revision: str) -> SlotTargets:
         pytest.param(ONE, SPOILED, OLDER, {0}, id="spoiled: another's at once"),
         pytest.param(ONE, SPOILED, R2, set(), id="spoiled by it"),
         pytest.param(ONE, SPOILED, {**R2, "waited": {0}}, {0}, id="spoiled by it, a lease later"),
-        # A pin that has ended is none: the slot's revision goes on, others after a lease.
+        # A pin that has ended is none: any warm standby takes the slot, an old one after a lease.
         pytest.param(pinned(0, "r2"), FREED, {"void": {0}}, {0}, id="a pin that has ended"),
-        pytest.param(pinned(0, "r2"), FREED, OTHERS, set(), id="for others"),
+        pytest.param(pinned(0, "r2"), FREED, OTHERS, {0}, id="for the newest"),
         pytest.param(
-            pinned(0, "r2"), FREED, {**OTHERS, "waited": {0}}, {0}, id="for others after a lease"
+            pinned(0, "r2"), FREED, {**OTHERS, "newest": False}, set(), id="for an older one"
+        ),
+        pytest.param(
+            pinned(0, "r2"),
+            FREED,
+            {**OTHERS, "newest": False, "waited": {0}},
+            {0},
+            id="for an older one after a lease",
         ),
     ],
 )
@@ -375,7 +382,7 @@ PINNED = replace(OPEN, handover={0: Handover(revision="r2", token=3)})
         pytest.param(OPEN, [replace(OLD, owner=None, phase=Phase.FREE)], 1, id="free"),
         pytest.param(replace(OPEN, open=frozenset({1})), [FAILED_SLOT, OLD], None, id="not open"),
         pytest.param(replace(OPEN, leaving=frozenset({0})), [FAILED_SLOT, OLD], None, id="leaves"),
-        pytest.param(PINNED, [FAILED_SLOT, OLD], None, id="a manager rolls"),
+        pytest.param(PINNED, [FAILED_SLOT, OLD], 0, id="a manager rolls"),
     ],
 )
 def test_one_shows_for_all_that_a_revision_works(
@@ -388,6 +395,28 @@ def test_one_shows_for_all_that_a_revision_works(
         if waits is None
         else f"waits for the owner of slot {waits} to show that this revision works"
     )
+
+
+@pytest.mark.parametrize(
+    ("pin", "targets", "waits"),
+    [
+        pytest.param(Handover(revision="r1", token=STAYS), OPEN, True, id="kept"),
+        pytest.param(Handover(revision="r2", token=STAYS), OPEN, False, id="kept for it"),
+        pytest.param(Handover(revision="r1", token=3), OPEN, False, id="handed back"),
+        pytest.param(
+            Handover(revision="r1", token=STAYS),
+            replace(OPEN, leaving=frozenset({1})),
+            False,
+            id="leaves",
+        ),
+    ],
+)
+def test_a_revision_is_on_trial_while_slots_are_kept_from_it(
+    pin: Handover, targets: SlotTargets, waits: bool
+):
+    """A Deployment then deletes no owner before its rolling batch has left."""
+    told = describe_missing_canary(replace(targets, handover={1: pin}), [HELD, OLD], "r2")
+    assert told == ("waits while slots stay with revision r1" if waits else None)
 
 
 def test_the_dead_are_not_believed(tmp_path: Path):

@@ -460,11 +460,11 @@ class Pinned(Looking):
 
 @pytest.mark.parametrize("revision", ["new", "new~5d9f"])
 def test_a_pin_holds_while_its_revision_has_a_standby(tmp_path: Path, revision: str):
-    """One of a template that is not registered yet, too; without any it ends after a lease."""
+    """One of a template that is not registered yet, too; its last report counts for a lease."""
     looking = Pinned(tmp_path)
     looking.later(60.0, revision)
     assert looking.pinned()
-    looking.later(9.0)
+    looking.later(10.0)
     assert looking.pinned()
     looking.later(2.0)
     assert not looking.pinned()
@@ -476,14 +476,14 @@ def test_a_pin_holds_while_its_revision_has_a_standby(tmp_path: Path, revision: 
     assert (taken.owner, taken.token) == ("s", 2)
 
 
-@pytest.mark.parametrize("phase", ["starting", "active"])
+@pytest.mark.parametrize("phase", ["starting", "active", "ended"])
 def test_workers_that_cannot_take_it_soon_keep_no_pin(tmp_path: Path, phase: str):
-    """Those that come back start first; an owner has its slot."""
+    """Those that come back start first; an owner has its slot; who ends takes none."""
     looking = Pinned(tmp_path)
     looking.phase = phase
-    looking.later(9.0, "new")
+    looking.later(1.0, "new")
     assert looking.pinned()
-    looking.later(3.0, "new")
+    looking.later(2.0, "new")
     assert not looking.pinned()
 
 

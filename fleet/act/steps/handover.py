@@ -3,10 +3,12 @@
 Problem: only a warm new owner continues within milliseconds, and bad code must not get past the
 first slot. Choice: the old owner drains when enough workers of the new revision are warm. The first
 slot is the canary, which goes back if it fails [22]. A few standbys start ahead, between two
-handovers, since a start needs the CPU of a new owner's first batch. Cost: the seconds of a start
-per slot.
+handovers, since a start needs the CPU of a new owner's first batch. A place that replaces workers
+by itself (a Deployment) does so once the canary is good; then the roll only watches, and goes back
+if nothing moves any more. Cost: the seconds of a start per slot.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +37,10 @@ class HandoverMemory:
     """First slot of the roll."""
     old_revision: str | None = None
     """Old revision of the canary; empty if unknown."""
+    by_itself: bool | None = None
+    """True if the runtime replaces the workers after the canary."""
+    stalled: str | None = None
+    """Why the runtime stopped replacing them; the roll then goes back."""
     canary_passed: bool | None = None
     """True when the canary has committed; no slot goes back after that."""
 
@@ -48,10 +54,13 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     if work.lease.recall(HandoverMemory).tokens is None:
         slots = work.slots()
         tokens = {n: slots[n].token for n in step.slots}
-        work.lease.remember(HandoverMemory(tokens=tokens))
-    _Roll(work, step).all_slots()
+        is_new = any(slots[n].revision != step.revision for n in step.slots)
+        by_itself = is_new and work.pool.replaces_workers
+        work.lease.remember(HandoverMemory(tokens=tokens, by_itself=by_itself))
+    roll = _Roll(work, step)
+    roll.all_slots()
     work.retire_all(step.revision)
-    return ()
+    return roll.notes
 
 
 class _Roll:
@@ -61,6 +70,8 @@ class _Roll:
         self._work = work
         self._step = step
         self._new = step.revision
+        self.notes: tuple[str, ...] = ()
+        """Sentences for the receipt."""
 
     def _memory(self) -> HandoverMemory:
         return self._work.lease.recall(HandoverMemory)
@@ -71,6 +82,8 @@ class _Roll:
     def all_slots(self) -> None:
         """Hands over the canary alone, then as many slots at once as allowed."""
         slots, targets, memory = self._work.slots(), self._work.targets(), self._memory()
+        if memory.stalled is not None:
+            self._go_back(memory.stalled)
         todo = [
             n for n in self._step.slots if not is_rolled(slots.get(n), targets, self._new, memory)
         ]
@@ -79,7 +92,7 @@ class _Roll:
             todo = [memory.canary, *(n for n in todo if n != memory.canary)]
         width = self._work.spec.rollout.max_parallel
         stock = self._first_stock(len(todo)) if canary_due else self._stock(len(todo))
-        while todo:
+        while todo and (canary_due or not memory.by_itself):
             turn = todo[:1] if canary_due else todo[: min(width, stock)]
             if canary_due:
                 self._await_first(stock)
@@ -91,6 +104,65 @@ class _Roll:
             todo = todo[len(turn) :]
             canary_due = False
             stock = self._stock(len(todo))
+        if memory.by_itself:
+            self._await_rollout()
+
+    # --- a place that replaces workers by itself ---------------------------------------------
+
+    def _await_rollout(self) -> None:
+        """Waits until the runtime has replaced all workers; goes back if it stands still.
+
+        The runtime itself says when nothing has moved for too long.
+        """
+        work, memory = self._work, self._memory()
+        todo = set(self._step.slots)
+        complete_at: float | None = None
+        stalled: str | None = None
+
+        def is_over() -> bool:
+            nonlocal complete_at, stalled
+            slots, now = work.slots(), work.clock.monotonic()
+            rolled = {n for n in todo if self._is_handed_over(slots[n], memory)}
+            if rolled:
+                todo.difference_update(rolled)
+                runs_it = "runs" if len(rolled) == 1 else "run"
+                work.progress(f"  {slots_of(sorted(rolled))} {runs_it} {self._new}")
+            status = work.pool.rollout(self._new)
+            stalled, self.notes = status.stalled, status.notes
+            if status.complete and not todo:
+                return True
+            complete_at = complete_at or now if status.complete else None
+            if complete_at is not None and now - complete_at > limit:
+                raise FleetError(
+                    f"no worker of revision {self._new} took {slots_of(sorted(todo))} within "
+                    f"{limit:.0f} s"
+                )
+            return stalled is not None
+
+        limit = work.pass_limit + work.spec.batch_limit
+        work.progress("  the other workers are replaced next")
+        work.wait(is_over, math.inf, f"all workers to run revision {self._new}", 1.0)
+        if stalled is not None:
+            work.lease.remember(HandoverMemory(stalled=stalled))
+            self._go_back(stalled)
+
+    def _is_handed_over(self, slot: Slot, memory: HandoverMemory) -> bool:
+        return runs(slot, self._new) and memory.has_new_owner(slot)
+
+    def _go_back(self, why: str) -> NoReturn:
+        """Lets the runtime replace the new workers by the old revision's again."""
+        work, old = self._work, self._memory().old_revision or ""
+        if work.lease.change.traceback is None:
+            work.keep_traceback(self._new)
+        work.progress(f"  {why}; all slots go back to {old}")
+
+        def again() -> bool:
+            work.remove([w.name for w in work.pool.wanted() if w.revision == self._new != old])
+            slots = work.slots()
+            return not any(slots[n].revision == self._new for n in self._step.slots)
+
+        work.wait(again, work.pass_limit * len(self._step.slots), f"all slots to run {old} again")
+        raise RolledBack(f"{why}; all slots run {old} again")
 
     # --- standbys ahead ---------------------------------------------------------------------
 
@@ -100,6 +172,10 @@ class _Roll:
         Without room, one is enough: slot after slot.
         """
         spec = self._work.spec
+        if self._memory().by_itself:
+            if self._memory().canary_passed:
+                return 0
+            return self._work.pool.ensure(self._new, spec.rollout.max_parallel, least=1)
         ahead = min(left, spec.rollout.max_parallel + 1)
         return self._work.pool.ensure(self._new, ahead + spec.replicas.standby, least=min(left, 1))
 

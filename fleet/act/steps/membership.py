@@ -17,7 +17,7 @@ from fleet.act.steps.leave_slots import drop_owners, leave_together
 from fleet.act.steps.work import StepWork, StopMemory, asking
 from fleet.errors import FleetError, LostLease, NoRoom, RolledBack, Unreachable
 from fleet.model import Step, StepKind
-from fleet.slots import Handover, Phase, Slot, SlotTargets, WorkerReport
+from fleet.slots import STAYS, Handover, Phase, Slot, SlotTargets, WorkerReport
 from fleet.text import plural, slots_of
 
 # Opening slots: one write of the slot targets, so that all members join in one rebalance [19].
@@ -218,7 +218,7 @@ def stop_all(work: StepWork, step: Step) -> tuple[str, ...]:
         slots = work.slots()
         ran = {n: revision for n in step.slots if n in slots and (revision := slots[n].revision)}
         # A dead owner must not be replaced by a worker that cannot share its generation.
-        stays = {n: Handover(token=0, revision=revision) for n, revision in ran.items()}
+        stays = {n: Handover(token=STAYS, revision=revision) for n, revision in ran.items()}
         work.write_targets(lambda targets: asking(targets, stays))
         _warm_before(work, step)
         old = min(set(ran.values()) - {step.revision}, default="")

@@ -18,9 +18,10 @@ from fleet.act.steps.canary import wait_for_canary
 from fleet.act.steps.leave_slots import drop_owners, leave_together
 from fleet.act.steps.membership import open_together
 from fleet.act.steps.receipts import settle
-from fleet.act.steps.work import StepStart, StepWork, member_ids
+from fleet.act.steps.work import StepStart, StepWork, asking, member_ids
 from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import Plan, Step, StepKind
+from fleet.slots import STAYS, Handover
 from fleet.text import slots_of
 
 
@@ -49,6 +50,8 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
         _come_back(work, step, old, fresh, memory.late)
     if memory.failure is not None:
         _roll_back(work, step, fresh, memory.failure)
+    if work.pool.replaces_workers:
+        _keep_old(work, step.revision)
     try:
         spread = open_together(work, fresh, step.revision, pinned=True, canary=is_first)
         _remember_members(work, step)
@@ -72,8 +75,23 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
         _canary_alone(work, step, old, fresh)
     drop_owners(work)
     if is_last:
+        work.unpin(sorted(work.targets().handover))
         work.retire_all(step.revision)
     return (*spread, *notes)
+
+
+def _keep_old(work: StepWork, revision: str) -> None:
+    """Pins the old slots to what they run.
+
+    Standbys of the new revision are then not ready, so that a Deployment replaces no owner before
+    its rolling batch has left.
+    """
+    old = {
+        n: Handover(token=STAYS, revision=slot.revision)
+        for n, slot in work.slots().items()
+        if n in work.targets().open and slot.revision not in {None, revision}
+    }
+    work.write_targets(lambda targets: asking(targets, old))
 
 
 def place_of(plan: Plan, step: int) -> tuple[bool, bool]:

@@ -476,9 +476,7 @@ def _settle(session: ChangeSession, group: str, how: str) -> GroupOutcome:
     """Finishes or aborts the unfinished change of one group."""
     before = session.fleet.change(group)
     if before is None or before.state is not ChangeState.RUNNING:
-        frozen = session.fleet.unfreeze(group) if how == "abort" else None
-        what = "no unfinished change" if frozen is None else f"unfrozen: {frozen}"
-        session.say(f"group {group}: {what}")
+        session.say(f"group {group}: no unfinished change")
         return GroupOutcome(group)
 
     def settle(progress: Callable[[str], None]) -> "Change":

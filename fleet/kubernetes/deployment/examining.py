@@ -2,8 +2,8 @@
 
 Problem: most first attempts on a cluster fail halfway at a missing permission or image. Choice: the
 server reports what this login may do (SelfSubjectAccessReview). Each Deployment is checked for what
-would stop or undo a change: an autoscaler, a missing budget, a frozen roll, pods that cannot start,
-pods of undeclared groups. Nothing is changed. Cost: one request per permission.
+would stop or undo a change: an autoscaler, a missing budget, a stalled roll, pods that cannot
+start, pods of undeclared groups. Nothing is changed. Cost: one request per permission.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,8 +19,8 @@ from fleet.kubernetes.client.object_names import (
     GROUP_LABEL,
     ObjectNames,
 )
-from fleet.kubernetes.deployment.pod_counts import PodCounts
-from fleet.kubernetes.deployment.pod_status import exit_reason, is_gone, is_marked, is_ready
+from fleet.kubernetes.deployment.pod_status import exit_reason, is_gone, is_ready
+from fleet.kubernetes.deployment.rollout import DeploymentState
 from fleet.kubernetes.manifests.spark_objects import spark_servers
 from fleet.model import Finding, fail, ok, warn
 
@@ -78,7 +78,7 @@ def autoscaler_refusal(rival: Autoscaler, group: str) -> str:
 
 NEEDED: Final = (
     ("Deployment", ("get", "list", "create", "patch", "delete")),
-    ("ReplicaSet", ("list", "patch")),
+    ("ReplicaSet", ("list",)),
     ("Pod", ("list", "watch", "patch")),
     ("Lease", ("get", "list", "watch", "create", "update", "patch", "delete")),
     ("ConfigMap", ("get", "list", "create", "patch", "delete")),
@@ -90,7 +90,7 @@ NEEDED: Final = (
 )
 """Permissions of a manager in its namespace."""
 
-Deployments = Mapping[str, tuple[PodCounts | None, list[Object]]]
+Deployments = Mapping[str, tuple[DeploymentState | None, list[Object]]]
 """Deployment and pods of each managed group."""
 
 
@@ -145,11 +145,11 @@ def _fleet(
             found = f"{api.namespace} has no Deployment {deployment} for {fleet.group}"
             yield warn("deployment", found, "correct runtime.deployment")
         return
-    shape, pods = looks.get(fleet.group, (None, []))
-    if shape is None:
+    state, pods = looks.get(fleet.group, (None, []))
+    if state is None:
         yield ok("deployment", f"{fleet.group} has none yet; `fleet up` creates it")
         return
-    yield from _deployment(fleet, api.namespace, names, shape, pods)
+    yield from _deployment(fleet, api.namespace, names, state, pods)
     if api.get("PodDisruptionBudget", names.budget) is None:
         yield warn(
             "budget",
@@ -159,55 +159,47 @@ def _fleet(
 
 
 def _deployment(
-    fleet: GroupSpec, namespace: str, names: ObjectNames, shape: PodCounts, pods: list[Object]
+    fleet: GroupSpec, namespace: str, names: ObjectNames, state: DeploymentState, pods: list[Object]
 ) -> Iterator[Finding]:
     # A pod that was deleted stays Ready until its last container ends.
     ready = sum(is_ready(p) and not is_gone(p) for p in pods)
-    refusal = shape.refusal(pods)
-    count = f"{names.deployment}: {ready} of {shape.total} pods are ready"
+    refusal = state.refusal(pods)
+    count = f"{names.deployment}: {ready} of {state.total} pods are ready"
     if refusal is not None:
         yield fail(
             "deployment",
             f"{count}; {refusal}",
             "change what refuses them (quota, LimitRange, policy), or runtime.resources",
         )
-    elif shape.total == 0 and (least := fleet.replicas.min + fleet.replicas.standby):
+    elif state.total == 0 and (least := fleet.replicas.min + fleet.replicas.standby):
         yield warn(
             "deployment",
             f"{names.deployment} wants no pods, but fleet.yaml declares {least} (replicas.min and "
             "replicas.standby): the fleet is down, or the cluster refused its first start",
             "fleet up",
         )
-    elif ready < shape.total:
+    elif ready < state.total:
         selector = f"-l {GROUP_LABEL}={names.slug}"
         yield warn("deployment", count, f"kubectl -n {namespace} get pods {selector}")
     else:
         yield ok("deployment", count)
-    if shape.paused:
+    if state.paused:
         yield warn(
             "deployment",
             f"{names.deployment} is paused, so that no new template starts",
             f"kubectl rollout resume deployment/{names.deployment}",
         )
-    if shape.frozen:
+    if state.stalled is not None:
         yield warn(
             "deployment",
-            f"{names.deployment} is frozen in the middle of a roll, so that nothing replaces its "
-            "workers",
-            f"fleet apply {fleet.group} --continue, or fleet apply {fleet.group} --abort",
+            f"{names.deployment} stands still in the middle of a roll: {state.stalled}",
+            f"fleet apply {fleet.group}, or kubectl rollout undo deployment/{names.deployment}",
         )
     for pod in pods:
         why = None if is_ready(pod) or is_gone(pod) else exit_reason(pod)
         if why:
             name = pod["metadata"]["name"]
             yield warn("pods", f"{name} is not ready: {why}", f"kubectl describe pod {name}")
-    marked = [p["metadata"]["name"] for p in pods if is_marked(p) and not is_gone(p)]
-    if marked:
-        yield warn(
-            "pods",
-            f"{', '.join(marked)} should be removed, but still exists",
-            f"fleet apply {fleet.group}, which removes it when all others are ready",
-        )
 
 
 def _undeclared(spec: FleetSpec, api: Api) -> Iterator[Finding]:

@@ -3,9 +3,10 @@
 Problem: whoever manages a fleet thinks of workers that it starts, sees and removes by name, on a
 cluster as on a laptop. Choice: this is `fleet.act.runtime.Runtime` over the API server; the
 kubelet keeps processes alive, the fleet's Deployment keeps their number, and a watch tells how
-they stand. Nothing that matters is kept here: revisions are ConfigMaps, asked-for removals are
-marks on pods, so that the next manager goes on where this one was killed. Cost: a revision's code
-has to fit into a ConfigMap, or come with the image.
+they stand. The Deployment's controller rolls (`fleet.kubernetes.deployment.rollout`). Nothing that
+matters is kept here: revisions are ConfigMaps, removals are marks on pods, so that the next manager
+goes on where this one was killed. Cost: a revision's code has to fit into a ConfigMap, or come with
+the image.
 """
 
 import base64
@@ -14,26 +15,26 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from fleet.act.runtime import RolloutStatus
 from fleet.clock import Clock
 from fleet.config.settings import settings_from, settings_if_readable, settings_to_start
 from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.decide.adopted import Adopted
 from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import FleetError, Refused, Unreachable
-from fleet.kubernetes.client.api import Api, Object
+from fleet.kubernetes.client.api import Api, Object, again_on_conflict
 from fleet.kubernetes.client.calls import Denied
 from fleet.kubernetes.client.informer import PodInformer
-from fleet.kubernetes.client.object_names import (
-    COST_ANNOTATION,
-    GROUP_LABEL,
-    ObjectNames,
-    pauses,
-)
+from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames, pauses
 from fleet.kubernetes.deployment.adoption import Adoption
 from fleet.kubernetes.deployment.examining import autoscaler_refusal, autoscalers_of, examine
-from fleet.kubernetes.deployment.pod_counts import PodCounts, RegisteredTemplates
-from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, is_gone, read_log, worker_of
-from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.deployment.external_writes import external_writes
+from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, read_log, worker_of
+from fleet.kubernetes.deployment.rollout import (
+    DeploymentState,
+    RegisteredTemplates,
+    WorkerDeployment,
+)
 from fleet.kubernetes.deployment.spark_servers import (
     delete_servers,
     delete_unused,
@@ -65,12 +66,12 @@ _PURGED: Final = (
 _REMOVAL_SECONDS: Final = 180.0
 _SLACK_SECONDS: Final = 60.0
 """What `down` allows beyond a pod's own grace, for a busy node."""
-OWNER_COST: Final = "100"
-"""pod-deletion-cost of who holds a slot: a standby goes before it where no manager chooses."""
 
 
 class KubernetesRuntime:
     """`fleet.act.runtime.Runtime` in one namespace."""
+
+    replaces_workers = True
 
     def __init__(self, spec: FleetSpec, *, api: Api, store: LeaseStore, clock: Clock) -> None:
         self.spec = spec
@@ -78,7 +79,9 @@ class KubernetesRuntime:
         self._store = store
         self._clock = clock
         self._pods = PodInformer(api, GROUP_LABEL, clock=clock)
-        self._rolling: dict[str, Rolling] = {}
+        self._rollouts: dict[str, WorkerDeployment] = {}
+        self._taken_back: dict[str, tuple[str, ...]] = {}
+        """External writes to a group's Deployment that were taken back, in sentences."""
         self._settings: dict[tuple[str, str], str] = {}
         self._packed: dict[tuple[str, str], bytes | None] = {}
         self._ensured = False
@@ -101,8 +104,8 @@ class KubernetesRuntime:
             pods = self.api.find("Pod", GROUP_LABEL)[0]
             delete_unused(self.spec, self.api, pods, now=self._clock.now())
             self._ensured = True
-        for rolling in list(self._rolling.values()):
-            rolling.settle()
+        for rollout in list(self._rollouts.values()):
+            rollout.settle()
 
     # --- revisions --------------------------------------------------------------------------
 
@@ -164,7 +167,7 @@ class KubernetesRuntime:
         if settings is None:
             return
         try:
-            self._roll_of(group).recognise(settings)
+            self._rollout_of(group).recognise(settings)
         except Denied:
             return
         except Unreachable:
@@ -181,8 +184,8 @@ class KubernetesRuntime:
         """The oldest revisions that no ReplicaSet names are let go."""
         names = self._names(group)
         maps, _ = self.api.find("ConfigMap", f"{GROUP_LABEL}={names.slug}")
-        _, shape = self._roll_of(group).look()
-        used = {revision, *(each.revision for each in shape.sets)} if shape else {revision}
+        _, state = self._rollout_of(group).look()
+        used = {revision, *(each.revision for each in state.sets)} if state else {revision}
         kept = {names.settings(each) for each in used if each}
         old = [m for m in maps if "settings.json" in (m.get("data") or {})]
         old = [m for m in old if m["metadata"]["name"] not in kept]
@@ -204,7 +207,7 @@ class KubernetesRuntime:
             )
         settings = settings_to_start(text, group=group, revision=revision)
         if settings.revision != revision:  # a template of kubectl's: it may still grow
-            made = self._roll_of(group).start_more(revision.partition("~")[2], count)
+            made = self._rollout_of(group).start_more(revision.partition("~")[2], count)
             if made:
                 return made
             raise Refused(
@@ -212,22 +215,20 @@ class KubernetesRuntime:
                 "it cannot start it; run `kubectl rollout undo` to restore it"
             )
         self._forget_gone(group)
-        return self._roll_of(group).start(settings, count=count)
+        return self._rollout_of(group).start(settings, count=count)
 
     def remove(self, names: Sequence[str], *, grace: float) -> None:
-        """Marks pods for removal, which happens as soon as exactly these can be removed.
+        """Marks pods as the first to go, and wants fewer pods.
 
         The template sets the grace period of a pod, so that `grace` is ignored.
         """
         del grace
         groups = {w.name: w.group for w in self.workers()}
         for group in sorted({groups[name] for name in names if name in groups}):
-            rolling = self._roll_of(group)
             mine = [name for name in names if groups.get(name) == group]
-            rolling.mark(mine)
             there = [name for name, of in groups.items() if of == group]
             self._store.retire(group, mine, there=there)
-            rolling.settle()
+            self._rollout_of(group).remove(mine)
 
     def restart(self, name: str) -> None:
         """Deletes the pod; its ReplicaSet creates another."""
@@ -243,50 +244,60 @@ class KubernetesRuntime:
         for each in self._managed():
             if group not in {None, each.group}:
                 continue
-            rolling = self._roll_of(each.group)
-            pods = rolling.pods()
-            templates = rolling.templates.known({hash_of(pod) for pod in pods})
+            rollout = self._rollout_of(each.group)
+            pods = rollout.pods()
+            templates = rollout.templates.known({hash_of(pod) for pod in pods})
             found += [worker_of(p, group=each.group, templates=templates, now=now) for p in pods]
         return tuple(found)
 
     def refusal(self, group: str) -> str | None:
         """Returns the API server's refusal of pods (a quota, a LimitRange, a policy), if known."""
-        rolling = self._roll_of(group)
+        rollout = self._rollout_of(group)
         try:
-            _, shape = rolling.look()
-            return None if shape is None else shape.refusal(rolling.pods())
+            _, state = rollout.look()
+            return None if state is None else state.refusal(rollout.pods())
         except FleetError:
             return None
+
+    def rollout(self, group: str, revision: str) -> RolloutStatus:
+        """Returns how far the Deployment's controller has rolled out the revision.
+
+        A template that somebody else has put in its place is replaced once. Raises FleetError if
+        that happens again, or if the Deployment is paused.
+        """
+        rollout = self._rollout_of(group)
+        found, state = rollout.look()
+        if found is None or state is None or state.current is None:
+            return RolloutStatus(complete=False)
+        rollout.check_started(state)
+        known = rollout.templates.known([each.hash for each in state.sets])
+        notes = self._taken_back.get(group, ())
+        if state.is_observed and known.get(state.current.hash) != revision:
+            who = "; ".join(map(str, external_writes(found))) or "another writer changed it"
+            what = f"Deployment {self._names(group).deployment}: {who}"
+            if notes:
+                raise FleetError(f"{what}, again; stop that writer, then run `fleet apply {group}`")
+            self._taken_back[group] = (f"{what}; Fleet took that back",)
+            self.start(group, revision, 0)
+            return RolloutStatus(complete=False)
+        return RolloutStatus(complete=state.is_complete, stalled=state.stalled, notes=notes)
 
     def read_log(self, worker: str, place: str | None = None) -> LogPart:
         """Reads the log of the pod's container, and at first of its predecessor."""
         return read_log(self.api, worker, place)
 
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
-        """Waits for removals, then unfreezes the Deployment."""
-        rolling = self._roll_of(group)
-        deadline = self._clock.monotonic() + _REMOVAL_SECONDS
-        while left := rolling.settle():
-            if self._clock.monotonic() > deadline:
-                raise FleetError(
-                    f"pods of group {group} still exist {_REMOVAL_SECONDS:.0f} s after their "
-                    f"removal began: {'; '.join(left)}"
-                )
-            self._clock.sleep(0.3)
-        unused = self._unused(group) if failed or given_up else None
-        rolling.finish_removals(give_up=unused, unfreeze=given_up)
-        self._write_deletion_costs(group)
-        self._forget_gone(group)
+        """Waits until the Deployment has rolled out and removed pods are gone.
 
-    def frozen(self, group: str) -> str | None:
-        """Describes a Deployment that is frozen between two templates."""
-        frozen = self._roll_of(group).frozen()
-        if frozen is None:
-            return None
-        return (
-            f"{frozen}; run `fleet apply {group} --continue` to finish the roll, or "
-            f"`fleet apply {group} --abort` to end it"
-        )
+        After a failure or an abort it waits for nothing: a template that no slot runs is given up,
+        and the controller goes on by itself.
+        """
+        rollout = self._rollout_of(group)
+        if failed or given_up:
+            again_on_conflict(self._clock, lambda: rollout.go_back(self._is_unused(group)))
+        else:
+            rollout.finish(self.spec.fleet(group), limit=_REMOVAL_SECONDS)
+        self._forget_gone(group)
 
     def _forget_gone(self, group: str) -> None:
         """Deletes the reports of deleted pods.
@@ -301,26 +312,15 @@ class KubernetesRuntime:
 
         self._store.keep_reports(group, there)
 
-    def _unused(self, group: str) -> Callable[[str], bool]:
-        """Returns a check that no pod of a template owns a slot; an aborted roll then goes back."""
+    def _is_unused(self, group: str) -> Callable[[str], bool]:
+        """Returns a check that no pod of a template owns a slot."""
 
         def unused(hash_: str) -> bool:
-            pods = {p["metadata"]["name"]: hash_of(p) for p in self._roll_of(group).pods()}
+            pods = {p["metadata"]["name"]: hash_of(p) for p in self._rollout_of(group).pods()}
             slots = self._store.slots(group)
             return all(pods.get(slot.owner or "") != hash_ for slot in slots)
 
         return unused
-
-    def _write_deletion_costs(self, group: str) -> None:
-        """Writes deletion costs, so that the controller alone removes standbys before owners."""
-        owners = {slot.owner for slot in self._store.slots(group) if slot.owner}
-        for pod in self._roll_of(group).pods():
-            name = pod["metadata"]["name"]
-            cost = (pod["metadata"].get("annotations") or {}).get(COST_ANNOTATION)
-            wanted = OWNER_COST if name in owners else None
-            if not is_gone(pod) and cost != wanted:
-                patch = {"metadata": {"annotations": {COST_ANNOTATION: wanted}}}
-                self._pods.written(self.api.merge("Pod", name, patch))
 
     # --- adopted Deployments ----------------------------------------------------------------
 
@@ -364,21 +364,21 @@ class KubernetesRuntime:
     def unmanage(self, group: str) -> None:
         """Gives up the ownership of all fields of the Deployment; its pods go on."""
         at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
-        self._roll_of(group).unmanage(at)
+        self._rollout_of(group).unmanage(at)
 
     def manage(self, group: str) -> None:
         """Removes the annotation; the next change owns the fields again."""
-        self._roll_of(group).manage()
+        self._rollout_of(group).manage()
 
     def examine(self) -> Iterator[Finding]:
         """Yields the findings of `fleet doctor` for the cluster and these fleets."""
         yield from examine(self.spec, self.api, looks=self._looks())
 
-    def _looks(self) -> dict[str, tuple[PodCounts | None, list[Object]]]:
+    def _looks(self) -> dict[str, tuple[DeploymentState | None, list[Object]]]:
         found = {}
         for each in self._managed():
-            rolling = self._roll_of(each.group)
-            found[each.group] = (rolling.look()[1], rolling.pods())
+            rollout = self._rollout_of(each.group)
+            found[each.group] = (rollout.look()[1], rollout.pods())
         return found
 
     # --- the end ----------------------------------------------------------------------------
@@ -387,7 +387,7 @@ class KubernetesRuntime:
         """Stops all pods of these fleets, and Spark if no other fleet shares it."""
         fleets = self._managed()
         for each in fleets:
-            self._roll_of(each.group).stop()
+            self._rollout_of(each.group).stop()
         longest = grace + _SLACK_SECONDS + max((f.runtime.lease for f in fleets), default=0.0)
         mine = {self._names(each.group).slug for each in fleets}
 
@@ -428,14 +428,14 @@ class KubernetesRuntime:
     def _managed(self) -> tuple[GroupSpec, ...]:
         return tuple(f for f in self.spec.fleets if f.worker is not None and _is_ours(f))
 
-    def _roll_of(self, group: str) -> Rolling:
-        if group not in self._rolling:
+    def _rollout_of(self, group: str) -> WorkerDeployment:
+        if group not in self._rollouts:
             names = self._names(group)
             templates = RegisteredTemplates(self._store, group, clock=self._clock)
-            self._rolling[group] = Rolling(
+            self._rollouts[group] = WorkerDeployment(
                 self.api, names, pods=self._pods, templates=templates, clock=self._clock
             )
-        return self._rolling[group]
+        return self._rollouts[group]
 
 
 def _is_ours(fleet: GroupSpec) -> bool:

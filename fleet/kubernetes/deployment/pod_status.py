@@ -9,7 +9,7 @@ while the worker's waits for it, or as a reason where the worker's own gives non
 Cost: a registry that is away for longer than that stops a roll; it goes back, and says why.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -193,21 +193,6 @@ def has_ended(pod: Object) -> bool:
 def is_ready(pod: Object) -> bool:
     """Tells whether the pod is Ready; only such pods are ranked by deletion cost."""
     return _condition(pod, "Ready").get("status") == "True"
-
-
-def was_evicted(pod: Object) -> bool:
-    """Tells whether anything but its ReplicaSet ended it (eviction, preemption, a lost node)."""
-    return _condition(pod, "DisruptionTarget").get("status") == "True"
-
-
-def gone_of(watched: Mapping[str, Object], now: Sequence[Object]) -> set[str]:
-    """Returns the names of deleted pods that were not evicted."""
-    there = {pod["metadata"]["name"]: pod for pod in now}
-    return {
-        name
-        for name in watched
-        if name not in there or (is_gone(there[name]) and not was_evicted(there[name]))
-    }
 
 
 def exit_reason(pod: Object) -> str | None:

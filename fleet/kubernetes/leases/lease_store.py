@@ -15,7 +15,7 @@ from fleet.errors import Damaged, Unreachable
 from fleet.kubernetes.client.api import LONGEST_WAIT, Api, Object
 from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Calls, Denied, Missing
 from fleet.kubernetes.client.informer import Informer
-from fleet.kubernetes.client.object_names import MANAGER, ObjectNames
+from fleet.kubernetes.client.object_names import COST_ANNOTATION, MANAGER, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import LeaseBackend
 from fleet.slots import FirstOpening
@@ -86,6 +86,10 @@ class PatientStore:
 # (a replacement with the version that was seen), `patch` of ConfigMaps what one key of many needs.
 
 
+OWNER_COST: Final = "100"
+STANDBY_COST: Final = "-100"
+"""pod-deletion-cost of owners and standbys, which each worker writes for its own pod."""
+
 Rule = dict[str, Any]
 _LEASES = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
 _MAPS = {"apiGroups": [""], "resources": ["configmaps"]}
@@ -109,6 +113,8 @@ def worker_rules(names: ObjectNames, *, slots: int, reports: int) -> list[Rule]:
             "resourceNames": [names.stopped_partitions],
             "verbs": ["get", "patch"],
         },
+        # A Role cannot name pods that do not exist yet: admission has to bound this.
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
     ]
 
 
@@ -271,6 +277,12 @@ class LeaseStore(Store):
         """
         targets = self.leases.targets_lease(group)
         return None if targets.record.targets.version else targets.first
+
+    def rank(self, worker: str, *, owns: bool) -> None:
+        """Writes the pod-deletion-cost: where replicas go down, standbys go before owners."""
+        cost = OWNER_COST if owns else STANDBY_COST
+        patch = {"metadata": {"annotations": {COST_ANNOTATION: cost}}}
+        self.leases.calls.merge("Pod", worker, patch)
 
     def keep_reports(self, group: str, living: Callable[[], Collection[str]]) -> int:
         """Removes the reports of workers without a pod; returns how many.

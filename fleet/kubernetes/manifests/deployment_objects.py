@@ -8,6 +8,7 @@ again leaves it alone. Cost: a Lease per slot that may ever be open exists from 
 """
 
 import json
+import math
 from base64 import b64encode
 from typing import Final
 
@@ -24,9 +25,10 @@ FIRST_AFTER: Final = 60
 """Seconds after which the slot targets open even if not all of its first standbys are ready."""
 MOST_CODE: Final = 700_000
 """Bytes of packed code that a ConfigMap (1 MiB with everything) takes beside the settings."""
+_SETTLE: Final = 30
+"""Seconds for a group to settle and for its members to leave."""
 _HISTORY: Final = 10
 """Old ReplicaSets kept: a way back needs no new template."""
-_DEADLINE: Final = 600
 
 
 def names_of(settings: WorkerSettings) -> ObjectNames:
@@ -67,8 +69,8 @@ def metadata(names: ObjectNames, namespace: str, name: str, **annotations: str) 
 
 
 def deployment(settings: WorkerSettings, *, replicas: int) -> Object:
-    """The Deployment of one revision: while it rolls one pod more than wanted, never one less."""
-    names = names_of(settings)
+    """Returns the Deployment of one revision, whose controller rolls it at the group's pace."""
+    names, rollout = names_of(settings), settings.group.rollout
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -76,22 +78,48 @@ def deployment(settings: WorkerSettings, *, replicas: int) -> Object:
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": _HISTORY,
-            "progressDeadlineSeconds": _DEADLINE,
-            "minReadySeconds": 0,
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
-            },
+            "progressDeadlineSeconds": progress_deadline(settings.group),
+            "minReadySeconds": min_ready(settings.group),
+            "strategy": strategy(rollout.max_parallel),
             "selector": {"matchLabels": names.selector()},
             "template": template(settings, names=names),
         },
     }
 
 
+def strategy(surge: int, *, unavailable: int | str = 0) -> Object:
+    """Returns the strategy of a Deployment that rolls with so many additional pods."""
+    numbers = {"maxSurge": surge, "maxUnavailable": unavailable}
+    return {"type": "RollingUpdate", "rollingUpdate": numbers}
+
+
+def min_ready(group: GroupSpec) -> int:
+    """Returns `minReadySeconds`: the bake, for which a new pod must be ready before an old one
+    goes.
+
+    Dynamic members leave together after the canary and a settled group; until then no old pod may
+    go.
+    """
+    bake = math.ceil(group.rollout.bake)
+    dynamic = group.worker is not None and group.worker.membership == "dynamic"
+    return 2 * bake + _SETTLE if dynamic else bake
+
+
+def progress_deadline(group: GroupSpec) -> int:
+    """Returns `progressDeadlineSeconds`: the longest time for one new pod to replace an old one.
+
+    A pod gets warm, an owner drains or its lease expires, and the new owner commits its first
+    batches.
+    """
+    rollout = group.rollout
+    longest = rollout.warm_timeout + rollout.drain_timeout + group.runtime.lease + group.batch_limit
+    return math.ceil(longest) + min_ready(group) + _SETTLE
+
+
 def deployment_again(
     names: ObjectNames, namespace: str, replica_set: Object, *, fields: Object
 ) -> Object:
-    """Returns the Deployment with a ReplicaSet's template and these numbers."""
+    """Returns the Deployment with a ReplicaSet's template and these fields."""
     given = replica_set["spec"]["template"]
     meta = {k: v for k, v in given["metadata"].items() if k in {"labels", "annotations"} and v}
     meta["labels"] = {k: v for k, v in meta["labels"].items() if k != HASH_LABEL}

@@ -57,7 +57,7 @@ def manager_rules() -> list[Rule]:
     return [
         *lease_store.manager_rules(),
         _rule("apps", ["deployments"], _ALL),
-        _rule("apps", ["replicasets"], ["get", "list", "watch", "patch"]),
+        _rule("apps", ["replicasets"], ["get", "list", "watch"]),
         _rule("", ["pods"], ["get", "list", "watch", "patch", "delete"]),
         _rule("", ["pods/log"], ["get"]),
         _rule("", ["services", "serviceaccounts"], _ALL),

@@ -262,6 +262,7 @@ class _Worker:
                 ended = look()
                 if ended is not None:
                     return ended
+            self._reporter.ended()
             return 0, "asked to end"
         except FleetError as error:
             self._reporter.failed(str(error))

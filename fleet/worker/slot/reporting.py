@@ -287,6 +287,8 @@ class Reporter:
         self._written_at = clock.monotonic()
         self._told: WorkerReport | None = None
         """What the store has of us, but for what an owner counts."""
+        self._owned: bool | None = None
+        """Whether the store ranks us as an owner; None: not known."""
         self._before = MemberState()
         self._state: MemberState | None = None
         self._slot: int | None = None
@@ -351,6 +353,12 @@ class Reporter:
         self._error = error
         self.write(failed=True)
 
+    def ended(self) -> None:
+        """Records that a worker that was asked to end takes no slot any more."""
+        if self._state is None and self._phase == "standby":
+            self._phase = "ended"
+            self.write()
+
     def beat(self) -> None:
         """Writes a report if the last one is a third of the lease old."""
         if self._clock.monotonic() - self._written_at >= self._context.lease / 3:
@@ -385,6 +393,10 @@ class Reporter:
         self._told = None  # what was not stored is still news
         store.report(report)
         self._told = _news(report)
+        owns = report.slot is not None
+        if owns != self._owned:
+            store.rank(report.worker, owns=owns)
+            self._owned = owns
 
     def _report(self, *, failed: bool = False) -> WorkerReport:
         facts, state = self.status(), self._state or self._before

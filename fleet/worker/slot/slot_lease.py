@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
@@ -27,12 +27,13 @@ from fleet.worker.events import Events
 # Decides which slot a standby may take. Pure.
 #
 # A slot can be taken if it is open, not leaving, not quarantined, and free or owned by a worker
-# with an expired lease [13]. A handover pins it to one revision while standbys of that revision
-# live. Without a pin [22] a free slot goes to the standby whose revision was published last; older
-# ones wait one lease. A revision takes a second slot of another one only after its first is active,
-# so that a bad revision takes one slot, not all. (Here that is a preference on the last read; the
-# store checks it again in the transaction of the take.) If a revision failed on a slot before its
-# first commit there, any other revision may take the slot at once; the failed one waits a lease.
+# with an expired lease [13]. A handover pins it to one revision; the pin ends once no standby of
+# that revision has lived for two seconds. Without a pin [22] a free slot goes to the standby
+# whose revision was published last; older ones wait one lease. A revision takes a second slot of
+# another one only after its first is active, so that a bad revision takes one slot, not all. (Here
+# that is a preference on the last read; the store checks it again in the transaction of the take.)
+# If a revision failed on a slot before its first commit there, any other revision may take the slot
+# at once; the failed one waits a lease.
 # While a managed roll has pins, its other slots stay with their revision until the canary has
 # worked. Standbys that race for several slots begin at different ones, by their names.
 
@@ -69,7 +70,7 @@ def candidates(
             revision,
             newest=newest,
             waited=slot.number in waited,
-            void=slot.number in void,
+            void=void,
         )
     ]
     if not found:
@@ -91,12 +92,12 @@ def _admits(
     *,
     newest: bool,
     waited: bool,
-    void: bool,
+    void: Collection[int],
 ) -> bool:
-    pin = targets.handover.get(slot.number)
-    if pin is not None and not void:
-        return pin.revision == revision
-    rolling = bool(targets.handover) and slot.revision is not None
+    pins = {n: pin for n, pin in targets.handover.items() if n not in void}
+    if slot.number in pins:
+        return pins[slot.number].revision == revision
+    rolling = bool(pins) and slot.revision is not None
     first = slot.revision == revision if rolling else newest
     if is_failed_canary(slot) and not rolling:
         first = slot.revision != revision
@@ -119,6 +120,10 @@ def find_newer_standby(
     )
 
 
+_PIN_GRACE: Final = 2.0
+"""Seconds for which a pin outlives the last living standby of its revision that was found."""
+
+
 class SlotWatcher:
     """Reads slot targets and slots only after changes; watches owners' leases."""
 
@@ -133,6 +138,8 @@ class SlotWatcher:
         self._version: Any = None
         self._read_at = 0.0
         self._free_since: dict[int, float] = {}
+        self._unclaimed_since: dict[int, float] = {}
+        """Slot → when no standby of its pin's revision was found first."""
         self._handed: dict[int, int] = {}
         self._reports = LeaseWatch.for_group(store, group=group, lease=lease, clock=clock)
         self.void: Mapping[int, Handover] = {}
@@ -209,12 +216,7 @@ class SlotWatcher:
         )
         pinned = {n: pins[n] for n in free & pins.keys() if pins[n].revision != revision}
         reports = self._read_reports() if free else ()
-        warm = self._warm_revisions(reports or (), now) if pinned else set()
-        self.void = {
-            n: pin
-            for n, pin in pinned.items()
-            if n in waited and reports is not None and _plain(pin.revision) not in warm
-        }
+        self.void = self._void(pinned, reports, now)
         return candidates(
             self.targets,
             self.slots,
@@ -227,6 +229,18 @@ class SlotWatcher:
             # A dead worker's report may delay this one for one lease.
             newest=find_newer_standby(reports or (), revision=revision, since=since) is None,
         )
+
+    def _void(
+        self, pinned: Mapping[int, Handover], reports: Iterable[WorkerReport] | None, now: float
+    ) -> dict[int, Handover]:
+        """Returns pins of takeable slots whose revision has had no living standby for a while."""
+        if reports is None:
+            return {}
+        warm = self._warm_revisions(reports, now) if pinned else set()
+        unclaimed = {n for n, pin in pinned.items() if _plain(pin.revision) not in warm}
+        self._unclaimed_since = {n: self._unclaimed_since.get(n, now) for n in unclaimed}
+        since = self._unclaimed_since
+        return {n: pinned[n] for n in unclaimed if now - since[n] >= _PIN_GRACE}
 
     def _read_reports(self) -> tuple[WorkerReport, ...] | None:
         try:

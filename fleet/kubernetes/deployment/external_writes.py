@@ -1,0 +1,86 @@
+"""Finds who else changed an object that Fleet applies: pure.
+
+Problem: `kubectl edit`, a GitOps tool or an autoscaler may change a Deployment, and nothing of
+Fleet's says why it differs from fleet.yaml. Choice: the API server records who owns each field
+(`managedFields`). A field that Fleet applied and that only another manager owns now was changed by
+it. Cost: a writer that uses Fleet's manager name, or that wrote the same value, is not found.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fleet.kubernetes.client.object_names import MANAGER
+
+Fields = Mapping[str, Any]
+
+_OURS: Final = frozenset({MANAGER, "kube-controller-manager"})
+"""Field managers that write a Deployment for Fleet: itself, and the Deployment's controller."""
+_SCALE: Final = "scale"
+_MOST: Final = 4
+"""Fields that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalWrite:
+    """Says who changed which fields of an object's spec."""
+
+    manager: str
+    """Field manager: `kubectl-edit`, `argocd-controller`, …"""
+    at: str
+    """Time of its last write, as the API server has it."""
+    fields: tuple[str, ...]
+    """Paths in the spec, such as `replicas` or `template.spec.containers[worker].image`."""
+
+    def __str__(self) -> str:
+        more = f" and {len(self.fields) - _MOST} more" if len(self.fields) > _MOST else ""
+        return f"{self.manager} changed {', '.join(self.fields[:_MOST])}{more} at {self.at}"
+
+
+def external_writes(found: Fields) -> tuple[ExternalWrite, ...]:
+    """Returns who owns fields of the spec that Fleet applied once and owns no more, by manager.
+
+    Empty if Fleet never applied the object, or gave it up.
+    """
+    entries = found["metadata"].get("managedFields") or []
+    ours = [each for each in entries if each.get("manager") in _OURS and not _is_scale(each)]
+    if not any(each.get("manager") == MANAGER for each in ours):
+        return ()
+    owned = {path for each in ours for path in _spec_paths(each)}
+    writes = []
+    for each in entries:
+        if each in ours or each.get("subresource") == "status":
+            continue
+        taken = tuple(sorted(set(_spec_paths(each)) - owned))
+        if taken:
+            manager, at = str(each.get("manager")), str(each.get("time"))
+            writes.append(ExternalWrite(manager=manager, at=at, fields=taken))
+    return tuple(writes)
+
+
+def _is_scale(entry: Fields) -> bool:
+    """Tells whether it was written through /scale: kubectl scale, or an autoscaler."""
+    return entry.get("subresource") == _SCALE
+
+
+def _spec_paths(entry: Fields) -> Iterator[str]:
+    spec = (entry.get("fieldsV1") or {}).get("f:spec")
+    return _leaves(spec, "") if spec else iter(())
+
+
+def _leaves(fields: Fields, path: str) -> Iterator[str]:
+    """Yields the paths of all fields without fields of their own."""
+    inner = [(key, value) for key, value in fields.items() if key != "."]
+    if not inner and path:
+        yield path
+    for key, value in inner:
+        yield from _leaves(value, _joined(path, key))
+
+
+def _joined(path: str, key: str) -> str:
+    """Appends a key of `fieldsV1` (`f:name`, `k:{"name":"worker"}`, `v:…`) to a path."""
+    kind, _, rest = key.partition(":")
+    if kind != "f":
+        name = rest.partition('"name":"')[2].partition('"')[0]
+        return f"{path}[{name or rest}]"
+    return f"{path}.{rest}" if path else rest

@@ -1,0 +1,330 @@
+"""A Deployment on the real controller manager: it rolls by itself, and goes back when told."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from fleet.clock import SystemClock
+from fleet.errors import FleetError, NoRoom
+from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.deployment import examining, rollout
+from fleet.kubernetes.deployment.pod_status import is_ready
+from fleet.kubernetes.deployment.rollout import WorkerDeployment
+from fleet.kubernetes.manifests import deployment_objects
+from fleet.model import Severity
+from tests.support.kube_api import KubeApi
+from tests.support.nodeless import Ground
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture(autouse=True)
+def refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout, "_REFUSED_SECONDS", 1.5)
+
+
+def settled(ground: Ground, **pods: int) -> Callable[[], bool]:
+    """Whether just these pods exist, and the Deployment says that it has rolled out."""
+    return lambda: ground.by_revision() == pods and ground.state().is_complete
+
+
+def spec_of(ground: Ground) -> dict[str, Any]:
+    found, _ = ground.rollout.look()
+    assert found is not None
+    return dict(found["spec"])
+
+
+def test_a_roll_goes_on_by_itself(ground: Ground) -> None:
+    """One pod more than wanted at any time, never one less that is ready; then nothing is left."""
+    assert len(ground.start("one", 5)) == 5
+    ground.ready()
+    group = ground.settings("one").group
+    assert len(ground.start("two", 1)) == 1
+    ready: list[int] = []
+
+    def rolled() -> bool:
+        ready.append(sum(map(is_ready, ground.living())))
+        assert len(ground.living()) <= 6
+        return settled(ground, two=5)()
+
+    ground.until(rolled)
+    assert min(ready) >= 5
+    ground.rollout.finish(group, limit=30.0)
+    assert spec_of(ground)["strategy"] == deployment_objects.strategy(1)
+
+
+def test_up_and_down(ground: Ground) -> None:
+    """Three more of the same template; then just those go that were named."""
+    ground.start("one", 3)
+    ground.ready()
+    made = ground.start("one", 3)
+    assert len(made) == 3
+    ground.ready()
+    names = sorted(ground.names_of("one"))
+    going = {names[0], names[3], names[5]}
+    ground.owns(*(set(names) - going))
+    ground.remove(*going)
+    assert set(ground.names_of("one")) == set(names) - going
+    ground.stays({"one": 3}, seconds=0.5)
+
+
+def test_a_scale_by_hand_takes_standbys(ground: Ground) -> None:
+    """`kubectl scale` without any manager: owners cost more."""
+    ground.start("one", 6)
+    ground.ready()
+    owners = sorted(ground.names_of("one"))[1:5]
+    ground.owns(*owners)
+    time.sleep(0.5)  # the controller hears of it by its watch
+    ground.api.merge("Deployment", ground.names.deployment, {"spec": {"replicas": 4}})
+    ground.until(settled(ground, one=4))
+    assert sorted(ground.names_of("one")) == owners
+
+
+def test_a_roll_with_owners_takes_standbys_first(ground: Ground) -> None:
+    """The standby of the old template goes first, the owners after it."""
+    ground.start("one", 3)
+    ground.ready()
+    standby, *owners = sorted(ground.names_of("one"))
+    ground.owns(*owners)
+    ground.start("two", 1)
+    ground.until(lambda: len(ground.names_of("one")) == 2)
+    assert sorted(ground.names_of("one")) == owners
+    assert standby not in ground.names_of("one")
+
+
+def test_a_template_that_is_given_up_goes_back(ground: Ground) -> None:
+    """All pods of the new one are removed: the template is the old one, none of whose pods went."""
+    ground.start("one", 4)
+    ground.ready()
+    before, spec = sorted(ground.names_of("one")), spec_of(ground)
+    ground.auto = False  # nothing of the new template ever gets ready
+    bad = ground.start("two", 2)
+    assert len(bad) == 2
+    ground.stays({"one": 4, "two": 2})
+    ground.remove(*bad)
+    ground.until(settled(ground, one=4))
+    assert sorted(ground.names_of("one")) == before
+    assert spec_of(ground)["minReadySeconds"] == spec["minReadySeconds"]
+    assert spec_of(ground)["template"] == spec["template"]
+    ground.auto = True
+    assert len(ground.start("one", 1)) == 1, "it is ours, and grows"
+
+
+@pytest.mark.parametrize("unused", [True, False])
+def test_an_aborted_roll(ground: Ground, unused: bool) -> None:
+    """If no slot runs the new template, the old one is back; else the controller goes on."""
+    ground.start("one", 3)
+    ground.ready()
+    ground.start("two", 1)
+    assert ground.rollout.go_back(lambda _: unused) is unused
+    ground.until(settled(ground, **({"one": 3} if unused else {"two": 3})))
+
+
+def test_nothing_waits_for_pods_that_are_all_removed(ground: Ground) -> None:
+    """No new pod is ready: the old ones go all the same once all of them are removed."""
+    ground.start("one", 3)
+    ground.ready()
+    old = ground.names_of("one")
+    ground.auto = False
+    ground.start("two", 1)
+    ground.remove(*old)
+    ground.until(lambda: ground.names_of("one") == [] and len(ground.living()) == 3)
+
+
+def test_the_controller_says_that_it_stands_still(ground: Ground) -> None:
+    """Nothing becomes ready within `progressDeadlineSeconds`."""
+    ground.start("one", 1)
+    ground.ready()
+    assert ground.state().stalled is None
+    ground.auto = False
+    ground.start("two", 1)
+    ground.api.merge(
+        "Deployment", ground.names.deployment, {"spec": {"progressDeadlineSeconds": 2}}
+    )
+    ground.until(lambda: ground.state().stalled is not None)
+    assert "has timed out progressing" in (ground.state().stalled or "")
+    assert not ground.state().is_complete
+
+
+def test_more_than_there_is_room_for(ground: Ground) -> None:
+    """Room for one of three: that one, by name; nothing comes when the quota is lifted."""
+    ground.start("one", 2)
+    ground.ready()
+    ground.quota(3)
+    with pytest.raises(NoRoom, match="exceeded quota") as first:
+        ground.start("one", 3)
+    assert set(first.value.started) <= set(ground.names_of("one"))
+    assert len(first.value.started) == 1
+    with pytest.raises(NoRoom) as second:
+        ground.start("one", 2)
+    assert second.value.started == ()
+    ground.quota(20)
+    ground.stays({"one": 3}, seconds=1.0)
+    assert len(ground.start("one", 2)) == 2
+
+
+def test_a_new_template_without_room(ground: Ground) -> None:
+    """Not one pod of it: given up, it is the old one, none of whose pods went."""
+    ground.start("one", 3)
+    ground.ready()
+    before = sorted(ground.names_of("one"))
+    ground.quota(3)
+    with pytest.raises(NoRoom, match=r"0 of 1 pods .*exceeded quota"):
+        ground.start("two", 1)
+    assert ground.rollout.go_back(lambda _: True)
+    ground.until(settled(ground, one=3))
+    ground.quota(20)
+    ground.stays({"one": 3}, seconds=1.0)
+    assert sorted(ground.names_of("one")) == before
+
+
+def test_a_limit_that_refuses_all_pods_is_told(ground: Ground) -> None:
+    """By the start, and by doctor for as long as it stands: one pod of two is not recreated."""
+    ground.start("one", 2)
+    ground.ready()
+    ground.limit("64Gi")
+    with pytest.raises(NoRoom, match="minimum memory usage per Container is 64Gi"):
+        ground.start("one", 1)
+    ground.api.delete("Pod", ground.names_of("one")[0])
+    ground.until(lambda: ground.state().refusal(ground.rollout.pods()) is not None)
+    told = ground.state().refusal(ground.rollout.pods()) or ""
+    assert told.startswith("1 of 2 pods were created: ")
+    fleet = ground.spec("a").fleets[0]
+    found = examining._deployment(
+        fleet, ground.api.namespace, ground.names, ground.state(), ground.rollout.pods()
+    )
+    assert ("deployment", Severity.FAIL) in {(each.check, each.level) for each in found}
+
+
+def test_a_paused_deployment_starts_nothing(ground: Ground) -> None:
+    """`kubectl rollout pause` by somebody: told, and no pod changes its name."""
+    ground.start("one", 2)
+    ground.ready()
+    ground.api.merge("Deployment", ground.names.deployment, {"spec": {"paused": True}})
+    with pytest.raises(FleetError, match="is paused"):
+        ground.start("two", 1)
+    ground.api.merge("Deployment", ground.names.deployment, {"spec": {"paused": False}})
+    ground.stays({"one": 2}, seconds=0.5)
+    assert len(ground.start("two", 1)) == 1
+    ground.until(settled(ground, two=2))
+
+
+def test_a_hand_made_template_is_another_revision(ground: Ground) -> None:
+    """`kubectl set image` leaves our annotation; the hash tells them apart, and a roll ends it."""
+    ground.start("one", 2)
+    ground.ready()
+    containers = spec_of(ground)["template"]["spec"]["containers"]
+    containers[0]["image"] = "by-hand"
+    patch = {"spec": {"template": {"spec": {"containers": containers}}}}
+    ground.api.merge("Deployment", ground.names.deployment, patch)
+    ground.until(lambda: ground.state().is_complete and "one" not in ground.by_revision())
+    assert len(ground.start("one", 1)) == 1
+    ground.until(settled(ground, one=2))
+
+
+def test_applied_manifests_and_restarts_are_recognised(ground: Ground) -> None:
+    """What kubectl made of our rendering is ours; what it changed in it is not."""
+    settings = ground.settings("one")
+    wanted = deployment_objects.deployment(settings, replicas=2)
+    ground.api.create(wanted)
+    ground.until(lambda: len(ground.living()) == 2)
+    ground.ready()
+    assert ground.names_of("one") == []
+    ground.until(lambda: ground.state().is_observed)
+    ground.rollout.recognise(settings)
+    assert len(ground.names_of("one")) == 2
+    restarted = {"kubectl.kubernetes.io/restartedAt": "2026-01-01T00:00:00Z"}
+    patch = {"spec": {"template": {"metadata": {"annotations": restarted}}}}
+    ground.api.merge("Deployment", ground.names.deployment, patch)
+    ground.until(lambda: ground.names_of("one") == [] and len(ground.living()) == 2)
+    ground.rollout.recognise(settings)
+    assert len(ground.names_of("one")) == 2
+    containers = wanted["spec"]["template"]["spec"]["containers"]
+    containers[0]["image"] = "by-hand"
+    patch = {"spec": {"template": {"spec": {"containers": containers}}}}
+    ground.api.merge("Deployment", ground.names.deployment, patch)
+    ground.until(lambda: ground.names_of("one") == [] and len(ground.living()) == 2)
+    ground.rollout.recognise(settings)
+    assert ground.names_of("one") == []
+
+
+def test_a_released_deployment_is_nobodys(ground: Ground) -> None:
+    """Our fields have no owner any more, and its pods go on."""
+    ground.start("one", 2)
+    ground.ready()
+    ground.rollout.unmanage("2026-01-01T00:00:00+00:00")
+    found, _ = ground.rollout.look()
+    assert found is not None
+    assert "fleet/unmanaged" in found["metadata"]["annotations"]
+    assert "fleet" not in json.dumps(found["metadata"].get("managedFields", []))
+    assert found["spec"]["replicas"] == 2
+    ground.stays({"one": 2}, seconds=0.5)
+
+
+class Killed(BaseException):
+    """The manager is gone: nothing of it runs any more, not even an except clause."""
+
+
+class Mortal(Api):
+    """The API of a manager that is killed at its n-th write, before or after it is done."""
+
+    def __init__(self, inner: Api, writes: int, *, done: bool) -> None:
+        super().__init__(inner.connection, namespace=inner.namespace, clock=SystemClock())
+        self.left = writes
+        self._done = done
+
+    def _die(self, write: Callable[[], Any]) -> Any:
+        self.left -= 1
+        if self.left != 0:
+            return write()
+        if self._done:
+            write()
+        raise Killed
+
+    def apply(self, wanted: dict[str, Any], *, trial: bool = False) -> dict[str, Any]:
+        """A write, unless it is a trial."""
+        if trial:
+            return super().apply(wanted, trial=True)
+        return self._die(lambda: super(Mortal, self).apply(wanted))
+
+    def merge(self, *words: Any, **keys: Any) -> Any:
+        return self._die(lambda: super(Mortal, self).merge(*words, **keys))
+
+
+def manage(ground: Ground, rollout: WorkerDeployment) -> None:
+    """A roll, one more, and two fewer, as "make it so"."""
+    if not ground.names_of("two"):
+        rollout.start(ground.settings("two"), count=1)
+    rollout.finish(ground.settings("two").group, limit=30.0)
+    if len(ground.names_of("two")) == 3:
+        rollout.start(ground.settings("two"), count=1)
+    rollout.remove(sorted(ground.names_of("two"))[2:])
+    rollout.finish(ground.settings("two").group, limit=30.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_killed_at_any_write(control_plane: KubeApi, done: bool) -> None:
+    """The next manager ends with two pods, and there were never fewer ready ones."""
+    for number in range(1, 40):
+        api = control_plane.api(control_plane.namespace())
+        ground = Ground(api)
+        try:
+            ground.start("one", 3)
+            ground.ready()
+            mortal = Mortal(api, number, done=done)
+            with suppress(Killed):
+                manage(ground, ground.another(mortal))
+            manage(ground, ground.another())
+            ground.until(settled(ground, two=2))
+            if mortal.left > 0:
+                assert number > 5, "a roll and two changes are more writes than that"
+                return
+        finally:
+            ground.close()
+            api.close()
+    pytest.fail("it took forty writes")
