@@ -258,10 +258,17 @@ def _resources(group: GroupSpec, runtime: KubernetesRuntimeSpec) -> Object:
     worker = group.worker
     spark = worker.spark if worker is not None else "shared"
     if not spark.startswith("local["):
-        return {"requests": {"cpu": "100m", "memory": f"{_WORKER_MB}Mi"}}
+        return {"requests": {"cpu": "100m", "memory": quantity(_WORKER_MB)}}
     cores = spark[len("local[") : -1]
     memory = _WORKER_MB + with_surroundings(runtime.spark.memory)
-    return {"requests": {"cpu": "1" if cores == "*" else cores, "memory": f"{memory}Mi"}}
+    return {"requests": {"cpu": "1" if cores == "*" else cores, "memory": quantity(memory)}}
+
+
+def quantity(megabytes: int) -> str:
+    """Returns MiB as the API server stores them: else another manager that applies the same text
+    takes the field over.
+    """
+    return f"{megabytes // 1024}Gi" if megabytes % 1024 == 0 else f"{megabytes}Mi"
 
 
 def with_surroundings(heap: str) -> int:

@@ -1,0 +1,64 @@
+"""Who else changed a Deployment that Fleet applies, by the API server's own records."""
+
+import pytest
+
+from fleet.kubernetes.client.api import Request, transmit
+from fleet.kubernetes.deployment.external_writes import ExternalWrite, external_writes
+from fleet.kubernetes.manifests import deployment_objects
+from tests.support.nodeless import Ground
+
+pytestmark = pytest.mark.kubernetes
+
+
+def written(ground: Ground, *, manager: str, body: dict, force: bool = False) -> None:
+    """A patch by another field manager; force: an apply that takes fields over."""
+    name = ground.names.deployment
+    query = [("fieldManager", manager), *([("force", "true")] if force else [])]
+    kind = "application/apply-patch+yaml" if force else "application/strategic-merge-patch+json"
+    path = f"/apis/apps/v1/namespaces/{ground.api.namespace}/deployments/{name}"
+    request = Request("PATCH", path, body=body, query=query, content_type=kind)
+    answer = transmit(ground.api.connection, request, (5.0, 20.0))
+    assert answer.status == 200, answer.read()
+
+
+def found(ground: Ground) -> tuple[ExternalWrite, ...]:
+    deployment = ground.api.get("Deployment", ground.names.deployment)
+    assert deployment is not None
+    return external_writes(deployment)
+
+
+def test_a_writer_is_named_with_its_fields(ground: Ground) -> None:
+    """`kubectl edit` of the image and of the number; what Fleet applies again is Fleet's again."""
+    ground.start("one", 2)
+    ground.ready()
+    ground.start("one", 1)  # by a patch, which is Fleet's as well
+    assert found(ground) == ()
+    pod = {"spec": {"containers": [{"name": "worker", "image": "by-hand"}]}}
+    written(ground, manager="kubectl-edit", body={"spec": {"replicas": 5, "template": pod}})
+    (write,) = found(ground)
+    assert write.manager == "kubectl-edit"
+    assert write.fields == ("replicas", "template.spec.containers[worker].image")
+    assert str(write).startswith("kubectl-edit changed replicas, template.spec.containers[worker]")
+    ground.api.apply(deployment_objects.deployment(ground.settings("one"), replicas=3))
+    assert found(ground) == ()
+
+
+def test_the_same_manifests_by_another_manager_are_no_change(ground: Ground) -> None:
+    """Argo CD applies what Fleet renders, with force: both own it, and nothing conflicts."""
+    ground.start("one", 2)
+    ground.ready()
+    before = ground.state()
+    same = deployment_objects.deployment(ground.settings("one"), replicas=2)
+    written(ground, manager="argocd-controller", body=same, force=True)
+    assert found(ground) == ()
+    ground.stays({"one": 2}, seconds=1.0)
+    assert ground.state() == before
+
+
+def test_a_deployment_of_others_is_theirs(ground: Ground) -> None:
+    """Created by kubectl from rendered manifests: Fleet has never applied it."""
+    made = deployment_objects.deployment(ground.settings("one"), replicas=1)
+    path = f"/apis/apps/v1/namespaces/{ground.api.namespace}/deployments"
+    request = Request("POST", path, body=made, query=[("fieldManager", "kubectl")])
+    assert transmit(ground.api.connection, request, (5.0, 20.0)).status == 201
+    assert found(ground) == ()
