@@ -12,7 +12,7 @@ from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import Conflict
 from fleet.kubernetes.client.calls import COOL, LEASE, Calls, Silent
-from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.client.object_names import COST_ANNOTATION, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import SILENT, LeaseBackend, RetryOnConflict
 from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
@@ -489,3 +489,21 @@ def test_a_refusal_is_no_knowledge(shelf, monkeypatch):
     with pytest.raises(Conflict):
         shelf.calls.replace(stale)
     assert shelf.calls.answering_since() is not None
+
+
+def test_a_worker_writes_the_cost_of_its_own_pod():
+    """A standby costs less than an owner; without the right to, nothing follows."""
+    place = Place()
+    place.server.put({"kind": "Pod", "metadata": {"name": "w"}})
+
+    def cost() -> int:
+        return int(place.server.get("Pod", "w")["metadata"]["annotations"][COST_ANNOTATION])
+
+    store = place.worker()
+    store.rank("w", owns=False)
+    standby = cost()
+    store.rank("w", owns=True)
+    assert standby < 0 < cost()
+    store.rank("gone", owns=True)
+    place.server._answered = lambda *_: Answer(403, {"message": "no"})
+    store.rank("w", owns=False)

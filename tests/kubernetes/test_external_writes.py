@@ -5,20 +5,9 @@ import pytest
 from fleet.kubernetes.client.api import Request, transmit
 from fleet.kubernetes.deployment.external_writes import ExternalWrite, external_writes
 from fleet.kubernetes.manifests import deployment_objects
-from tests.support.nodeless import Ground
+from tests.support.nodeless import Ground, patched
 
 pytestmark = pytest.mark.kubernetes
-
-
-def written(ground: Ground, *, manager: str, body: dict, force: bool = False) -> None:
-    """A patch by another field manager; force: an apply that takes fields over."""
-    name = ground.names.deployment
-    query = [("fieldManager", manager), *([("force", "true")] if force else [])]
-    kind = "application/apply-patch+yaml" if force else "application/strategic-merge-patch+json"
-    path = f"/apis/apps/v1/namespaces/{ground.api.namespace}/deployments/{name}"
-    request = Request("PATCH", path, body=body, query=query, content_type=kind)
-    answer = transmit(ground.api.connection, request, (5.0, 20.0))
-    assert answer.status == 200, answer.read()
 
 
 def found(ground: Ground) -> tuple[ExternalWrite, ...]:
@@ -34,7 +23,7 @@ def test_a_writer_is_named_with_its_fields(ground: Ground) -> None:
     ground.start("one", 1)  # by a patch, which is Fleet's as well
     assert found(ground) == ()
     pod = {"spec": {"containers": [{"name": "worker", "image": "by-hand"}]}}
-    written(ground, manager="kubectl-edit", body={"spec": {"replicas": 5, "template": pod}})
+    patched(ground, manager="kubectl-edit", body={"spec": {"replicas": 5, "template": pod}})
     (write,) = found(ground)
     assert write.manager == "kubectl-edit"
     assert write.fields == ("replicas", "template.spec.containers[worker].image")
@@ -47,9 +36,10 @@ def test_the_same_manifests_by_another_manager_are_no_change(ground: Ground) -> 
     """Argo CD applies what Fleet renders, with force: both own it, and nothing conflicts."""
     ground.start("one", 2)
     ground.ready()
+    ground.until(lambda: ground.state().is_complete)
     before = ground.state()
     same = deployment_objects.deployment(ground.settings("one"), replicas=2)
-    written(ground, manager="argocd-controller", body=same, force=True)
+    patched(ground, manager="argocd-controller", body=same, force=True)
     assert found(ground) == ()
     ground.stays({"one": 2}, seconds=1.0)
     assert ground.state() == before

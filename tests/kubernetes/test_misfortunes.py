@@ -5,6 +5,7 @@ docs/concepts/cost.md says: no rebalance, nothing lost, and twice at most what a
 (here: nothing, since no worker is killed).
 """
 
+import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from collections.abc import Iterator
 import pytest
 from kubernetes import client
 
+from fleet.config.settings import settings_from
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.manifests import deployment_objects
 from fleet.slots import ChangeState, Phase
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube
@@ -47,6 +51,59 @@ def ground(whole: Ground) -> Ground:
     return whole
 
 
+def kubectl(ground: Ground, *words: str, stdin: str | None = None) -> str:
+    """In the fleet's namespace."""
+    return ground.kube.kubectl("-n", ground.shop.namespace, *words, stdin=stdin)
+
+
+def deployment(ground: Ground) -> str:
+    """As kubectl calls it."""
+    return f"deployment/{ObjectNames('test', ground.shop.group).deployment}"
+
+
+def test_a_plain_scale_takes_standbys(ground: Ground) -> None:
+    """`kubectl scale` 6 to 4 without a manager: both standbys go, no owner."""
+    held = {n: (s.owner, s.token) for n, s in ground.slots().items()}
+    with ground.costs() as cost:
+        kubectl(ground, "scale", deployment(ground), f"--replicas={SLOTS + 2}")
+        until(lambda: len(ground.ready()) == SLOTS + 2, 150, "two standbys to be ready")
+        time.sleep(2.0)  # the controller hears of costs by its watch
+        kubectl(ground, "scale", deployment(ground), f"--replicas={SLOTS}")
+        until(lambda: len(ground.pods()) == SLOTS, 60, "two pods to go")
+        assert {n: (s.owner, s.token) for n, s in ground.slots().items()} == held
+        kubectl(ground, "scale", deployment(ground), f"--replicas={SLOTS + 1}")
+        ground.serve()
+    print(f"scaled by hand: {cost}")
+    assert cost.rebalances == 0
+
+
+def test_old_manifests_in_mid_roll_are_taken_back_and_told(ground: Ground) -> None:
+    """Another field manager applies them with force: 0 rebalances, and the receipt names it."""
+    with ground.shop.fleet() as fleet:
+        revision = str(ground.slots()[0].revision)
+        text = fleet.runtime.published(ground.shop.group, revision)
+        stale = deployment_objects.deployment(settings_from(text), replicas=SLOTS + 1)
+    old = set(ground.pods())
+    ground.shop.new_code()
+    with ground.costs() as cost:
+        roll = ground.manager("apply", ground.shop.group)
+        until(lambda: "the other workers are replaced" in ground.said(), 180, "the canary to pass")
+        apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=argocd", "-f", "-")
+        kubectl(ground, *apply, stdin=json.dumps(stale))
+        ground.ended(roll)
+        status = kubectl(ground, "rollout", "status", deployment(ground), "--timeout=60s")
+        ground.serve()
+    print(f"old manifests in mid-roll: {cost}")
+    assert "successfully rolled out" in status
+    assert cost.rebalances == 0
+    assert not old & set(ground.pods())
+    with ground.shop.fleet() as fleet:
+        change = fleet.changes(ground.shop.group, limit=1)[0]
+    assert change.state is ChangeState.DONE, change.sentence
+    (said,) = [each for r in change.receipts for each in r.sentences if "argocd" in each]
+    assert said.endswith("; Fleet took that back")
+
+
 def evict(ground: Ground, pod: str) -> bool:
     """Ask the Eviction API; False where the budget forbids it now."""
     asked = client.V1Eviction(metadata=client.V1ObjectMeta(name=pod))
@@ -64,28 +121,6 @@ def gone(ground: Ground, pod: str) -> bool:
     """Whether nothing is left of it, not even its end."""
     found = ground.kube.core.list_namespaced_pod(ground.shop.namespace)
     return pod not in {each.metadata.name for each in found.items}
-
-
-def test_each_pod_is_evicted(ground: Ground) -> None:
-    """One after the other, as a node is drained: slots pass on, 0 rebalances.
-
-    The budget keeps all ready ones but one; a pod that is not ready may always go, and goes at
-    once, also while its Python only starts: else it would take a slot until it is killed.
-    """
-    first = set(ground.pods())
-    with ground.costs() as cost:
-        for pod in sorted(first):
-            until(lambda pod=pod: evict(ground, pod), 30, "the budget to know that all are ready")
-            assert not evict(ground, min(ground.ready() - {pod})), "one at a time"
-            if pod == min(first):
-                until(lambda: ground.pods().keys() - ground.ready(), 30, "the one in its place")
-                young = min(ground.pods().keys() - ground.ready())
-                assert evict(ground, young)
-                until(lambda young=young: gone(ground, young), GRACE - 15, f"{young} to end")
-            ground.serve()
-    assert not first & set(ground.pods())
-    print(f"{len(first)} pods evicted: {cost}")
-    assert cost.rebalances == 0
 
 
 def rolled_back(ground: Ground) -> str:
@@ -167,6 +202,28 @@ def test_a_killed_manager_of_a_roll(ground: Ground, moment: str) -> None:
     assert cost.rebalances == 0
     assert not old & set(ground.pods())
     assert len({s.revision for s in ground.slots().values()}) == 1
+
+
+def test_each_pod_is_evicted(ground: Ground) -> None:
+    """One after the other, as a node is drained: slots pass on, 0 rebalances.
+
+    The budget keeps all ready ones but one; a pod that is not ready may always go, and goes at
+    once, also while its Python only starts: else it would take a slot until it is killed.
+    """
+    first = set(ground.pods())
+    with ground.costs() as cost:
+        for pod in sorted(first):
+            until(lambda pod=pod: evict(ground, pod), 30, "the budget to know that all are ready")
+            assert not evict(ground, min(ground.ready() - {pod})), "one at a time"
+            if pod == min(first):
+                until(lambda: ground.pods().keys() - ground.ready(), 30, "the one in its place")
+                young = min(ground.pods().keys() - ground.ready())
+                assert evict(ground, young)
+                until(lambda young=young: gone(ground, young), GRACE - 15, f"{young} to end")
+            ground.serve()
+    assert not first & set(ground.pods())
+    print(f"{len(first)} pods evicted: {cost}")
+    assert cost.rebalances == 0
 
 
 @pytest.mark.parametrize(

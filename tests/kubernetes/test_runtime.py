@@ -21,9 +21,10 @@ from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
 from fleet.kubernetes.deployment import rollout
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.kubernetes.kind import KIND
+from fleet.kubernetes.manifests import deployment_objects
 from fleet.model import Severity, StepKind
 from tests.support.kube_api import KubeApi
-from tests.support.nodeless import Ground
+from tests.support.nodeless import Ground, patched
 from tests.support.plans import plan_of, step_of
 
 pytestmark = pytest.mark.kubernetes
@@ -60,6 +61,15 @@ class Place:
         ]
         cluster = {"name": "main", "bootstrap_servers": "kafka:9092"}
         self.file.write_text(yaml.safe_dump({"cluster": cluster, "fleets": fleets}))
+
+    def patch(self, body: dict[str, Any], *, manager: str, force: bool = False) -> None:
+        """Another field manager changes the Deployment; force: applies it."""
+        patched(self.kubelet, manager=manager, body=body, force=force)
+
+    def rolls(self, revision: str) -> bool:
+        """Whether the controller has begun with that template."""
+        state = self.kubelet.state()
+        return state.is_observed and state.sets[0].revision == revision
 
     def open(self) -> KubernetesRuntime:
         """As a manager does."""
@@ -173,6 +183,55 @@ def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
     else:
         place.kubelet.until(lambda: {w.name for w in runtime.workers()} == set(before))
         place.kubelet.until(lambda: runtime.rollout("orders", old).complete)
+    runtime.close()
+
+
+def test_another_writer_in_mid_roll_is_named_and_taken_back_once(place: Place) -> None:
+    """Old manifests applied with force by another field manager; the second time it is an error.
+
+    `kubectl rollout restart` changes nothing of Fleet's, and is none.
+    """
+    first = place.open()
+    old = place.publish(first)
+    first.start("orders", old, 2)
+    place.kubelet.ready()
+    stale = deployment_objects.deployment(
+        WorkerSettings.model_validate_json(first.published("orders", old) or ""), replicas=2
+    )
+    assert first.rollout("orders", old).notes == ()
+    first.close()
+    place.write(image="worker:2")
+    place.kubelet.auto = False
+    runtime = place.open()
+    new = place.publish(runtime)
+    runtime.start("orders", new, 1)
+    at = {"kubectl.kubernetes.io/restartedAt": "2026-01-01T00:00:00Z"}
+    restart = {"spec": {"template": {"metadata": {"annotations": at}}}}
+    place.patch(restart, manager="kubectl-rollout")
+    place.kubelet.until(lambda: len(place.kubelet.state().sets) == 3)
+    assert runtime.rollout("orders", new) == RolloutStatus(complete=False)
+    assert not [f for f in runtime.examine() if "changed" in f.found]
+
+    place.patch(stale, manager="argocd-controller", force=True)
+    place.kubelet.until(lambda: place.rolls(old))
+    (told,) = [f for f in runtime.examine() if "argocd-controller" in f.found]
+    assert "changed template.metadata" in told.found or "template.spec" in told.found
+    plan = plan_of(step_of(StepKind.ROLL, (0,), new), wanted=2)
+    (note,) = runtime.vetoes(plan).notes
+    assert "argocd-controller changed" in note
+    runtime.rollout("orders", new)
+    place.kubelet.until(lambda: place.rolls(new))
+    status = runtime.rollout("orders", new)
+    assert status.stalled is None
+    (said,) = status.notes
+    assert "argocd-controller changed" in said
+    assert said.endswith("; Fleet took that back")
+    assert runtime.vetoes(plan).notes == ()
+
+    place.patch(stale, manager="argocd-controller", force=True)
+    place.kubelet.until(lambda: place.rolls(old))
+    with pytest.raises(FleetError, match=r"argocd-controller .*again; stop that writer"):
+        runtime.rollout("orders", new)
     runtime.close()
 
 

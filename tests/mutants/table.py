@@ -217,6 +217,15 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "not self.pending_join", "True"),
     "48-client-is-given-what-another-owns": ("sim.assignors:", "sim/test_client_assignors.py",
         "owner.get(p, member_id) == member_id", "True"),
+    "49-deployment-that-stalls-is-waited-for": (
+        "act.steps.handover:_Roll._await_rollout", "acting/test_rolling.py",
+        "if stalled is not None:\n    work", "if False:\n    work"),
+    "49-standbys-are-ready-while-slots-stay": (
+        "slots.transitions:describe_missing_canary", "worker/test_eligibility.py",
+        "pin.token == STAYS and n in usable", "False"),
+    "49-standbys-cost-as-much-as-owners": (
+        "kubernetes.leases.lease_store:LeaseStore.rank", "k8s_store/test_in_memory.py",
+        "OWNER_COST if owns else STANDBY_COST", "OWNER_COST"),
     "50-topic-made-again-is-the-same": (
         "worker.batch.adaptive_reader:AdaptiveReader.add_partition", "ranges/test_switch.py",
         "known and self._first_ids.setdefault(tp.topic, topic_id) != topic_id", "False"),

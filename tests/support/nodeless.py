@@ -13,7 +13,7 @@ from typing import Any
 from fleet.clock import SystemClock
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec
-from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.api import Api, Request, transmit
 from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_ready
@@ -194,3 +194,14 @@ class Ground:
             "PATCH", path, body={"status": status},
             content_type="application/merge-patch+json", missing=None,
         )  # fmt: skip
+
+
+def patched(ground: Ground, *, manager: str, body: dict[str, Any], force: bool = False) -> None:
+    """The Deployment is patched by another field manager; force: applied, with all conflicts."""
+    name = ground.names.deployment
+    query = [("fieldManager", manager), *([("force", "true")] if force else [])]
+    kind = "application/apply-patch+yaml" if force else "application/strategic-merge-patch+json"
+    path = f"/apis/apps/v1/namespaces/{ground.api.namespace}/deployments/{name}"
+    request = Request("PATCH", path, body=body, query=query, content_type=kind)
+    answer = transmit(ground.api.connection, request, (5.0, 20.0))
+    assert answer.status == 200, answer.read()

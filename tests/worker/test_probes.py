@@ -366,3 +366,19 @@ def test_what_nobody_foresaw_is_a_sentence_too(tmp_path: Path):
     assert "ssl.ca.location failed" in sentence
     (report,) = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=CLOCK).reports("g")
     assert (report.phase, report.error) == ("failed", sentence)
+
+
+def test_a_worker_is_ranked_once_per_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As a standby, as an owner, as a standby again; one that ends takes no slot."""
+    owner, ranks = Owner(tmp_path), []
+    monkeypatch.setattr(owner.store, "rank", lambda worker, *, owns: ranks.append(owns))
+    owner.reporter._owned = None
+    owner.renews(3)
+    owner.reporter.membership_ended()
+    owner.reporter.standby()
+    owner.clock.sleep(owner.third)
+    owner.reporter.beat()
+    assert ranks == [True, False]
+    owner.reporter.ended()
+    assert owner.report().phase == "ended"
+    owner.reporter.close()

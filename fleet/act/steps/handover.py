@@ -115,18 +115,18 @@ class _Roll:
         The runtime itself says when nothing has moved for too long.
         """
         work, memory = self._work, self._memory()
-        todo = set(self._step.slots)
+        told: set[int] = set()
         complete_at: float | None = None
         stalled: str | None = None
 
         def is_over() -> bool:
             nonlocal complete_at, stalled
             slots, now = work.slots(), work.clock.monotonic()
-            rolled = {n for n in todo if self._is_handed_over(slots[n], memory)}
-            if rolled:
-                todo.difference_update(rolled)
-                runs_it = "runs" if len(rolled) == 1 else "run"
-                work.progress(f"  {slots_of(sorted(rolled))} {runs_it} {self._new}")
+            todo = {n for n in self._step.slots if not self._is_handed_over(slots[n], memory)}
+            if fresh := sorted(set(self._step.slots) - todo - told):
+                told.update(fresh)
+                runs_it = "runs" if len(fresh) == 1 else "run"
+                work.progress(f"  {slots_of(fresh)} {runs_it} {self._new}")
             status = work.pool.rollout(self._new)
             stalled, self.notes = status.stalled, status.notes
             if status.complete and not todo:

@@ -195,6 +195,12 @@ def _deployment(
             f"{names.deployment} stands still in the middle of a roll: {state.stalled}",
             f"fleet apply {fleet.group}, or kubectl rollout undo deployment/{names.deployment}",
         )
+    for write in state.external:
+        yield warn(
+            "deployment",
+            f"{names.deployment}: {write}",
+            f"stop that writer, then fleet apply {fleet.group}, which takes it back",
+        )
     for pod in pods:
         why = None if is_ready(pod) or is_gone(pod) else exit_reason(pod)
         if why:

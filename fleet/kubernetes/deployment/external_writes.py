@@ -17,6 +17,8 @@ Fields = Mapping[str, Any]
 _OURS: Final = frozenset({MANAGER, "kube-controller-manager"})
 """Field managers that write a Deployment for Fleet: itself, and the Deployment's controller."""
 _SCALE: Final = "scale"
+_NOTES: Final = "template.metadata.annotations"
+"""No setting of Fleet's: `kubectl rollout restart` writes here."""
 _MOST: Final = 4
 """Fields that a sentence names."""
 
@@ -42,7 +44,7 @@ def external_writes(found: Fields) -> tuple[ExternalWrite, ...]:
 
     Empty if Fleet never applied the object, or gave it up.
     """
-    entries = found["metadata"].get("managedFields") or []
+    entries = found["metadata"].get("managedFields") or ()
     ours = [each for each in entries if each.get("manager") in _OURS and not _is_scale(each)]
     if not any(each.get("manager") == MANAGER for each in ours):
         return ()
@@ -51,7 +53,8 @@ def external_writes(found: Fields) -> tuple[ExternalWrite, ...]:
     for each in entries:
         if each in ours or each.get("subresource") == "status":
             continue
-        taken = tuple(sorted(set(_spec_paths(each)) - owned))
+        paths = (path for path in _spec_paths(each) if not path.startswith(_NOTES))
+        taken = tuple(sorted(set(paths) - owned))
         if taken:
             manager, at = str(each.get("manager")), str(each.get("time"))
             writes.append(ExternalWrite(manager=manager, at=at, fields=taken))

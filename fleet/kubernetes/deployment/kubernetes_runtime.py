@@ -28,7 +28,6 @@ from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames, pauses
 from fleet.kubernetes.deployment.adoption import Adoption
 from fleet.kubernetes.deployment.examining import autoscaler_refusal, autoscalers_of, examine
-from fleet.kubernetes.deployment.external_writes import external_writes
 from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, read_log, worker_of
 from fleet.kubernetes.deployment.rollout import (
     DeploymentState,
@@ -266,14 +265,13 @@ class KubernetesRuntime:
         that happens again, or if the Deployment is paused.
         """
         rollout = self._rollout_of(group)
-        found, state = rollout.look()
-        if found is None or state is None or state.current is None:
+        _, state = rollout.look()
+        if state is None or state.current is None:
             return RolloutStatus(complete=False)
         rollout.check_started(state)
-        known = rollout.templates.known([each.hash for each in state.sets])
         notes = self._taken_back.get(group, ())
-        if state.is_observed and known.get(state.current.hash) != revision:
-            who = "; ".join(map(str, external_writes(found))) or "another writer changed it"
+        if state.is_observed and not self._runs(group, revision, state.current.hash):
+            who = "; ".join(map(str, state.external)) or "another writer changed its template"
             what = f"Deployment {self._names(group).deployment}: {who}"
             if notes:
                 raise FleetError(f"{what}, again; stop that writer, then run `fleet apply {group}`")
@@ -281,6 +279,13 @@ class KubernetesRuntime:
             self.start(group, revision, 0)
             return RolloutStatus(complete=False)
         return RolloutStatus(complete=state.is_complete, stalled=state.stalled, notes=notes)
+
+    def _runs(self, group: str, revision: str, hash_: str) -> bool:
+        """Tells whether a template is the revision's, also after `kubectl rollout restart`."""
+        templates = self._rollout_of(group).templates
+        if templates.known([hash_]).get(hash_) != revision:
+            self.recognise(group, revision)
+        return templates.known([hash_]).get(hash_) == revision
 
     def read_log(self, worker: str, place: str | None = None) -> LogPart:
         """Reads the log of the pod's container, and at first of its predecessor."""
@@ -353,13 +358,16 @@ class KubernetesRuntime:
         spark = spark_concerns(self.spec, self.api)
         try:
             rivals = autoscalers_of(self.api, name)
+            _, state = self._rollout_of(plan.group).look()
         except Unreachable:
             raise
         except FleetError as error:
             note = f"cannot tell whether an autoscaler also scales Deployment {name}: {error}"
             return replace(spark, notes=(*spark.notes, note))
         against = tuple(autoscaler_refusal(each, plan.group) for each in rivals)
-        return replace(spark, refusals=(*against, *spark.refusals))
+        written = tuple(f"Deployment {name}: {each}" for each in state.external) if state else ()
+        notes = (*spark.notes, *written)
+        return replace(spark, notes=notes, refusals=(*against, *spark.refusals))
 
     def unmanage(self, group: str) -> None:
         """Gives up the ownership of all fields of the Deployment; its pods go on."""

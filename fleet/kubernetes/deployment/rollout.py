@@ -27,6 +27,7 @@ from fleet.kubernetes.client.object_names import (
     UNMANAGED_ANNOTATION,
     ObjectNames,
 )
+from fleet.kubernetes.deployment.external_writes import ExternalWrite, external_writes
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_leaving, is_marked
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.manifests.deployment_objects import strategy
@@ -110,6 +111,8 @@ class DeploymentState:
     """Whether `kubectl rollout status` calls it rolled out."""
     stalled: str | None
     """The controller's message once no progress was made within `progressDeadlineSeconds`."""
+    external: tuple[ExternalWrite, ...]
+    """What others changed of the fields that Fleet applied."""
 
     @property
     def surge(self) -> int:
@@ -163,6 +166,7 @@ def deployment_state(deployment: Object, replica_sets: Sequence[Object]) -> Depl
         is_observed=seen and newest is not None and _is_of(newest, deployment),
         is_complete=seen and counts == {replicas},
         stalled=_stalled(status) if seen else None,
+        external=external_writes(deployment),
     )
 
 

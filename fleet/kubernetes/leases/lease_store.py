@@ -279,10 +279,14 @@ class LeaseStore(Store):
         return None if targets.record.targets.version else targets.first
 
     def rank(self, worker: str, *, owns: bool) -> None:
-        """Writes the pod-deletion-cost: where replicas go down, standbys go before owners."""
+        """Writes the pod-deletion-cost: where replicas go down, standbys go before owners.
+
+        Without the right to, any pod may go, and an owner hands its slot over.
+        """
         cost = OWNER_COST if owns else STANDBY_COST
         patch = {"metadata": {"annotations": {COST_ANNOTATION: cost}}}
-        self.leases.calls.merge("Pod", worker, patch)
+        with contextlib.suppress(Denied):
+            self.leases.calls.merge("Pod", worker, patch)
 
     def keep_reports(self, group: str, living: Callable[[], Collection[str]]) -> int:
         """Removes the reports of workers without a pod; returns how many.
