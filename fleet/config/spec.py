@@ -676,7 +676,8 @@ class Rollout(Strict):
     drain_timeout: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 30.0
     """Time for a worker to finish its batch, commit and close."""
     bake: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 30.0
-    """Time after which a canary without data and without errors passes."""
+    """Time after which a canary without data and without errors passes. On Kubernetes also the time
+    for which a new pod must be ready before an old one goes."""
     canary_batches: Annotated[int, Field(ge=1, le=1000)] = 3
     """Committed batches after which the canary passes."""
     warm_timeout: Annotated[Duration, Field(ge=5.0, le=3600.0)] = 120.0

@@ -171,6 +171,21 @@ def test_a_fixed_policy_says_how_many_slots_open_first() -> None:
     assert first_slots(fleet(replicas={"min": 2, "max": 5}).fleets[0]) == 2
 
 
+def test_a_deployment_rolls_at_the_groups_pace() -> None:
+    """As many more as `max_parallel`, none less; each new pod is ready for `bake`."""
+    rollout = {"max_parallel": 3, "bake": "12.5s"}
+    spec = deployment(settings(fleet(rollout=rollout)), replicas=4)["spec"]
+    rolling = {"maxSurge": 3, "maxUnavailable": 0}
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": rolling}
+    assert spec["minReadySeconds"] == 13
+    group = fleet(rollout=rollout).fleets[0]
+    longest = group.rollout.warm_timeout + group.rollout.drain_timeout + group.batch_limit
+    assert spec["progressDeadlineSeconds"] > longest + spec["minReadySeconds"]
+    dynamic = fleet(worker={"membership": "dynamic"}, rollout=rollout)
+    left = deployment(settings(dynamic), replicas=4)["spec"]
+    assert left["minReadySeconds"] == 2 * 13 + 30, "the old members leave before their pods go"
+
+
 def test_code_lies_beside_the_settings_or_is_refused() -> None:
     """What is too large for a ConfigMap belongs into an image."""
     made = settings_map(settings(fleet()), code=b"packed")

@@ -217,9 +217,12 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "not self.pending_join", "True"),
     "48-client-is-given-what-another-owns": ("sim.assignors:", "sim/test_client_assignors.py",
         "owner.get(p, member_id) == member_id", "True"),
-    "49-deployment-that-stalls-is-waited-for": (
+    "49-a-roll-goes-on-by-itself-after-it-stalled": (
+        "act.steps.handover:_Roll.all_slots", "acting/test_rolling.py",
+        "memory.stalled is not None", "False"),
+    "49-a-complete-rollout-needs-no-slots": (
         "act.steps.handover:_Roll._await_rollout", "acting/test_rolling.py",
-        "if stalled is not None:\n    work", "if False:\n    work"),
+        "status.complete and (not todo)", "status.complete"),
     "49-standbys-are-ready-while-slots-stay": (
         "slots.transitions:describe_missing_canary", "worker/test_eligibility.py",
         "pin.token == STAYS and n in usable", "False"),

@@ -85,7 +85,7 @@ class PodFleet:
             topics=[self.topic],
             worker=job,
             replicas={"min": slots, "max": slots + 1, "standby": 1},
-            rollout={"drain_timeout": "10s"},
+            rollout={"drain_timeout": "10s", "bake": "2s"},
             runtime=place,
         )
         self.spec = fleet_spec(declared, bootstrap=bootstrap)
