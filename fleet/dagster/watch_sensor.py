@@ -472,26 +472,30 @@ def _waiting(state: GroupSnapshot) -> Iterator[str]:
 def topic_observations(
     spec: FleetSpec, topics: Mapping[str, int], memory: SensorMemory
 ) -> tuple[list[AssetObservation], SensorMemory]:
-    """Returns an observation for each topic with another partition count, and the new memory."""
-    found = {topic: topic_version(topics, topic) for topic in writers_of_topics(spec)}
+    """Returns observations of topics with another partition count, and the memory after them."""
+    versions = {topic: topic_version(topics, topic) for topic in writers_of_topics(spec)}
+    news = [topic for topic in versions if memory.topics.get(topic) != versions[topic]]
     cluster, acting = spec.cluster.name, acting_topics(spec)
     made = [
         AssetObservation(
             asset_key=key,
             partition=partition,
-            description=f"{topic} has {version} partitions.",
+            description=f"{topic} has {plural(int(versions[topic]), 'partition')}.",
             metadata=topic_metadata(topics, topic),
-            tags=asset_keys.version_tags(version),
+            tags=asset_keys.version_tags(versions[topic]),
         )
-        for topic, version in found.items()
-        if memory.topics.get(topic) != version
+        for topic in news[:EVENTS_A_TICK]
         for key, partition in (
             (asset_keys.topic_key(cluster, topic), None),
             (asset_keys.partitions_key(cluster), asset_keys.name_of(topic)),
         )
         if partition is None or topic in acting
     ]
-    return made, (memory if found == memory.topics else replace(memory, topics=found))
+    told = {topic: versions[topic] for topic in memory.topics if topic in versions}
+    told |= {topic: versions[topic] for topic in news[:EVENTS_A_TICK]}
+    for topic in news[EVENTS_A_TICK:]:
+        told.pop(topic, None)
+    return made, (memory if told == memory.topics else replace(memory, topics=told))
 
 
 def partition_requests(
@@ -542,8 +546,8 @@ def _tick(context: SensorEvaluationContext, live: Live) -> SensorResult:
         writable=refresh.writable,
     )
     ticks = without_uncommitted(live, seen, refresh.ticks(memory), memory)
-    due = due_groups(ticks, memory, now=seen.at)
     topics, after = topic_observations(spec, seen.topics, memory)
+    due = due_groups(ticks, memory, now=seen.at, limit=EVENTS_A_TICK - len(topics))
     events = [*topics, *events_of(refresh, due, memory)] if due else topics
     told = None if seen.partial else [tick.group for tick in ticks]
     after = after.with_events(due, now=seen.at, alive=told)

@@ -19,6 +19,7 @@ from fleet.dagster.watch_sensor import (
     due_groups,
     events_of,
     lag_band,
+    topic_observations,
 )
 from fleet.decide.lag_status import LagStatus
 from fleet.model import GroupState
@@ -128,6 +129,22 @@ def test_five_thousand_groups_are_told_within_five_minutes():
         told += [look.group for look in telling]
         memory = memory.with_events(telling, now=now, alive=names)
     assert sorted(told) == sorted(names)
+
+
+def test_many_topics_are_told_over_several_ticks():
+    """Each once, and again when its partitions change."""
+    spec = FleetSpec.model_validate(
+        {"fleets": [{"group": "g", "topics": [f"t{n}" for n in range(EVENTS_A_TICK + 9)]}]}
+    )
+    topics = {f"t{n}": 4 for n in range(EVENTS_A_TICK + 9)}
+    counts, memory = [], SensorMemory()
+    for _ in range(3):
+        made, memory = topic_observations(spec, topics, memory)
+        counts.append(len(made))
+    assert counts == [EVENTS_A_TICK, 9, 0]
+    (made,), after = topic_observations(spec, topics | {"t7": 6}, memory)
+    assert (made.asset_key.path[-1], made.data_version) == ("t7", "6")
+    assert topic_observations(spec, topics | {"t7": 6}, after) == ([], after)
 
 
 def test_changes_go_before_heartbeats():
