@@ -6,6 +6,7 @@ beforehand, since a worker may create nothing; which pod templates are which rev
 to go; what opens where nobody manages.
 """
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
