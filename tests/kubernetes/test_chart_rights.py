@@ -270,10 +270,10 @@ def test_a_worker_writes_its_report_and_nothing_of_the_managers(shop: Shop) -> N
     assert refusal(lambda: shop.worker.merge("ConfigMap", ORDERS.reports, stolen))
 
 
-def test_a_token_that_is_no_pods_writes_nothing(shop: Shop) -> None:
-    """Of a pod of another name, or of none."""
-    other = shop.admin.apply(pod("something-else", ORDERS.labels()))
-    for bound in (None, other):
+def test_a_token_of_another_pod_writes_nothing(shop: Shop) -> None:
+    """Of a fleet whose name begins alike, of any other pod, or of none."""
+    names = ("something-else", f"{ORDERS.slug}-more-5d9f8c7b6d-x2x4z")
+    for bound in (None, *(shop.admin.apply(pod(name, ORDERS.labels())) for name in names)):
         user = shop.server.account(shop.namespace, "fleet-worker", pod=bound)
         with shop.server.api(shop.namespace, user) as api:
             assert "of its own fleet" in refusal(
