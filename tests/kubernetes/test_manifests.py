@@ -1,6 +1,7 @@
 """fleet.yaml as objects of a cluster: complete, with no secret in it, and of one revision."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,21 @@ def test_the_revision_is_the_managers(file: Path, capsys: pytest.CaptureFixture[
         if o["kind"] == "ConfigMap" and o["metadata"]["name"] == volume["configMap"]["name"]
     )
     assert json.loads(settings["data"]["settings.json"])["revision"] == revision
+
+
+def test_an_image_is_named_and_may_be_a_digest(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No tag is guessed: `latest` is another image tomorrow."""
+    digest = f"registry.example/orders@sha256:{'ab' * 32}"
+    words = ["render", "manifests", "--part", "workers", "--part", "exporter"]
+    file.write_text(file.read_text().replace("fleet:1", digest))
+    assert cli.run(words) == 0
+    images = re.findall(r'image: "?([^",\s]+)', capsys.readouterr().out)
+    assert set(images) == {digest}
+    file.write_text(file.read_text().replace(f'image: "{digest}", ', ""))
+    assert cli.run(["render", "manifests", "--part", "exporter"]) == 2
+    assert "REPOSITORY@sha256:DIGEST" in capsys.readouterr().err
 
 
 def test_no_secret_is_rendered(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,7 +238,7 @@ def test_the_kustomize_base_is_what_is_rendered(
 ) -> None:
     """Render it again where this fails: the command stands in k8s/manifests/fleet.yaml."""
     chosen = [word for part in parts for word in ("--part", part)]
-    words = ["-c", str(MANIFESTS / "fleet.yaml"), "--image", "fleet:latest"]
+    words = ["-c", str(MANIFESTS / "fleet.yaml"), "--image", "fleet:0.1.0"]
     objects, _ = rendered(capsys, *words, *chosen)
     key = lambda o: (o["kind"], o["metadata"]["name"])  # noqa: E731
     assert sorted(objects_of(MANIFESTS / folder), key=key) == sorted(objects, key=key)

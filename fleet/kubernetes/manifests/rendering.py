@@ -27,8 +27,6 @@ from fleet.kubernetes.manifests.pod_template import Object, runtime_of, token_ke
 from fleet.kubernetes.manifests.spark_objects import spark_objects, spark_servers
 from fleet.system.code import packed_code
 
-_IMAGE: Final = "fleet:latest"
-"""Where neither the file nor the caller names one."""
 _BESIDE: Final[Mapping[str, Callable[[FleetSpec, str], list[Object]]]] = {
     "exporter": lambda spec, image: exporter(spec, image=image),
     "manager": lambda spec, image: manager(spec, image=image),
@@ -49,10 +47,15 @@ def manifests(spec: FleetSpec, options: ManifestOptions) -> Manifests:
             objects += of_fleet(spec, fleet)
     if {"exporter", "manager"} & options.parts:
         objects.append(config(spec, options.text))
-    image = options.image or kubernetes(spec).image or _IMAGE
+    image = options.image or kubernetes(spec).image
+    if image is None and {"exporter", "manager"} & options.parts:
+        raise ConfigError(
+            "the manager and the exporter need an image; write runtime.image, or --image "
+            "REPOSITORY:TAG or REPOSITORY@sha256:DIGEST"
+        )
     for part in _BESIDE:
         if part in options.parts:
-            objects += _BESIDE[part](spec, image)
+            objects += _BESIDE[part](spec, image or "")
     return Manifests(objects=tuple(objects), secrets=_secrets(spec, options.parts))
 
 
