@@ -216,8 +216,8 @@ def build_history_schedule(fleet: FleetResource) -> ScheduleDefinition:
 # Problem: an event wakes an asset downstream only if its data version is new, and a group commits
 # all the time. Choice: a topic's version is its number of partitions. A group's version is a time
 # at a full interval (`dagster.watermark`): the group has committed every record that is older. It
-# moves on only after a commit, so that an idle group wakes nothing. It follows from the cluster
-# alone, so sensor and run agree. Cost: records of the last interval wait for its end.
+# moves on only after a commit, so that an idle group wakes nothing. Cost: records of the last
+# interval wait for its end.
 
 
 MARGIN_SECONDS: Final = 30.0
@@ -263,37 +263,29 @@ def group_version(watermark: int) -> str:
     return datetime.fromtimestamp(watermark, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _versions_now(cycle: "Fleet", context: AssetExecutionContext) -> Iterator[ObserveResult]:
-    """Observes the topics and groups of a run."""
-    from fleet.manager.live_cluster import LiveCluster  # noqa: PLC0415  imports Kafka
-
-    spec = cycle.spec
-    cluster, chosen = spec.cluster.name, context.selected_asset_keys
+def _observe_now(cycle: "Fleet", context: AssetExecutionContext) -> Iterator[ObserveResult]:
+    """Observes the topics and groups of a run; only the sensor gives a group another version."""
+    spec, chosen = cycle.spec, context.selected_asset_keys
     groups = {
         fleet.group: key
         for fleet in spec.fleets
-        if (key := asset_keys.group_key(cluster, fleet.group)) in chosen
+        if (key := asset_keys.group_key(spec.cluster.name, fleet.group)) in chosen
     }
-    with LiveCluster(cycle, groups=groups.__contains__, beat=1.0) as live:
-        seen = live.refresh()
+    seen = cycle.snapshot(list(groups))
     for topic in writers_of_topics(spec):
-        if (key := asset_keys.topic_key(cluster, topic)) in chosen:
+        if (key := asset_keys.topic_key(spec.cluster.name, topic)) in chosen:
             version = DataVersion(topic_version(seen.topics, topic))
             metadata = topic_metadata(seen.topics, topic)
             yield ObserveResult(asset_key=key, data_version=version, metadata=metadata)
-    figures = seen.figures()
     for group, key in groups.items():
-        found = figures.get(group)
-        made = group_version(watermark_of(found, at=seen.at, every=spec.dagster.watermark))
         last = context.instance.fetch_observations(key, limit=1).records
-        told = [
-            record.asset_observation.data_version for record in last if record.asset_observation
-        ]
-        version = max([made, *filter(None, told)], key=lambda each: (each != _NO_VERSION, each))
-        metadata = {"group": group, "partitions": found.partitions if found else 0}
-        if found is not None and found.lag is not None:
-            metadata["lag (records)"] = found.lag
-        yield ObserveResult(asset_key=key, data_version=DataVersion(version), metadata=metadata)
+        told = last[0].asset_observation.data_version if last else None
+        state = seen.groups[group]
+        metadata = {"group": group, "state": state.state.value, "members": len(state.members)}
+        if state.lag is not None:
+            metadata["lag (records)"] = state.lag
+        version = DataVersion(told or group_version(0))
+        yield ObserveResult(asset_key=key, data_version=version, metadata=metadata)
 
 
 def _observed_assets(
@@ -307,7 +299,7 @@ def _observed_assets(
 
     def observe(context: AssetExecutionContext) -> Iterator[ObserveResult]:
         with fleet_errors_as_failures(), fleet.open() as cycle:
-            yield from _versions_now(cycle, context)
+            yield from _observe_now(cycle, context)
 
     return [
         observe_op(name if number == 1 else f"{name}_{number}", of_op, observe)

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from zlib import crc32
 
 from fleet.dagster.dead_runs import GroupChange, StartedRun
 from fleet.dagster.resources import FleetResource
@@ -56,6 +57,8 @@ class Live:
         self.failures = 0
         """Ticks in a row that did not end well."""
         self._idle: threading.Timer | None = None
+        self._mark = f"{crc32(repr(resource).encode()):08x}"
+        """Tells apart the states of resources that share a store."""
         self._keepers: dict[str, StateKeeper[Any]] = {}
         self.changes: dict[str, GroupChange] = {}
         """The last change of each declared group, by group id."""
@@ -73,7 +76,7 @@ class Live:
     ) -> "StateKeeper[S]":
         """Returns the keeper of the sensor of this name."""
         store, clock = self.fleet.store, self.fleet.clock
-        made = StateKeeper(f"dagster-{name}", store, clock, decode, encode)
+        made = StateKeeper(f"dagster-{name}-{self._mark}", store, clock, decode, encode)
         return self._keepers.setdefault(name, made)
 
     def new_problems(self, problems: Collection[str]) -> list[str]:

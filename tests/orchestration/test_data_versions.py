@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from dagster import (
+    AssetMaterialization,
     AssetSelection,
     AutomationCondition,
     DagsterInstance,
@@ -19,7 +20,7 @@ from dagster import (
 )
 
 from fleet.dagster import group_assets
-from fleet.dagster.asset_keys import group_key, topic_key
+from fleet.dagster.asset_keys import group_key, plan_key, topic_key
 from fleet.dagster.change_assets import build_change_assets
 from fleet.dagster.group_assets import group_version, topic_version, watermark_of
 from fleet.dagster.watch_sensor import watch
@@ -148,5 +149,8 @@ def test_a_commit_runs_what_is_behind_the_group_and_partitions_what_is_behind_th
             assert time.monotonic() < deadline
             time.sleep(0.5)
     assert fired == {"partitioning", "main/plan", "main/rollout"}
+    looked = AssetMaterialization(plan_key("main"), partition=scene.managed)
+    instance.report_runless_asset_event(looked)
+    assert behind.ticked() == set(), "a plan that a person makes asks for no rollout"
     last = instance.get_latest_data_version_record(topic_key("main", scene.topic), is_source=True)
     assert last.asset_observation.data_version == "6"

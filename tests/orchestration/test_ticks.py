@@ -116,6 +116,32 @@ def test_first_tick_tells_all_the_next_one_nothing(scene, instance):
         }
 
 
+def test_a_group_that_is_not_selected_is_not_told(scene, instance):
+    """As the history selects; a declared group always is."""
+    deny = f"dagster: {{groups: {{deny: ['{scene.stranger}', '{scene.plain}']}}}}"
+    scene.config.write_text(f"{scene.config.read_text()}{deny}\n")
+    with scene.member(scene.plain), scene.member(scene.stranger):
+        told = watched(scene, instance)
+    seen = {event.partition or event.asset_key.path[-1] for event in told.asset_events}
+    assert scene.plain in seen
+    assert scene.stranger not in seen
+
+
+def test_a_tick_sees_what_was_written_to_the_file_meanwhile(scene, instance):
+    """The live cluster is opened anew; the memory of what was told stays."""
+    first = watched(scene, instance)
+    text = scene.config.read_text()
+    more = f"  - group: later.{scene.unique}\n    topics: [{scene.topic}]\n"
+    scene.config.write_text(f"{text}{more}")
+    second = watched(scene, instance, first.cursor)
+    assert {event.asset_key.path[-1] for event in second.asset_events} == {f"later.{scene.unique}"}
+    scene.config.write_text("cluster: {nmae: x}\n")
+    broken = watched(scene, instance, second.cursor)
+    assert "nmae" in broken.skip_message
+    scene.config.unlink()
+    assert "fleet.yaml" in watched(scene, instance, second.cursor).skip_message
+
+
 def test_a_tick_tries_whether_those_who_change_could_renew(scene, monkeypatch):
     """Where a change runs; not where nobody could be told dead."""
     tried: list[str] = []
