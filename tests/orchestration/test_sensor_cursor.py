@@ -1,7 +1,10 @@
 """Which groups the sensor tells of, what it remembers, and where it keeps that."""
 
-from dataclasses import replace
+import time
+from dataclasses import fields, replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from fleet.clock import ManualClock
@@ -22,7 +25,10 @@ from fleet.dagster.watch_sensor import (
     topic_observations,
 )
 from fleet.decide.lag_status import LagStatus
-from fleet.model import GroupState
+from fleet.lag.lag_columns import Commits
+from fleet.lag.snapshot import Lag
+from fleet.manager.lag_assessment import worst_lag_status
+from fleet.model import GroupState, LagCase
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
@@ -129,6 +135,72 @@ def test_five_thousand_groups_are_told_within_five_minutes():
         told += [look.group for look in telling]
         memory = memory.with_events(telling, now=now, alive=names)
     assert sorted(told) == sorted(names)
+
+
+def many(count: int, partitions: int = 48) -> WatchRefresh:
+    """What a tick saw of so many groups, in columns."""
+    parts = [partition_seen(n, 10, lag_seconds=5.0) for n in range(partitions)]
+    one = snapshot_of(group_seen("g", partitions=parts), at=NOW)
+    names = tuple(f"g{n}" for n in range(count))
+
+    def columns(value: Any, first: int = 0) -> dict[str, Any]:
+        return {f.name: np.tile(getattr(value, f.name), count) for f in fields(value)[first:]}
+
+    commits = columns(one.commits, 2)
+    commits["group"] = np.repeat(np.arange(count, dtype=np.int32), partitions)
+    facts = replace(one.facts["g"], changed_at=NOW - 9000)
+    seen = replace(
+        one,
+        facts=dict.fromkeys(names, facts),
+        commits=Commits(names, one.commits.topics, **commits),
+        lag=Lag(**columns(one.lag)),
+        gained=np.full(count * partitions, np.nan),
+        over=np.full(count * partitions, np.nan),
+    )
+    return WatchRefresh(
+        spec=SPEC, seen=seen, figures=seen.figures(), statuses=worst_lag_status(seen), changes={}
+    )
+
+
+def test_a_quiet_tick_is_cheap():
+    """At 5,000 groups of 48 partitions: a value for each partition takes seconds."""
+    many(5)  # what is loaded once
+    began = time.process_time()
+    refresh = many(5000)
+    ticks = refresh.ticks(SensorMemory())
+    memory = SensorMemory().with_events(ticks, now=NOW, alive=[tick.group for tick in ticks])
+    quiet = refresh.ticks(memory)
+    assert due_groups(quiet, memory, now=NOW + 15) == ()
+    assert memory.with_events((), now=NOW, alive=[tick.group for tick in quiet]) is memory
+    assert time.process_time() - began < 2.0, "0.6 s where nothing else runs"
+
+    changed = replace(refresh.seen.facts["g7"], members=3)
+    seen = replace(refresh.seen, facts={**refresh.seen.facts, "g7": changed})
+    refresh = replace(refresh, seen=seen)
+    due = due_groups(refresh.ticks(memory), memory, now=NOW + 15)
+    (told,) = events_of(refresh, due, memory)
+    assert told.metadata["partitions"].value == 48
+
+
+def test_figures_are_those_of_values():
+    """The check, the alert and the page show one lag and one age."""
+    parts = [
+        partition_seen(0, 7, lag_seconds=90.0),
+        partition_seen(1, 0, lag_seconds=0.0),
+        partition_seen(2, None, case=LagCase.UNKNOWN),
+        partition_seen(3, None, case=LagCase.TOPIC_DELETED),
+    ]
+    groups = [
+        group_seen("all", partitions=parts), group_seen("idle", partitions=parts[1:2]),
+        group_seen("unknown", partitions=parts[2:3]), group_seen("none"),
+    ]  # fmt: skip
+    found = snapshot_of(*groups, at=NOW).figures()
+    assert set(found) == {"all", "idle", "unknown"}
+    for group in groups[:3]:
+        figures = found[group.group]
+        assert (figures.lag, figures.age) == (group.lag, group.lag_seconds)
+        assert figures.partitions == len(group.partitions)
+    assert [found[name].undated for name in ("all", "idle", "unknown")] == [1, 0, 1]
 
 
 def test_many_topics_are_told_over_several_ticks():

@@ -142,6 +142,22 @@ def test_a_tick_sees_what_was_written_to_the_file_meanwhile(scene, instance):
     assert "fleet.yaml" in watched(scene, instance, second.cursor).skip_message
 
 
+def test_a_store_that_is_away_takes_nothing_from_the_rest(scene, instance, monkeypatch):
+    """The tick says what it did not read, and tells what it has."""
+    first = watched(scene, instance)
+
+    def away(*_: object) -> None:
+        raise Unreachable("the store does not answer")
+
+    monkeypatch.setattr(Store, "change", away)
+    with scene.member(scene.plain):
+        second = watched(scene, instance, first.cursor)
+    said = second.skip_reason.skip_message
+    assert said.startswith("Checked ")
+    assert said.endswith("the store does not answer")
+    assert scene.plain in {event.asset_key.path[-1] for event in second.asset_events}
+
+
 def test_a_tick_tries_whether_those_who_change_could_renew(scene, monkeypatch):
     """Where a change runs; not where nobody could be told dead."""
     tried: list[str] = []
