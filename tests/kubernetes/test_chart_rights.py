@@ -17,7 +17,7 @@ import yaml
 from fleet.config.settings import WorkerSettings
 from fleet.errors import FleetError
 from fleet.kubernetes.client.api import Api, Object
-from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
+from fleet.kubernetes.client.object_names import COST_ANNOTATION, GROUP_LABEL, ObjectNames
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.operator.resource import KIND
 from tests.kubernetes.test_chart import VALUES, rendered
@@ -141,7 +141,6 @@ TOKEN["metadata"]["annotations"] = {"kubernetes.io/service-account.name": "defau
     "act",
     [
         lambda api: api.get("Secret", "kafka"),
-        lambda api: api.get("Secret", "fleet-spark"),
         lambda api: api.find("Secret"),
         lambda api: api.create(object_of("Secret", "made")),
         lambda api: api.create(TOKEN),
@@ -256,18 +255,31 @@ def test_a_worker_takes_a_slot_of_its_fleet_for_itself(shop: Shop) -> None:
 
 
 def test_a_worker_writes_its_report_and_nothing_of_the_managers(shop: Shop) -> None:
-    """The change, other maps and other fleets' are refused."""
+    """The change, the targets, other maps and other fleets' are refused."""
     data = {"data": {"a": "b"}}
-    assert not refusal(lambda: shop.worker.merge("ConfigMap", ORDERS.reports, data))
+    assert not refusal(lambda: shop.worker.merge("ConfigMap", ORDERS.stopped_partitions, data))
+    assert not refusal(replaced(shop.worker, shop.admin, ORDERS.report(0), POD))
     refused = {
-        PAYMENTS.reports: "of its own fleet",
+        PAYMENTS.stopped_partitions: "of its own fleet",
         "theirs": "of its own fleet",
     }
     for name, why in refused.items():
         assert why in refusal(lambda: shop.worker.merge("ConfigMap", name, data))  # noqa: B023
-    assert "only slots" in refusal(replaced(shop.worker, shop.admin, ORDERS.change, POD))
+    for name in (ORDERS.change, ORDERS.targets):
+        assert "only slots" in refusal(replaced(shop.worker, shop.admin, name, POD))
     stolen = {"metadata": {"labels": {GROUP_LABEL: PAYMENTS.slug}}}
-    assert refusal(lambda: shop.worker.merge("ConfigMap", ORDERS.reports, stolen))
+    assert refusal(lambda: shop.worker.merge("ConfigMap", ORDERS.stopped_partitions, stolen))
+
+
+def test_a_worker_annotates_its_own_pod_only(shop: Shop) -> None:
+    """With its deletion cost; nothing else of it, and no other pod."""
+    cost = {"metadata": {"annotations": {COST_ANNOTATION: "100"}}}
+    shop.admin.apply(pod(f"{POD}y", ORDERS.labels()))
+    assert not refusal(lambda: shop.worker.merge("Pod", POD, cost))
+    assert "its pod" in refusal(lambda: shop.worker.merge("Pod", f"{POD}y", cost))
+    assert "its pod" in refusal(lambda: image(POD)(shop.worker))
+    labels = {"metadata": {"labels": {"another": "label"}}}
+    assert "its pod" in refusal(lambda: shop.worker.merge("Pod", POD, labels))
 
 
 def test_a_token_of_another_pod_writes_nothing(shop: Shop) -> None:
