@@ -477,13 +477,13 @@ class WorkerDeployment:
             refused = state.current.refused is not None
             if refused or len(living) >= state.replicas:  # else one is being created
                 self._write(found, {"replicas": len(staying)})
-        elif living and not staying:
-            self._go_back(found, state)
-        elif all(
-            is_marked(pod) for each in state.others for pod in _living(self.pods(), each.hash)
-        ):
+            return
+        others = [pod for each in state.others for pod in _living(self.pods(), each.hash)]
+        if others and all(map(is_marked, others)):
             # Nothing waits for those: they need not be replaced before they go.
             self._write(found, {"strategy": strategy(state.surge, unavailable="100%")})
+        elif living and not staying:
+            self._go_back(found, state)
 
     def go_back(self, is_unused: Callable[[str], bool]) -> bool:
         """Restores the template before the current one, if that is unused; tells whether it did.
