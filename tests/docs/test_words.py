@@ -50,6 +50,7 @@ TARGETS = {
     "how-to/consumer-fleets.md": 550,
     "how-to/adopt.md": 500,
     "how-to/airflow.md": 330,
+    "how-to/dagster-project.md": 450,
     "how-to/dagster.md": 900,
     "how-to/sinks.md": 1000,
     "how-to/schema-registry.md": 500,

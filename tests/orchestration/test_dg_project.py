@@ -1,6 +1,10 @@
-"""A fresh `dg` project with two clusters and an executor of its own, as a team makes it."""
+"""A fresh `dg` project with two clusters and an executor of its own, as a team makes it.
+
+It is scaffolded by the command of docs/how-to/dagster-project.md.
+"""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,11 +13,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.needs import repository
+
 DG = Path(sys.executable).with_name("dg")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not DG.exists(), reason="no dg: run `make .venv`"),
 ]
+PAGE = (repository() / "docs/how-to/dagster-project.md").read_text(encoding="utf-8")
+(SCAFFOLD,) = re.findall(r"^dg (scaffold .*)$", PAGE, re.MULTILINE)
 TYPE = "fleet.dagster.FleetComponent"
 PROJECT = """
 [project]
@@ -80,10 +88,10 @@ def test_a_fresh_project_with_two_clusters(dg, tmp_path):
     """`dg` finds the component, scaffolds it, checks the files and loads the definitions."""
     assert TYPE in dg("list", "components")
     for cluster in ("orders", "billing"):
-        dg("scaffold", "defs", TYPE, cluster, "--bootstrap", f"{cluster}.example:9092")
+        dg(*SCAFFOLD.replace("kafka", cluster).split())
         folder = tmp_path / "shop" / "defs" / cluster
         declared = yaml.safe_load((folder / "fleet.yaml").read_text())
-        assert declared["cluster"]["bootstrap_servers"] == f"{cluster}.example:9092"
+        assert declared["cluster"]["bootstrap_servers"] == "broker-1:9092"
     dg("check", "yaml")
     listed = dg("list", "defs")
     for cluster in ("orders", "billing"):

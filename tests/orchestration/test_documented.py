@@ -1,4 +1,4 @@
-"""What docs/how-to/dagster.md shows, done in a folder as a person would."""
+"""What docs/how-to/dagster.md and docs/how-to/dagster-project.md show, done as a person would."""
 
 import re
 import subprocess
@@ -6,14 +6,24 @@ import sys
 
 import pytest
 import yaml
-from dagster import validate_run_config
+from dagster import Definitions, validate_run_config
+from dagster.components.testing import create_defs_folder_sandbox
 
 from fleet import cli
 from fleet.config.first_job import dagster_instance
-from fleet.dagster import FleetResource, asset_keys, build_definitions
+from fleet.dagster import (
+    FleetComponent,
+    FleetResource,
+    asset_keys,
+    build_definitions,
+    group_key,
+)
 from tests.support.needs import repository
 
-PAGE = (repository() / "docs/how-to/dagster.md").read_text(encoding="utf-8")
+PAGE = "".join(
+    (repository() / f"docs/how-to/{name}.md").read_text(encoding="utf-8")
+    for name in ("dagster-project", "dagster")
+)
 FILES = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
 (RUN_CONFIG,) = re.findall(r"```yaml\n# run config\n(.*?)```", PAGE, re.DOTALL)
 SHELL = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
@@ -53,6 +63,27 @@ def test_run_config_and_schedules_are_those_of_the_page(project):
     job = definitions.resolve_job_def(asset_keys.definition_name("main", asset_keys.CHANGE_JOB))
     assert validate_run_config(job, yaml.safe_load(RUN_CONFIG))
     assert fleet.spec.dagster.schedules == ("reconcile",)
+
+
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(fleets:.*?)```", PAGE, re.DOTALL))
+def test_lines_of_fleet_yaml_load(block, tmp_path):
+    """Each alone is a file without errors, and its group is a part of the graph."""
+    (tmp_path / "fleet.yaml").write_text(block)
+    fleet = FleetResource(config=str(tmp_path / "fleet.yaml"))
+    Definitions.validate_loadable(build_definitions(fleet))
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_attributes_of_the_component_load():
+    """Those of the page, in a project of one instance."""
+    (block,) = re.findall(r"```yaml\n(type:.*?)```", PAGE, re.DOTALL)
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(FleetComponent, defs_path="kafka")
+        (path / "fleet.yaml").write_text(FILES["fleet.yaml"])
+        (path / "defs.yaml").write_text(block)
+        with sandbox.build_all_defs() as loaded:
+            spec = loaded.resolve_asset_graph().get(group_key("main", "orders-enrichment"))
+            assert spec.group_name == "kafka_main"
 
 
 def test_an_own_dagster_yaml_keeps_ticks_as_ours_does():
