@@ -22,7 +22,7 @@ from tests.support.declared_fleets import resource
 if TYPE_CHECKING:
     from tests.support.kube import Kube
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.long]
 
 JOB = "def process(df, context):\n    df.count()\n"
 
