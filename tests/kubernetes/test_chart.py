@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fleet import __version__
 from tests.support.kube_api import KubeApi, program
 from tests.support.needs import repository
 
@@ -59,6 +60,12 @@ def rendered(namespace: str, values: dict[str, Any]) -> list[dict[str, Any]]:
 def test_the_chart_is_clean() -> None:
     """By Helm's own lint, also of what is only a warning."""
     assert "0 chart(s) failed" in done("lint", "--strict", str(CHART), values=VALUES)
+
+
+def test_the_chart_is_of_this_release() -> None:
+    """Both versions are raised together."""
+    told = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert told["version"] == told["appVersion"] == __version__
 
 
 @pytest.mark.parametrize(
