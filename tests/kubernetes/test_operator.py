@@ -150,13 +150,14 @@ def test_no_definition_is_said_at_once(kube_api: KubeApi, tmp_path: Path) -> Non
 
 
 def test_orphaned_workers_stay(place: Declared, broker: Any, unique: str) -> None:
-    """Nothing owns them any more, so that nothing deletes them with the resource."""
+    """Nothing owns them any more, so that nothing deletes them; their cluster may be forgotten."""
     group = f"orders-{unique}"
     place.cluster(broker.bootstrap_servers)
     place.write("orders", fleet=entry(group), deletionPolicy="Orphan")
     slug = ObjectNames("main", group).slug
     with place.operator():
         place.until("orders", "Stalled", "Failed")
+        (place.clusters / "main.yaml").unlink()
         place.api.delete(KIND, "orders")
         place.gone("orders")
     deployment = place.api.get("Deployment", slug)

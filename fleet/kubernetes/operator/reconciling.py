@@ -260,9 +260,20 @@ class Reconciler:
         return None if self._is_gone else _SOON
 
     def _leave_workers(self, declared: DeclaredFleet) -> None:
-        fleet = self._open(declared)
-        for kind, found in self._children(fleet, declared.group):
-            self._own(kind, found, None)
+        """Gives the children up; neither Kafka nor the cluster's file has to be there."""
+        for kind in (*CHILDREN, *_ACCESS):
+            try:
+                children = self._context.api.find(kind, GROUP_LABEL)[0]
+            except Unreachable:
+                raise
+            except FleetError:
+                if kind in CHILDREN:
+                    raise
+                continue  # this login may not look at accounts, so it made none
+            for found in children:
+                owners = found["metadata"].get("ownerReferences") or ()
+                if any(each["uid"] == declared.meta["uid"] for each in owners):
+                    self._own(kind, found, None)
         self._event(declared, "Orphaned", "the workers go on without a manager")
 
     def _drain(self, declared: DeclaredFleet) -> None:
