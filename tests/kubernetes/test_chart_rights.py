@@ -196,6 +196,31 @@ def test_an_operator_writes_only_what_is_fleets(
     [
         ({"serviceAccountName": "admin"}, "only with the workers' accounts"),
         ({"hostNetwork": True}, "no privileged pod"),
+        (
+            {"containers": [{"name": "worker", "envFrom": [{"secretRef": {"name": "db"}}]}]},
+            "only with Secrets that the chart names",
+        ),
+        (
+            {
+                "containers": [
+                    {
+                        "name": "worker",
+                        "env": [
+                            {"name": "A", "valueFrom": {"secretKeyRef": {"name": "db", "key": "a"}}}
+                        ],
+                    }
+                ]
+            },
+            "only with Secrets that the chart names",
+        ),
+        (
+            {"volumes": [{"name": "db", "secret": {"secretName": "db"}}]},
+            "only with Secrets that the chart names",
+        ),
+        (
+            {"volumes": [{"name": "db", "projected": {"sources": [{"secret": {"name": "db"}}]}}]},
+            "only with Secrets that the chart names",
+        ),
         ({"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}, "no privileged pod"),
         (
             {"containers": [{"name": "worker", "securityContext": PRIVILEGED}]},
@@ -217,7 +242,8 @@ def test_no_patch_of_pods_gives_more_than_a_worker_has(
 
 def test_an_operator_does_its_work(shop: Shop) -> None:
     """Its Deployment, the labels of its pods, its leases; in its namespaces alone."""
-    assert not refusal(lambda: shop.operator.apply(shop.deployment(), trial=True))
+    with_secrets = shop.deployment(env_from=["kafka"], mounts={"kafka-tls": "/etc/kafka"})
+    assert not refusal(lambda: shop.operator.apply(with_secrets, trial=True))
     patch = {"metadata": {"labels": {"fleet/slot": "0"}}}
     assert not refusal(lambda: shop.operator.merge("Pod", POD, patch))
     elsewhere = shop.server.namespace()
