@@ -54,6 +54,8 @@ class Live:
             )
             self._stack = stack.pop_all()
         atexit.register(self.close)  # before the connections' own, which must not meet the tail
+        self.lock = threading.Lock()
+        """Held by a tick of a sensor: a person may test a sensor beside the daemon."""
         self.failures = 0
         """Ticks in a row that did not end well."""
         self._idle: threading.Timer | None = None

@@ -159,7 +159,7 @@ def watch_storms(
 ) -> SensorResult | SkipReason:
     """Handles one tick."""
     try:
-        with live_cluster(resource) as live:
+        with live_cluster(resource) as live, live.lock:
             return _tick(context, live)
     except FleetError as error:
         return SkipReason(str(error))

@@ -526,7 +526,7 @@ def partition_requests(
 def watch(context: SensorEvaluationContext, resource: FleetResource) -> SensorResult | SkipReason:
     """Handles one tick."""
     try:
-        with live_cluster(resource) as live:
+        with live_cluster(resource) as live, live.lock:
             return _tick(context, live)
     except FleetError as error:
         return SkipReason(str(error))
